@@ -22,7 +22,7 @@ import yaml
 
 from benchmarks import bench
 from countdown_rl.inference.cpu_decoder import Decoder, supports
-from countdown_rl.inference.generate import STOP
+from countdown_rl.inference.generate import STOP, Decoding
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks import jsonl
@@ -69,7 +69,7 @@ class Course:
         done = []
         for start in range(0, len(ids), 100):
             part = ids[start : start + 100]
-            done += Decoder(model).decode(part, max_new_tokens=self._longest, stop=stop)
+            done += Decoder(model).decode(part, Decoding(self._longest), stop)
         texts = self._tokenizer.batch_decode(done, skip_special_tokens=True)
         right = sum(row.grade(text).correct for text, row in zip(texts, self._rows, strict=True))
         self.points.append({"step": step, "seconds": round(self.clock.seconds, 2), "accuracy": right / len(self._rows)})

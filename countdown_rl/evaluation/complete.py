@@ -99,7 +99,7 @@ def complete(
     if isinstance(engine, OpenAI):  # several at once, in the order in which they end
         results = engine.complete_all(requests)
     else:
-        results = ((place, engines.complete(engine, part, number)) for place, (number, part) in enumerate(requests))
+        results = ((place, engine.complete(part, number)) for place, (number, part) in enumerate(requests))
     with closing(results):  # an exception cancels requests in flight
         for place, finished in results:
             _, batch = todo[place]

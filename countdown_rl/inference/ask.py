@@ -1,13 +1,12 @@
-"""Asking a model one puzzle: the row of the puzzle, and its completion, also while it is generated."""
+"""Ask a model one puzzle: the row of the puzzle, and its completion, streamed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from countdown_rl.core.errors import ModelError
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.inference.generate import STOP, Completion, Decoding, Generator
+from countdown_rl.inference.generate import Completion, Decoding, Generator
 from countdown_rl.inference.openai import OpenAI
-from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks.countdown import rules, solver
@@ -18,10 +17,10 @@ from countdown_rl.tasks.countdown.task import CountdownRow
 def puzzle_row(
     options: AskOptions, numbers: list[int], target: int, layout: Mapping[str, str] | None = None
 ) -> CountdownRow:
-    """The row of a puzzle that the solver accepts; settings that are the default are left out, as in data.
+    """The row of a puzzle; settings that are the default are left out, as in data.
 
     Args:
-        layout: ``style`` and ``template`` that the model was trained with, for those that the options leave open.
+        layout: ``style`` and ``template`` that the model was trained with; the options replace them.
 
     Raises:
         InputError: the solver does not accept the puzzle, or its prompt cannot be made.
@@ -29,9 +28,8 @@ def puzzle_row(
     operators = rules.operators(options.operators)
     solver.check_puzzle(Puzzle(tuple(numbers), target, rules.rule(options.rule), operators))
     defaults = {"rule": rules.DEFAULT_RULE, "operators": rules.OPERATORS, "style": CountdownRow.styles[0]}
-    asked = {"style": options.style, "template": options.template}
     settings = {"rule": options.rule, "operators": operators, **(layout or {})}
-    settings |= {key: value for key, value in asked.items() if value is not None}
+    settings |= {name: value for name in ("style", "template") if (value := getattr(options, name)) is not None}
     changed = {key: value for key, value in settings.items() if value != defaults.get(key)}
     row = CountdownRow({"nums": numbers, "target": target} | changed)
     row.prompt()
@@ -41,13 +39,10 @@ def puzzle_row(
 def ask(
     loaded: load.Loaded | OpenAI, row: CountdownRow, options: AskOptions, on_text: Callable[[str], None] | None = None
 ) -> Completion:
-    """Complete *row* as an evaluation does.
+    """Complete *row* as an evaluation does. Raises ModelError if the prompt fills the context, or the server failed.
 
     Args:
-        on_text: called with each piece of the completion as soon as it can be decoded; by a server with all of it.
-
-    Raises:
-        ModelError: the prompt fills the model's context, or the server failed.
+        on_text: called with each piece of the completion as soon as it can be decoded; for a server once.
     """
     if isinstance(loaded, OpenAI):
         ((_, [completion]),) = loaded.complete_all([(0, [loaded.prompt(row)])])
@@ -56,15 +51,12 @@ def ask(
         return completion
     prompt = chat_template.Rendered(chat_template.render(loaded.tokenizer, row.messages()), row.prompt().prefill)
     (ids,) = chat_template.token_ids(loaded.tokenizer, [prompt.text])
-    limit = options.max_new_tokens
-    if (context := ModelShape.of(loaded.model.config).context_length) is not None:
-        limit = min(limit, context - len(ids))
+    context = ModelShape.of(loaded.model.config).context_length
+    limit = min(options.max_new_tokens, options.max_new_tokens if context is None else context - len(ids))
     if limit <= 0:
-        raise ModelError(
-            f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
-        )
+        raise ModelError(f"the model reads {context} tokens, and the prompt alone has {len(ids)}; shorten the prompt.")
     generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
-    stop, opening, written = Stop(loaded.tokenizer, loaded.model, STOP), prompt.completion(row.style, ""), ""
+    opening, written = prompt.completion(row.style, ""), ""
 
     def write(text: str) -> None:
         nonlocal written
@@ -73,7 +65,7 @@ def ask(
             written = text
 
     def on_step(tokens: list[int]) -> None:
-        text = stop.decode(tokens)
+        text = generator.stop.decode(tokens)
         if not text.endswith("\ufffd"):  # the first tokens of a character
             write(text)
 

@@ -12,12 +12,12 @@ PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, fo
 
 #: OpenAI's own server.
 OPENAI = "https://api.openai.com/v1"
-BaseUrl = Annotated[str, option("Server with OpenAI's API; its key is read from OPENAI_API_KEY.", SERVER)]
-Timeout = Annotated[float, option("Seconds to wait for one answer, retries included.", SERVER, min=0.01)]
+BaseUrl = Annotated[str, option("OpenAI-compatible server; its key is read from OPENAI_API_KEY.", SERVER)]
+Timeout = Annotated[float, option("Seconds to wait for an answer, retries included.", SERVER, min=0.01)]
 
 
 def check_server(options: Options, engine: str, base_url: str, *local: str) -> None:
-    """Raise UsageError for --base-url without a server, and with one for the *local* options, which it decides."""
+    """Raise UsageError for --base-url without a server, and for *local* options with one."""
     if engine != "openai":
         if base_url != OPENAI:
             raise UsageError("--base-url is for servers; add --engine openai.")
@@ -33,7 +33,7 @@ class SamplingOptions(Options):
 
     temperature: Annotated[float, option("Sampling temperature; 0 is greedy.", DECODING, min=0, max=2)] = 0.0
     top_p: Annotated[float, option("Nucleus sampling.", DECODING, min=0.01, max=1)] = 1.0
-    top_k: Annotated[int, option("Draw from the k most likely tokens; 0: from all.", DECODING, min=0)] = 0
+    top_k: Annotated[int, option("Sample from the k most likely tokens; 0: from all.", DECODING, min=0)] = 0
     min_p: Annotated[
         float, option("Smallest probability of a token, relative to the most likely one.", DECODING, min=0, max=1)
     ] = 0.0
@@ -47,7 +47,7 @@ class SamplingOptions(Options):
 
 @dataclass(frozen=True)
 class AskOptions(SamplingOptions):
-    """Rule of one puzzle, and decoding settings of its completion."""
+    """Rules of a puzzle, and decoding settings of its completion."""
 
     rule: Annotated[RuleName, option("How often a number is used.", PUZZLE)] = "exactly-once"
     operators: Annotated[str, option("Allowed operators.", PUZZLE)] = "+-*/"
@@ -57,7 +57,7 @@ class AskOptions(SamplingOptions):
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"
     engine: Annotated[
-        Literal["transformers", "openai"], option("Library that completes; openai: a server does.", MACHINE)
+        Literal["transformers", "openai"], option("Engine; openai is the server at --base-url.", MACHINE)
     ] = "transformers"
     base_url: BaseUrl = OPENAI
     timeout: Timeout = 600.0

@@ -1,7 +1,7 @@
 """Attention of one token a row over a key-value cache, in loops compiled by Numba.
 
-They read the cache once, at the speed of memory, where torch's kernel for a single query reaches half of that in fp32
-and a quarter in bf16. Measured in ``benchmarks/README.md``.
+They read the cache at the speed of memory; torch's kernel reaches half of that for a single query in fp32, and a
+quarter in bf16. Measured in ``benchmarks/README.md``.
 """
 
 from typing import Any

@@ -1,10 +1,8 @@
-"""A decoder of Llama models on a CPU, bound by its matrix products.
+"""A decoder of Llama models on a CPU, limited by matrix products where ``generate`` of transformers is by overhead.
 
-For small models ``generate`` of transformers is bound by overhead: a Python layer stack, a key-value cache that is
-copied at every token, LoRA's extra products, and rows that wait for the longest one. Here an adapter is folded into
-a copy of fp32 weights once a round, bf16 weights are packed for oneDNN once, projections of the same input are one
-product, each distinct prompt is read once, the cache is written in place, and finished rows are removed. The arithmetic
-is that of ``LlamaForCausalLM`` (a test compares the logits). Measured in ``benchmarks/README.md``.
+An adapter is folded into a copy of fp32 weights once a round, bf16 weights are packed for oneDNN once, projections of
+the same input are one product, each distinct prompt is read once, the cache is written in place, and finished rows are
+removed. The arithmetic is that of ``LlamaForCausalLM``. Measured in ``benchmarks/README.md``.
 
 Shapes: B rows, U distinct prompts, P prompt columns, S columns of the cache, H hidden size, K key-value heads,
 D head size, V vocabulary.
@@ -19,26 +17,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
+from countdown_rl.inference.cpu_attention import attend
+from countdown_rl.inference.generate import Decoding
+from countdown_rl.inference.sampling import distribution
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import lora, torch_internals
 from countdown_rl.models.shape import ModelShape
 
 #: Finished rows are removed once they are this share of the batch; removing them copies the cache.
 _COMPACT_SHARE = 0.125
-
 #: Shortest common prefix of all prompts in a batch that is read once, separately.
 _MIN_SHARED_PREFIX = 32
-
-#: From a vocabulary of this size on, a block of tokens is sampled first: cumulative sums over all tokens cost more than
-#: the output layer does.
+#: In a vocabulary of this size a block of tokens is sampled first: a cumulative sum of all costs more than the head.
 _LARGE_VOCABULARY, _BLOCK = 1 << 14, 128
-
-#: Rows from which attention in loops of our own is faster than torch's.
+#: Rows from which the compiled attention is faster than torch's.
 _COMPILED_ROWS = 32
-
-#: Values of a layer's inner activations over the prompts that are read at once.
+#: Values of a layer's inner activations over the prompts that are read at once: those fit the processor's cache.
 _CHUNK_VALUES = 1 << 21
-
 #: Rows of a product for which the packed layout is chosen.
 _PACKED_ROWS = 64
 
@@ -125,30 +120,25 @@ class Decoder:
     def decode(
         self,
         prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int,
+        decoding: Decoding,
         stop: Stop,
         generator: torch.Generator | None = None,
         on_step: Callable[[list[int]], None] | None = None,
-        **samplers: Any,
     ) -> list[list[int]]:
-        """Complete each of *prompts* (token ids); greedily without *samplers*, which are those of :func:`_sample`.
+        """The token ids of a completion of each of *prompts*, including the one that ended it.
 
         Args:
             on_step: called after each step with the token ids so far of a completion that had not ended before.
-
-        Returns:
-            The token ids of each completion, including the one that ended it.
         """
-        keys, values, hidden, lengths, padding = self._prefill(prompts, max_new_tokens)
+        keys, values, hidden, lengths, padding = self._prefill(prompts, decoding.max_new_tokens)
         completions: list[list[int]] = [[] for _ in prompts]
         rows = torch.arange(len(prompts))  # the prompt of each row in the batch
         active = torch.ones(len(prompts), dtype=torch.bool)
         start = padding.size(1)
-        for step in range(max_new_tokens):
+        for step in range(decoding.max_new_tokens):
             normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
             logits = F.linear(normed.to(self.head.dtype), self.head).float()  # (B, V)
-            tokens = _sample(logits, generator=generator, **samplers)  # (B,)
+            tokens = _sample(logits, decoding, generator)  # (B,)
             candidates = stop.may_end[tokens] & active
             for row, token in zip(rows[active].tolist(), tokens[active].tolist(), strict=True):
                 completions[row].append(token)
@@ -157,7 +147,7 @@ class Decoder:
             for index in candidates.nonzero()[:, 0].tolist():
                 active[index] = not stop(completions[int(rows[index])])
             count = int(active.sum())
-            if count == 0 or step + 1 == max_new_tokens:
+            if count == 0 or step + 1 == decoding.max_new_tokens:
                 break
             if count <= (1 - _COMPACT_SHARE) * len(active):
                 used = start + step  # later columns are not written yet and need no copy
@@ -170,12 +160,8 @@ class Decoder:
     def _prefill(
         self, prompts: Sequence[Sequence[int]], max_new_tokens: int
     ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, Tensor]:
-        """Read the prompts.
-
-        Returns:
-            Keys and values (B, K, P + max_new_tokens, D) of each layer, the last hidden state (B, H), the prompts'
-            lengths (B,), and which of their columns are padding (B, P).
-        """
+        """Keys and values (B, K, P + max_new_tokens, D) of each layer, the last hidden state (B, H), the prompts'
+        lengths (B,), and which of their columns are padding (B, P)."""
         unique = list(dict.fromkeys(map(tuple, prompts)))
         indices = {prompt: index for index, prompt in enumerate(unique)}
         of = torch.tensor([indices[tuple(prompt)] for prompt in prompts])  # (B,) indices into unique
@@ -191,7 +177,6 @@ class Decoder:
         # The shared prefix comes first, then padding, then the rest of each prompt; (U, P - shared)
         padding = torch.arange(shared, longest) < (longest - lengths + shared)[:, None]
         ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt[shared:]) for prompt in unique])
-        # A few prompts at a time, so that activations stay in the processor's cache.
         size = max(1, _CHUNK_VALUES // (self.shape.intermediate_size * (longest - shared)))
         chunks = zip(ids.split(size), padding.split(size), strict=True)
         parts = [self._forward(some_ids, some_padding, prefix) for some_ids, some_padding in chunks]
@@ -211,11 +196,8 @@ class Decoder:
     def _forward(
         self, ids: Tensor, padding: Tensor, prefix: Sequence[tuple[Tensor, Tensor]]
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-        """Read *ids* (U, P), padded on the left, after a *prefix* of keys and values (1, K, S, D) of each layer.
-
-        Returns:
-            Their keys and values (U, K, P, D) of each layer, and the last hidden state (U, H).
-        """
+        """Keys and values (U, K, P, D) of each layer, and the last hidden state (U, H), of *ids* (U, P), padded on the
+        left, after a *prefix* of keys and values (1, K, S, D) of each layer."""
         rows, columns = ids.shape
         start = prefix[0][0].size(2) if prefix else 0
         positions = (start + torch.arange(columns) - padding.sum(1, keepdim=True)).clamp(min=0)
@@ -251,17 +233,13 @@ class Decoder:
             key[:, :, column], value[:, :, column] = k, v
             # The query heads of one key head take the place of a sequence of queries: keys need no repeating.
             queries = q.view(len(tokens), self.shape.num_kv_heads, -1, self.shape.head_dim)
-            attended = self._attend(queries, key, value, column + 1, mask)
+            if len(queries) < _COMPILED_ROWS and self.cache_dtype == torch.float32:
+                columns = slice(column + 1)
+                attended = F.scaled_dot_product_attention(queries, key[:, :, columns], value[:, :, columns], mask)
+            else:
+                attended = attend(queries, key, value, column + 1, mask)
             hidden = self._rest(hidden, attended.flatten(1), layer)
         return hidden
-
-    def _attend(self, queries: Tensor, key: Tensor, value: Tensor, length: int, mask: Tensor | None) -> Tensor:
-        """Attention (B, K, G, D) of the G *queries* of each key head to the first *length* columns of the cache."""
-        if len(queries) < _COMPILED_ROWS and self.cache_dtype == torch.float32:
-            return F.scaled_dot_product_attention(queries, key[:, :, :length], value[:, :, :length], mask)
-        from countdown_rl.inference.cpu_attention import attend
-
-        return attend(queries, key, value, length, mask)
 
     def _qkv(self, hidden: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         heads, kv_heads, width = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim
@@ -280,15 +258,15 @@ class Decoder:
 
 
 def _joined(dtype: torch.dtype, packed: bool, *linears: Any) -> _Linear:
-    """Join layers with the same input; LoRA is folded in where *dtype* is fp32, which is exact."""
+    """Join layers with the same input; LoRA is folded in if *dtype* is fp32, which is exact."""
     weights, biases = [], []
     lora_a: list[Tensor] = []
     lora_b: list[Tensor] = []  # blocks of the joined matrix: each layer has its own rows and columns
     for linear in linears:
-        layer = getattr(linear, "base_layer", linear)
+        layer, adapters = getattr(linear, "base_layer", linear), getattr(linear, "active_adapters", ())
         weight = layer.weight.to(dtype)
         block = weight.new_zeros((len(weight), 0))
-        for adapter in getattr(linear, "active_adapters", ()):
+        for adapter in adapters:
             if dtype == torch.float32:
                 weight = weight + linear.get_delta_weight(adapter).float()
             else:
@@ -306,28 +284,11 @@ def _joined(dtype: torch.dtype, packed: bool, *linears: Any) -> _Linear:
     )
 
 
-def _sample(
-    logits: Tensor,
-    temperature: float = 0.0,
-    generator: torch.Generator | None = None,
-    *,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    min_p: float = 0.0,
-) -> Tensor:
-    """Sample a token for each row of *logits* (B, V) after top-k, then top-p, then min-p; temperature 0 is greedy."""
-    if temperature == 0:
+def _sample(logits: Tensor, decoding: Decoding, generator: torch.Generator | None) -> Tensor:
+    """A token for each row of *logits* (B, V)."""
+    if decoding.temperature == 0:
         return logits.argmax(-1)
-    if top_k:
-        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
-        logits = logits.masked_fill(logits < least, float("-inf"))
-    probabilities = (logits / temperature).softmax(-1)
-    if top_p < 1:
-        ordered, order = probabilities.sort(-1, descending=True)
-        ordered[ordered.cumsum(-1) - ordered >= top_p] = 0
-        probabilities = torch.zeros_like(ordered).scatter_(-1, order, ordered)
-    if min_p:
-        probabilities[probabilities < min_p * probabilities.amax(-1, keepdim=True)] = 0
+    probabilities = distribution(logits, decoding)
     if probabilities.size(-1) < _LARGE_VOCABULARY or probabilities.size(-1) % _BLOCK:
         return _columns(probabilities, generator)
     blocks = probabilities.unflatten(-1, (-1, _BLOCK))

@@ -1,5 +1,4 @@
-"""Batched completions of one loaded model: by this package's own decoder where it supports the model, else by
-transformers' ``generate``."""
+"""Batched completions of a loaded model, by this package's own decoder if it supports the model, else transformers."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from countdown_rl.core.errors import ModelError, out_of_memory
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.shape import ModelShape, check_tokens
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 #: The sampling parameters that every engine applies, and no others, in the order of transformers.
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p")
-
-#: Most rows in a batch, on a CPU and on a GPU, and most bytes of main memory that a batch may take beside the weights.
+#: Maximum rows of a batch on a CPU and on a GPU, and maximum bytes of main memory for a batch beside the weights.
 MAX_ROWS, MAX_GPU_ROWS = 256, 1024
 MAX_BATCH_BYTES = 2 << 30
 
@@ -48,11 +47,10 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Completion:
-    """The text of a completion and its number of tokens; ``ended`` is False where the token limit cut it off.
+    """A completion; ``ended`` is False if the token limit cut it off.
 
-    Both are None where a file of completions does not tell.
-
-    ``details`` are further fields of its sample, which only a server knows.
+    ``tokens`` and ``ended`` are None in a file of completions that lacks them; ``details`` are further fields of its
+    sample, which only a server knows.
     """
 
     text: str
@@ -66,11 +64,8 @@ class Completion:
 
 
 def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:
-    """Indices of rows of *lengths* tokens, in batches of similar length.
-
-    Args:
-        capacity: returns the number of rows that fit a batch whose longest row has so many tokens.
-    """
+    """Indices of rows of *lengths* tokens, in batches of similar length; *capacity* returns the rows that fit a batch
+    whose longest row has so many tokens."""
     batch: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
         if batch and len(batch) >= capacity(lengths[row]):
@@ -81,45 +76,17 @@ def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[
         yield batch
 
 
-def max_rows(loaded: Loaded, prompt: int, completion: int, cache_bytes: int = 4) -> int:
-    """Return the number of rows of *prompt* tokens, each with up to *completion* more, that fit a batch.
-
-    A row takes its key-value cache, the activations of one layer while the prompt is read, and a few copies of its
-    logits in fp32. The cache takes half of its size again while finished rows are removed; on a CPU a value of it has
-    *cache_bytes*. All rows together may take three quarters of a GPU without the weights, or a quarter of the main
-    memory up to :data:`MAX_BATCH_BYTES`: shares of all memory, not of what is free, so every run has the same batches.
-    """
-    import torch
-
-    shape, model = ModelShape.of(loaded.model.config), loaded.model
-    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * (prompt + completion)
-    activations = 2 * shape.intermediate_size + 4 * shape.hidden_size
-    row = 4 * 4 * shape.vocab_size
-    if loaded.device.startswith("cuda"):
-        most, row = MAX_GPU_ROWS, row + model.dtype.itemsize * (cache + cache // 2 + activations * prompt)
-        weights = sum(parameter.nbytes for parameter in model.parameters())
-        memory = int(max(0, torch.cuda.get_device_properties(loaded.device).total_memory - weights) * 3 // 4)
-    else:
-        most, row = MAX_ROWS, row + 4 * activations * (prompt + completion) + cache_bytes * (cache + cache // 2)
-        memory = min(MAX_BATCH_BYTES, (main_memory() or 4 * MAX_BATCH_BYTES) // 4)
-    return max(1, min(most, memory // row))
-
-
-def main_memory() -> int | None:
-    """Bytes of main memory that this process may use, by the machine and by its control group; None if unknown."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # there is no such file, or it reads "max"
-            limits.append(int(Path(file).read_text()))
-    return min(limits, default=None)
+def main_memory() -> int:
+    """Bytes of main memory that the machine and the control group allow this process."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError, ValueError):  # there is no such file, or it reads "max"
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(limits)
 
 
 def row_seed(seed: int, number: int, index: int) -> int:
-    """The seed of row *index* of batch *number*, for engines that seed each row.
-
-    The upper half of *number* counts the rows that came before, where a batch was halved.
-    """
-    return seed * 1_000_003 + (number % 2**32) * 4096 + (number >> 32) + index
+    """The seed of row *index* of batch *number*, for engines that seed each row."""
+    return seed * 1_000_003 + number * 4096 + index
 
 
 def to_completion(stop: "Stop", ids: Sequence[int], *, ended: bool = False) -> Completion:
@@ -127,13 +94,6 @@ def to_completion(stop: "Stop", ids: Sequence[int], *, ended: bool = False) -> C
     known = bool(ids) and stop(ids)
     # An engine may know an end token, the last one, that the tokenizer does not.
     return Completion(stop.decode(ids[:-1] if ended and not known else ids), len(ids), ended or known)
-
-
-def free_memory() -> None:
-    """Return unused memory to the machine and its GPU."""
-    from accelerate.utils.memory import clear_device_cache
-
-    clear_device_cache(garbage_collection=True)
 
 
 class Generator:
@@ -154,38 +114,73 @@ class Generator:
         self._loaded, self._decoding = loaded, decoding
         self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
         self.device = loaded.device
-        self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
+        self.stop = Stop(loaded.tokenizer, loaded.model, STOP)
         self._decoder = decoder_of(loaded.model, loaded.model.dtype)
 
     def prepare(self, length: int) -> int | None:
         return ModelShape.of(self._loaded.model.config).context_length
 
     def max_rows(self, prompt: int, completion: int) -> int:
-        cache_bytes = 4 if self._decoder is None else self._decoder.cache_dtype.itemsize
-        return max_rows(self._loaded, prompt, completion, cache_bytes)
+        """As :meth:`Engine.max_rows`.
+
+        A row needs its key-value cache, half of that again while finished rows are removed, the activations of one
+        layer during prefill, and a few copies of its logits in fp32. A batch may use three quarters of a GPU without
+        the weights, or a quarter of the main memory up to :data:`MAX_BATCH_BYTES`. These are shares of all memory, not
+        of what is free, so every run has the same batches.
+        """
+        import torch
+
+        model, shape = self._loaded.model, ModelShape.of(self._loaded.model.config)
+        cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * (prompt + completion)
+        activations = 2 * shape.intermediate_size + 4 * shape.hidden_size
+        row = 4 * 4 * shape.vocab_size
+        if self.device.startswith("cuda"):
+            most, row = MAX_GPU_ROWS, row + model.dtype.itemsize * (cache + cache // 2 + activations * prompt)
+            weights = sum(parameter.nbytes for parameter in model.parameters())
+            memory = max(0, torch.cuda.get_device_properties(self.device).total_memory - weights) * 3 // 4
+        else:
+            cache_bytes = 4 if self._decoder is None else self._decoder.cache_dtype.itemsize
+            most, row = MAX_ROWS, row + 4 * activations * (prompt + completion) + cache_bytes * (cache + cache // 2)
+            memory = min(MAX_BATCH_BYTES, main_memory() // 4)
+        return max(1, min(most, memory // row))
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
+        """Complete a batch, halving it as often as it does not fit in memory; ModelError if one row alone does not."""
+        try:
+            return self._complete(prompts, number)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(prompts) == 1:
+                sentence = "the model and one completion do not fit in memory; give a smaller --max-new-tokens."
+                raise ModelError(sentence) from error
+        from accelerate.utils.memory import clear_device_cache
+
+        clear_device_cache(garbage_collection=True)
+        half = (len(prompts) + 1) // 2
+        # The upper half of the number keeps the random numbers of the halves apart; no run has that many batches.
+        return self.complete(prompts[:half], number) + self.complete(prompts[half:], number + (half << 32))
+
+    def _complete(self, prompts: Sequence[Sequence[int]], number: int) -> list[Completion]:
         import torch
 
         check_tokens(self._loaded.model, prompts, self._loaded.ref.source)
         decoding, seed = self._decoding, (self._decoding.seed * 1_000_003 + number) % 2**63
-        limit: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens, "on_step": self.on_step}
         if self._decoder is not None:
-            settings = limit | decoding.samplers()
             generator = torch.Generator(self.device).manual_seed(seed)
-            completions = self._decoder.decode(prompts, stop=self._stop, generator=generator, **settings)
+            completions = self._decoder.decode(prompts, decoding, self.stop, generator, self.on_step)
         else:
             torch.manual_seed(seed)
-            settings = limit | {"do_sample": decoding.temperature > 0}
+            settings: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens, "do_sample": False}
             if decoding.temperature > 0:
-                settings |= decoding.samplers() | {"min_p": decoding.min_p or None}
+                settings |= decoding.samplers() | {"do_sample": True, "min_p": decoding.min_p or None}
             with torch.inference_mode():
-                completions = generate(self._loaded.model, self._stop, prompts, self.device, **settings)
-        return [to_completion(self._stop, ids) for ids in completions]
+                completions = generate(self._loaded.model, self.stop, prompts, on_step=self.on_step, **settings)
+        return [to_completion(self.stop, ids) for ids in completions]
 
 
 def decoder_of(model: Any, dtype: Any) -> Any:
-    """The decoder of this package for *model*, on a CPU with products in *dtype*; None where ``generate`` serves."""
+    """The decoder of this package for *model*, on a CPU with products in *dtype*; None if it has none."""
     from countdown_rl.inference import cpu_decoder, graph_decoder
 
     if cpu_decoder.supports(model):
@@ -197,20 +192,18 @@ def generate(
     model: Any,
     stop: "Stop",
     prompts: Sequence[Sequence[int]],
-    device: Any,
     *,
     on_step: Callable[[list[int]], None] | None = None,
     **settings: Any,
 ) -> list[list[int]]:
-    """Complete each of *prompts* (token ids) by ``generate`` of transformers, which gets *settings*."""
+    """Complete each of *prompts* (token ids) by ``generate`` of transformers with *settings*."""
     from countdown_rl.inference.stop import stopping_criteria
 
     tokenizer = stop.tokenizer
-    batch = tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt")
+    batch = tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt").to(model.device)
     start = batch["input_ids"].shape[1]
     sequences = model.generate(
-        input_ids=batch["input_ids"].to(device),
-        attention_mask=batch["attention_mask"].to(device),
+        **batch,
         eos_token_id=sorted(stop.ids),
         pad_token_id=tokenizer.pad_token_id,
         stopping_criteria=stopping_criteria(stop, start, on_step),

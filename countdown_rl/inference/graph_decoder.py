@@ -1,9 +1,9 @@
 """Decoding by CUDA graphs, for any causal model of transformers with full attention, PEFT's LoRA and 4-bit layers too.
 
-``generate`` launches thousands of small kernels for each token, so a small model waits for Python and not for the card.
-Here one decoding step over a static cache is captured as a CUDA graph and replayed. Each distinct prompt is read once,
-the host looks at the tokens every few steps only, and finished rows are dropped by a smaller graph. Without CUDA the
-same steps run one by one.
+``generate`` launches thousands of small kernels for each token, so a small model waits for Python. Here one decoding
+step over a static cache is captured as a CUDA graph and replayed. Each distinct prompt is read once, the host reads the
+tokens every few steps only, and finished rows are dropped by a smaller graph. Without CUDA the same steps run one by
+one.
 
 Shapes: B rows, U distinct prompts, P prompt columns, S columns of the cache, V vocabulary.
 """
@@ -16,14 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
+from countdown_rl.core.errors import first_line
+from countdown_rl.inference.generate import Decoding
+from countdown_rl.inference.sampling import distribution
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models.transformers_internals import attention_of, has_static_cache
 
-#: Steps between two looks of the host at the tokens.
+#: Steps between two reads of the tokens by the host.
 LOOK_EVERY = 8
 #: The columns of a cache are a multiple of this.
 _COLUMNS = 16
-#: Fewest rows of a graph; finished rows are dropped where half of the rows are left.
+#: Fewest rows of a graph; finished rows are dropped when half of the rows are left.
 _MIN_ROWS = 8
 
 
@@ -42,7 +45,7 @@ def supports(model: Any) -> bool:
 
 
 class GraphDecoder:
-    """Decoder over the weights of *model*, read where they lie. A model that cannot be captured runs step by step."""
+    """Decoder over the weights of *model*, read where they are. A model that cannot be captured runs step by step."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.graphs = model, model.device.type == "cuda"
@@ -52,65 +55,62 @@ class GraphDecoder:
     def decode(
         self,
         prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int,
+        decoding: Decoding,
         stop: Stop,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
         generator: torch.Generator | None = None,
-        on_step: Callable[[Sequence[int]], None] | None = None,
+        on_step: Callable[[list[int]], None] | None = None,
     ) -> list[list[int]]:
-        """Complete each of *prompts* (token ids), as :meth:`cpu_decoder.Decoder.decode`.
-
-        Args:
-            generator: of random numbers on the model's device.
-        """
-        warpers = _warpers(temperature, top_k, top_p, min_p)
-
-        def sample(logits: Tensor) -> Tensor:  # (B, V) -> (B,)
-            if not temperature:
-                return logits.argmax(-1)
-            scores = logits.float()
-            for warper in warpers:
-                scores = warper(None, scores)
-            # The Gumbel-max trick samples without a look of the host, which torch.multinomial takes.
-            return (scores - torch.empty_like(scores).exponential_(generator=generator).log_()).argmax(-1)
-
-        logits, steps = self._read(prompts, max_new_tokens)
+        """As :meth:`cpu_decoder.Decoder.decode`, with a *generator* on the model's device."""
+        logits, steps = self._read(prompts, decoding.max_new_tokens)
         completions: list[list[int]] = [[] for _ in prompts]
-        rows: list[int | None] = list(range(len(prompts)))  # the completion of each row, None where it has ended
+        rows: list[int | None] = list(range(len(prompts)))  # the completion of each row, None once it has ended
         sampled: list[Tensor] = []
-        for count in range(1, max_new_tokens + 1):
-            tokens = sample(logits)
+        for count in range(1, decoding.max_new_tokens + 1):
+            tokens = _sample(logits.float(), decoding, generator)
             sampled.append(tokens)
-            if count % LOOK_EVERY == 0 or count == max_new_tokens:
-                for place, added in enumerate(torch.stack(sampled, 1).tolist()):
-                    if (index := rows[place]) is not None:
+            if count % LOOK_EVERY == 0 or count == decoding.max_new_tokens:
+                for row, added in enumerate(torch.stack(sampled, 1).tolist()):
+                    if (index := rows[row]) is not None:
                         ids = completions[index] + added
                         completions[index] = stop.cut(ids, len(completions[index]))
                         if len(completions[index]) < len(ids) or stop(ids):
-                            rows[place] = None
+                            rows[row] = None
                 sampled.clear()
-                active = [place for place, index in enumerate(rows) if index is not None]
-                if not active or count == max_new_tokens:
+                active = [row for row, index in enumerate(rows) if index is not None]
+                if not active or count == decoding.max_new_tokens:
                     break
                 if on_step:
                     on_step(completions[rows[active[0]] or 0])
                 size = max(_MIN_ROWS, 1 << (len(active) - 1).bit_length())
                 if size <= steps.rows // 2:
-                    kept = active + active[:1] * (size - len(active))
-                    rows = [rows[place] for place in active] + [None] * (size - len(active))
-                    places = torch.tensor(kept, device=tokens.device)
-                    steps, tokens = steps.take(places), tokens[places]
+                    filling = size - len(active)
+                    rows = [rows[row] for row in active] + [None] * filling
+                    kept = torch.tensor(active + active[:1] * filling, device=tokens.device)
+                    steps, tokens = steps.take(kept), tokens[kept]
             logits = steps.step(tokens)
         return completions
 
-    def _read(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> tuple[Tensor, "_Steps"]:
-        """The logits (B, V) of the first new tokens, and the steps after *prompts*, each distinct one read once."""
+    def forward(self, cache: Any, ids: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        """The logits (B, V) after the last column of *ids*; *mask* (B, 1, columns of ids, S)."""
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask,  # transformers uses a mask of 4 dimensions as it is
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def cache(self, columns: int) -> Any:
+        """An empty static cache."""
         from transformers import StaticCache
 
+        return StaticCache(config=self.model.config.get_text_config(), max_cache_len=columns)
+
+    def _read(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> tuple[Tensor, "_Steps"]:
+        """The logits (B, V) of the first new tokens, and the steps after *prompts*, each distinct one read once."""
         device = self.model.device
         distinct = list(dict.fromkeys(map(tuple, prompts)))
         width = max(map(len, distinct))
@@ -119,14 +119,14 @@ class GraphDecoder:
         lengths = torch.tensor([[len(prompt)] for prompt in distinct], device=device)
         seen = torch.arange(width, device=device) >= width - lengths  # (U, P)
         causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
-        itself = torch.eye(width, dtype=torch.bool, device=device)  # a row of padding sees something
+        itself = torch.eye(width, dtype=torch.bool, device=device)  # so that no row of the softmax is empty
         mask = F.pad((causal & seen[:, None] | itself)[:, None], (0, columns - width))  # (U, 1, P, S)
         positions = (torch.arange(width, device=device) - (width - lengths)).clamp(min=0)
-        cache = StaticCache(config=self.model.config.get_text_config(), max_cache_len=columns)
-        logits = _forward(self.model, cache, ids, mask, positions)
-        owner = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
+        cache = self.cache(columns)
+        logits = self.forward(cache, ids, mask, positions)
+        rows = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
         column = torch.full((1,), width, device=device)
-        return logits[owner], _Steps(self, cache, owner, F.pad(seen, (0, columns - width)), lengths, column)
+        return logits[rows], _Steps(self, cache, rows, F.pad(seen, (0, columns - width)), lengths, column)
 
 
 class _Steps:
@@ -142,15 +142,13 @@ class _Steps:
     def __init__(
         self, decoder: GraphDecoder, cache: Any, rows: Tensor, seen: Tensor, position: Tensor, column: Tensor
     ) -> None:
-        from transformers import StaticCache
-
         self._decoder, self.rows = decoder, len(rows)
-        self._cache = StaticCache(config=decoder.model.config.get_text_config(), max_cache_len=seen.shape[1])
-        for ours, theirs in zip(self._cache.layers, cache.layers, strict=True):
-            ours.lazy_initialization(theirs.keys[rows], theirs.values[rows])
-            torch.index_select(theirs.keys, 0, rows, out=ours.keys)
-            torch.index_select(theirs.values, 0, rows, out=ours.values)
-            ours.cumulative_length.copy_(theirs.cumulative_length)
+        self._cache = decoder.cache(seen.shape[1])
+        for copy, layer in zip(self._cache.layers, cache.layers, strict=True):
+            copy.lazy_initialization(layer.keys[rows], layer.values[rows])
+            torch.index_select(layer.keys, 0, rows, out=copy.keys)
+            torch.index_select(layer.values, 0, rows, out=copy.values)
+            copy.cumulative_length.copy_(layer.cumulative_length)
         # The graph reads and writes these tensors, so they are changed in place only.
         self._position, self._column, self._mask = position[rows], column.clone(), seen[rows][:, None, None]
         self._ids = torch.zeros_like(self._position)
@@ -173,8 +171,8 @@ class _Steps:
         return logits
 
     def _step(self) -> Tensor:
-        self._mask.index_fill_(3, self._column, True)  # transformers takes a mask of 4 dimensions as it is
-        logits = _forward(self._decoder.model, self._cache, self._ids, self._mask, self._position)
+        self._mask.index_fill_(3, self._column, True)
+        logits = self._decoder.forward(self._cache, self._ids, self._mask, self._position)
         self._position += 1
         self._column += 1
         return logits
@@ -188,47 +186,27 @@ class _Steps:
             for part, value in zip(state, before, strict=True):
                 part.copy_(value)
 
-        side = torch.cuda.Stream()
+        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):  # loads kernels and lets libraries choose algorithms, which capture forbids
                 self._step()
                 restore()
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
                 self._logits = self._step()
         except RuntimeError as error:
             self._decoder.graphs = False
-            reason = str(error).strip().splitlines()[0]
-            warnings.warn(f"no CUDA graph of this model, completions take longer: {reason}", stacklevel=2)
+            warnings.warn(f"no CUDA graph of this model, completions take longer: {first_line(error)}", stacklevel=2)
         else:
             self._graph = graph
         restore()
 
 
-def _forward(model: Any, cache: Any, ids: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-    """The logits (B, V) after the last column of *ids*."""
-    output = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=positions,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    logits: Tensor = output.logits[:, -1]
-    return logits
-
-
-def _warpers(temperature: float, top_k: int, top_p: float, min_p: float) -> list[Any]:
-    """The samplers of transformers in its order."""
-    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
-    return [
-        *([TemperatureLogitsWarper(temperature)] if temperature not in (0.0, 1.0) else []),
-        *([TopKLogitsWarper(top_k)] if top_k else []),
-        *([TopPLogitsWarper(top_p)] if top_p < 1.0 else []),
-        *([MinPLogitsWarper(min_p)] if min_p else []),
-    ]
+def _sample(logits: Tensor, decoding: Decoding, generator: torch.Generator | None) -> Tensor:
+    """A token for each row of *logits* (B, V); the exponential race samples without a read by the host."""
+    if decoding.temperature == 0:
+        return logits.argmax(-1)
+    probabilities = distribution(logits, decoding)
+    return (probabilities / torch.empty_like(probabilities).exponential_(generator=generator)).argmax(-1)

@@ -1,4 +1,4 @@
-"""The end of a completion, in any engine."""
+"""The end of a completion in any engine."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from countdown_rl.models.shape import ModelShape
 class Stop:
     """The end of a completion: an end token of the model, its tokenizer or its chat template, or the string *text*.
 
-    *model* is None where another engine holds it; then the tokenizer alone names the end tokens.
+    If *model* is None, because another engine holds it, only the tokenizer names the end tokens.
 
     Attributes:
         ids: single tokens that end a completion.
-        may_end: (V,) whether a token can be the last one; a completion is decoded and searched only then.
+        may_end: (V,) True for tokens that can be the last one; a completion is decoded and searched only then.
     """
 
     def __init__(self, tokenizer: Any, model: Any, text: str) -> None:
@@ -39,7 +39,7 @@ class Stop:
         return ids[-1] in self.ids or self.text in self.tokenizer.decode(ids[-len(self.text) - 1 :])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a completion without its end and padding, and with all else that the tokenizer calls special."""
+        """The text of a completion without its end token and padding; other special tokens are kept."""
         text = [index for index in ids if index not in self._left_out]
         return str(self.tokenizer.decode(text, skip_special_tokens=False))
 
@@ -51,11 +51,8 @@ class Stop:
 
 
 def stopping_criteria(stop: Stop, start: int, on_step: Callable[[list[int]], None] | None = None) -> Any:
-    """The criterion of transformers for *stop*, for rows whose completions begin at column *start*.
-
-    Args:
-        on_step: called after each step with the token ids of the first row so far.
-    """
+    """The criterion of transformers for *stop*, for rows whose completions begin at column *start*; *on_step* is called
+    after each step with the token ids of the first row so far."""
     from transformers import StoppingCriteriaList
 
     def finished(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids -> (B,) bool

@@ -2,9 +2,7 @@
 
 import atexit
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -14,11 +12,9 @@ from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load, model_files
 from countdown_rl.models.reference import ModelRef, local_path
 
-_DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32"}
-
+_DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 #: Rows submitted at once. vLLM schedules them itself; finished ones are saved after each submission.
 _ROWS = 1024
-
 #: Values that vLLM accepts as the maximum rank of an adapter.
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
@@ -38,44 +34,37 @@ class Vllm:
         self._llm: Any = None
         self._lora_request: Any = None
         self.precision = load.trained_precision(ref, precision)
-        if self.precision == "nf4":
-            self.storage, self.libraries = "bitsandbytes-nf4", (*self.libraries, "bitsandbytes", "vllm-bnb-plugin")
         self.tokenizer = load.load_tokenizer(ref)
         self._stop = Stop(self.tokenizer, None, generate.STOP)
 
     def prepare(self, length: int) -> int | None:
-        import torch
-
-        options: dict[str, Any] = {"dtype": _DTYPES.get(self.precision)}
-        if self.precision == "nf4":
-            dtype = load.compute_dtype("nf4", torch.device("cuda"), None)
-            options = {"quantization": "bitsandbytes", "dtype": str(dtype).removeprefix("torch.")}
+        options: dict[str, Any] = {}
         if self._ref.base is not None:
-            options |= lora_options(model_files.adapter_config(local_path(self._ref)).get("r", 8))
+            options = lora_options(model_files.adapter_config(local_path(self._ref)).get("r", 8))
         path = local_path(self._ref.base or self._ref)
         model_files.check_files(path)
         if load.device_name("auto") == "cpu":
-            # There its engine would start a worker process, which outlives both where a signal ends them.
+            # There vLLM starts a worker process, which outlives a command that a signal ends.
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        try:
-            with output_to_stderr():
-                from vllm import LLM
+        silence_exit()
+        from vllm import LLM
+        from vllm.lora.request import LoRARequest
 
-                self._llm = LLM(
-                    model=str(path),
-                    load_format="safetensors",
-                    max_model_len=length,
-                    seed=self._decoding.seed % 2**32,
-                    enable_prefix_caching=True,
-                    tensor_parallel_size=self._tensor_parallel,
-                    trust_remote_code=self._ref.trust_remote_code,
-                    **options,
-                )
+        try:
+            self._llm = LLM(
+                model=str(path),
+                load_format="safetensors",
+                max_model_len=length,
+                seed=self._decoding.seed,
+                enable_prefix_caching=True,
+                tensor_parallel_size=self._tensor_parallel,
+                trust_remote_code=self._ref.trust_remote_code,
+                dtype=_DTYPES.get(self.precision, "auto"),
+                **options,
+            )
         except (ValueError, RuntimeError) as error:  # a longer context than the model's, or an unknown architecture
             raise ModelError(f"vLLM cannot load the model: {' '.join(str(error).split()):.300}") from error
         if self._ref.base is not None:
-            from vllm.lora.request import LoRARequest
-
             self._lora_request = LoRARequest("adapter", 1, str(local_path(self._ref)))
         return None
 
@@ -90,23 +79,20 @@ class Vllm:
             SamplingParams(
                 **decoding.samplers(),
                 max_tokens=decoding.max_new_tokens,
-                seed=generate.row_seed(decoding.seed, number, index) % 2**63,
+                seed=generate.row_seed(decoding.seed, number, index),
                 stop=[generate.STOP],
                 include_stop_str_in_output=True,
             )
             for index in range(len(prompts))
         ]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with output_to_stderr():
-            results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=self._lora_request)
-        outputs = [result.outputs[0] for result in results]
-        # The model's generation config may name end tokens that the tokenizer does not.
-        return [
-            generate.to_completion(
-                self._stop, self._stop.cut(list(output.token_ids)), ended=output.finish_reason == "stop"
-            )
-            for output in outputs
-        ]
+        results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=self._lora_request)
+        completions = []
+        for output in (result.outputs[0] for result in results):
+            ids = self._stop.cut(list(output.token_ids))
+            # The model's generation config may name end tokens that the tokenizer does not.
+            completions.append(generate.to_completion(self._stop, ids, ended=output.finish_reason == "stop"))
+        return completions
 
 
 def lora_options(rank: int) -> dict[str, Any]:
@@ -115,26 +101,6 @@ def lora_options(rank: int) -> dict[str, Any]:
 
 
 @cache
-def _end_silently() -> None:
-    """Discard what is written to stderr at the very end: triton reports 30 lines of what it did not free."""
+def silence_exit() -> None:
+    """Discard stderr at exit: triton reports 30 lines of what it did not free."""
     atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2))
-
-
-@contextmanager
-def output_to_stderr() -> Iterator[None]:
-    """Redirect to stderr what this process and those that it starts write to stdout, and log errors only.
-
-    vLLM and its worker processes log to stdout, which is for data.
-    """
-    _end_silently()
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
-    sys.stdout.flush()
-    stdout = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)

@@ -48,6 +48,7 @@ def silence_libraries() -> None:
     """Turn off the libraries' progress bars, and their log messages and warnings below errors, in this process."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # TRL imports vLLM where it is installed
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("DATASETS_VERBOSITY", "error")  # datasets, which TRL imports, reads both when it is imported
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     if not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""A round of completions: sampled by the CPU decoder, by ``generate`` of transformers or by vLLM, and graded."""
+"""A round of completions, sampled by a decoder of this package, by transformers or by vLLM, and graded."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import torch
 from accelerate.utils import gather_object
 
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion, decoder_of, generate, to_completion
+from countdown_rl.inference.generate import Completion, Decoding, decoder_of, generate, to_completion
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
@@ -20,10 +20,9 @@ class Graded:
     """A completion with its grade.
 
     Attributes:
-        prompt: rendered, special tokens included; *prompt_ids* are its tokens.
-        ids: the tokens of the completion; *logps* are the log-probabilities with which vLLM sampled them.
-        sample: its row, text and grade.
-        rewards: by name; None where a reward does not apply.
+        prompt: rendered, special tokens included.
+        ids: the tokens of the completion; vLLM sampled them with the log-probabilities *logps*.
+        rewards: by name; None if a reward does not apply.
         index: of its row.
     """
 
@@ -41,7 +40,7 @@ class Round:
     """The completions of a round in this process, those of a puzzle side by side.
 
     Attributes:
-        generation, reward: seconds spent on completions, and on their grades and rewards.
+        generation: seconds spent on completions; *reward* on their grades and rewards.
         attempts: groups that all processes sampled for it; None without dynamic sampling.
     """
 
@@ -61,7 +60,7 @@ class Round:
         }
 
     def figures(self) -> dict[str, float]:
-        """What the log has of the round itself."""
+        """Figures of the round for the log."""
         attempts = {} if self.attempts is None else {"draws": float(self.attempts)}
         return {"seconds_generation": self.generation, "seconds_reward": self.reward} | attempts
 
@@ -69,9 +68,7 @@ class Round:
 class Rollouts:
     """TRL's ``rollout_func``, for a data set whose prompts are indices into *rows*.
 
-    Args:
-        stop: the end of a completion.
-        on_graded: called with the step that a round is for, and with its completions in this process.
+    *on_graded* is called with the step that a round is for, and with its completions in this process.
     """
 
     def __init__(
@@ -121,8 +118,7 @@ class Rollouts:
         """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each.
 
         Args:
-            temperature: of completions for each prompt by itself, 0 for the most likely ones; None for that of
-                training, and prompts in groups.
+            temperature: of completions of separate prompts; None for that of training, and prompts in groups.
         """
         policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
         trainer.model.eval()  # no LoRA dropout while sampling
@@ -131,15 +127,14 @@ class Rollouts:
         if trainer.use_vllm:
             completions, logps = self._by_vllm(prompt_ids, trainer, temperature)
         elif plain and (decoder := decoder_of(policy, torch.bfloat16 if config.bf16 else torch.float32)):
-            completions = decoder.decode(
-                prompt_ids,
-                max_new_tokens=config.max_completion_length,
-                stop=self.stop,
-                temperature=config.temperature if temperature is None else temperature,
-                top_p=config.top_p,
-                top_k=config.top_k or 0,
-                min_p=config.min_p or 0.0,
+            decoding = Decoding(
+                config.max_completion_length,
+                config.temperature if temperature is None else temperature,
+                config.top_p,
+                config.top_k or 0,
+                config.min_p or 0.0,
             )
+            completions = decoder.decode(prompt_ids, decoding, self.stop)
         else:
             completions = self._by_transformers(prompt_ids, trainer, temperature)
         trainer.model.train()
@@ -160,14 +155,14 @@ class Rollouts:
                 trainer.model_wrapped,
                 trainer.accelerator,
                 gather_deepspeed3_params=args.ds3_gather_for_generation,
-                generation_kwargs=settings,  # those of the checkpoint take no part
+                generation_kwargs=settings,  # and none of the checkpoint
                 gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
             ) as model,
             torch.no_grad(),
             DistributedBackend(trainer.accelerator).summon_full_params(trainer.model_wrapped, recurse=False),
         ):
             config = GenerationConfig(**settings, disable_compile=True)
-            return generate(model, self.stop, prompt_ids, trainer.accelerator.device, generation_config=config)
+            return generate(model, self.stop, prompt_ids, generation_config=config)
 
     def _by_vllm(
         self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None

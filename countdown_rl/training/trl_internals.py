@@ -29,7 +29,7 @@ from trl.distributed import DistributedBackend
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
-from countdown_rl.inference.vllm import lora_options, output_to_stderr
+from countdown_rl.inference.vllm import lora_options, silence_exit
 from countdown_rl.models import lora
 from countdown_rl.training.rollouts import Round
 
@@ -130,7 +130,7 @@ class PolicyEngine(VLLMGeneration):
     rounds the adapter away (huggingface/trl issue 4973), and in bf16 it leaves its rounding in the base. Here the base
     stays as it is. With *by_adapter* the engine computes with its own base and gets the adapter alone (as in TRL's pull
     request 6007); its base is sent once unless the weights at *path* are the *same_base*. Otherwise it gets each weight
-    as the de-quantized base plus the adapter. *in_4_bits*: the engine holds the base in the policy's 4 bits.
+    as the de-quantized base plus the adapter.
     """
 
     def __init__(
@@ -142,7 +142,6 @@ class PolicyEngine(VLLMGeneration):
         accelerator: Any,
         by_adapter: bool = False,
         same_base: bool = True,
-        in_4_bits: bool = False,
         **settings: Any,
     ) -> None:
         self.dtype, self.directory = dtype, TemporaryDirectory() if by_adapter else None
@@ -158,10 +157,10 @@ class PolicyEngine(VLLMGeneration):
         engine = vllm_generation.LLM
         vllm_generation.LLM = partial(engine, **options)
         # TRL reads the path of the model, and its 4-bit layers as a reason to load the engine in 4 bits too.
-        named = SimpleNamespace(name_or_path=path, named_modules=model.named_modules if in_4_bits else list)
+        named = SimpleNamespace(name_or_path=path, named_modules=list)
+        silence_exit()
         try:
-            with output_to_stderr():
-                super().__init__(model=named, accelerator=accelerator, **settings)
+            super().__init__(model=named, accelerator=accelerator, **settings)
         finally:
             vllm_generation.LLM = engine
         self.model = model
@@ -182,26 +181,20 @@ class PolicyEngine(VLLMGeneration):
         if self.directory is None:
             self._send_weights()
             return
-        with output_to_stderr():
-            names = self.model.named_parameters()
-            weights = {name: self._gathered(parameter) for name, parameter in names if ".lora_" in name}
-            lora.save(self.model, Path(self.directory.name), base="", weights=weights)
-            self.llm.llm_engine.add_lora(self.request(load_inplace=True))
-            self.llm.reset_prefix_cache()
+        names = self.model.named_parameters()
+        weights = {name: self._gathered(parameter) for name, parameter in names if ".lora_" in name}
+        lora.save(self.model, Path(self.directory.name), base="", weights=weights)
+        self.llm.llm_engine.add_lora(self.request(load_inplace=True))
+        self.llm.reset_prefix_cache()
 
     def _send_weights(self) -> None:
-        with output_to_stderr():
-            if self.directory or (self.mode == "colocate" and self.accelerator.device.type == "cpu"):
-                # Layers with LoRA are wrapped, those of a CPU packed; vLLM's reload knows of both.
-                runner = self.llm.llm_engine.model_executor.driver_worker.model_runner
-                runner.reload_weights(weights_iterator=self._iter_named_params())
-                self.llm.reset_prefix_cache()
-            else:
-                super().sync_weights()
-
-    def generate(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        with output_to_stderr():
-            return super().generate(*args, **kwargs)
+        if self.directory or (self.mode == "colocate" and self.accelerator.device.type == "cpu"):
+            # Layers with LoRA are wrapped, those of a CPU packed; vLLM's reload knows of both.
+            runner = self.llm.llm_engine.model_executor.driver_worker.model_runner
+            runner.reload_weights(weights_iterator=self._iter_named_params())
+            self.llm.reset_prefix_cache()
+        else:
+            super().sync_weights()
 
     @torch.no_grad()
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:

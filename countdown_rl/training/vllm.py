@@ -1,4 +1,4 @@
-"""Rollouts by vLLM: the choice of the engine, and its start with what it needs of the policy."""
+"""Rollouts by vLLM: the choice of the engine, and its start."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from countdown_rl.models import load, lora, model_files, reference
 from countdown_rl.training import memory
 from countdown_rl.training.config import TrainOptions
 
-#: Fields of ``GRPOConfig`` that TRL's engine has under the same name, after ``vllm_`` and as they are.
+#: Fields of ``GRPOConfig`` that TRL's engine has under the same name, without ``vllm_`` and as they are.
 _ENGINE = (
     *("tensor_parallel_size", "enable_sleep_mode", "model_impl", "group_port", "gpu_memory_utilization"),
     *("server_base_url", "server_host", "server_port", "server_timeout"),
@@ -31,22 +31,21 @@ def plan(
 ) -> tuple[str, memory.Memory]:
     """The engine of a run, and *planned* with its memory in place of generation's.
 
-    "auto" is vLLM on a CUDA GPU where it is installed and supports the weights, which fit its share of the memory.
+    "auto" is vLLM if there is a CUDA GPU and vLLM supports the weights, which fit its share of the memory.
 
     Args:
-        loaded: a skeleton, and *adapted* the same with the adapter that is trained.
+        loaded: a skeleton; *adapted* is the same with the adapter that is trained.
         make_config: returns the ``GRPOConfig``.
     """
     auto, gpu = options.rollouts == "auto", loaded.device == "cuda"
-    fault = _fault(options, loaded.ref, adapted)
-    if options.rollouts == "transformers" or (auto and (fault or not gpu)):
+    error = _unsupported(options, loaded.ref, adapted)
+    if options.rollouts == "transformers" or (auto and (error or not gpu)):
         return "transformers", planned
-    if fault:
-        raise fault
+    if error:
+        raise error
     *others, estimate = planned.estimates
-    share = 0.0
-    if gpu and options.rollouts != "vllm-server":
-        share = make_config().vllm_gpu_memory_utilization * (planned.available or 0)
+    colocated = gpu and options.rollouts != "vllm-server"
+    share = make_config().vllm_gpu_memory_utilization * (planned.available or 0) if colocated else 0.0
     with_engine = replace(planned, estimates=[*others, replace(estimate, generation=0, engine=int(share))])
     weights = loaded.model.num_parameters() * memory.forward_width(loaded.precision, loaded.device, loaded.model)
     if auto and not (with_engine.fits and weights < share):
@@ -54,8 +53,8 @@ def plan(
     return "vllm" if auto else options.rollouts, with_engine
 
 
-def _fault(options: TrainOptions, ref: reference.ModelRef, adapted: Any) -> CountdownError | None:
-    """Why vLLM cannot complete the prompts of a run; None if it can."""
+def _unsupported(options: TrainOptions, ref: reference.ModelRef, adapted: Any) -> CountdownError | None:
+    """The error if vLLM cannot complete the prompts of a run, else None."""
     if load.stored_format(ref.base or ref) != "plain":
         return UsageError(f"--rollouts {options.rollouts} needs unquantized safetensors, and {ref.source} has none.")
     if find_spec("vllm") is None:
@@ -68,10 +67,10 @@ def _fault(options: TrainOptions, ref: reference.ModelRef, adapted: Any) -> Coun
 
 
 def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *, sleeps: bool) -> bool:
-    """Return True if vLLM computes with its own base and the adapter of a run, which alone is sent for each round.
+    """Return True if vLLM computes with its own base, and only the adapter of a run is sent for each round.
 
-    Its LoRA has 16 bits (a *width* of 2 bytes) and one rank and scale. In fp32 a merged adapter loses nothing, sleep
-    mode discards the base, and a server reads no file of this machine. An adapter *ref* is trained further.
+    vLLM's LoRA has 16 bits (a *width* of 2 bytes) and one rank and scale. In fp32 a merged adapter loses nothing, and
+    sleep mode discards the base.
     """
     if options.tune != "lora" or options.rollouts == "vllm-server" or sleeps or width != 2:
         return False
@@ -86,12 +85,12 @@ def use_engine(
 ) -> None:
     """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions.
 
-    Where it does not start, and nobody asked for it, transformers does: not every architecture has LoRA in vLLM.
+    If it does not start, and the choice was automatic, transformers does: vLLM has no LoRA for some architectures.
     """
     from countdown_rl.training.trl_internals import PolicyEngine
 
     config, options, stop = trainer.args, trainer.options, trainer.rollouts.stop
-    path = reference.local_path(loaded.ref.base or loaded.ref)  # the unquantized weights that the engine starts from
+    path = reference.local_path(loaded.ref.base or loaded.ref)
     model_files.check_files(path)
     dtype = load.compute_dtype(loaded.precision, torch.device(loaded.device), loaded.model)
     by_adapter = sends_adapter(options, loaded.ref, dtype.itemsize, sleeps=config.vllm_enable_sleep_mode)
@@ -99,9 +98,6 @@ def use_engine(
         on_warning(
             f"--rollouts {rollouts} gets this adapter merged into bf16 weights, which rounds small changes away."
         )
-    # The policy's own 4-bit weights, which only an adapter leaves as they are. Experimental: never run on a GPU.
-    nf4 = loaded.precision == "nf4" and loaded.device.startswith("cuda") and find_spec("vllm_bnb_plugin") is not None
-    in_4_bits = by_adapter and nf4 and options.rollouts == "vllm"
     stops = {"stop": [stop.text], "include_stop_str_in_output": True, "stop_token_ids": sorted(stop.ids)}
     rows = config.per_device_train_batch_size * config.steps_per_generation
     try:
@@ -109,8 +105,7 @@ def use_engine(
             str(path),
             dtype,
             by_adapter=by_adapter,
-            same_base=loaded.storage == "plain" or in_4_bits,
-            in_4_bits=in_4_bits,
+            same_base=loaded.storage == "plain",
             model=trainer.model,
             accelerator=trainer.accelerator,
             processing_class=trainer.processing_class,
@@ -129,7 +124,7 @@ def use_engine(
         )
         if options.rollouts != "auto":
             raise ModelError(f"{cause}, or leave vLLM out by --rollouts transformers.") from error
-        on_warning(f"{cause}; transformers now completes the prompts, which takes longer.")
+        on_warning(f"{cause}; transformers now completes the prompts, more slowly.")
         return
     trainer.use_engine(engine)
     if rollouts == "vllm-server" and processes.is_main() and not engine.server_reports_sampled_probabilities():

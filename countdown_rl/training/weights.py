@@ -1,9 +1,11 @@
-"""Weights of a run: the adapter that is trained, loading, the trainer around them, and saving."""
+"""Weights of a run: the trained adapter, loading, the trainer around them, and saving."""
 
 import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
@@ -34,11 +36,7 @@ def _new_adapter(options: TuningOptions) -> Any:
 
 
 def adapted(ref: ModelRef, skeleton: Any, options: TuningOptions) -> Any:
-    """A copy of the *skeleton* of *ref* with the adapter that a run of *options* trains.
-
-    Raises:
-        ModelError: the model cannot have that adapter, or the adapter cannot be trained.
-    """
+    """A copy of the *skeleton* of *ref* with the adapter that a run of *options* trains; ModelError if that fails."""
     from peft import get_peft_model
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -48,8 +46,8 @@ def adapted(ref: ModelRef, skeleton: Any, options: TuningOptions) -> Any:
     if ref.base is None:
         try:
             return get_peft_model(model, _new_adapter(options), low_cpu_mem_usage=True)
-        except ValueError as error:  # of an architecture whose layers PEFT does not adapt
-            raise ModelError(f"{ref.source} takes no LoRA adapter: {first_line(error)} Give --tune all.") from error
+        except ValueError as error:  # PEFT does not adapt the layers of some architectures
+            raise ModelError(f"{ref.source} cannot have LoRA: {first_line(error)} Give --tune all.") from error
     adapter = lora.Adapter(reference.local_path(ref))
     adapter.check_unchanged_base()
     model = adapter.attach(model, trainable=True)
@@ -59,9 +57,7 @@ def adapted(ref: ModelRef, skeleton: Any, options: TuningOptions) -> Any:
 
 
 def load_model(ref: ModelRef, options: TuningOptions, threads: int | None = None) -> load.Loaded:
-    """Load the model *ref* for training in *threads*; an adapter is trained further as it is."""
-    import torch
-
+    """Load the model *ref* for training in *threads*; the training of an adapter continues."""
     torch.set_num_threads(threads or options.threads or processes.cpu_threads())
     trainable, sharded = ref.base is not None, processes.uses_fsdp()
     loaded = load.load_model(ref, precision=options.precision, trainable=trainable, sharded=sharded)
@@ -74,19 +70,16 @@ def load_model(ref: ModelRef, options: TuningOptions, threads: int | None = None
 
 
 def computes_in_bf16(loaded: load.Loaded) -> bool:
-    """Return True if autocast computes in bf16: where the model does, on CUDA GPUs and CPUs with such products."""
-    import torch
-
+    """Return True if autocast computes in bf16: for models in bf16, on CUDA GPUs and CPUs with bf16 products."""
     in_bf16 = loaded.model.dtype == torch.bfloat16 and loaded.device != "mps"
     return in_bf16 and torch_internals.has_bf16_products(loaded.device)
 
 
 def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningOptions, **settings: Any) -> Any:
-    """The trainer of *loaded* that *make* returns, quiet and with the trained weights in fp32.
+    """The trainer of *loaded* that *make* returns, without output on stdout and with the trained weights in fp32.
 
     TRL casts those over 4-bit weights to bf16, in which small updates are lost.
     """
-    import torch
     from transformers import PrinterCallback
 
     exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
@@ -97,7 +90,7 @@ def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningO
         **settings,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
-    trainer.create_model_card = lambda *_, **__: None  # a checkpoint needs none
+    trainer.create_model_card = lambda *_, **__: None
     if not trainer.is_deepspeed_enabled:  # which keeps fp32 copies of its own
         for parameter in trainer.model.parameters():
             if parameter.requires_grad and parameter.dtype != torch.float32:
@@ -108,7 +101,7 @@ def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningO
 
 
 def gathered(trainer: Any) -> dict[str, Any] | None:
-    """The weights by name, in the first process, where each holds a part of them, else None. Call it in all of them."""
+    """The weights of a sharded model by name, in the first process, else None. Call it in all processes."""
     zero = getattr(trainer.accelerator.state.deepspeed_plugin, "zero_stage", 0)
     if not (trainer.is_fsdp_enabled or zero == 3):
         return None
@@ -118,12 +111,7 @@ def gathered(trainer: Any) -> dict[str, Any] | None:
 
 def save(trainer: Any, ref: ModelRef, options: TuningOptions, directory: Path, state: dict[str, Any] | None) -> None:
     """Write the trained weights of *ref* to *directory*: an adapter, or a checkpoint of the whole model in bf16.
-
-    Args:
-        state: the weights from :func:`gathered`, where the processes hold parts of them.
-    """
-    import torch
-
+    *state* is from :func:`gathered`."""
     policy, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     if options.tune == "lora":
         base = ref.base or ref

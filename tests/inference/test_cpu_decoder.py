@@ -9,6 +9,7 @@ import torch
 
 from countdown_rl.inference import cpu_decoder, generate
 from countdown_rl.inference.cpu_decoder import _LARGE_VOCABULARY, Decoder, _sample, supports
+from countdown_rl.inference.generate import Decoding
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load, torch_internals
 from countdown_rl.models.reference import ModelRef
@@ -59,7 +60,7 @@ def test_greedy_tokens_have_the_models_largest_logits(kind, dtype, tokenizer, mo
     stop = Stop(tokenizer, model, "</answer>")
     assert supports(model)
     encoded = prompts(tokenizer, *TEXTS)
-    for prompt, ids in zip(encoded, Decoder(model, dtype).decode(encoded, max_new_tokens=24, stop=stop), strict=True):
+    for prompt, ids in zip(encoded, Decoder(model, dtype).decode(encoded, Decoding(24), stop), strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
         assert len(set(ids)) > 3
@@ -80,12 +81,12 @@ def test_a_shared_prefix_is_read_once_and_long_prompts_in_chunks(model, tokenize
 
     monkeypatch.setattr(Decoder, "_forward", noting)
     monkeypatch.setattr(cpu_decoder, "_MIN_SHARED_PREFIX", 10**6)
-    plain = Decoder(model).decode(encoded, max_new_tokens=16, stop=stop)
+    plain = Decoder(model).decode(encoded, Decoding(16), stop)
     assert [rows for (rows, _), _ in read] == [4]  # two of the five are the same
     read.clear()
     monkeypatch.setattr(cpu_decoder, "_MIN_SHARED_PREFIX", 8)
     monkeypatch.setattr(cpu_decoder, "_CHUNK_VALUES", 1)
-    assert Decoder(model).decode(encoded, max_new_tokens=16, stop=stop) == plain
+    assert Decoder(model).decode(encoded, Decoding(16), stop) == plain
     (rows, shared), has_prefix = read[0]
     assert (rows, has_prefix) == (1, False)
     assert shared >= 20
@@ -101,8 +102,8 @@ def test_a_completion_does_not_depend_on_the_other_rows_of_its_batch(model, toke
     stop.may_end[:] = True
     encoded = prompts(tokenizer, *TEXTS)
     decoder = Decoder(model)
-    together = decoder.decode(encoded, max_new_tokens=16, stop=stop)
-    assert together == [decoder.decode([prompt], max_new_tokens=16, stop=stop)[0] for prompt in encoded]
+    together = decoder.decode(encoded, Decoding(16), stop)
+    assert together == [decoder.decode([prompt], Decoding(16), stop)[0] for prompt in encoded]
     assert len({len(ids) for ids in together}) > 1
 
 
@@ -112,7 +113,7 @@ def test_sampling_is_reproducible_and_differs_within_a_group(model, tokenizer):
 
     def draw(seed):
         generator = torch.Generator().manual_seed(seed)
-        return Decoder(model).decode(encoded, max_new_tokens=8, stop=stop, temperature=1.0, generator=generator)
+        return Decoder(model).decode(encoded, Decoding(8, temperature=1.0), stop, generator)
 
     assert draw(1) == draw(1) != draw(2)
     assert len({tuple(ids) for ids in draw(1)}) > 1
@@ -151,7 +152,7 @@ def test_tokens_are_drawn_from_the_distribution_of_transformers(settings):
     for name, warper in warpers.items():
         if name in settings:
             expected = warper(min(settings[name], 6))(None, expected)
-    drawn = _sample(logits.repeat(4000, 1), generator=torch.Generator().manual_seed(0), **settings)
+    drawn = _sample(logits.repeat(4000, 1), Decoding(1, **settings), torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=6) / 4000
     torch.testing.assert_close(counts, expected.softmax(-1)[0], atol=0.03, rtol=0)
     assert ((counts == 0) == (expected[0] == float("-inf"))).all()
@@ -163,7 +164,9 @@ def test_tokens_of_a_large_vocabulary_are_drawn_by_their_probabilities():
     for token, share in shares.items():
         logits[:, token] = math.log(share)
     generator = torch.Generator().manual_seed(0)
-    drawn = Counter(token for _ in range(40) for token in _sample(logits, 1.0, generator).tolist())
+    drawn = Counter(
+        token for _ in range(40) for token in _sample(logits, Decoding(1, temperature=1.0), generator).tolist()
+    )
     assert drawn.keys() == shares.keys()
     assert {token: count / 4000 for token, count in drawn.items()} == pytest.approx(shares, abs=0.03)
 
@@ -222,7 +225,7 @@ def test_more_threads_give_the_same_bytes(bf16_model, tokenizer):
         for threads in (1, 3):
             torch.set_num_threads(threads)
             decoder = Decoder(bf16_model, torch.bfloat16)
-            completions.append(decoder.decode(prompts(tokenizer, *TEXTS), max_new_tokens=16, stop=stop))
+            completions.append(decoder.decode(prompts(tokenizer, *TEXTS), Decoding(16), stop))
             assert numba.get_num_threads() == min(threads, numba.config.NUMBA_NUM_THREADS)
     finally:
         torch.set_num_threads(before)

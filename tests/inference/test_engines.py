@@ -68,24 +68,22 @@ def test_a_gguf_file_gives_the_greedy_answers_of_its_checkpoint(folder, tmp_path
 
 
 @pytest.mark.parametrize("name", ["model", "adapter"])
-def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm, name, capfd):
+def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm, name):
     model = str(folder / name)
     expected = run(folder, tmp_path / "plain", replace(IN_VLLM, engine="transformers"), model=model).samples
-    capfd.readouterr()
     assert run(folder, tmp_path / "eval", IN_VLLM, model=model).samples == expected
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert "a process of the engine" in printed.err
-    lora = {"enable_lora": True, "max_lora_rank": 16} if name == "adapter" else {}
-    assert vllm.loaded == [(str(folder / "model"), {"dtype": "float32", "tensor_parallel_size": 1} | lora)]
-    assert vllm.adapters == ([model] if name == "adapter" else [])
+    (engine,) = vllm.engines
+    options = {"model": str(folder / "model"), "dtype": "float32", "load_format": "safetensors"}
+    options |= {"enable_lora": True, "max_lora_rank": 16} if name == "adapter" else {}
+    assert engine.options.items() >= options.items()
+    assert [str(adapter.directory) for adapter in engine.adapters] == ([model] if name == "adapter" else [])
 
 
 def test_vllm_gets_the_sampling_settings_and_the_gpus(folder, tmp_path, vllm):
     expected = run(folder, tmp_path / "plain", replace(IN_VLLM, engine="transformers")).samples
     one = replace(IN_VLLM, temperature=1.0, top_k=1, tensor_parallel=4)
     assert run(folder, tmp_path / "first", one).samples == expected
-    assert vllm.loaded[0][1]["tensor_parallel_size"] == 4
+    assert vllm.engines[0].options["tensor_parallel_size"] == 4
     hot = replace(IN_VLLM, temperature=1.0, samples=3)
     texts = [sample.completion for sample in run(folder, tmp_path / "hot", hot).samples]
     assert len(set(texts[:3])) > 1
@@ -105,7 +103,7 @@ def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, vllm):
     (completion,) = engine.complete([[5, 6, 7]])
     assert (completion.tokens, completion.ended) == (12, False)
     with torch.no_grad():
-        vllm.end = int(engine._llm.model(torch.tensor([[5, 6, 7]])).logits[0, -1].argmax())
+        vllm.end = int(engine._llm.policy(torch.tensor([[5, 6, 7]])).logits[0, -1].argmax())
     (completion,) = engine.complete([[5, 6, 7]])
     assert (completion.tokens, completion.ended) == (1, True)
 
@@ -116,8 +114,8 @@ def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, vllm):
         ("auto", {}, {}, ""),
         ("auto", {"precision": "nf4"}, {}, "NF4"),
         ("bf16", {"precision": "nf4"}, {}, ""),
-        ("auto", {}, {"use_dora": True}, "use_dora"),
-        ("auto", {}, {"alpha_pattern": {"q_proj": 3}}, "alpha_pattern"),
+        ("auto", {}, {"use_dora": True}, "one rank and scale"),
+        ("auto", {}, {"alpha_pattern": {"q_proj": 3}}, "one rank and scale"),
     ],
 )
 def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
@@ -133,16 +131,6 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
             chosen(ref, "vllm", precision=precision)
 
 
-def test_with_the_plug_in_an_adapter_over_nf4_has_nf4_weights_in_vllm(folder, tmp_path, monkeypatch, vllm):
-    monkeypatch.setattr(engines, "_quantizes", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
-    result = run(folder, tmp_path / "eval", replace(IN_VLLM, precision="nf4"), model=str(folder / "adapter"))
-    path, options = vllm.loaded[0]
-    assert path == str(folder / "model")
-    assert (options["quantization"], options["dtype"], options["enable_lora"]) == ("bitsandbytes", "bfloat16", True)
-    assert (result.metrics.engine, result.metrics.precision, result.metrics.path) == ("vllm", "nf4", "bitsandbytes-nf4")
-
-
 @pytest.mark.parametrize(
     ("packages", "gpu", "options", "name"),
     [
@@ -151,8 +139,6 @@ def test_with_the_plug_in_an_adapter_over_nf4_has_nf4_weights_in_vllm(folder, tm
         (("vllm",), True, {}, "vllm"),
         (("vllm",), True, {"device": "cpu"}, "transformers"),
         (("vllm",), True, {"precision": "nf4"}, "transformers"),
-        (("vllm", "vllm_bnb_plugin"), True, {"precision": "nf4"}, "vllm"),
-        (("vllm", "vllm_bnb_plugin"), False, {"precision": "nf4"}, "transformers"),
     ],
 )
 def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(monkeypatch, folder, packages, gpu, options, name):
@@ -162,7 +148,7 @@ def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(monkeypatch, 
 
 def test_a_four_bit_checkpoint_on_the_hub_is_not_for_vllm(monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "bitsandbytes"}}')
-    there(monkeypatch, "vllm", "vllm_bnb_plugin")
+    there(monkeypatch, "vllm")
     for module in (engines, load):
         monkeypatch.setattr(module, "without_weights", lambda ref: replace(ref, path=tmp_path))
     ref = ModelRef("unsloth/model-bnb-4bit", "hub", None, revision="1" * 40)

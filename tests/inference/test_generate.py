@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers
 
-from countdown_rl.inference import cpu_decoder, engines, generate
-from countdown_rl.inference.generate import Completion, Decoding, Generator, batches, max_rows
+from countdown_rl.inference import cpu_decoder, generate
+from countdown_rl.inference.generate import Completion, Decoding, Generator, batches
 from countdown_rl.models.load import Loaded, load_model
 from countdown_rl.models.reference import ModelRef, find_model
 from tests.support import tiny_llama
@@ -143,7 +143,7 @@ def test_a_second_generator_has_the_same_end_tokens():
     loaded = other("qwen2")
     loaded.model.generation_config.eos_token_id = [1, 77]
     first, second = (Generator(loaded, Decoding(4)) for _ in range(2))
-    assert first._stop.ids == second._stop.ids == {0, 1, 77}
+    assert first.stop.ids == second.stop.ids == {0, 1, 77}
 
 
 def test_batches_hold_every_row_once_with_rows_of_similar_length():
@@ -156,6 +156,10 @@ def test_batches_hold_every_row_once_with_rows_of_similar_length():
 
 
 # Memory
+
+
+def max_rows(loaded, prompt, completion):
+    return Generator(loaded, Decoding(1)).max_rows(prompt, completion)
 
 
 def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
@@ -186,23 +190,26 @@ def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(m
         vocab_size=151_936,
     )
     weights = torch.empty(3_085_938_688, dtype=torch.bfloat16, device="meta")
-    model = SimpleNamespace(config=config, dtype=torch.bfloat16, parameters=lambda: [weights])
-    loaded = Loaded(model, None, ModelRef("x", "directory", None), "bf16", "cuda:0", "plain")
+    generator = Generator.__new__(Generator)
+    generator.device = "cuda:0"
+    generator._loaded = SimpleNamespace(
+        model=SimpleNamespace(config=config, dtype=torch.bfloat16, parameters=lambda: [weights])
+    )
     card = SimpleNamespace(total_memory=80 << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    rows = max_rows(loaded, 150, 4_096)
+    rows = generator.max_rows(150, 4_096)
     cache = 2 * 2 * 36 * 2 * 128 * (150 + 4_096)
     assert rows >= 200
     assert rows * cache < (80 << 30) - 2 * weights.numel()
 
 
-class Limited:
+class Limited(Generator):
     """An engine whose memory has place for *most* rows; beyond that it raises *error*."""
 
     def __init__(self, most, error=MemoryError):
         self.most, self.error, self.calls = most, error, []
 
-    def complete(self, prompts, number=0):
+    def _complete(self, prompts, number):
         self.calls.append((len(prompts), number))
         if len(prompts) > self.most:
             if self.error is None:
@@ -213,14 +220,14 @@ class Limited:
 
 @pytest.fixture
 def _quick(monkeypatch):
-    monkeypatch.setattr(generate, "free_memory", lambda: None)  # which takes a second
+    monkeypatch.setattr("accelerate.utils.memory.clear_device_cache", lambda **_: None)  # which takes a second
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), None])
 @pytest.mark.usefixtures("_quick")
 def test_a_batch_that_does_not_fit_in_memory_is_halved(error):
     engine = Limited(3, error)
-    completions = engines.complete(engine, [[k] for k in range(11)], 9)
+    completions = engine.complete([[k] for k in range(11)], 9)
     assert [completion.text for completion in completions] == [str(k) for k in range(11)]
     assert [size for size, _ in engine.calls] == [11, 6, 3, 3, 5, 3, 2]
 
@@ -228,11 +235,9 @@ def test_a_batch_that_does_not_fit_in_memory_is_halved(error):
 @pytest.mark.usefixtures("_quick")
 def test_halves_of_a_batch_have_their_own_random_numbers():
     engine = Limited(1)
-    engines.complete(engine, [[k] for k in range(5)], 9)
+    engine.complete([[k] for k in range(5)], 9)
     numbers = [number for size, number in engine.calls if size == 1]
     assert len(set(numbers)) == 5
-    # Engines that seed each row sample as if the batch had never been halved.
-    assert [generate.row_seed(3, number, 0) for number in numbers] == [generate.row_seed(3, 9, k) for k in range(5)]
 
 
 @pytest.mark.parametrize(("error", "raised", "word"), [(MemoryError, "ModelError", "--max-new-tokens"),
@@ -240,5 +245,5 @@ def test_halves_of_a_batch_have_their_own_random_numbers():
 @pytest.mark.usefixtures("_quick")
 def test_one_row_that_does_not_fit_is_reported_and_other_errors_are_raised(error, raised, word):
     with pytest.raises(Exception, match=word) as caught:
-        engines.complete(Limited(0, error), [[1], [2]])
+        Limited(0, error).complete([[1], [2]])
     assert caught.type.__name__ == raised

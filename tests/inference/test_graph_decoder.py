@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from countdown_rl.inference import generate, graph_decoder
+from countdown_rl.inference.generate import Decoding
 from countdown_rl.inference.graph_decoder import GraphDecoder, supports
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load, reference
@@ -51,9 +52,9 @@ def model():
 def both(model, tokenizer, tokens=40):
     stop = Stop(tokenizer, model, "</answer>")
     prompts = [tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
-    ours = GraphDecoder(model).decode(prompts, max_new_tokens=tokens, stop=stop)
+    ours = GraphDecoder(model).decode(prompts, Decoding(tokens), stop)
     with torch.no_grad():
-        theirs = generate.generate(model, stop, prompts, "cpu", max_new_tokens=tokens, do_sample=False)
+        theirs = generate.generate(model, stop, prompts, max_new_tokens=tokens, do_sample=False)
     return ours, theirs
 
 
@@ -129,7 +130,7 @@ def test_a_step_reads_no_value_on_the_host(model, tokenizer, monkeypatch, sampli
     decoder, counts = GraphDecoder(model), []
     for tokens in (2, 12):  # the reading of the prompts is in both
         with HostReads() as reads:
-            decoder.decode([[5, 6, 7], [8, 9]], max_new_tokens=tokens, stop=stop, **sampling)
+            decoder.decode([[5, 6, 7], [8, 9]], Decoding(tokens, **sampling), stop)
         counts.append(reads.names)
     assert counts[0] == counts[1], counts[1]
 
@@ -144,10 +145,10 @@ def test_first_tokens_are_sampled_as_often_as_by_generate(model, tokenizer, samp
     sampling = {"temperature": 1.0} | sampling
     prompt = tokenizer.encode(TEXTS[1], add_special_tokens=False)
     torch.manual_seed(0)
-    ours = GraphDecoder(model).decode([prompt] * n, max_new_tokens=1, stop=stop, **sampling)
+    ours = GraphDecoder(model).decode([prompt] * n, Decoding(1, **sampling), stop)
     settings = {"top_k": 0, "top_p": 1.0} | sampling
     with torch.no_grad():
-        theirs = generate.generate(model, stop, [prompt] * n, "cpu", max_new_tokens=1, do_sample=True, **settings)
+        theirs = generate.generate(model, stop, [prompt] * n, max_new_tokens=1, do_sample=True, **settings)
     ours, theirs = (Counter(ids[0] for ids in rows) for rows in (ours, theirs))
     assert len(theirs) > 3
     for token in {*ours, *theirs}:
@@ -159,13 +160,7 @@ def test_completions_of_one_prompt_differ_and_depend_on_the_generator(model, tok
     stop = Stop(tokenizer, model, "</answer>")
     decoder = GraphDecoder(model)
     runs = [
-        decoder.decode(
-            [[5, 6, 7]] * 4,
-            max_new_tokens=12,
-            stop=stop,
-            temperature=1.0,
-            generator=torch.Generator().manual_seed(seed),
-        )
+        decoder.decode([[5, 6, 7]] * 4, Decoding(12, temperature=1.0), stop, torch.Generator().manual_seed(seed))
         for seed in (1, 1, 2)
     ]
     assert runs[0] == runs[1] != runs[2]

@@ -1,89 +1,119 @@
 """A stand-in of ``vllm`` with its documented calls, which computes with transformers: no GPU and no vLLM is needed."""
 
-import os
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-import peft
+import numpy as np
 import torch
 import transformers
+
+from countdown_rl.models import lora
 
 #: Longest prompt and completion, in tokens.
 CONTEXT = 1024
 
 
 class SamplingParams(SimpleNamespace):
-    def __init__(self, *, include_stop_str_in_output: bool, **settings: Any) -> None:
-        assert include_stop_str_in_output
-        super().__init__(**settings)
+    def __init__(self, **settings: Any) -> None:
+        assert settings["include_stop_str_in_output"]
+        super().__init__(**{"seed": None, "stop_token_ids": (), "top_p": 1.0} | settings)
 
 
-class LoRARequest(SimpleNamespace):
-    def __init__(self, lora_name: str, lora_int_id: int, lora_path: str) -> None:
-        assert lora_int_id >= 1
-        super().__init__(lora_path=lora_path)
+class LoRARequest(NamedTuple):
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+    load_inplace: bool = False
 
 
 class LLM:
-    """An engine; *loaded* has the model and the options of each, *adapters* the path of each request's adapter.
+    """An engine with a copy of the weights, and the last adapter that it was sent.
 
-    A completion ends with the token *end* where that is not None.
+    *engines* are all that were started. A completion ends with the token *end*, which only vLLM knows.
     """
 
-    loaded: list[tuple[str, dict[str, Any]]]
-    adapters: list[str]
+    engines: list["LLM"]
     end: int | None
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        max_model_len: int,
-        seed: int,
-        load_format: str,
-        trust_remote_code: bool,
-        enable_prefix_caching: bool,
-        **options: Any,
-    ) -> None:
-        assert (load_format, trust_remote_code) == ("safetensors", False)
-        sys.stdout.write("INFO: loading\n")
-        os.write(1, b"INFO: a process of the engine\n")
-        if max_model_len > CONTEXT:  # in the words of pydantic
+    def __init__(self, model: str, **options: Any) -> None:
+        if (options["max_model_len"] or 0) > CONTEXT:  # in the words of pydantic
             raise ValueError(f"1 validation error for ModelConfig\n  Value error, max_model_len is above {CONTEXT}.")
-        self.loaded.append((model, options))
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        self.options = options | {"model": model}
+        self.policy = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        self.base = {name: value.clone() for name, value in self.policy.named_parameters()}
+        self.adapters: list[lora.Adapter] = []
+        self.prompts: list[list[dict[str, Any]]] = []
+        self.params: list[Any] = []
+        self.numbers: list[int] = []
+        self.syncs = 0
+        worker = SimpleNamespace(model_runner=self)
+        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker), add_lora=self.add_lora)
+        np.random.seed(0)  # the process index
+        self.engines.append(self)
+
+    def reload_weights(self, weights_iterator: Any) -> None:
+        self.load_weights(weights_iterator)
+
+    def load_weights(self, pairs: Any) -> None:
+        for name, value in pairs:
+            own = self.policy.get_parameter(name)
+            assert own.shape == value.shape
+            own.data.copy_(value)
+            self.base[name] = value
+
+    def add_lora(self, request: LoRARequest) -> None:
+        self.adapters.append(lora.Adapter(request.lora_path))
+        for name, parameter in self.policy.named_parameters():
+            parameter.data = self.adapters[-1].merge(name, self.base[name]).float()
+
+    def reset_prefix_cache(self) -> None:
+        self.syncs += 1
 
     @torch.no_grad()
-    def generate(self, prompts: list[Any], params: list[Any], *, use_tqdm: bool, lora_request: Any) -> list[Any]:
+    def generate(
+        self, prompts: list[Any], sampling_params: Any, *, use_tqdm: bool, lora_request: Any = None
+    ) -> list[Any]:
         assert not use_tqdm
-        policy = self.model
-        if lora_request:
-            self.adapters.append(lora_request.lora_path)
-            policy = peft.PeftModel.from_pretrained(policy, lora_request.lora_path).eval()
-        results = []
-        for prompt, sampling in zip(prompts, params, strict=True):
-            start = len(prompt["prompt_token_ids"])
-            ids = list(prompt["prompt_token_ids"])
-            numbers = torch.Generator().manual_seed(sampling.seed)
-            while len(ids) < start + sampling.max_tokens and self.end not in ids[start:]:
-                scores = policy(torch.tensor([ids])).logits[0, -1]
-                if sampling.top_k:
-                    scores[scores < scores.topk(sampling.top_k).values[-1]] = -1e9
-                if sampling.temperature:
-                    scores = scores + torch.rand(scores.shape, generator=numbers) * 50
-                ids.append(int(scores.argmax()))
-            reason = "stop" if self.end in ids[start:] else "length"
-            output = SimpleNamespace(token_ids=tuple(ids[start:]), finish_reason=reason)
-            results.append(SimpleNamespace(outputs=[output]))
-        return results
+        if lora_request and not self.adapters:
+            self.add_lora(lora_request)
+        assert bool(lora_request) == bool(self.adapters)
+        self.numbers.append(np.random.randint(2**31))  # the runner on a GPU makes seeds of it
+        self.prompts.append(prompts)
+        self.params.append(sampling_params)
+        params = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
+        pairs = zip(prompts, params, strict=True)
+        return [self._complete(prompt["prompt_token_ids"], sampling) for prompt, sampling in pairs]
+
+    def _complete(self, prompt: list[int], sampling: Any) -> Any:
+        ids, logprobs = list(prompt), []
+        generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
+        reason = "length"
+        for _ in range(sampling.max_tokens):
+            scores = self.policy(torch.tensor([ids])).logits[0, -1].float()
+            if sampling.top_k > 0:
+                scores[scores < scores.topk(sampling.top_k).values[-1]] = -torch.inf
+            scores = scores.log_softmax(-1)
+            if sampling.temperature and sampling.top_p < 1:  # renormalised, as its processed log-probabilities are
+                ranked, order = scores.sort(descending=True)
+                outside = order[ranked.exp().cumsum(-1) - ranked.exp() >= sampling.top_p]
+                scores = scores.index_fill(-1, outside, -torch.inf).log_softmax(-1)
+            greedy = sampling.temperature == 0
+            token = int(scores.argmax() if greedy else torch.multinomial(scores.exp(), 1, generator=generator))
+            ids.append(token)
+            logprobs.append({token: SimpleNamespace(logprob=float(scores[token]), rank=1)})
+            if token == self.end or token in sampling.stop_token_ids:
+                reason = "stop"
+                break
+        output = SimpleNamespace(token_ids=ids[len(prompt) :], logprobs=logprobs, finish_reason=reason)
+        return SimpleNamespace(prompt_token_ids=prompt, outputs=[output])
 
 
 def install(monkeypatch: Any) -> type[LLM]:
     """Put the stand-in in the place of ``vllm``, and return its class of engines."""
     modules = {name: ModuleType(name) for name in ("vllm", "vllm.lora", "vllm.lora.request")}
-    engine = type("LLM", (LLM,), {"loaded": [], "adapters": [], "end": None})
+    engine = type("LLM", (LLM,), {"engines": [], "end": None})
     vars(modules["vllm"]).update(LLM=engine, SamplingParams=SamplingParams, __spec__=ModuleSpec("vllm", None))
     vars(modules["vllm.lora.request"]).update(LoRARequest=LoRARequest)
     for name, module in modules.items():

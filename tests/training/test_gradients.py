@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from countdown_rl.inference.cpu_decoder import Decoder, supports
+from countdown_rl.inference.generate import Decoding
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import find_model
@@ -87,7 +88,7 @@ def evaluate(model, tokenizer):
         model.generate(input_ids=ids, max_new_tokens=4, do_sample=False)
     if supports(model):
         stop = Stop(tokenizer, model, "</answer>")
-        Decoder(model).decode(ids.tolist(), max_new_tokens=4, stop=stop)
+        Decoder(model).decode(ids.tolist(), Decoding(4), stop)
 
 
 @pytest.mark.parametrize(("precision", "device", "path", "tolerance"), PATHS)
