@@ -28,7 +28,7 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
         countdown-rl gen-data --n 2000 --preset tv --impossible 0.1
         countdown-rl gen-data --from-hub Jiayi-Pan/Countdown-Tasks-3to4
         countdown-rl gen-data --test-from my-puzzles.jsonl
-        countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20 --balance needs
+        countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20
     """
     # Compiling the kernel at its first use takes a second less at this optimisation level, and the code is as fast.
     os.environ.setdefault("NUMBA_OPT", "1")

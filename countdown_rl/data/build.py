@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import asdict, fields, replace
 from itertools import chain, count
 from pathlib import Path
@@ -30,8 +31,8 @@ OnRow = Callable[[int, int], None]
 def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: None) -> dict[str, Any]:
     """Write the data artifact at *out*, generated or imported, and return its facts.
 
-    Those of an import have also ``reasons``: why rows were dropped, in words with an example; ``unused``: columns that
-    are not in the data; and ``notes``: where the rows were in their records.
+    An import adds ``reasons``: why rows were dropped, in words with an example; ``unused``: columns that are not in
+    the data; and ``notes``: where the rows were in their records.
     """
     task = _task(options)
     source: RowSource = resolve_name(task.source)(task, options)
@@ -51,19 +52,17 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             source.hold_out(registry.parse_row(row))
     splits: dict[str, Any] = imported.splits
     if options.from_ or options.from_hub:
-        published, entry = _published(options)
+        published, inputs["from"] = _published(options)
         limits = {"valid": sizes.valid, "test": sizes.test}
         source.import_rows(published, options.n, limits, on_row=lambda done: on_row(done, options.n))
-        inputs["from"] = entry or artifacts.file_input(Path(options.from_ or ""))
     else:
         splits = source.rows(split_sizes(sizes)) | ({"test": splits["test"]} if options.test_from else {})
+    rows_of_splits = [(split, registry.parse_row(row)) for split, rows in imported.splits.items() for row in rows]
+    moved = any(row.own_split != split for split, row in rows_of_splits)
+    done = count(1)
     with artifacts.writing(out, "data", options=_recorded(options, task), inputs=inputs) as draft:
         if imported.read:
             draft.facts |= {"read": imported.read, "dropped": dict(sorted(imported.dropped.items()))}
-        done = count(1)
-        moved = any(
-            registry.parse_row(row).own_split != split for split, rows in imported.splits.items() for row in rows
-        )
         draft.facts["splits"] = {}
         for split, rows in splits.items():
             shared = _layout(options) | ({"split": split} if moved else {})
@@ -76,7 +75,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
 
 
 def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
-    """The rows of one *split* that :func:`make` generates for *options*; none where there is no such split."""
+    """The rows of one *split* that :func:`make` generates for *options*; none if there is no such split."""
     task, sizes = _task(options), split_sizes(options)
     source: RowSource = resolve_name(task.source)(task, options)
     for rows in source.rows({name: sizes[name] for name in sizes if name == split}).values():
@@ -84,7 +83,7 @@ def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
 
 
 def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict[str, Any]]:
-    """The rows of ``from_`` or ``from_hub``, held-out splits first, and the manifest entry of the latter."""
+    """The rows of ``from_`` or ``from_hub``, held-out splits first, and their manifest entry."""
     if options.from_hub:
         name, _, revision = options.from_hub.partition("@")
         commit, published = external.from_hub(name, revision or options.revision)
@@ -94,7 +93,7 @@ def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict
     file = Path(options.from_ or "")  # read twice
     held = (row for row in external.from_file(file) if held_out(row[1]))
     others = (row for row in external.from_file(file) if not held_out(row[1]))
-    return chain(held, others), {}
+    return chain(held, others), artifacts.file_input(file)
 
 
 def _layout(options: DataOptions) -> dict[str, str]:
@@ -104,7 +103,7 @@ def _layout(options: DataOptions) -> dict[str, str]:
 
 
 def _task(options: DataOptions) -> Task:
-    """The task of *options*, whose other options apply to it."""
+    """The task of *options*; a UsageError if another option does not apply to it."""
     try:
         task = registry.task(options.task)
     except InputError as error:
@@ -151,7 +150,7 @@ def _write(
     """Write the *rows* of a split with the *shared* fields, and count them, also by group.
 
     Raises:
-        UsageError: the prompt of the user's own cannot be made, or does not show all of a row.
+        UsageError: the prompt of the user's own cannot be rendered, or does not show all of a row.
     """
     groups: dict[str, Counter[str]] = {}
     total = 0
@@ -172,9 +171,6 @@ def _write(
                 groups.setdefault(group, Counter())[value] += 1
             yield row
 
-    try:
+    with closing(rows) if isinstance(rows, Generator) else nullcontext():  # ends its threads
         jsonl.write_rows(path, counted())
-    finally:
-        if isinstance(rows, Generator):
-            rows.close()  # ends its threads, which the end of the process would wait for
     return {"rows": total, "groups": {group: dict(sorted(groups[group].items())) for group in sorted(groups)}}

@@ -35,10 +35,6 @@ class DataOptions(Options):
     operators: Annotated[str | None, option("Allowed operators, e.g. '+-*'.", PUZZLES)] = None
     rule: Annotated[RuleName | None, option("How often a number is used.", PUZZLES)] = None
     impossible: Annotated[float, option("Share of rows proved to have no solution.", PUZZLES, min=0, max=1)] = 0.0
-    balance: Annotated[
-        tuple[Literal["needs", "difficulty"], ...],
-        option("Property whose values come equally often; repeatable.", PUZZLES),
-    ] = ()
     style: StyleName = None
     template: Prompt = None
     task: Annotated[str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")] = DEFAULT

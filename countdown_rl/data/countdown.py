@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import InputError, UsageError
@@ -14,7 +14,7 @@ from countdown_rl.data.source import Dropped, RowSource
 from countdown_rl.tasks import layouts
 from countdown_rl.tasks.countdown import rules
 from countdown_rl.tasks.countdown.rules import MAX_NUMBERS
-from countdown_rl.tasks.countdown.task import NUMBERS, CountdownRow, numbers_of
+from countdown_rl.tasks.countdown.task import NUMBERS, numbers_of
 from countdown_rl.tasks.task import Row, Task
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:x([0-9]{1,3}))?").fullmatch
@@ -49,16 +49,13 @@ class CountdownSource(RowSource):
             match = super().find({name: record[name] for name in (*NUMBERS, "target") if name in record})
             return replace(match, unused=record.keys() - {*NUMBERS, "target"})
 
-    def admit(self, row: Row, *, own_test: bool) -> Row:
+    def convert(self, row: Row, *, own_test: bool) -> dict[str, Any]:
         nums, target, wanted = row["nums"], row["target"], self._distribution
         if len(nums) > MAX_NUMBERS:
             raise Dropped("too-many-numbers", f"of more than {MAX_NUMBERS} numbers")
         if not own_test and is_excluded(self._exclusion, nums, target):
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
-        return CountdownRow({"nums": nums, "target": target, "rule": wanted.rule.name, "operators": wanted.operators})
-
-    def fields(self, row: Row, *, own_test: bool) -> dict[str, Any]:
-        fields = generate.solved_row(cast(CountdownRow, row).puzzle)
+        fields = generate.solved_row(rules.Puzzle(tuple(nums), target, wanted.rule, wanted.operators))
         if not (fields["solutions"] or own_test or self.options.impossible):
             raise Dropped("impossible", "proved to have no solution; --impossible 1 keeps such puzzles")
         return fields
@@ -80,7 +77,6 @@ def distribution_of(options: DataOptions) -> Distribution:
     wanted = replace(
         preset,
         impossible=options.impossible,
-        balance=tuple(sorted(set(options.balance))),
         rule=rules.rule(options.rule) if options.rule else preset.rule,
         operators=operators,
         sizes=_sizes(options.size) or preset.sizes,

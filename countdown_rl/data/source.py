@@ -21,7 +21,7 @@ EXAMPLE = 100
 
 
 class Dropped(Exception):  # noqa: N818 - not an error
-    """A published row that is not imported: the reason in a word, and in a phrase."""
+    """A published row that is not imported: the reason as a key and as a phrase."""
 
     def __init__(self, reason: str, phrase: str) -> None:
         super().__init__(reason)
@@ -30,12 +30,12 @@ class Dropped(Exception):  # noqa: N818 - not an error
 
 @dataclass
 class Import:
-    """Imported rows by split, and the number of rows read.
+    """Imported rows by split.
 
     Attributes:
-        dropped, examples: by reason, the number of rows left out and a phrase with the first of them.
+        dropped, examples: by reason, the number of rows left out, and a phrase with the first of them.
         notes: where the rows were in their records.
-        unused: the columns of the first row that neither are in the data nor were read.
+        unused: the columns of the first row that are not in the data.
     """
 
     splits: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {split: [] for split in SPLITS})
@@ -56,7 +56,7 @@ class RowSource:
         self._splits: dict[str, str] = {}  # by identity
 
     def exclude(self, record: Mapping[str, Any]) -> None:
-        """Keep what equals the row in *record* out of all splits. Raises InputError where there is none."""
+        """Keep what equals the row in *record* out of all splits. Raises InputError if there is none."""
         self.hold_out(self.find(record).row)
 
     def hold_out(self, row: Row) -> None:
@@ -67,18 +67,14 @@ class RowSource:
         """The row of the task in a published *record*."""
         return layouts.find_row(record, self.task)
 
-    def admit(self, row: Row, *, own_test: bool) -> Row:
-        """The published *row* as the options want it; *own_test* for a test row of the user's own.
+    def convert(self, row: Row, *, own_test: bool) -> dict[str, Any]:
+        """The fields of the published *row* as they are written; *own_test* for a test row of the user's own.
 
         Raises:
-            Dropped: it has to be left out.
+            Dropped: it is left out.
         """
         if row.identity in self._excluded and not own_test:
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
-        return row
-
-    def fields(self, row: Row, *, own_test: bool) -> dict[str, Any]:
-        """The fields of an admitted *row* as they are written. Raises Dropped where it has to be left out."""
         rest = {key: value for key, value in row.items() if key not in ("id", "split")}
         return {"id": row.id, "task": self.task.name, **rest}
 
@@ -112,7 +108,7 @@ class RowSource:
         own_test: bool = False,
         on_row: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """Add the first *n* rows that are new and not dropped to ``imported``, of a split at most its limit.
+        """Add the first *n* rows that are new and not dropped to ``imported``, at most *limits* of a split.
 
         Args:
             published: rows of held-out splits first.
@@ -131,52 +127,41 @@ class RowSource:
             except Dropped as dropped:
                 result.dropped[dropped.reason] += 1
                 text = json.dumps(record, ensure_ascii=False, default=str)[:EXAMPLE]
-                example = f"{dropped.phrase} (such as {place}, {text})"
-                result.examples.setdefault(dropped.reason, example)
+                result.examples.setdefault(dropped.reason, f"{dropped.phrase} (such as {place}, {text})")
             else:
                 result.unused |= set() if count else unused
                 count += 1
         if not count:
-            reasons = "; ".join(
-                f"{times:,} {result.examples[reason]}" for reason, times in result.dropped.most_common()
-            )
-            raise InputError(f"None of the {result.read:,} rows can be used: {reasons or 'there are none'}.")
+            reasons = [f"{times:,} {result.examples[reason]}" for reason, times in result.dropped.most_common()]
+            raise InputError(f"None of the {result.read:,} rows can be used: {'; '.join(reasons) or 'there are none'}.")
         if count == n and not result.splits["train"]:
-            raise InputError(
-                f"The first {n:,} rows are all of held-out splits, which leaves none for training; raise --n, or give "
-                "--test and --valid."
-            )
+            raise InputError(f"The first {n:,} rows are all held out, which leaves none for training; raise --n.")
         for split, limit in limits.items():
-            if limit is not None and len(result.splits[split]) < limit:
-                more = " or read more rows with --n" if count == n else ""
-                raise InputError(
-                    f"Only {len(result.splits[split]):,} of these rows belong to {split}, not {limit:,}; "
-                    f"lower --{split}{more}."
-                )
+            if limit is not None and (available := len(result.splits[split])) < limit:
+                raise InputError(f"Only {available:,} of these rows belong to {split}, not {limit:,}; lower --{split}.")
 
     def _import(
         self, published_split: str, record: Mapping[str, Any], limits: Mapping[str, int | None], own_test: bool
     ) -> set[str]:
-        """Add the row in *record* and return the names of its unused fields. Raises Dropped where it is left out."""
+        """Add the row in *record* and return the names of its unused fields. Raises Dropped if it is left out."""
         try:
             match = self.find(record)
         except layouts.NoRowError as error:
             raise Dropped("not-a-row", f"that are none of the task {self.task.name}: {error}") from error
-        row, result = self.admit(match.row, own_test=own_test), self.imported
-        split = "test" if own_test else self._split(row, published_split)
-        if row.id in result.ids:
+        fields, result = self.convert(match.row, own_test=own_test), self.imported
+        split = "test" if own_test else self._split(match.row, published_split)
+        if fields["id"] in result.ids:
             raise Dropped("duplicate", "equal to an earlier row")
         if (limit := limits.get(split)) is not None and len(result.splits[split]) >= limit:
             raise Dropped(f"{split}-full", f"of the split {split}, which has all its rows")
-        result.ids.add(row.id)
-        fields = self.fields(row, own_test=own_test)
+        result.ids.add(fields["id"])
+        result.splits[split].append(fields)
         if match.note:
             result.notes.add(f"{match.note}.")
-        result.splits[split].append(fields)
         return match.unused - fields.keys()
 
     def _split(self, row: Row, published: str) -> str:
-        """The split of a published row: a held-out one stays what it is, the others go to their own.
+        """The split of a published row: a held-out one keeps its split, the others go to their own.
 
         No row joins a published test split: it becomes a validation row.
         """

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.data import enumeration, generate
+from countdown_rl.data import generate
 from countdown_rl.data.distribution import PRESETS, Distribution, is_excluded
 from countdown_rl.tasks.countdown import rules, solver
 from countdown_rl.tasks.countdown.rules import RULES, SPLITS, Puzzle
@@ -110,14 +110,6 @@ def test_impossible_rows_have_their_exact_share():
     assert sum(row["solutions"] == 0 for row in rows) == 60
 
 
-def test_needs_and_difficulty_can_be_balanced():
-    rows = make(replace(PRESETS["3to4"], balance=("difficulty", "needs")), n=120)
-    cells = Counter(
-        (row["needs"], min(row["solutions"], 5) if row["solutions"] < 2 else 2 + (row["solutions"] > 4)) for row in rows
-    )
-    assert set(cells.values()) == {20}
-
-
 def _brute_puzzles(wanted, split):
     return {
         (nums, target)
@@ -136,14 +128,8 @@ def test_all_puzzles_can_be_generated_and_no_more():
     every = _brute_puzzles(TINY, "train")
     rows = make(TINY, n=len(every))
     assert {(tuple(sorted(row["nums"])), row["target"]) for row in rows} == every
-    with pytest.raises(InputError, match=f"Only {len(every):,} of the {len(every) + 1:,} "):
+    with pytest.raises(InputError, match=f"After {len(every):,} rows for train"):
         make(TINY, n=len(every) + 1)
-
-
-def test_more_puzzles_than_there_can_be_are_refused_at_once():
-    number_sets = set(itertools.combinations(PRESETS["tv"].values, 6))
-    with pytest.raises(InputError, match=f"at most {len(number_sets) * 899:,} such puzzles"):
-        make(PRESETS["tv"], n=20_000_000)
 
 
 def test_tiles_are_drawn_without_replacement():
@@ -151,7 +137,7 @@ def test_tiles_are_drawn_without_replacement():
     rows = make(wanted, n=30)
     assert not any(Counter(row["nums"]) - Counter(wanted.values) for row in rows)
     every = {item for item in _brute_puzzles(wanted, "train") if not Counter(item[0]) - Counter(wanted.values)}
-    with pytest.raises(InputError, match=f"Only {len(every):,} of"):
+    with pytest.raises(InputError, match=f"After {len(every):,} rows"):
         make(wanted, n=125)
 
 
@@ -163,44 +149,16 @@ def test_excluded_puzzles_are_not_generated(n):
     rows = make(TINY, n=n, exclude=exclude)
     assert not any(is_excluded(exclude, row["nums"], row["target"]) for row in rows)
     left = sum(not is_excluded(exclude, *item) for item in every)
-    with pytest.raises(InputError, match=f"Only {left:,} of"):
+    with pytest.raises(InputError, match=f"After {left:,} rows"):
         make(TINY, n=len(every), exclude=exclude)
 
 
-SUMS = Distribution({6: 1}, tuple(range(10, 31)), 1, 20, operators="+")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "kind"),
-    [
-        (SUMS, "solvable"),
-        (replace(SUMS, sizes={2: 1, 6: 1}), "solvable"),
-        (replace(SUMS, operators="+-", low=1, high=1, values=tuple(range(100, 131, 2))), "solvable"),  # even sums
-        (replace(SUMS, operators="*", low=97, high=97, sizes={5: 1}), "solvable"),
-        (replace(SUMS, rule=RULES["television"], values=(25, 50, 75, 100) * 3, tiles=True), "solvable|at most"),
-        (replace(SUMS, sizes={5: 1}, low=60, high=180, balance=("needs",)), "mul-div"),
-    ],
-)
-def test_puzzles_that_do_not_exist_are_said_to_be_missing_at_once(wanted, kind):
-    with pytest.raises(InputError, match=kind):
+@pytest.mark.parametrize("sizes", [{6: 1}, {1: 1, 6: 1}])
+def test_puzzles_that_do_not_exist_are_reported(monkeypatch, sizes):
+    monkeypatch.setattr(generate, "LIMITS", generate.LIMITS // 10)
+    wanted = Distribution(sizes, tuple(range(10, 31)), 1, 20, operators="+")
+    with pytest.raises(InputError, match=r"no new solvable puzzle of [16] numbers"):
         make(wanted, n=20_000)
-
-
-def test_a_kind_that_is_rare_is_found_by_listing_where_that_is_fast():
-    wanted = Distribution({4: 1}, tuple(range(30, 60)), 2, 2, operators="+-", balance=("needs",))
-    with pytest.raises(InputError, match=r"Only 0 of the 5 solvable \(mul-div\) puzzles"):
-        make(wanted, n=10)
-
-
-@pytest.mark.parametrize("exclude", [True, False])
-def test_where_all_new_puzzles_run_out_that_is_said(monkeypatch, exclude):
-    """Of too many sets of numbers to list, few have a puzzle."""
-    monkeypatch.setattr(generate, "_MAX_REPEATED", 100)
-    monkeypatch.setattr(enumeration, "_MAX_SETS", (1,) * 7)
-    wanted = Distribution({3: 1}, tuple(range(1, 40)), 3, 5, operators="+")
-    every = _brute_puzzles(wanted, "train")
-    with pytest.raises(InputError, match="no new solvable puzzle is found"):
-        make(wanted, n=1 if exclude else len(every) + 1, exclude=every if exclude else None)
 
 
 def test_the_threads_of_a_generator_end_with_it(monkeypatch):

@@ -93,7 +93,6 @@ def test_own_test_rows_keep_their_variants_out_of_the_other_splits(tmp_path):
     "options",
     [
         {"operators": "+-", "preset": "tv"},
-        {"balance": ("needs",)},
         {"impossible": 0.1},
         {"size": ("3",)},
         {"rule": "television"},

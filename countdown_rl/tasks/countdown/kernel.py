@@ -85,13 +85,15 @@ class Matches(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The source of rows: ``seed`` and ``stream`` of the random numbers; ``limit``, the attempts per row; ``values``,
-    sampled with replacement, or as ``tiles`` without; the parts (of ``parts``) that the numbers must fall into;
-    ``stop``, an array whose first value ends the work once it is not 0."""
+    """The source of rows: ``seed`` and ``stream`` of the random numbers; the first attempt of each row, ``start``, and
+    the ``limits`` of attempts by count of numbers; ``values``, sampled with replacement, or as ``tiles`` without; the
+    parts (of ``parts``) that the numbers must fall into; ``stop``, an array whose first value ends the work once it
+    is not 0."""
 
     seed: int
     stream: int
-    limit: int
+    start: int
+    limits: Any
     values: Any
     tiles: bool
     first_part: int
@@ -100,17 +102,19 @@ class Source(NamedTuple):
     stop: Any
 
 
-class Rows(NamedTuple):
-    """Rows to sample, and the results.
+#: Values of ``attempts`` for a row that was not found within the limit, and for the rows after it.
+NOT_FOUND, NOT_SAMPLED = -1, -2
 
-    ``cells``: the wanted cells as bits (see :func:`cell_of`). ``attempts``: the first attempt of each row, then the
-    next one, or -1 where the limit was reached; -2 in a row that has its numbers (ascending) and target already; -3
-    in one that has numbers only, whose ``texts`` become the cells of all targets. The rest is filled in.
+
+class Rows(NamedTuple):
+    """Rows to sample: their indices, counts of numbers, and whether they are to be ``solvable``; and the results.
+
+    ``attempts``: the next attempt of each row, or one of the above. ``nums`` are in the order drawn.
     """
 
     indices: Any
     sizes: Any
-    cells: Any
+    solvable: Any
     attempts: Any
     nums: Any
     targets: Any
@@ -469,13 +473,6 @@ def write(tag, nums, classes, text, scratch):
     return end
 
 
-def cell_of(count, plain):
-    """The cell of a puzzle: 0 impossible; then add-sub with one, few, many solutions; then mul-div."""
-    if count == 0:
-        return 0
-    return (1 if plain else 4) + (0 if count == 1 else 1 if count < 5 else 2)
-
-
 def draw_numbers(state, source, pool, nums, ordered):
     """Draw *nums*, and sort them into *ordered*; returns the new random state.
 
@@ -501,29 +498,29 @@ def draw_numbers(state, source, pool, nums, ordered):
     return state
 
 
-def choose_target(state, cells, matches):
-    """The index of a random target whose puzzle is of one of *cells*; -1 to sample other numbers.
+def choose_target(state, solvable, matches):
+    """The index of a random target with a solution, or with none if not *solvable*; -1 to sample other numbers.
 
-    Numbers are kept in proportion to the targets that they reach, in full from a quarter on.
+    Solvable numbers are kept in proportion to the targets that they reach, in full from a quarter on.
     """
-    counts, plain = matches.counts, matches.plain
-    reached, fitting = 0, 0
+    counts = matches.counts
+    reached = 0
     for t in range(len(counts)):
         reached += counts[t] > 0
-        fitting += cells >> cell_of(counts[t], plain[t]) & 1
+    fitting = reached if solvable else len(counts) - reached
     state = scramble(state + _STEP)
-    if fitting == 0 or (cells != 1 and state % len(counts) >= 4 * reached):
+    if fitting == 0 or (solvable and state % len(counts) >= 4 * reached):
         return -1
     left = scramble(state + _STEP) % fitting
     t = -1
     while left >= 0:
         t += 1
-        left -= cells >> cell_of(counts[t], plain[t]) & 1
+        left -= (counts[t] > 0) == solvable
     return t
 
 
 def draw(source, rows, goal, classes, matches, scratch):
-    """Sample the puzzles of *rows*: each by its own random numbers, tried until it is of a requested cell.
+    """Sample the puzzles of *rows*: each by its own random numbers, tried until it has, or has not, a solution.
 
     All targets of a set of numbers are solved at once, and one of those that will do is chosen. A row for which the
     limit is reached is the last one.
@@ -532,26 +529,8 @@ def draw(source, rows, goal, classes, matches, scratch):
     for row in range(len(rows.indices)):
         nums = rows.nums[row, : rows.sizes[row]]
         base = scramble(scramble(scramble(source.seed) ^ source.stream) ^ rows.indices[row])
-        attempt = rows.attempts[row]
-        if attempt == -3:
-            reset(nums, matches)
-            search(nums, goal, classes, matches)
-            for t in range(len(matches.counts)):
-                rows.texts[row, t] = cell_of(matches.counts[t], matches.plain[t])
-            continue
-        if attempt == -2:  # only the order of the numbers and the facts are wanted
-            state = base
-            for i in range(len(nums) - 1, 0, -1):
-                state = scramble(state + 1)
-                k = state % (i + 1)
-                nums[i], nums[k] = nums[k], nums[i]
-            reset(nums, matches)
-            target = rows.targets[row]
-            search(nums, Goal(target, target, goal.every, goal.whole, goal.joins), classes, matches)
-            describe(row, 0, rows, nums, classes, matches, scratch)
-            continue
-        rows.attempts[row] = -1
-        for tried in range(attempt, attempt + source.limit):
+        rows.attempts[row] = NOT_FOUND
+        for tried in range(source.start, source.start + source.limits[len(nums)]):
             if source.stop[0] != 0:
                 return
             ordered = scratch[: len(nums)]
@@ -561,13 +540,13 @@ def draw(source, rows, goal, classes, matches, scratch):
                 continue
             reset(nums, matches)
             search(nums, goal, classes, matches)
-            t = choose_target(state, rows.cells[row], matches)
+            t = choose_target(state, rows.solvable[row], matches)
             if t >= 0:
                 rows.targets[row] = goal.low + t
                 describe(row, t, rows, nums, classes, matches, scratch)
                 rows.attempts[row] = tried + 1
                 break
-        if rows.attempts[row] == -1:
+        if rows.attempts[row] == NOT_FOUND:
             return
 
 

@@ -293,7 +293,7 @@ TASK = Task(
     },
     probe=_probe,
     source="countdown_rl.data.countdown:CountdownSource",
-    data_options=frozenset(("preset", "size", "numbers", "targets", "operators", "rule", "impossible", "balance")),
+    data_options=frozenset(("preset", "size", "numbers", "targets", "operators", "rule", "impossible")),
     baselines={
         "random": Baseline("floor", "a random legal expression", answer=random_answer),
         "solver": Baseline("ceiling", "the exact solver", answer=solver_answer),
