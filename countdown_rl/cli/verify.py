@@ -24,18 +24,17 @@ def verify(
         int | None, option("Complete only the first N recorded puzzles.", min=1, show_default="all")
     ] = None,
     data: Annotated[
-        list[Path] | None, option("File of the recorded puzzles, where the release does not make it; repeatable.")
+        list[Path] | None, option("File of the recorded puzzles, if no manifest says how to generate it; repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure whether a release does what its card claims.
+    """Re-measure the accuracy a release claims.
 
-    The weights complete the recorded test puzzles, made again from the recorded options, and new ones of the same
-    distribution. The claim is confirmed if both measurements fit it, each by a two-sided exact test at 1%, on at least
-    100 puzzles. It is refuted by files that are not those of the chain of manifests, by figures that are not those of
-    the samples, by settings that the evaluation did not have, and where greedy decoding repeats none of the recorded
-    completions (fewer than 90% in fp32). The result says what was measured and what was only read. The exit status is
-    0 only if the claim is confirmed.
+    The weights complete the recorded test puzzles again, and new puzzles of the same distribution. The claim is
+    confirmed if both measurements fit it, each by a two-sided exact test at 1%, on at least 100 puzzles. It is refuted
+    by files that differ from the chain of manifests, by figures that differ from those of the samples, and if greedy
+    decoding repeats none of the recorded completions (fewer than 90% in fp32). The exit status is 0 only if the claim
+    is confirmed.
 
     Examples:
         countdown-rl verify artifacts/release

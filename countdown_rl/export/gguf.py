@@ -1,8 +1,8 @@
 """Export to one GGUF file, for llama.cpp and programs built on it (llama-cli, Ollama, LM Studio).
 
-Values are quantized by llama.cpp's ``gguf`` package (f16, q8_0, q4_0) and, for k-quants, by the ggml library itself
-(``libggml-python``). The type of each tensor follows ``llama-quantize``: the q4_k_m mixture, norms in f32, and the
-same fallback types for rows that a type cannot hold.
+The ``gguf`` package of llama.cpp quantizes f16, q8_0 and q4_0; the ggml library (``libggml-python``) quantizes k-quants.
+The type of each tensor follows ``llama-quantize``: the q4_k_m mixture, norms in f32, and its fallback types for rows
+that are not a multiple of a type's block.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ _FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}
 #: transformers' names of supported architectures, and GGUF's.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
-#: Values quantized at once: otherwise an embedding table in fp32 would take far more memory than anything else.
+#: Values quantized at once, which bounds the memory of a large embedding table in fp32.
 _CHUNK = 1 << 22
 
 

@@ -16,12 +16,12 @@ DATA_OPTIONS = ("data", "name", "license")
 
 def _check_hub_id(flag: str, repo_id: str | None) -> None:
     if repo_id is not None and not HUB_ID.fullmatch(repo_id):
-        raise UsageError(f"{flag} {repo_id} is not an id on the Hub; give NAME/MODEL, NAME being you or a team.")
+        raise UsageError(f"{flag} {repo_id} is not an id on the Hub; give NAME/MODEL.")
 
 
 @dataclass(frozen=True)
 class PublishOptions(Options):
-    """Inputs of a release, and content of its card that they do not give."""
+    """Inputs of a release, and what its card says beside them."""
 
     model: Annotated[str, option("Weights of quantize, merge, train or sft.")] = "artifacts/quantized"
     data: Annotated[str | None, option("Data set of gen-data to publish instead of a model.", metavar="DIR")] = None
@@ -37,9 +37,9 @@ class PublishOptions(Options):
         str | None, option("Base model on the Hub, if no manifest names it.", CARD, metavar="NAME/MODEL")
     ] = None
     license: Annotated[
-        str | None, option("Licence id of the Hub, e.g. apache-2.0.", CARD, show_default="the base's")
+        str | None, option("License id of the Hub, e.g. apache-2.0.", CARD, show_default="the base's")
     ] = None
-    license_file: Annotated[str | None, option("Licence text, for LICENSE.", CARD, metavar="FILE")] = None
+    license_file: Annotated[str | None, option("License text, for LICENSE.", CARD, metavar="FILE")] = None
     trained_on: Annotated[
         tuple[str, ...], option("Hub data set used in training; repeatable.", CARD, metavar="NAME")
     ] = ()
@@ -55,8 +55,7 @@ class PublishOptions(Options):
                 raise UsageError(f"{flag(name)} should be one line of printable characters, not {text!r:.40}.")
         for field in fields(self) if self.data is not None else ():
             if field.name not in DATA_OPTIONS and getattr(self, field.name) != field.default:
-                name = "--eval" if field.name == "evaluation" else flag(field.name)
-                raise UsageError(f"{name} is for the release of a model; leave it out with --data.")
+                raise UsageError(f"{flag(field.name)} is for the release of a model; leave it out with --data.")
         if self.license_file and not Path(self.license_file).is_file():
             raise UsageError(f"--license-file {self.license_file} is not a file.")
 

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from countdown_rl.core import artifacts
+from countdown_rl.core import artifacts, formatting
 from countdown_rl.core.artifacts import MADE_BY, ArtifactWriter
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.core.formatting import cell, flags
+from countdown_rl.release import model_card
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.tasks.registry import task_of
 
@@ -16,8 +16,6 @@ _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 def write(options: PublishOptions, draft: ArtifactWriter) -> None:
     """Write the splits of the data artifact ``options.data``, and their card, into *draft*."""
-    from huggingface_hub import DatasetCard, DatasetCardData
-
     data = Path(str(options.data))
     manifest = artifacts.read(data, "data", verify=False)
     for name, entry in manifest.files.items():
@@ -26,42 +24,25 @@ def write(options: PublishOptions, draft: ArtifactWriter) -> None:
     rows = {split: splits[split]["rows"] for split in _SPLITS if splits.get(split, {}).get("rows")}
     if not rows:
         raise ArtifactError(f"{data} holds no rows; make it again with `{MADE_BY['data']}`.")
-    with (draft.path / f"{next(iter(rows))}.jsonl").open(encoding="utf-8") as stream:
-        fields = list(json.loads(stream.readline() or "{}"))
+    with (data / f"{next(iter(rows))}.jsonl").open(encoding="utf-8") as stream:
+        fields = list(json.loads(stream.readline()))
     groups = [splits[split].get("groups", {}).items() for split in rows]
     columns = {
         (group, value) for counts in groups for group, values in counts if task.group(group).main for value in values
     }
     source = manifest.inputs.get("from", {})
-    source_name = source.get("hub") or source.get("file")
     draft.facts |= {"name": options.name or f"{task.name}-{task.noun}s", "license": options.license, "rows": rows}
-    metadata = DatasetCardData(
-        language="en",
-        license=options.license,
-        pretty_name=draft.facts["name"],
-        tags=["countdown-rl", "reasoning", "reinforcement-learning", task.name],
-        task_categories=["text-generation"],
-        source_datasets=[f"extended|{source_name}"] if source_name else ["original"],
-        configs=[
-            {
-                "config_name": "default",
-                "data_files": [{"split": _SPLITS[split], "path": f"{split}.jsonl"} for split in rows],
-            }
-        ],
-    )
-    card = DatasetCard.from_template(
-        metadata,
-        template_path=str(Path(__file__).with_name("dataset_card.md.jinja")),
+    card = model_card.fill(
+        "dataset_card.md.jinja",
         **draft.facts,
         task=task,
         splits=splits,
         columns=sorted(columns),
         fields=fields,
-        command=f"{MADE_BY['data']} {flags(manifest.options)}",
-        source=source_name,
-        own_test="test" in manifest.inputs,
+        command=f"{MADE_BY['data']} {formatting.flags(manifest.options)}",
+        source=source.get("hub") or source.get("file"),
         revision=source.get("revision"),
+        own_test="test" in manifest.inputs,
         split_names=_SPLITS,
-        cell=cell,
     )
-    (draft.path / "README.md").write_text(f"{str(card).strip()}\n", "utf-8")
+    (draft.path / model_card.CARD).write_text(card, "utf-8")

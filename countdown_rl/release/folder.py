@@ -17,7 +17,7 @@ from countdown_rl.models.reference import SHIPPED
 from countdown_rl.release import charts, dataset_card, demo, model_card
 from countdown_rl.release.config import DATA_OPTIONS, PublishOptions
 from countdown_rl.release.formats import ADAPTER, ADAPTER_CONFIG, FILES, GGUF, Weights
-from countdown_rl.release.model_card import CARD, CURVES, LICENSE, Release
+from countdown_rl.release.model_card import Release
 from countdown_rl.release.upload import check_no_token
 from countdown_rl.tasks.probe import trained_on
 from countdown_rl.training import log as trainlog
@@ -31,17 +31,17 @@ def build(options: PublishOptions, out: Path) -> Manifest:
     """
     kind = "release" if options.data is None else "data-release"
     artifacts.check_writable(out, kind)
-    settings = {name: value for name, value in asdict(options).items() if name != "data"}
+    release = None
     if options.data is None:
         release = read_inputs(options)
+        settings = {name: value for name, value in asdict(options).items() if name != "data"}
         inputs = release.inputs
     else:
         settings = {name: getattr(options, name) for name in DATA_OPTIONS}
-        inputs = {
-            "data": artifacts.read(Path(options.data), "data", verify=False).as_input() | {"source": options.data}
-        }
+        data = artifacts.read(Path(options.data), "data", verify=False)
+        inputs = {"data": data.as_input() | {"source": options.data}}
     with artifacts.writing(out, kind, options=settings, inputs=inputs, libraries=("huggingface_hub",)) as draft:
-        if options.data is None:
+        if release:
             _write_model(release, options, draft)
         else:
             dataset_card.write(options, draft)
@@ -50,11 +50,11 @@ def build(options: PublishOptions, out: Path) -> Manifest:
 
 
 def read_inputs(options: PublishOptions) -> Release:
-    """Find the inputs that *options* name, and those that the pipeline keeps beside the weights."""
+    """Read the inputs that *options* name, and those that the pipeline keeps beside the weights."""
     weights = Weights.read(options.model)
-    chain, beside = artifacts.chain(weights.entry), weights.path.parent
+    chain, parent = artifacts.chain(weights.entry), weights.path.parent
     inputs, evaluation, table = {"model": weights.entry}, None, None
-    path = Path(options.evaluation or beside / "eval" / weights.path.name)
+    path = Path(options.evaluation or parent / "eval" / weights.path.name)
     if options.evaluation or (path / MANIFEST).exists():
         evaluation = results.read(path)
         if not weights.measured_by(evaluation):
@@ -62,26 +62,40 @@ def read_inputs(options: PublishOptions) -> Release:
                 f"{path} is an evaluation of other weights than {weights.path} holds now; run "
                 f"`countdown-rl eval --model {weights.path} --out {path} --overwrite`."
             )
+        if evaluation.metrics.data["digest"] in results.training_data(chain):
+            raise ArtifactError(
+                f"{path} is on puzzles that were used in training; run `countdown-rl eval` on the test split."
+            )
         inputs["eval"] = evaluation.manifest.as_input()
     digest = (evaluation.manifest if evaluation else weights.manifest).digest
 
-    def compares(path: Path) -> bool:
+    def is_comparison(path: Path) -> bool:
         compared = artifacts.read(path, "comparison").inputs.values()
         return digest in [link.digest for link in artifacts.chain(*compared)]
 
-    default = beside / "eval" / "comparison"
-    if comparison := _input(options.comparison, default if (default / MANIFEST).exists() else None, compares):
+    default = parent / "eval" / "comparison"
+    if comparison := _input(options.comparison, default if (default / MANIFEST).exists() else None, is_comparison):
         table = as_section((comparison / "comparison.md").read_text("utf-8"))
         inputs["comparison"] = artifacts.read(comparison, "comparison").as_input()
-    if log := _input(options.log, beside / "train" / "log.csv", lambda path: trainlog.is_log_of(path, chain)):
+    if log := _input(options.log, parent / "train" / "log.csv", lambda path: trainlog.is_log_of(path, chain)):
         inputs["log"] = artifacts.file_input(log)
     origin = artifacts.origin(chain)
     base_model = options.base_model or (origin.name if origin.kind == "hub" else None)
     license = options.license
     if license is None and (origin.name in SHIPPED or (origin.kind == "model" and base_model is None)):
-        license = "apache-2.0"  # that of this package, which made the base
+        license = "apache-2.0"  # of this package, which made the base
+    if options.with_demo and weights.format is not GGUF:
+        raise UsageError(
+            "--with-demo needs GGUF weights: run `countdown-rl quantize --format gguf` and give its directory to "
+            "--model."
+        )
+    if weights.format is ADAPTER and base_model is None:
+        raise UsageError(
+            f"an adapter needs its base to load, and {origin.name} is not on the Hub; merge it first, or give "
+            "--base-model."
+        )
     revision = origin.revision if options.base_model is None else None
-    release = Release(
+    return Release(
         name=options.name or _name(origin, weights, chain),
         weights=weights,
         evaluation=evaluation,
@@ -93,12 +107,10 @@ def read_inputs(options: PublishOptions) -> Release:
         license={"license": license} if license else base_license(base_model, revision),
         datasets=options.trained_on,
     )
-    _check(release, options)
-    return release
 
 
 def _input(named: str | None, default: Path | None, belongs: Callable[[Path], bool]) -> Path | None:
-    """The input that the user *named*, or the *default* one if it *belongs* to the weights."""
+    """Return the input that the user *named*, or the *default* one if it *belongs* to the weights."""
     path = Path(named) if named else default
     if path and belongs(path):
         return path
@@ -108,7 +120,7 @@ def _input(named: str | None, default: Path | None, belongs: Callable[[Path], bo
 
 
 def base_license(base_model: str | None, revision: str | None) -> dict[str, str]:
-    """Return the licence on the card of *base_model* on the Hub, as the metadata of a card."""
+    """Return the license on the card of *base_model* on the Hub, as the metadata of a card."""
     if base_model is None:
         return {}
     from huggingface_hub import HfApi
@@ -124,48 +136,28 @@ def base_license(base_model: str | None, revision: str | None) -> dict[str, str]
     return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
 
 
-def _check(release: Release, options: PublishOptions) -> None:
-    if options.with_demo and release.weights.format is not GGUF:
-        raise UsageError(
-            "--with-demo needs GGUF weights: run `countdown-rl quantize --format gguf` and give its directory to "
-            "--model."
-        )
-    if release.weights.format is ADAPTER and release.base_model is None:
-        raise UsageError(
-            f"an adapter needs its base to load, and {artifacts.origin(release.chain).name} is not on the Hub; merge "
-            "it first, or give --base-model."
-        )
-    evaluation = release.evaluation
-    if evaluation and evaluation.metrics.data["digest"] in results.training_data(release.chain):
-        raise ArtifactError(
-            f"{evaluation.path} is on puzzles that were used in training; run `countdown-rl eval` on the test split."
-        )
-
-
 def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry]) -> str:
-    stem = Path(origin.name).name.removesuffix(".gguf")
+    stem, task = Path(origin.name).name.removesuffix(".gguf"), trained_on(chain).name
     suffix = {"full": "", "adapter": "lora"}.get(weights.format.name, weights.format.name)
-    trained = any(link.by_grpo for link in chain)
-    task = trained_on(chain).name
-    parts = [stem, "" if task in stem else task, "grpo" if trained else "", suffix]
-    return "-".join(part for part in parts if part)
+    method = "grpo" if any(link.by_grpo for link in chain) else ""
+    return "-".join(filter(None, (stem, "" if task in stem else task, method, suffix)))
 
 
 def _write_model(release: Release, options: PublishOptions, draft: ArtifactWriter) -> None:
-    _copy(release.weights, draft, release.base_model)
+    _copy_weights(release.weights, draft, release.base_model)
     if evaluation := release.evaluation:
         for name, entry in evaluation.manifest.files.items():
             draft.copy(evaluation.path / name, f"eval/{name}", entry)
         (draft.path / "eval" / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
         draft.facts |= {key: getattr(evaluation.metrics, key) for key in ("accuracy", "n", "interval")}
     if options.license_file:
-        (draft.path / LICENSE).write_bytes(Path(options.license_file).read_bytes())
+        (draft.path / model_card.LICENSE).write_bytes(Path(options.license_file).read_bytes())
     if release.log:
         curves = charts.curves({"": [trainlog.read(release.log)]}, trained_on(release.chain))
-        (draft.path / CURVES).write_text(charts.picture(curves), "utf-8")
+        (draft.path / model_card.CURVES).write_text(charts.picture(curves), "utf-8")
     if options.with_demo:
         (draft.path / demo.INDEX).write_text(demo.text(release.weights.loadable, release.chain), "utf-8")
-    (draft.path / CARD).write_text(model_card.render(release, with_demo=options.with_demo), "utf-8")
+    (draft.path / model_card.CARD).write_text(model_card.render(release, with_demo=options.with_demo), "utf-8")
     draft.facts |= {
         "name": release.name,
         "base_model": release.base_model,
@@ -176,20 +168,16 @@ def _write_model(release: Release, options: PublishOptions, draft: ArtifactWrite
     }
 
 
-def _copy(weights: Weights, draft: ArtifactWriter, base_model: str | None) -> None:
+def _copy_weights(weights: Weights, draft: ArtifactWriter, base_model: str | None) -> None:
     """Copy *weights*; their generation settings are reduced to the tokens that end a completion, as evaluated."""
-    adapter = model_files.adapter_config(weights.path) if weights.format is ADAPTER else {}
-    rebased = base_model not in (None, adapter.get("base_model_name_or_path"))
-    for name, entry in sorted(weights.manifest.files.items()):
-        path = weights.path / name
-        if name == GENERATION or (name == ADAPTER_CONFIG and rebased):
-            if artifacts.entry(path) != entry:
-                raise ArtifactError(f"{path} is damaged; make {weights.path} again.")
-        elif FILES.fullmatch(name):
-            draft.copy(path, name, entry)
+    for name, entry in weights.manifest.files.items():
+        if FILES.fullmatch(name):
+            draft.copy(weights.path / name, name, entry)
     if GENERATION in weights.manifest.files:
         config = model_files.generation_config(weights.path)
         ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
-    if adapter and rebased:
-        text = json.dumps(adapter | {"base_model_name_or_path": base_model}, indent=2, sort_keys=True)
-        (draft.path / ADAPTER_CONFIG).write_text(f"{text}\n")
+    if weights.format is ADAPTER:
+        config = model_files.adapter_config(weights.path)
+        if config.get("base_model_name_or_path") != base_model:
+            text = json.dumps(config | {"base_model_name_or_path": base_model}, indent=2, sort_keys=True)
+            (draft.path / ADAPTER_CONFIG).write_text(f"{text}\n")

@@ -1,57 +1,57 @@
-"""Weights of a release: the formats that this tool makes, and an artifact of weights in one of them."""
+"""Weights of a release: the formats that this package writes, and an artifact of weights in one of them."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, typed_json
+from countdown_rl.core import artifacts
 from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.evaluation.results import Result
+from countdown_rl.models import model_files
 from countdown_rl.models.reference import SHIPPED, ModelRef
 
 ADAPTER_CONFIG = "adapter_config.json"
-#: Names of the files of an artifact of weights that a release has.
+#: Names of the files of an artifact of weights that go into a release.
 FILES = re.compile(r"[\w-][\w.-]*\.(safetensors|gguf|json|jinja|model|txt)|Modelfile", re.ASCII)
 
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """A format of weights; ``package`` is what loads it beside transformers, in Python."""
+    """A format of weights: the Python packages that load it, and the library and tags on its card."""
 
     name: str
     title: str
-    package: str = ""
+    packages: str = "transformers"
     library: str = "transformers"
-
-    @property
-    def packages(self) -> str:
-        """The packages that load these weights in Python."""
-        return " ".join(filter(None, ("transformers", "accelerate" if "4-bit" in self.tags else "", self.package)))
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags that a card adds."""
-        if self.library == "gguf":
-            return ("gguf", "llama.cpp")
-        return ("4-bit", self.name, self.package) if self.title.startswith("4-bit") else ()
+    tags: tuple[str, ...] = ()
 
 
 FULL = WeightFormat("full", "full-precision weights (safetensors)")
-NF4 = WeightFormat("nf4", "4-bit weights (NF4, double quantization, bf16 compute)", "bitsandbytes")
-W4A16 = WeightFormat("w4a16", "4-bit weights for vLLM (compressed-tensors, W4A16)", "compressed-tensors")
-GGUF = WeightFormat("gguf", "GGUF for llama.cpp, Ollama and other programs built on it", library="gguf")
-ADAPTER = WeightFormat("adapter", "LoRA adapter", "peft", library="peft")
+NF4 = WeightFormat(
+    "nf4",
+    "4-bit weights (NF4, double quantization, bf16 compute)",
+    "transformers accelerate bitsandbytes",
+    tags=("4-bit", "nf4", "bitsandbytes"),
+)
+W4A16 = WeightFormat(
+    "w4a16",
+    "4-bit weights for vLLM (compressed-tensors, W4A16)",
+    "transformers accelerate compressed-tensors",
+    tags=("4-bit", "w4a16", "compressed-tensors"),
+)
+GGUF = WeightFormat(
+    "gguf", "GGUF for llama.cpp, Ollama and other programs built on it", library="gguf", tags=("gguf", "llama.cpp")
+)
+ADAPTER = WeightFormat("adapter", "LoRA adapter", "transformers peft", library="peft")
 
-#: By the names that the facts of a release have.
-FORMATS = {format.name: format for format in (FULL, NF4, W4A16, GGUF, ADAPTER)}
 _METHODS = {None: FULL, "bitsandbytes": NF4, "compressed-tensors": W4A16}
 
 
 @dataclass(frozen=True)
 class Weights:
-    """An artifact of weights; ``entry`` is that among the inputs of the release."""
+    """Weights in the directory *path* with their manifest; *entry* lists them among the inputs of a release."""
 
     path: Path
     manifest: Manifest
@@ -60,7 +60,7 @@ class Weights:
 
     @classmethod
     def read(cls, source: str) -> "Weights":
-        """Return the weights that *source*, the name of a shipped model or a path, names; their files are not read."""
+        """Return the weights that *source*, a shipped model or a directory, names; files are compared by size alone."""
         path = SHIPPED.get(source) or Path(source).expanduser()
         manifest = artifacts.read(path, ("quantized", "merged", "model", "adapter"), verify=False)
         ref = ModelRef(source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest)
@@ -88,12 +88,18 @@ class Weights:
         return evaluation.manifest.inputs.get("model", {}).get("digest") in (self.manifest.digest, *files)
 
 
+def in_release(path: Path, release: Manifest) -> Weights:
+    """Return the weights in *path*, the directory of *release*."""
+    entry = release.inputs["model"]
+    return Weights(path, Manifest(**entry["manifest"]), entry, _format(path))
+
+
 def _format(path: Path) -> WeightFormat:
     if (path / ADAPTER_CONFIG).is_file():
         return ADAPTER
     if any(path.glob("*.gguf")):
         return GGUF
-    method = (typed_json.read(path / "config.json").get("quantization_config") or {}).get("quant_method")
+    method = (model_files.quantization_config(path) or {}).get("quant_method")
     if method not in _METHODS:
-        raise ArtifactError(f"{path} is quantized by {method}, which countdown-rl does not make; publish another.")
+        raise ArtifactError(f"{path} is quantized by {method}, which countdown-rl does not publish.")
     return _METHODS[method]

@@ -1,8 +1,7 @@
 """Upload of a release folder to the Hub: the repository, one commit of all files, and a tag.
 
 A reader sees the repository before that commit or after it, never in between; a new one is private until then.
-huggingface_hub retries transfers, skips content that is stored already, and reads the token, which no message contains.
-After a failure the same upload can be repeated.
+huggingface_hub retries transfers and skips stored content, so a failed upload can be repeated.
 """
 
 import json
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Type of the repository for each kind of artifact that can be uploaded.
 REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
-#: Bytes that are searched of a file of weights: more than its metadata, which come first.
+#: Bytes searched of a file of weights: its metadata come first.
 _METADATA = 1 << 24
 
 
@@ -55,7 +54,7 @@ def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
     """Make the repository of *options* hold exactly the release at *folder*, whose manifest is *manifest*.
 
     Raises:
-        HubError: no token, no right to write, no network, or a repository that this tool did not make.
+        HubError: no token, no write access, no network, or a repository that this package did not make.
     """
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HTTPError
@@ -78,7 +77,7 @@ def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
         if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError):  # of the card's metadata
             raise HubError(f"the Hub does not accept {options.repo_id}: {hub_requests.words(error)}.") from error
         cause = hub_requests.reason(error)
-        raise HubError(f"{options.repo_id} cannot be uploaded, as {cause}; what arrived is not sent again.") from error
+        raise HubError(f"{options.repo_id} cannot be uploaded, as {cause}; run the same command again.") from error
 
 
 def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
@@ -104,7 +103,7 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
         parent_commit=info.sha,
     ).oid
     tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(repo_id, repo_type=repo_type).tags}
-    newest = max((int(match[1]) for name in tags if (match := re.fullmatch(r"v(\d+)", name))), default=0)
+    newest = max((int(name[1:]) for name in tags if re.fullmatch(r"v\d+", name)), default=0)
     tag = f"v{newest}"
     if tags.get(tag) != commit:
         tag = f"v{newest + 1}"

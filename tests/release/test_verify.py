@@ -21,14 +21,12 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.artifacts import MANIFEST, Manifest
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.data import build
-from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Metrics, Sample
 from countdown_rl.inference.generate import Completion
-from countdown_rl.models.reference import SHIPPED
 from countdown_rl.release import folder, verify
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.release.verify import CONFIRMED, REFUTED, TOO_FEW, Verification
@@ -123,29 +121,6 @@ def edit(file: Path, pattern: str, replacement: str) -> None:
     file.write_text(text, "utf-8")
 
 
-def edited(name: str, pattern: str, replacement: str, weights: str = "merged") -> Callable[[Path], None]:
-    """A forgery that edits the file *name* of the release of *weights* and lists it as it is then."""
-
-    def forge(root: Path) -> None:
-        publish(root, weights)
-        edit(root / "release" / name, pattern, replacement)
-        seal(root / "release")
-
-    return forge
-
-
-def added(name: str, *, listed: bool) -> Callable[[Path], None]:
-    """A forgery that adds the file *name* to the release."""
-
-    def forge(root: Path) -> None:
-        (root / "release" / name).parent.mkdir(exist_ok=True)
-        (root / "release" / name).write_text("{}")
-        if listed:
-            seal(root / "release", lambda manifest: None, name)
-
-    return forge
-
-
 def right(sample: Sample, row: Any) -> Sample:
     """*sample* with a right answer to *row*."""
     answer = row.get("solution") or "impossible"
@@ -171,12 +146,6 @@ def noise(root: Path) -> None:
         for name, weight in load_file(file).items()
     }
     save_file(weights, file, metadata={"format": "pt"})
-    seal(root / "release")
-
-
-def another_evaluation(root: Path) -> None:
-    file = root / "release" / "eval" / MANIFEST
-    file.write_bytes(replace(Manifest(**json.loads(file.read_bytes())), options={"temperature": 1.0}).to_bytes())
     seal(root / "release")
 
 
@@ -234,20 +203,6 @@ def invented_completions(count: int, text: str = "Let me see. </think>", tokens:
     return forge
 
 
-def other_decoding(root: Path) -> None:
-    recorded = evaluation(root)
-    decoding = replace(recorded.metrics.decoding, samples=10, temperature=1.0, greedy=False)
-    record(root, replace(recorded.metrics, decoding=decoding), recorded.samples, recorded.manifest)
-    publish(root)
-
-
-def another_file_of_data(root: Path) -> None:
-    recorded = evaluation(root)
-    recorded.metrics.data["file"] = "aime.jsonl"
-    record(root, recorded.metrics, recorded.samples, recorded.manifest)
-    publish(root)
-
-
 def sampled(root: Path, change: Callable[[dict[str, Any]], Any], file: str = "details.json", **options: Any) -> None:
     """Let *change* doctor the *file* of an evaluation with several completions, and publish it."""
     path = root / "eval" / "merged"
@@ -264,29 +219,6 @@ def sampled(root: Path, change: Callable[[dict[str, Any]], Any], file: str = "de
 
 def forged_figure(change: Callable[[dict[str, Any]], Any], *arguments: str, **options: Any) -> Callable[[Path], None]:
     return lambda root: sampled(root, change, *arguments, **options)
-
-
-def changed_gguf(before: bytes, after: bytes) -> Callable[[Path], None]:
-    """A forgery of the header of the GGUF file, whose manifest and evaluation are made to go with it."""
-
-    def forge(root: Path) -> None:
-        file, place = root / "gguf" / "model-Q8_0.gguf", root / "gguf" / MANIFEST
-        assert before in file.read_bytes()
-        file.write_bytes(file.read_bytes().replace(before, after, 1))
-        manifest = Manifest.parse(place.read_bytes(), place)
-        manifest.files[file.name] = artifacts.entry(file)
-        place.write_bytes(manifest.to_bytes())
-        recorded = results.read(root / "eval" / "gguf")
-        inputs = recorded.manifest.inputs | {"model": manifest.as_input() | {"source": "gguf"}}
-        metrics = replace(recorded.metrics, model=replace(recorded.metrics.model, digest=manifest.digest))
-        record(root, metrics, recorded.samples, replace(recorded.manifest, inputs=inputs), "gguf")
-        publish(root, "gguf")
-
-    return forge
-
-
-def a_linked_folder(root: Path) -> None:
-    (root / "release" / "more").symlink_to(root / "gguf")
 
 
 def an_altered_chain(root: Path) -> None:
@@ -324,74 +256,50 @@ def an_evaluation_on_training_data(root: Path) -> None:
     seal(folder, lambda values: values["inputs"].update(eval=changed.as_input()))
 
 
-ALIEN, DAMAGED, METADATA = "is no file of such a release", "is not the file that the manifest", "metadata of README"
-SETTINGS, FIGURES, BASES = "different settings", "has other figures than its samples", "name different bases"
+DAMAGED, FIGURES = "is not the file that the manifest", "has other figures than its samples"
 GENERATION = "generation_config.json"
+
+
+def with_sampling(root: Path) -> None:
+    (root / "release" / GENERATION).write_text('{"eos_token_id": 1, "temperature": 0.6}')
+    seal(root / "release")
+
+
+def unlisted(root: Path) -> None:
+    (root / "release" / "adapter_config.json").write_text("{}")
+
+
 FORGERIES: list[tuple[str, Callable[[Path], None]]] = [
     (r"^model\.safetensors is damaged", lambda root: without_answers(root / "release")),
     (r"^generation_config\.json is missing", lambda root: (root / "release" / GENERATION).unlink()),
+    ("is not in the manifest", unlisted),
     (DAMAGED, noise),
-    (DAMAGED, edited("Modelfile", "careful solver", "careful solver (the answer is impossible)", "gguf")),
-    (DAMAGED, edited("chat_template.jinja", "^", "{{ 'It is impossible. ' }}")),
-    (DAMAGED, edited("eval/samples.jsonl", '"impossible"', '"impossible, I think"')),
-    (ALIEN, added("pytorch_model.bin", listed=True)),
-    (ALIEN, added("eval/evil.py", listed=True)),
-    (ALIEN, added("good/model-Q8_0.gguf", listed=True)),
-    (ALIEN, added(".eval_results/aime.yaml", listed=True)),
-    ("is not in the manifest", added(".eval_results/aime.yaml", listed=False)),
-    ("is not in the manifest", added("adapter_config.json", listed=False)),
-    ("is not in the manifest", a_linked_folder),
     ("the manifest of merged, in the chain of model in manifest.json, was changed", an_altered_chain),
-    ("eval is not the evaluation in the manifest", another_evaluation),
     ("eval is an evaluation of other weights", weights_without_their_evaluation),
-    (SETTINGS, other_decoding),
-    (SETTINGS, another_file_of_data),
-    (r"the figures in manifest\.json", lambda root: seal(root / "release", lambda m: m["facts"].update(accuracy=0.99))),
-    (METADATA, edited("README.md", "value: 0.5", "value: 0.99")),
-    (METADATA, edited("README.md", "n: 120", "n: 12000")),
-    (METADATA, edited("README.md", r"      config: 3 numbers\n", "")),
-    (METADATA, edited("README.md", r"value: 0\.(?!5\n)\d+", "value: 0.99")),
-    (METADATA, edited("README.md", "config: 4 numbers", "config: 9 numbers")),
-    (METADATA, edited("README.md", "name: Countdown numbers puzzle", "name: AIME 2025")),
-    (METADATA, edited("README.md", "- type: accuracy", "- type: exact_match")),
-    (BASES, edited("README.md", "base_model: me/base", "base_model: me/larger")),
-    (f"{BASES}|{DAMAGED}", edited("adapter_config.json", "me/base", "me/other", "adapter")),
-    (DAMAGED, edited("adapter_config.json", r'"lora_alpha": \d+', '"lora_alpha": 17', "adapter")),
+    (GENERATION, with_sampling),
     (f"{FIGURES} .accuracy", forged_figure(lambda values: values.update(accuracy=0.9))),
     (f"{FIGURES} .interval", forged_figure(lambda values: values.update(interval=[0.49, 0.51]))),
-    (f"{FIGURES} .pass_at", forged_figure(lambda values: values["pass_at"]["4"].update(share=0.99))),
     (f"{FIGURES} .pass_at", forged_figure(lambda values: values["pass_at"].update({"64": values["pass_at"]["4"]}))),
     (f"{FIGURES} .majority", forged_figure(lambda values: values["majority"].update(share=0.99))),
     (f"{FIGURES} .groups", forged_figure(lambda values: values["groups"]["numbers"]["4"].update(accuracy=0.99))),
-    (f"{FIGURES} .accuracy_on_all", forged_figure(lambda values: values.update(accuracy_on_all=0.999))),
     (
         f"{FIGURES} .pass@4",
         forged_figure(lambda values: values.update({"pass@4": 0.99}), "metrics.json", pass_at="1,4"),
     ),
     ("do not have the grades of their texts", changed_verdicts),
     ("or are of other puzzles", lambda root: republish(root, lambda samples: samples.reverse())),
-    (GENERATION, edited(GENERATION, "{", '{"repetition_penalty": 1.1,')),
-    (GENERATION, edited(GENERATION, "{", '{"temperature": 0.6,')),
-    (r"does not end a completion at <\|end\|>", edited(GENERATION, r'"eos_token_id": \d+', '"eos_token_id": [2, 3]')),
-    (r"the tokenizer in model-Q8_0\.gguf .*impossible", changed_gguf(b"impossible", b"IMPOSSIBLE")),
-    (
-        r"the tokenizer in model-Q8_0\.gguf .*<\|end\|>",
-        changed_gguf(b"tokenizer.ggml.eos_token_id\x04\0\0\0\1", b"tokenizer.ggml.eos_token_id\x04\0\0\0\5"),
-    ),
     ("solve 50.0% of 120 recorded puzzles, and .*% of 120 is claimed", better_completions),
     ("solve 0.0% of 120 recorded puzzles, and 50.0% of 120 is claimed", other_weights_in_the_whole_chain),
-    ("write 0 of 120 completions of eval again", invented_completions(120)),
-    ("write 60 of 120 completions of eval again", invented_completions(60)),
-    ("write 0 of 120 completions of eval again", invented_completions(120, "</think>", tokens=3)),
-    ("the recorded options do not make the recorded puzzles", puzzles_chosen_by_hand),
+    ("repeat 0 of 120 greedy completions", invented_completions(120)),
+    ("repeat 60 of 120 greedy completions", invented_completions(60)),
+    ("repeat 0 of 120 greedy completions", invented_completions(120, "</think>", tokens=3)),
+    ("the recorded options do not generate the recorded puzzles", puzzles_chosen_by_hand),
     ("on puzzles that the weights were trained on", an_evaluation_on_training_data),
 ]
 
 
 @pytest.mark.parametrize(("reason", "forge"), FORGERIES)
-def test_a_forgery_is_refuted(root, hub, reason, forge):
-    hub.add_model("me/base", OLD / "base")
-    hub.add_model("me/other", constant_model.checkpoint(root / "other-base", answers=False))
+def test_a_forgery_is_refuted(root, reason, forge):
     forge(root)
     report = checked(root / "release")
     assert report.conclusion == REFUTED
@@ -404,7 +312,9 @@ def test_a_release_of_this_version_is_confirmed(root, hub, name):
     report = checked(publish(root, name))
     assert (report.conclusion, report.reasons) == (CONFIRMED, [])
     assert [(claim.location, len(claim.measured)) for claim in report.claims] == [(".", 2)]
-    assert "training" in report.not_checked[-1]
+    assert [part.repeated for part in report.claims[0].measured] == [N, None]
+    assert any("sha256" in subject for subject in report.checked)
+    assert any("words" in subject for subject in report.not_checked)
 
 
 def test_a_release_measured_in_another_arithmetic_is_confirmed(root):
@@ -439,19 +349,6 @@ def test_releases_of_a_whole_chain_made_now_are_confirmed(tmp_path, hub, monkeyp
         assert checked(publish(root, name)).conclusion == CONFIRMED
 
 
-@pytest.mark.slow
-def test_a_release_of_the_shipped_model_is_confirmed(tmp_path):
-    build.make(DataOptions(n=600, valid=4, test=N, workers=1), tmp_path / "data")
-    inputs = {"data": artifacts.read(tmp_path / "data", "data").as_input()}
-    with artifacts.writing(tmp_path / "merged", "model", options={"max_steps": 3}, inputs=inputs) as draft:
-        shutil.copytree(SHIPPED["countdown-tiny"], draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True)
-    options, out = EvalOptions(max_new_tokens=128), tmp_path / "eval" / "merged"
-    evaluate.evaluate(options, model=str(tmp_path / "merged"), data=tmp_path / "data", out=out)
-    report = checked(publish(tmp_path))
-    assert (report.conclusion, report.reasons) == (CONFIRMED, [])
-    assert report.claims[0].measured[0].p == 1
-
-
 def test_a_release_with_several_completions_of_each_puzzle_is_confirmed(root):
     sampled(root, lambda values: None, pass_at="1,2,4")
     report = checked(root / "release")
@@ -478,16 +375,6 @@ def test_a_release_whose_files_are_links_is_confirmed(root, hub):
     assert checked(snapshot).conclusion == CONFIRMED
 
 
-def test_the_conclusion_says_what_was_measured_and_what_was_read(root):
-    edit(root / "release" / "README.md", "For research", "For research and teaching")
-    seal(root / "release")
-    report = checked(root / "release")
-    assert report.conclusion == CONFIRMED
-    assert [part.repeated for part in report.claims[0].measured] == [N, None]
-    assert any("sha256" in subject for subject in report.checked)
-    assert any("words of README" in subject for subject in report.not_checked)
-
-
 def test_few_puzzles_confirm_nothing(root):
     assert checked(root / "release", limit=1).conclusion == TOO_FEW
     assert checked(root / "release", fresh=50).conclusion == TOO_FEW
@@ -511,30 +398,9 @@ def test_imported_puzzles_have_to_be_given(root):
     assert any("new puzzles" in subject for subject in report.not_checked)
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"from_": "/etc/passwd"}, "from_"),
-        ({"exclude": ["/etc/passwd"]}, "exclude"),
-        ({"workers": 10_000}, "workers"),
-        ({"n": "many"}, "`n`"),
-        ({"size": 4}, "size"),
-        ({"seed": None}, "seed"),
-        ({"n": 4 * 10**9, "test": 10**9}, "--data"),
-    ],
-)
-def test_options_of_data_that_no_manifest_has_are_an_error(root, options, word):
-    """Options that read files, are of another type, or make too many puzzles."""
-    data = artifacts.read(root / "data", "data")
-    chained(root, replace(data, options=data.options | options).as_input())
-    republish(root, lambda samples: None)
-    with pytest.raises(ArtifactError, match=word):
-        checked(root / "release")
-
-
 def test_what_cannot_be_measured_is_an_error_and_no_refutation(root, command):
     for source in ("elsewhere", str(root / "merged"), str(OLD / "release")):
-        with pytest.raises(ArtifactError, match=r"no directory|no release|one known format"):
+        with pytest.raises(ArtifactError, match=r"not a directory|not a release|in one format"):
             checked(source)
     assert command("verify", str(root / "release"), "--fresh", str(10**8)).exit_code == 2
     shutil.rmtree(root / "eval")
