@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task_of
-from countdown_rl.tasks.task import Task
-from countdown_rl.training.log import GROUP, StepRow
+from countdown_rl.training.log import StepRow
 
 #: Steps over which a condition must hold.
 WINDOW = 10
@@ -19,11 +17,10 @@ START = 3
 RECENT = 7
 #: A collapse loses more than this share of the best mean, and more than so many standard errors.
 LOSS, ERRORS = 0.5, 4.5
-#: A kind of puzzle that keeps more than this share of its best mean is not lost; a best mean below the second number
-#: may be chance.
-KEPT, MIN_BEST = 0.75, 0.05
-#: Nats per token below which all completions of a puzzle are alike.
-NO_ENTROPY = 0.01
+#: A best mean below this may be chance.
+MIN_BEST = 0.05
+#: Near 0 as a share of correct completions, and as nats per token: all completions of a puzzle are alike.
+NEARLY_NONE, NO_ENTROPY = 0.1, 0.01
 #: The mean importance ratio lies between these where vLLM's probabilities are those of the policy.
 MIN_RATIO, MAX_RATIO = 0.5, 2.0
 #: Prefix of the warnings that training has made the model worse.
@@ -38,8 +35,7 @@ def warnings(rows: Sequence[StepRow], samples: Sequence[Sample]) -> dict[str, st
     Args:
         samples: the completions of the last round.
     """
-    task = task_of(samples[0].row)
-    texts = _collapse(rows, task) | {"start": _start(rows[:START]), "ratio": _ratio(rows[-START:])}
+    texts = _collapse(rows) | {"start": _start(rows[:START]), "ratio": _ratio(rows[-START:])}
     last = rows[-WINDOW:]
     if len(last) == WINDOW:
         entropies = [row.entropy for row in last if row.entropy is not None]
@@ -71,94 +67,70 @@ def common_fault(samples: Sequence[Sample]) -> str:
     )
 
 
+def no_signal(form: float, correct: float, truncated: float) -> str:
+    """What to do where groups have equal rewards, by the shares of completions in the format, correct and truncated."""
+    if text := advice.no_format(form, correct, truncated, "--max-completion-length"):
+        return text
+    if correct < NEARLY_NONE:
+        return f"{correct:.1%} of the completions are correct; begin with `countdown-rl sft`, or use easier data."
+    if correct > 1 - NEARLY_NONE:
+        return f"{correct:.0%} of the completions are correct; use harder data."
+    return "raise --temperature or --num-generations."
+
+
 def _start(first: Sequence[StepRow]) -> str:
-    """The cause, if the *first* steps have no advantages or no answers."""
+    """What to do, if the *first* steps have no advantages or no answers."""
     if len(first) < START:
         return ""
     form, correct, truncated = (
         _mean([getattr(row, name) for row in first]) for name in ("format", "correct", "truncated")
     )
-    cause = advice.no_format(form, correct, truncated, "--max-completion-length")
     if any(row.frac_reward_zero_std < 1 for row in first):
-        return cause
-    if not cause and correct < MIN_BEST:
-        cause = "hardly any answer is correct; begin with `countdown-rl sft`, or use easier data."
-    if not cause and correct > 1 - MIN_BEST:
-        cause = "nearly all answers are correct; use harder data."
+        return advice.no_format(form, correct, truncated, "--max-completion-length")
     return (
         f"in the first {START} steps all completions of each prompt had equal rewards, which give no advantage: "
-        f"{cause or 'raise --temperature or --num-generations.'}"
+        f"{no_signal(form, correct, truncated)}"
     )
 
 
 def _ratio(last: Sequence[StepRow]) -> str:
-    """The likely cause, if the policy's probabilities are not those that vLLM reports."""
+    """What to do, if the policy's probabilities are not those that vLLM reports."""
     ratios = [row.importance_sampling_ratio for row in last if row.importance_sampling_ratio is not None]
     if len(ratios) < START or MIN_RATIO <= (ratio := _mean(ratios)) <= MAX_RATIO:
         return ""
-    cause = (
-        "it leaves out tokens that the policy samples, or has other weights; leave top_p, top_k and min_p out"
-        if ratio < MIN_RATIO
-        else "it reports other probabilities than it samples with, or has other weights; start a server with "
-        "--logprobs-mode processed_logprobs"
-    )
     return (
         f"the policy gives tokens {ratio:.2g} times the probability that vLLM reports (importance ratio, mean of "
-        f"{START} steps), which biases the loss: {cause}, or give --rollouts transformers."
+        f"{START} steps), which biases the loss; leave out top_p, top_k and min_p, start a server with --logprobs-mode "
+        "processed_logprobs, or give --rollouts transformers."
     )
 
 
-@dataclass(frozen=True)
-class _Fall:
-    """The best mean share of :data:`WINDOW` steps, and the present one; *significant* if that is a collapse."""
-
-    best: float
-    now: float
-    significant: bool
-
-    def __str__(self) -> str:
-        return f"{self.now:.0%} correct over the last {RECENT} steps, against {self.best:.0%} at best"
-
-
-def _collapse(rows: Sequence[StepRow], task: Task) -> dict[str, str]:
-    """A collapse of accuracy: of a group's value while others of that group are kept, or of all rows."""
-    columns = sorted({column for row in rows[-WINDOW:] for column in row.groups})
-    by_column = {
-        name: _fall([share for row in rows if (share := row.groups.get(name)) is not None]) for name in columns
-    }
-    falls = {name: fall for name, fall in by_column.items() if fall.best >= MIN_BEST}
-    worst = min(falls, key=lambda name: falls[name].now / falls[name].best, default="")
-    group, _, value = worst.removeprefix(GROUP).partition("_")
-    others = (fall for name, fall in falls.items() if name.startswith(f"{GROUP}{group}_"))
-    if any(fall.now > KEPT * fall.best for fall in others):
-        if not falls[worst].significant:
-            return {}
-        return {
-            f"{COLLAPSE} of {group}_{value}": f"rows with {task.group(group).name(value)} are being unlearned, and the "
-            f"mean hides it: {falls[worst]}; try a lower --learning-rate, --beta 0.01, or data with more of them."
-        }
-    total, reward = _fall([row.correct for row in rows]), _fall([row.reward for row in rows])
-    if not total.significant:
+def _collapse(rows: Sequence[StepRow]) -> dict[str, str]:
+    """A collapse of accuracy, with that of the reward or without it."""
+    fall = _fall([row.correct for row in rows])
+    if not fall:
         return {}
-    if reward.significant:
-        return {COLLAPSE: f"training diverges: {total} of all rows; try a lower --learning-rate, or --beta 0.01."}
+    if _fall([row.reward for row in rows]):
+        return {COLLAPSE: f"training diverges: {fall}; try a lower --learning-rate, or --beta 0.01."}
     return {
-        f"{COLLAPSE} of correctness": f"the reward is kept up without correct answers: {total} of all rows; give "
-        "correct answers more weight (--reward correct=1), and other rewards less."
+        f"{COLLAPSE} of correctness": f"the reward is kept up without correct answers: {fall}; give correct answers "
+        "more weight (--reward correct=1), and other rewards less."
     }
 
 
-def _fall(shares: Sequence[float]) -> _Fall:
-    """The fall of *shares*, newest last."""
+def _fall(shares: Sequence[float]) -> str:
+    """The fall of *shares*, newest last, in words if it is a collapse."""
     before, now = shares[:-RECENT], _mean(shares[-RECENT:])
     if len(before) < WINDOW:
-        return _Fall(0.0, now, False)
+        return ""
     sums = list(accumulate(before, initial=0.0))
     best = max(end - start for start, end in zip(sums, sums[WINDOW:], strict=False)) / WINDOW
     # From differences of neighboring steps, which a trend hardly changes.
     variance = _mean([(second - first) ** 2 for first, second in pairwise(before)]) / 2
     error = (variance * (1 / WINDOW + 1 / RECENT)) ** 0.5
-    return _Fall(best, now, best >= MIN_BEST and best - now > max(LOSS * best, ERRORS * error))
+    if best < MIN_BEST or best - now <= max(LOSS * best, ERRORS * error):
+        return ""
+    return f"{now:.0%} correct over the last {RECENT} steps, against {best:.0%} at best"
 
 
 def _mean(values: Sequence[float]) -> float:

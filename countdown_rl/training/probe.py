@@ -6,16 +6,14 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from countdown_rl.evaluation.complete import complete
-from countdown_rl.evaluation.config import EvalOptions
+import torch
+
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.statistics import Interval, wilson
-from countdown_rl.inference.generate import Decoding, Generator
-from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task_of
-from countdown_rl.tasks.task import Task
-from countdown_rl.training import trl_config, weights
+from countdown_rl.training import diagnostics, weights
 from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.rollouts import Rollouts
 from countdown_rl.training.samplers import in_turn
 
 #: Shares of mixed groups up to which GRPO had no signal, and from which it learned. On Countdown with 3 and 4 numbers
@@ -50,6 +48,11 @@ class Shares:
         """``ready``, ``thin`` or ``no signal``."""
         return "ready" if self.mixed >= READY else "thin" if self.mixed > NO_SIGNAL else "no signal"
 
+    @property
+    def cause(self) -> str:
+        """The likely cause of few mixed groups, and what to do."""
+        return diagnostics.no_signal(self.format, self.solved, self.truncated)
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -61,56 +64,40 @@ class Probe:
 
 
 def probe(run: GrpoRun, count: int) -> Probe:
-    """Sample *count* groups of the first puzzles of *run* with its sampling settings, group size and length."""
+    """Sample *count* groups of the first puzzles of *run*, with its engine and settings."""
     options, size = run.options, run.options.num_generations
     loaded = weights.load_model(run.ref, options)
-    config = trl_config.grpo_config(options, loaded, list(run.rewards.values()), run.checkpoints.directory)
-    sampling = EvalOptions(
-        samples=size,
-        max_new_tokens=options.max_completion_length,
-        temperature=options.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k or 0,
-        min_p=config.min_p or 0.0,
-        seed=options.seed,
-    )
-    rows = [run.rows[index] for index in islice(in_turn(len(run.rows), options.seed), count)]
-    generator = Generator(loaded, Decoding.of(sampling))
-    with TemporaryDirectory() as scratch:
-        progress = Path(scratch, "progress.jsonl")
-        _, completions = complete(generator, rows, sampling, {}, progress, on_batch=run.reporter.progress)
-    samples = [Sample.of(rows[index // size], completion) for index, completion in enumerate(completions)]
+    indices = list(islice(in_turn(len(run.rows), options.seed), count))
+    samples: list[Sample] = []
+    with TemporaryDirectory() as scratch:  # TRL makes the directory of the checkpoints
+        run.checkpoints.directory = Path(scratch)
+        trainer, _ = run.make_trainer(loaded)
+        torch.manual_seed(options.seed)
+        for start in range(0, count, options.prompts):
+            batch = [index for index in indices[start : start + options.prompts] for _ in range(size)]
+            samples += [graded.sample for graded in Rollouts.sample(trainer.rollouts, batch, trainer).graded]
+            run.reporter.progress(len(samples), count * size)
     groups = [samples[start : start + size] for start in range(0, len(samples), size)]
-    task = task_of(rows[0])
+    task = task_of(run.rows[0])
     by_kind: dict[str, list[list[Sample]]] = {}
-    for row, group in zip(rows, groups, strict=True):
-        for name, value in row.groups.items():
+    for group in groups:
+        for name, value in group[0].row.groups.items():
             if task.group(name).main:
                 by_kind.setdefault(task.group(name).name(value), []).append(group)
     kinds = {name: Shares.of(by_kind[name]) for name in sorted(by_kind, key=lambda name: (len(name), name))}
     total = Shares.of(groups)
-    return Probe(total, kinds, _advice(total, kinds, task))
+    return Probe(total, kinds, _advice(total, kinds))
 
 
-def _advice(total: Shares, kinds: dict[str, Shares], task: Task) -> str:
-    mixed = f"{total.mixed:.0%} of the groups are mixed"
-    if total.verdict == "no signal":
-        return f"{mixed}: GRPO will hardly learn; {_cause(total, task)}"
-    text = f"{mixed}: GRPO has something to learn from."
-    if total.verdict == "thin":
-        text = f"{mixed}: GRPO will learn slowly; larger groups (--num-generations) or --dynamic-sampling give it more."
-    for name, shares in kinds.items():
-        if shares.verdict == "no signal":
-            text += f" {name}: {shares.mixed:.0%} are mixed, and GRPO will hardly learn there; {_cause(shares, task)}"
-    return text
-
-
-def _cause(shares: Shares, task: Task) -> str:
-    """The likely cause of few mixed groups, and what to do."""
-    if shares.solved > 0.5:
-        return f"{shares.solved:.0%} are solved already, so use harder data."
-    easier = "easier data (`countdown-rl gen-data --size 3`)" if "size" in task.data_options else "easier data"
-    return (
-        advice.no_format(shares.format, shares.solved, shares.truncated, "--max-completion-length")
-        or f"{shares.solved:.1%} are solved, so begin with {easier}, or fine-tune first with `countdown-rl sft`."
-    )
+def _advice(total: Shares, kinds: dict[str, Shares]) -> str:
+    text = {
+        "no signal": f"GRPO will hardly learn; {total.cause}",
+        "thin": "GRPO will learn slowly; larger groups (--num-generations) or --dynamic-sampling give it more.",
+        "ready": "GRPO has something to learn from.",
+    }[total.verdict]
+    hopeless = [(name, shares) for name, shares in kinds.items() if shares.verdict == "no signal" != total.verdict]
+    parts = [
+        f"{name}: {shares.mixed:.0%} are mixed, and GRPO will hardly learn there; {shares.cause}"
+        for name, shares in hopeless
+    ]
+    return " ".join([f"{total.mixed:.0%} of the groups are mixed: {text}", *parts])

@@ -105,12 +105,8 @@ def order(
 ) -> Iterator[int]:
     """Endless row indices from round *start* on; a round is sampled when its first index is requested.
 
-    Args:
-        outcomes: of each round so far; the caller adds to it.
-        warn: called where the sampler yields less than a round; rows sampled from all alike fill it.
-
-    Raises:
-        UsageError: the sampler *name* fails, yields something else, or other rows than before the run was resumed.
+    The caller adds the *outcomes* of each round. Where the sampler *name* yields less than a round, *warn* is called,
+    and rows sampled from all alike fill it.
     """
     with running(f"sampler {name}"):
         rounds = sampler(rows, size, seed)
@@ -118,8 +114,7 @@ def order(
         raise UsageError(f"The sampler {name} should be a generator function, which yields lists of row indices.")
     for number in count():
         known = outcomes[number - 2] if number > 1 else ()
-        # Tuples: the sampler cannot change them, and after a resume they are the same.
-        observed = [Outcome(row, *map(tuple, columns)) for row, *columns in known]
+        observed = [Outcome(row, *map(tuple, columns)) for row, *columns in known]  # immutable
         with running(f"sampler {name}"):
             try:
                 sampled = rounds.send(observed if number else None)  # type: ignore[arg-type]
@@ -127,10 +122,7 @@ def order(
                 sampled = []
         sampled = _checked(sampled, name, len(rows), size)
         if len(sampled) < size:
-            warn(
-                f"the sampler {name} yielded {len(sampled)} of the {size} rows of round {number + 1}; such rounds are "
-                "filled with rows sampled from all alike."
-            )
+            warn(f"the sampler {name} yielded {len(sampled)} of {size} rows; random rows fill round {number + 1}.")
             fill = np.random.default_rng((seed, number)).integers(len(rows), size=size - len(sampled))
             sampled += fill.tolist()
         if number >= start:
@@ -138,7 +130,7 @@ def order(
         elif sorted(sampled) != sorted(row for row, *_ in outcomes[number]):
             raise UsageError(
                 f"The sampler {name} yields other rows for round {number + 1} than before the run was interrupted; let "
-                "it depend on rows, seed and outcomes alone, and begin again with --restart."
+                "it depend on its arguments and outcomes alone, and begin again with --restart."
             )
 
 

@@ -1,8 +1,7 @@
 """Shared prompts: the forward pass of the loss computes the prompt of a group once.
 
-The completions of a prompt stand one after another behind a single copy of it, and a mask keeps each from seeing the
-others ("Prefix Grouper", Liu et al. 2025, arXiv:2506.05433). Hidden states, loss and gradient are those of separate
-rows, up to rounding.
+The completions of a prompt follow a single copy of it, and a mask keeps each from seeing the others ("Prefix Grouper",
+Liu et al. 2025, arXiv:2506.05433). Hidden states, loss and gradient are those of separate rows, up to rounding.
 """
 
 from collections.abc import Iterator
@@ -17,29 +16,22 @@ from countdown_rl.models.transformers_internals import attention_of
 
 
 class Layout(NamedTuple):
-    """Rows (B, T) packed into one row a prompt (U, L).
+    """Rows (B, T) packed into one row per prompt (U, L)."""
 
-    Attributes:
-        source: the flat index in (B, T) of each packed token, (U, L).
-        position: its position in its own row, (U, L).
-        mask: the packed tokens that each may see, (U, 1, L, L).
-        place: the flat index in (U, L) of each token of a row, (B, T); any one for padding.
-    """
-
-    source: Tensor
-    position: Tensor
-    mask: Tensor
-    place: Tensor
+    source: Tensor  # (U, L), flat index in (B, T) of each packed token
+    position: Tensor  # (U, L), its position in its own row
+    mask: Tensor  # (U, 1, L, L), the packed tokens that it may see
+    place: Tensor  # (B, T), flat index in (U, L) of each token; any index for padding
 
 
 def decoder_of(model: Any) -> Any:
-    """The decoder of *model*, of which an adapter may be part."""
+    """The decoder of *model*, with its adapter."""
     return (model.get_base_model() if hasattr(model, "peft_config") else model).get_decoder()
 
 
 @contextmanager
 def packed(decoder: Any, columns: int) -> Iterator[None]:
-    """Share prompts in forward passes of *decoder*; the first *columns* of a row are its prompt, padded on the left."""
+    """Share prompts in forward passes of *decoder*; the first *columns* hold the prompts, padded on the left."""
     last: Layout
 
     def pack(decoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -65,7 +57,7 @@ def check(model: Any) -> None:
 
 
 def layout(ids: Tensor, mask: Tensor, columns: int) -> Layout:
-    """The packed layout of rows of *ids* (B, T) with their attention *mask*; prompts are the first *columns*."""
+    """The packed layout of rows of *ids* (B, T) with their attention *mask*; the first *columns* hold the prompts."""
     present, column = mask.bool(), torch.arange(ids.shape[1], device=ids.device)
     in_prompt = column < columns
     prompts = ids[:, :columns].masked_fill(~present[:, :columns], -1)

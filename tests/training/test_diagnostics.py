@@ -11,7 +11,6 @@ from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import diagnostics, log
 from countdown_rl.training.log import StepRow
 
-MUL_DIV = "correct_needs_mul-div"
 PUZZLE = parse_row({"nums": [1, 2, 3], "target": 7})
 SAMPLES = [Sample.of(PUZZLE, Completion(f"<answer>{text}</answer>", 5, True)) for text in ("1 + 2 + 3", "2 + 3", "7")]
 
@@ -32,7 +31,6 @@ def row(step, **changes):
         "seconds_generation": 0.5,
         "seconds_reward": 0.0,
         "seconds_loss": 0.4,
-        "groups": {"correct_needs_add-sub": 0.5, MUL_DIV: 0.3},
     }
     return StepRow(step, **(usual | changes))
 
@@ -49,7 +47,6 @@ def run(steps, **changes):
     "rows",
     [
         run(300),
-        [row(step, groups={MUL_DIV: 0.4 if step < 20 else None}) for step in range(1, 200)],  # steps without such rows
         [*run(2, frac_reward_zero_std=1.0), *run(20)],  # a mixed group in the first steps is a start
         run(3, format=0.0),  # answers are right without it
         run(20, entropy=None),
@@ -68,15 +65,10 @@ def test_warnings_need_enough_steps():
     assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
 
 
-#: Kinds of puzzle: count of numbers, operators, share of the puzzles, share correct, and its gain per 100 steps.
-KINDS = (("3", "add-sub", 0.4, 0.95, 0.03), ("4", "add-sub", 0.2, 0.6, 0.3), ("4", "mul-div", 0.4, 0.4, 0.2))
-#: Of a planted collapse: the kinds of which correct answers are lost, and the warning.
-COLLAPSES = {
-    "a reward that kills multiplication": (lambda size, needs: needs == "mul-div", "collapse of needs_mul-div"),
-    "a learning rate that diverges": (lambda size, needs: True, "collapse"),
-    "a reward of the format only": (lambda size, needs: True, "collapse of correctness"),
-    "puzzles of 3 numbers that die": (lambda size, needs: size == "3", "collapse of numbers_3"),
-}
+#: Kinds of puzzle: their share of the puzzles, the share correct, and its gain per 100 steps.
+KINDS = ((0.4, 0.95, 0.03), (0.2, 0.6, 0.3), (0.4, 0.4, 0.2))
+#: The warning about a planted collapse.
+COLLAPSES = {"a learning rate that diverges": "collapse", "a reward of the format only": "collapse of correctness"}
 
 
 def logged(seed, steps, collapse=None, onset=None):
@@ -86,19 +78,14 @@ def logged(seed, steps, collapse=None, onset=None):
     rows = []
     for step in range(1, steps + 1):
         kept = 1.0 if onset is None else min(1.0, max(0.0, 1 - (step - onset) / 3))
-        right: dict[str, list[float]] = {}
-        for size, needs, _, start, gain in rng.choices(KINDS, [kind[2] for kind in KINDS], k=16):
+        solved = []
+        for _, start, gain in rng.choices(KINDS, [kind[0] for kind in KINDS], k=16):
             mean = min(0.98, max(0.02, start + shift + gain * step / 100))
-            share = rng.betavariate(0.7 * mean, 0.7 * (1 - mean))  # most puzzles are solved nearly always or never
-            if collapse and COLLAPSES[collapse][0](size, needs):
-                share *= kept
-            solved = sum(rng.random() < share for _ in range(8)) / 8
-            for name in ("all", f"correct_numbers_{size}", f"correct_needs_{needs}"):
-                right.setdefault(name, []).append(solved)
-        shares = {name: sum(values) / len(values) for name, values in right.items()}
-        correct = shares.pop("all")
+            share = kept * rng.betavariate(0.7 * mean, 0.7 * (1 - mean))  # most puzzles are solved always or never
+            solved.append(sum(rng.random() < share for _ in range(8)) / 8)
+        correct = sum(solved) / len(solved)
         reward = 0.9 + rng.gauss(0, 0.03) if collapse == "a reward of the format only" else correct
-        rows.append(row(step, correct=correct, reward=reward, groups=shares))
+        rows.append(row(step, correct=correct, reward=reward))
     return rows
 
 
@@ -109,7 +96,7 @@ def test_a_collapse_is_named_within_ten_steps(collapse, seed):
     rows = logged(seed, onset + 10, collapse, onset)
     named = [set(warnings(rows[:step])) for step in range(onset, onset + 11)]
     assert set.union(*named[:2]) == set()
-    assert next(names for names in named if names) == {COLLAPSES[collapse][1]}
+    assert next(names for names in named if names) == {COLLAPSES[collapse]}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,14 +1,14 @@
 """`train --probe`: shares of sampled groups, and what follows from them."""
 
 import json
-import re
 
 import pytest
 
-from countdown_rl.inference import generate
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks import jsonl
 from countdown_rl.training.probe import Shares
+from countdown_rl.training.rollouts import Graded, Rollouts, Round
 from tests.support import tiny_llama
 from tests.support.command import status
 
@@ -36,22 +36,22 @@ def probe(tmp_path, monkeypatch, capsys):
 
 
 def solving(*right):
-    """A model whose completions of a group are right or wrong in turn for 3 numbers, and all wrong for 4."""
+    """Rollouts whose completions of a group are right or wrong in turn for 3 numbers, and all wrong for 4."""
 
-    def complete(self, prompts, number=0):
-        texts = []
-        for index, ids in enumerate(prompts):
-            (numbers,) = re.findall(r"\d+(?: \d+)+|\d+(?:, \d+)+", self.tokenizer.decode(ids))[-1:]
-            nums = re.findall(r"\d+", numbers)
-            good = len(nums) == 3 and right[index % len(right)]
-            texts.append(f"</think>\n<answer>{' + '.join(nums) if good else 1}</answer>")
-        return [Completion(text, 5, True) for text in texts]
+    def sample(self, indices, trainer):
+        graded = []
+        for number, index in enumerate(indices):
+            row = self.rows[index]
+            good = len(row["nums"]) == 3 and right[number % len(right)]
+            text = f"</think>\n<answer>{' + '.join(map(str, row['nums'])) if good else 1}</answer>"
+            graded.append(Graded("", [], [], None, Sample.of(row, Completion(text, 5, True)), index=index))
+        return Round(graded, 0.0, 0.0)
 
-    return complete
+    return sample
 
 
 def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch):
-    monkeypatch.setattr(generate.Generator, "complete", solving(True, False))
+    monkeypatch.setattr(Rollouts, "sample", solving(True, False))
     told = json.loads(probe("--probe", 16, "--json"))
     assert (told["verdict"], told["total"]["groups"], told["total"]["mixed"], told["total"]["solved"]) == (
         ("ready", 16, 0.5, 0.25)
@@ -61,15 +61,14 @@ def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch
         "4 numbers": (8, 0.0),
     }
     assert "4 numbers: 0% are mixed" in told["advice"]
-    assert "gen-data --size 3" in told["advice"]
     assert "verdict: ready" in probe("--probe", 16)
 
 
 @pytest.mark.parametrize(
-    ("right", "words"), [((False,), ["0.0% are solved", "countdown-rl sft"]), ((True,), ["100% are solved already"])]
+    ("right", "words"), [((False,), ["0.0% of the completions", "countdown-rl sft"]), ((True,), ["harder data"])]
 )
 def test_a_start_without_mixed_groups_has_no_signal(probe, monkeypatch, right, words):
-    monkeypatch.setattr(generate.Generator, "complete", solving(*right))
+    monkeypatch.setattr(Rollouts, "sample", solving(*right))
     jsonl.write_rows("rows.jsonl", [row for row in ROWS if len(row["nums"]) == 3])
     told = json.loads(probe("--probe", 8, "--json"))
     assert told["verdict"] == "no signal"
@@ -77,18 +76,16 @@ def test_a_start_without_mixed_groups_has_no_signal(probe, monkeypatch, right, w
 
 
 def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
-    decodings, sizes, complete = [], [], generate.Generator.complete
+    calls, complete = [], Rollouts.complete
 
-    def recorded(self, prompts, number=0):
-        decodings.append(self._decoding)
-        sizes.append(len(prompts))
-        return complete(self, prompts, number)
+    def recorded(self, prompt_ids, trainer, temperature=None):
+        calls.append((len(prompt_ids), trainer.args.temperature, trainer.args.top_p, temperature))
+        return complete(self, prompt_ids, trainer, temperature)
 
-    monkeypatch.setattr(generate.Generator, "complete", recorded)
-    words = ("--probe", 3, "--temperature", 0.7, "--trl", "top_p=0.9", "--seed", 5, "--json")
+    monkeypatch.setattr(Rollouts, "complete", recorded)
+    words = ("--probe", 3, "--prompts", 2, "--temperature", 0.7, "--trl", "top_p=0.9", "--seed", 5, "--json")
     told = json.loads(probe(*words))
-    assert sum(sizes) == 12
-    assert set(decodings) == {generate.Decoding(6, temperature=0.7, top_p=0.9, seed=5)}
+    assert calls == [(8, 0.7, 0.9, None), (4, 0.7, 0.9, None)]
     assert told["total"]["truncated"] > 0.5
     assert "raise --max-completion-length" in told["advice"]
     assert json.loads(probe(*words)) == told

@@ -2,7 +2,7 @@
 
 import copy
 import shlex
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -269,7 +269,3 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
         (rows[0], False),
     ]
     assert trainer.model.training
-
-
-def test_every_option_of_the_pipeline_is_one_of_train():
-    assert stage().keys() <= {field.name for field in fields(TrainOptions)}
