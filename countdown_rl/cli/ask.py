@@ -21,7 +21,7 @@ from countdown_rl.tasks.countdown.solver import Solved
 
 def ask(
     *,
-    numbers: Annotated[list[int], typer.Argument(min=1, help="Numbers, up to six.")],
+    numbers: Annotated[list[str], typer.Argument(help="Numbers, up to six.")],
     target: Annotated[int, option("Target to reach.", min=1)],
     model: Model = "countdown-tiny",
     revision: Revision = None,
@@ -44,20 +44,20 @@ def ask(
     from countdown_rl.inference.openai import OpenAI
     from countdown_rl.models import chat_template, load, reference
 
-    served = options.engine == "openai"
+    nums, served = parameters.numbers_in(numbers), options.engine == "openai"
     if served and (revision is not None or base_model is not None):
         raise UsageError("--engine openai takes no --revision and no --base-model; leave them out.")
     loaded: load.Loaded | OpenAI
     if served:
         loaded, about = OpenAI(model, options), {"source": model, "kind": "endpoint"}
         with parameters.input_as_usage():
-            row = loaded.row(asking.puzzle_row(options, numbers, target))
+            row = loaded.row(asking.puzzle_row(options, nums, target))
     else:
         ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
         chain = artifacts.chain(ref.as_input())
         layout = probe.layout(chain) if probe.trained_on(chain).name == asking.CountdownRow.task else {}
         with parameters.input_as_usage():
-            row = asking.puzzle_row(options, numbers, target, layout)
+            row = asking.puzzle_row(options, nums, target, layout)
         about = {"source": ref.source, "kind": ref.kind}
         load.silence_libraries()
         with console.status(f"loading {model}"):

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from enum import StrEnum
@@ -27,6 +27,14 @@ TrustRemoteCode = Annotated[bool, option("Run code that comes with the model.")]
 
 def note_finished(out: Path) -> None:
     console.note(f"{out} is up to date (use --overwrite to rebuild).")
+
+
+def numbers_in(words: Iterable[str]) -> list[int]:
+    """Return the numbers of arguments such as ``3 7 50`` or ``3,7,50``."""
+    parts = " ".join(words).replace(",", " ").split()
+    if wrong := next((part for part in parts if not part.isdecimal()), None):
+        raise UsageError(f"{wrong} is not a whole number.")
+    return list(map(int, parts))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from countdown_rl.core.options import RuleName, option
 
 
 def solve(
-    numbers: Annotated[list[int], typer.Argument(min=1, help="Numbers, up to six.")],
+    numbers: Annotated[list[str], typer.Argument(help="Numbers, up to six.")],
     target: Annotated[int, option("Target to reach.", min=1)],
     rule: Annotated[RuleName, option("How often a number is used.")] = "exactly-once",
     operators: Annotated[str, option("Allowed operators.")] = "+-*/",
@@ -28,10 +28,11 @@ def solve(
     """
     from countdown_rl.tasks.countdown import rules, solver
 
+    nums = parameters.numbers_in(numbers)
     with parameters.input_as_usage():
-        puzzle = rules.Puzzle(tuple(numbers), target, rules.rule(rule), rules.operators(operators))
+        puzzle = rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators))
         solved = solver.solve(puzzle)
-    result = {"numbers": numbers, "target": target, "rule": rule}
+    result = {"numbers": nums, "target": target, "rule": rule}
     result |= {"solutions": solved.solutions, "solution": solved.solution, "needs": solved.needs}
     lines = sorted(solver.solutions(puzzle), key=lambda text: (len(text), text)) if every else []
     if as_json:

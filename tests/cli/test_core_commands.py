@@ -177,6 +177,8 @@ def test_verl_rows_are_imported_and_what_is_read_and_left_out_is_said(command, t
 
 def test_solve_prints_a_solution_and_the_number_of_solutions(command):
     assert command("solve", 3, 7, 50, "--target", 46)[:2] == (0, "50 + 3 - 7 = 46\n")
+    assert command("solve", "3,7,", "50", "--target", 46)[:2] == (0, "50 + 3 - 7 = 46\n")
+    assert "x is not a whole number" in command("solve", "3,x", "--target", 46)[2]
     assert command("solve", 2, 4, 6, "--target", 99)[:2] == (0, "impossible\n")
     result = json.loads(command("solve", 5, 5, 7, "--target", 7, "--all", "--json")[1])
     assert result["all"] == ["7 * 5 / 5", "7 + 5 - 5"]

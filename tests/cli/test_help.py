@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from countdown_rl.cli import main
+from countdown_rl.cli.help import OTHER_NAMES
 
 ROOT = Path(__file__).parents[2]
 HELP = {name: text for panel in main.COMMANDS.values() for name, text in panel.items()}
@@ -95,3 +96,22 @@ def test_the_shell_completes_commands_and_flags(words, completed):
     code = "from countdown_rl.cli.main import app; app([], prog_name='countdown-rl')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
     assert completed in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["train", "--lr", "1e-4"], "--learning-rate"),
+        (["train", "--max-new-tokens=9"], "--max-completion-length"),
+        (["eval", "--n", "9"], "--limit"),
+        (["merge", "--model", "x"], "--adapter"),
+    ],
+)
+def test_a_flag_that_has_another_name_here_is_answered_with_that_name(words, name):
+    done = CliRunner().invoke(main.app, words)
+    assert (done.exit_code, f"Use {name}." in done.output) == (2, True)
+
+
+def test_other_names_lead_to_flags_that_exist():
+    flags = {flag for name in HELP for param in main.command(name).params for flag in param.opts}
+    assert {flag for names in OTHER_NAMES.values() for flag in names} <= flags
