@@ -12,10 +12,10 @@ READY := .venv/.ready
 # The stages are commands of this environment, whatever the shell outside knows.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-extras test-vllm lint lock gpu clean
+.PHONY: repro test test-extras test-vllm lint lock package gpu clean
 
 repro: $(READY)
-	$(BIN)/dvc repro
+	@$(BIN)/python .ci/pipeline.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow"
@@ -39,6 +39,12 @@ lint: $(READY)
 # dvc.lock is that of the present code; needs no cache and runs nothing.
 lock: $(READY)
 	$(BIN)/python .ci/check_lock.py
+
+# The wheel and the source archive in dist/, checked as an index would.
+package: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 # Everything that needs a GPU, measured on this machine; ARGS names some of the parts.
 gpu: $(READY)
@@ -72,4 +78,4 @@ $(READY): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .dvc/cache .dvc/tmp .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf .venv .venv-vllm .dvc/cache .dvc/tmp .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info

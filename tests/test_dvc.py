@@ -136,6 +136,19 @@ def test_metrics_and_plots_of_two_runs_are_compared(project):
         assert len(plot["content"]["title"]["text"]) < 40
 
 
+def test_make_repro_ends_with_the_outcome_and_without_hints_of_dvc(project):
+    results = [{"name": name, "accuracy": share, "n": 1000} for name, share in (("base", 0.748), ("adapter", 0.855))]
+    Path("artifacts/eval/comparison").mkdir()
+    Path("artifacts/eval/comparison/comparison.json").write_text(json.dumps({"results": results}))
+    Path("stages/train.yaml").write_text(f"train:\n  learning-rate: {OTHER}\n  temperature: 1.0\n")
+    run = [sys.executable, ROOT / ".ci" / "pipeline.py"]
+    printed = subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert "Running stage 'train'" in printed
+    assert "74.8% → 85.5% of 1,000" in printed.splitlines()[-1]
+    assert "dvc push" not in printed
+    assert "git add" not in printed
+
+
 def check_lock() -> str:
     """Return what the check of continuous integration says of dvc.lock, as in a clone without the cache."""
     shutil.rmtree(".dvc/cache")

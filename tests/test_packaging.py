@@ -1,4 +1,4 @@
-"""What pyproject.toml declares is what the code imports."""
+"""What pyproject.toml declares is what the code imports, and CI runs everywhere the same."""
 
 import ast
 import re
@@ -6,6 +6,8 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -41,3 +43,10 @@ def test_every_package_that_is_imported_is_declared():
     for module in sorted(imported()):
         names = distributions.get(module) or [ELSEWHERE[module]]
         assert declared & set(map(normal, names)), f"{module} of {names}"
+
+
+def test_the_host_runs_the_parts_of_ci_run():
+    *_, repro, make = (ROOT / ".ci/run").read_text().splitlines()
+    parts = [repro, *(f"make {target}" for target in make.split()[2:])]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
+    assert sorted(workflow["jobs"]["part"]["strategy"]["matrix"]["run"]) == sorted(parts)
