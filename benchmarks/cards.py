@@ -40,6 +40,27 @@ CARDS = {
 }
 
 
+def recipe_commands(recipe: str, out: Path, *words: Any, **environment: str) -> list[list[str]]:
+    """The words of each command that *recipe* gives countdown-rl or Python; none is run.
+
+    Args:
+        out: the recipe's directory, which it creates.
+        environment: variables of the recipe.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        for name in ("countdown-rl", "python3"):
+            command = Path(place, name)
+            command.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" && printf '\\n'\n")
+            command.chmod(0o755)
+        path = {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
+        script = gpu.ROOT / "stages" / "recipes" / f"{recipe}.sh"
+        arguments = [script, *map(str, words), out]
+        done = subprocess.run(
+            arguments, env=os.environ | path | environment, stdout=subprocess.PIPE, text=True, check=True
+        )
+    return [line.split("\0")[:-1] for line in done.stdout.splitlines()]
+
+
 @cache
 def recipe_options(recipe: str) -> Any:
     """The options that *recipe* gives ``train``."""
@@ -47,13 +68,9 @@ def recipe_options(recipe: str) -> Any:
     from countdown_rl.training.config import TrainOptions
 
     with tempfile.TemporaryDirectory() as place:
-        command = Path(place, "countdown-rl")
-        command.write_text('#!/bin/sh\n[ "$1" != train ] || printf "%s\\n" "$@"\n')
-        command.chmod(0o755)
-        script = gpu.ROOT / "stages" / "recipes" / f"{recipe}.sh"
-        environment = os.environ | {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
-        done = subprocess.run([script, f"{place}/out", "--check"], env=environment, stdout=subprocess.PIPE, check=True)
-    values = main.command("train").make_context("train", done.stdout.decode().splitlines()[1:]).params
+        commands = recipe_commands(recipe, Path(place, "out"), "--check")
+    words = next(words for words in commands if words[0] == "train")
+    values = main.command("train").make_context("train", words[1:]).params
     given = {field.name: values[field.name] for field in fields(TrainOptions)}
     return TrainOptions(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 

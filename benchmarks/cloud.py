@@ -29,7 +29,7 @@ def main() -> None:
     os.chdir("countdown-rl")
     os.environ["PATH"] = f"{os.getcwd()}/.venv/bin:{os.environ['PATH']}"
     subprocess.run(["uv", "venv", ".venv"], check=True)
-    subprocess.run(["uv", "pip", "install", "--torch-backend", "auto", "--editable", ".[vllm]"], check=True)
+    subprocess.run(["uv", "pip", "install", "--torch-backend", "auto", "--editable", ".[train,vllm]"], check=True)
     commands = (["python", "-m", "benchmarks.gpu"], [f"stages/recipes/{args.recipe}.sh", "out"])
     failed = [" ".join(command) for command in commands if subprocess.run(command).returncode]
     api = HfApi()

@@ -220,18 +220,31 @@ def test_the_commands_of_a_page_run(name, site, tmp_path):
             run(PAGES[name])
 
 
+def code_cells(notebook: str) -> list[str]:
+    """The code of a notebook after its first cell, which installs the package."""
+    cells = json.loads((ROOT / "docs" / notebook).read_text())["cells"]
+    install, *code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert "!pip install" in install
+    return code
+
+
 @pytest.mark.slow
-def test_the_commands_of_the_notebook_run(shell, tmp_path):
+def test_the_commands_of_the_notebook_for_a_gpu_run(shell, tmp_path):
     model = "Qwen/Qwen2.5-0.5B-Instruct"
-    cells = json.loads((ROOT / "docs" / "free-gpu.ipynb").read_text())["cells"]
-    code = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code")
-    install, *lines = [line for line in code.replace("\\\n", "").splitlines() if line[0] == "!"]
-    assert install.startswith("!pip install")
+    lines = "\n".join(code_cells("free-gpu.ipynb")).replace("\\\n", "").splitlines()
     assert sum(model in line for line in lines) == 1
     stand_in = standins.checkpoint(tmp_path / "model", "qwen2.5")
     with chdir(tmp_path):
         printed = [_run(line[1:].replace(model, str(stand_in))) for line in lines]
     assert "3 7 50 → 46" in printed[-1]
+
+
+def test_the_notebook_of_the_judge_runs_without_torch(tmp_path):
+    code = "\n".join([*code_cells("judge.ipynb"), "import sys; assert 'torch' not in sys.modules"])
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "'won': " in done.stdout
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks import bench, gpu
-from countdown_rl.models import load
+from benchmarks import bench, gpu, gpu_parts
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,38 +24,35 @@ def results(tmp_path, monkeypatch):
 
 
 def test_every_part_has_a_limit_and_the_shapes_are_the_published_ones():
-    assert set(gpu.PARTS) == set(gpu.MINUTES)
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
+    assert set(gpu_parts.PARTS) == set(gpu.MINUTES)
     sizes = {}
-    for name in ("qwen2.5-3b", "llama-3.1-8b"):
+    for name in ("smollm2-135m", "qwen2.5-3b", "llama-3.1-8b"):
         shape = dict(gpu.SHAPES[name])
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(AutoConfig.for_model(shape.pop("model_type"), **shape))
         sizes[name] = model.num_parameters()
-    assert sizes == {"qwen2.5-3b": 3_085_938_688, "llama-3.1-8b": 8_030_261_248}
+    assert sizes == {"smollm2-135m": 134_515_008, "qwen2.5-3b": 3_085_938_688, "llama-3.1-8b": 8_030_261_248}
 
 
 def test_a_part_that_fails_or_cannot_run_is_named_in_its_result(results, monkeypatch):
     def fails(settings):
-        gpu._save_progress({"base": 1})
+        settings.save_progress({"base": 1})
         raise RuntimeError("no kernel")
 
-    monkeypatch.setitem(gpu.PARTS, "resume", fails)
+    monkeypatch.setitem(gpu_parts.PARTS, "resume", fails)
     gpu.run_part("resume")
     assert results("resume")["failed"] == "RuntimeError: no kernel"
     assert results("resume")["base"] == 1
-    gpu.run_part("smollm2")
-    assert "--gguf" in results("smollm2")["skipped"]
-    assert results("smollm2")["device"] == "a card"
+    gpu.run_part("recipe-smollm2")
+    assert "--model" in results("recipe-smollm2")["skipped"]
+    assert results("recipe-smollm2")["device"] == "a card"
 
 
 def test_a_part_that_is_killed_or_takes_too_long_loses_nothing_after_it(results, monkeypatch):
     code = {
         "resume": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         "gradients": "import time; time.sleep(60)",
-        "vllm": "import json, pathlib; pathlib.Path({0!r}).write_text(json.dumps({{'cosine': 1}}))",
+        "decode": "import json, pathlib; pathlib.Path({0!r}).write_text(json.dumps({{'cosine': 1}}))",
     }
     popen = gpu.subprocess.Popen
 
@@ -63,26 +62,27 @@ def test_a_part_that_is_killed_or_takes_too_long_loses_nothing_after_it(results,
 
     monkeypatch.setattr(gpu.subprocess, "Popen", starting)
     monkeypatch.setattr(gpu, "MINUTES", gpu.MINUTES | {"gradients": 0.02})
-    outcomes = gpu.run_all(["resume", "gradients", "vllm"], [])
-    assert outcomes["vllm"] == "done"
-    assert results("vllm") == {"cosine": 1}
+    outcomes = gpu.run_all(list(code), [])
+    assert outcomes["decode"] == "done"
+    assert results("decode") == {"cosine": 1}
     assert outcomes["resume"].startswith("failed: exit status -9")
     assert results("gradients")["failed"] == "stopped after 0.02 minutes"
 
 
-@pytest.mark.parametrize("warning", ["", "torch does not see the GPU"])
-def test_a_gpu_that_torch_does_not_see_is_a_warning(results, monkeypatch, capsys, warning):
-    monkeypatch.setattr(load, "unused_gpu", lambda: warning)
-    monkeypatch.setattr(gpu, "run_all", lambda names, words: dict.fromkeys(names, "done"))
-    monkeypatch.setattr(sys, "argv", ["gpu", "resume", "--out", str(bench.RESULTS)])
-    gpu.main()
-    printed = capsys.readouterr()
-    assert printed.out.split() == ["resume", "done"]
-    assert printed.err == (f"{warning}\n" if warning else "")
-
-
-def test_the_makefile_runs_it():
-    assert "-m benchmarks.gpu" in (ROOT / "Makefile").read_text().partition("\ngpu:")[2]
+def test_the_pipeline_has_every_stage_after_its_inputs():
+    commands = dict(gpu_parts.pipeline_commands())
+    stages = list(commands)
+    assert {name.partition("@")[0] for name in stages} == set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
+    assert stages[0] == "gen-data"
+    for before, after in (
+        ("train", "merge"),
+        ("merge", "eval@merged"),
+        ("eval@solver", "compare"),
+        ("compare", "publish"),
+    ):
+        assert stages.index(before) < stages.index(after)
+    assert not any("$" in word for words in commands.values() for word in words)
+    assert "--curriculum" in commands["train"]
 
 
 def test_a_rented_machine_uploads_its_results_also_where_the_recipe_fails(hub, tmp_path):
@@ -109,23 +109,30 @@ def test_a_rented_machine_uploads_its_results_also_where_the_recipe_fails(hub, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["gradients", "llama-3.1-8b-nf4", "evaluation"])
+@pytest.mark.parametrize("part", [name for name in gpu.MINUTES if "vllm" not in name])
 def test_a_part_gives_its_figures_with_tiny_shapes_on_a_cpu(results, part):
-    gpu.run_part(part, tiny=True)
-    result = results(part)
+    result = gpu.run_part(part, tiny=True)
     assert "failed" not in result, result
-    if part == "gradients":
-        assert result["relative_difference"] < 0.01  # in bf16 where the processor has it
-    elif part == "evaluation":
-        assert result["tokens_a_second"] > 0
-        assert result["rows_of_a_batch"] == 4
-    else:
-        assert min(result["gradient_norms"]) > 0
-        assert result["estimate"]["peak"] > 0
+    match part:
+        case "gradients":
+            assert result["relative_difference"] < 0.01  # in bf16 where the processor has it
+        case "recipe-llama-3.1-8b-countdown":
+            assert result["equal_texts"] == 1
+            assert min(result["graphs"]["gradient_norms"]) > 0
+        case "recipe-smollm2":
+            assert {"start_greedy", "start_sampled", "training", "trained_greedy", "trained_sampled"} <= set(result)
+        case "pipeline":
+            assert set(result["stage_seconds"]) == set(dict(gpu_parts.pipeline_commands()))
+            assert result["verify"]["command_seconds"]
+        case "decode":
+            assert len(result) >= 6
+            assert all(row["equal_texts"] == 1 for name, row in result.items() if "bf16" in name)
+        case "resume":
+            assert result["same_bytes"]
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="needs a CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_gradients_over_nf4_are_those_of_trl_on_a_gpu(results):
     gpu.run_part("gradients")
     assert results("gradients")["cosine"] > 0.99

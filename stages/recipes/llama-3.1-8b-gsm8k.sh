@@ -5,8 +5,9 @@
 #
 # Reasoning and answer in blocks whose tags stand on lines of their own. Four rewards: that layout (+1 or -1), no
 # text after the answer (-0.5), an integer (+1 or -1), the correct number (1). FAST=1 samples two completions per
-# prompt of twice as many, trains on each four times, and rewards short ones. ZERO=2 or 3 trains with DeepSpeed on
-# PROCESSES GPUs; ZeRO-3 shards the weights, which are in bf16 then. Faults of the original that are corrected:
+# prompt of twice as many, trains on each four times without a KL penalty, and rewards short ones. ZERO=2 or 3 trains
+# with DeepSpeed on PROCESSES GPUs; ZeRO-3 shards the weights, which are in bf16 then. Faults of the original that are
+# corrected:
 #   - It monitored training on the test split: here a tenth of the training split is held out, and the test split is
 #     used once for each of the four models.
 #   - It compared answers as text: here 1,000 and $1000 and 1000.0 are the same number.
@@ -23,7 +24,7 @@ model=${MODEL:-meta-llama/Llama-3.1-8B-Instruct}
 data=(--task gsm8k --style lines --n 8792)
 train=(
   --precision nf4 --lora-r 8 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
-  --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934
+  --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934 --share-prompts
   --learning-rate 2e-4 --lr-scheduler-type cosine --trl warmup_steps=500 --trl weight_decay=0.01 --beta 0.02
   --trl epsilon_high=0.2 --eval-every 250
   --temperature 0.7 --trl top_p=0.9 --max-completion-length 256
@@ -32,7 +33,7 @@ train=(
 eval=(--max-new-tokens 256)
 if [ "${FAST-}" ]; then
   train+=(--prompts 16 --num-generations 2 --micro-batch 8 --num-iterations 4 --max-steps 1868 # one pass, four times
-    --max-completion-length 128 --reward length:100=1)
+    --max-completion-length 128 --beta 0 --reward length:100=1)
 fi
 if [ "${ZERO-}" ]; then train+=(--launch "zero$ZERO" --processes "${PROCESSES:-1}"); fi
 if [ "${ZERO-}" = 3 ]; then train+=(--precision bf16); fi

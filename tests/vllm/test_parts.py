@@ -4,22 +4,16 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from tests.support.vllm_engine import MARKS, ROOT
 
 pytestmark = MARKS
 
 
-@pytest.mark.parametrize("part", ["vllm", "vllm-rollouts"])
-def test_a_part_measures_the_engine(tmp_path, part):
+def test_a_part_measures_the_engine(tmp_path):
+    part = "vllm-rollouts"
     words = ("-m", "benchmarks.gpu", part, "--tiny", "--out", tmp_path)
     done = subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.split() == [part, "done"]
     result = json.loads((tmp_path / f"gpu-{part}.json").read_text())
-    if part == "vllm":
-        assert result["engine"] == "vllm"
-        assert min(result["tokens_a_second"], result["generate"]["tokens_a_second"]) > 0
-    else:
-        assert min(result["tokens_a_second"].values()) > 0
-        assert max(result["gradient_norms"]) > 0
+    assert min(result["tokens_a_second"].values()) > 0
+    assert max(result["gradient_norms"]) > 0
