@@ -69,8 +69,8 @@ def compute_score(
 def _grades(completions: Sequence[Completion], columns: Mapping[str, Any]) -> list[Grade]:
     grades = []
     for index, completion in enumerate(completions):
-        task = columns["task"][index] if "task" in columns else None
-        names = ("task", "style", "template", "numbers", *task_of({"task": task}).fields)
+        known = task_of({"task": columns["task"][index] if "task" in columns else None})
+        names = ("task", "style", "template", *known.aliases, *known.fields)
         fields = {name: columns[name][index] for name in names if name in columns}
         row = parse_row({name: value for name, value in fields.items() if value is not None})
         grades.append(row.grade(text_of(completion)))

@@ -52,9 +52,10 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             source.hold_out(registry.parse_row(row))
     splits: dict[str, Any] = imported.splits
     if options.from_ or options.from_hub:
-        published, inputs["from"] = _published(options)
+        published, entry = _published(options)
         limits = {"valid": sizes.valid, "test": sizes.test}
         source.import_rows(published, options.n, limits, on_row=lambda done: on_row(done, options.n))
+        inputs["from"] = entry or artifacts.file_input(Path(options.from_ or ""))
     else:
         splits = source.rows(split_sizes(sizes)) | ({"test": splits["test"]} if options.test_from else {})
     rows_of_splits = [(split, registry.parse_row(row)) for split, rows in imported.splits.items() for row in rows]
@@ -83,7 +84,7 @@ def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
 
 
 def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict[str, Any]]:
-    """The rows of ``from_`` or ``from_hub``, held-out splits first, and their manifest entry."""
+    """The rows of ``from_`` or ``from_hub``, held-out splits first, and the manifest entry of the latter."""
     if options.from_hub:
         name, _, revision = options.from_hub.partition("@")
         commit, published = external.from_hub(name, revision or options.revision)
@@ -93,7 +94,7 @@ def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict
     file = Path(options.from_ or "")  # read twice
     held = (row for row in external.from_file(file) if held_out(row[1]))
     others = (row for row in external.from_file(file) if not held_out(row[1]))
-    return chain(held, others), artifacts.file_input(file)
+    return chain(held, others), {}
 
 
 def _layout(options: DataOptions) -> dict[str, str]:

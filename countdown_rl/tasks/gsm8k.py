@@ -139,6 +139,7 @@ TASK = Task(
         "template": "the prompt, a Jinja template, where it is not the default",
     },
     example={"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
+    aliases=frozenset({"answer"}),
     import_row=import_row,
     probe=_probe,
 )

@@ -1,8 +1,8 @@
-"""Rows, prompts and completions in the layouts of other projects, found by their fields.
+"""Find rows, prompts and completions in the records of other projects by the names of their fields.
 
-The fields of a task's row may lie in a mapping inside of a record, as in verl (``reward_model.ground_truth``),
-reasoning-gym (``metadata``) and verifiers (``info``), or be a row's id in ``custom_id`` (OpenAI batches). Mappings and
-conversations may be text in the notation of JSON or Python.
+The fields of a row may be in a mapping inside of a record, as in verl (``reward_model.ground_truth``), reasoning-gym
+(``metadata``) and verifiers (``info``), or be a row's id in ``custom_id`` (OpenAI batches). Mappings and conversations
+may be text in the notation of JSON or Python.
 """
 
 import ast
@@ -24,20 +24,15 @@ COMPLETIONS = ("completion", "response", "output", "completions", "responses", "
 PAIRS = {"chosen": "rejected", "response_w": "response_l"}
 PROMPTS = ("prompt", "query", "instruction", "input")
 CONVERSATIONS = ("messages", "conversations")
-#: Fields beside a content that hold its reasoning, by server.
+#: Fields beside a content that hold its reasoning, by server; in some data they hold its effort instead.
 REASONING = ("reasoning_content", "reasoning", "thinking")
-SYSTEM = ("system", "system_prompt")
-#: Values of these that turn reasoning on or tell how much there is of it, as in Nemotron's data.
 _EFFORTS = ("on", "off", "true", "false", "none", "minimal", "low", "medium", "high", True)
+SYSTEM = ("system", "system_prompt")
 
-_ROLES = dict.fromkeys(("system", "developer"), "system") | dict.fromkeys(("user", "human"), "user")
+_ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user"}
 _ROLES |= dict.fromkeys(("assistant", "gpt", "model"), "assistant")
-_PROJECTS = dict.fromkeys(("reward_model", "extra_info", "gts"), "verl")
-_PROJECTS |= {"metadata": "Inspect or reasoning-gym", "info": "verifiers", "custom_id": "OpenAI batch"}
-#: Fields that Alpaca's and Dolly's prompts consist of.
+#: Fields that make up the prompts of Alpaca and Dolly.
 _INSTRUCTIONS = ("instruction", "input", "context")
-#: Levels of mappings at which a row is looked for.
-_DEPTH = 4
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 #: Keys of a turn, and those of a choice in a response that may hold one.
 _TURN, _CHOICE = ("role", "from"), ("message", "text")
@@ -57,8 +52,8 @@ class Match:
     """A task's row in a record.
 
     Attributes:
-        note: where the row was; "" where its fields are those of the record.
-        unused: names of the record's fields that neither are the task's nor were read.
+        note: where the row was; "" if its fields are those of the record.
+        unused: names of the record's fields that the task does not know.
     """
 
     row: Row
@@ -66,24 +61,8 @@ class Match:
     unused: set[str]
 
 
-class _Tracked(dict[str, Any]):
-    """Fields, and the names of those that were read."""
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        super().__init__(fields)
-        self.read: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        self.read.add(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.read.add(name)
-        return super().get(name, default)
-
-
 def search(record: Mapping[str, Any]) -> Match | None:
-    """The row in *record*; None without one. Raises InputError where there are two that differ."""
+    """The row in *record*; None if there is none. Raises InputError if there are two that differ."""
     with suppress(NoRowError):
         return find_row(record)
     return None
@@ -99,40 +78,37 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
     fields = _without_empty(record)
     tasks = [published_as] if published_as else _tasks(fields)
     names = [name for task in tasks if (name := task.row.of_id(fields.get("custom_id")))]
-    matches: list[tuple[str, Row, set[str]]] = []
+    matches: list[tuple[str, Row]] = []
     faults: list[tuple[Task, InputError]] = []
-    for path, inner in [("", fields), *_mappings(fields), *(("custom_id", name) for name in names)]:
+    for path, inner in (*_mappings(fields), *(("custom_id", name) for name in names)):
         for task in tasks:
-            tracked = _Tracked(inner)
             try:
-                row = _read(task, tracked, published_as is not None)
+                row = _read(task, inner, published_as is not None)
             except InputError as error:
                 faults += [] if path else [(task, error)]
             else:
-                matches.append((path, _around(task, row, fields if path else {}), tracked.read))
+                matches.append((path, _around(task, row, fields if path else {})))
                 break
     if not matches:
         raise NoRowError(_explain(fields, faults))
-    (path, row, read), *others = matches
+    path, row = matches[0]
     task = registry.task(row.task)
-    for other, same, _ in others:
+    for other, same in matches[1:]:
         if same.task == row.task and same.id != row.id:
-            place = f"in `{path}`" if path else "in its own fields"
-            raise InputError(f"it has two {task.noun}s, {row.headline} {place} and {same.headline} in `{other}`")
+            raise InputError(f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}")
     if (split := held_out(split_of(record))) and row.get("split") != split:
         row = task.row({**row, "split": split})
-    top = path.partition(".")[0]
     note = ""
     if path:
-        note = f"read as {_PROJECTS.get(top, 'nested')} rows: the {task.noun} from {path}"
+        note = f"the {task.noun} is read from {path}"
     elif not published_as and task.name != fields.get("task", registry.DEFAULT):
         note = f"read as rows of the task {task.name}"
-    used = {*task.fields, *({top} if path else read), "task", "split", "custom_id"}
+    used = {*task.fields, *task.aliases, path.partition(".")[0], "task", "split", "custom_id"}
     return Match(row, note, fields.keys() - used)
 
 
 def _tasks(fields: Mapping[str, Any]) -> list[Task]:
-    """The task that *fields* name; where they name none that is known, those of this package."""
+    """The task that *fields* name; if they name none that is known, those of this package."""
     with suppress(InputError, TypeError):
         return [registry.task(fields["task"])] if "task" in fields else registry.own_tasks()
     return registry.own_tasks()
@@ -151,7 +127,7 @@ def _read(task: Task, fields: Mapping[str, Any], published: bool) -> Row:
 
 
 def _around(task: Task, row: Row, record: Mapping[str, Any]) -> Row:
-    """*row* with what the *record* around it says of it, and with the name of its task."""
+    """*row* with the fields that the *record* around it has for it, and with the name of its task."""
     more = {key: value for key, value in record.items() if key in task.fields and key not in row and key != "task"}
     if not more and row.get("task", registry.DEFAULT) == task.name:
         return row
@@ -161,39 +137,30 @@ def _around(task: Task, row: Row, record: Mapping[str, Any]) -> Row:
 
 def _explain(fields: Mapping[str, Any], faults: list[tuple[Task, InputError]]) -> str:
     """The fault of the task that *fields* name or resemble, else those of all."""
-    if "task" in fields:
-        try:
-            registry.parse_row(fields)
-        except InputError as error:
-            return str(error)
     near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
     return near[0] if len(near) == 1 else "it is " + " and ".join(f"no {task.noun} ({error})" for task, error in faults)
 
 
 def held_out(published: str) -> str | None:
-    """The split, "test" or "valid", that rows of a *published* split stay in; None where they are for training."""
+    """The split, "test" or "valid", that rows of a *published* split stay in; None if they are for training."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", published).lower()
     return "test" if _TEST.search(words) else "valid" if _VALID.search(words) else None
 
 
 def split_of(record: Mapping[str, Any]) -> str:
-    """The split that *record* or a mapping in it says it belongs to, first of all one that is held out; or ""."""
-    holders = (record, *(inner for _, inner in _mappings(record)))
-    splits = [split for holder in holders if isinstance(split := holder.get("split"), str)]
+    """The split that *record* or a mapping in it names, a held-out one first; "" if there is none."""
+    splits = [split for _, holder in _mappings(record) if isinstance(split := holder.get("split"), str)]
     return next(filter(held_out, splits), splits[0] if splits else "")
 
 
-def _mappings(
-    fields: Mapping[str, Any], path: str = "", depth: int = _DEPTH
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The mappings inside of *fields* with their paths, except for what a model wrote or read."""
-    for name, value in fields.items():
+def _mappings(fields: Mapping[str, Any], path: str = "", depth: int = 4) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """*fields* and the mappings in it with their paths, except for what a model wrote or read."""
+    yield path, fields
+    for name, value in fields.items() if depth else ():
         if isinstance(value, str) and value.lstrip()[:1] == "{" and name not in (*COMPLETIONS, *PAIRS, *PROMPTS):
             value = decoded(value)
-        if isinstance(value, Mapping) and name not in COMPLETIONS and depth:
-            inner = _without_empty(value)
-            yield path + name, inner
-            yield from _mappings(inner, f"{path}{name}.", depth - 1)
+        if isinstance(value, Mapping) and name not in COMPLETIONS:
+            yield from _mappings(_without_empty(value), f"{path}.{name}" if path else name, depth - 1)
 
 
 def given(record: Mapping[str, Any]) -> set[str]:
@@ -207,7 +174,7 @@ def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decoded(text: Any) -> Any:
-    """The list or mapping that *text* stands for, in the notation of JSON or Python; *text* where it is none."""
+    """The list or mapping that *text* stands for, in the notation of JSON or Python; else *text*."""
     if not isinstance(text, str) or text.lstrip()[:1] not in ("[", "{"):
         return text
     for load in (json.loads, ast.literal_eval):
@@ -236,9 +203,9 @@ class Exchange:
     """A prompt, as text that was rendered or as messages, and its completion.
 
     Attributes:
-        prompt: None where the record has none.
-        names: fields they are from.
-        note: the same as a sentence, where these are not TRL's.
+        prompt: None if the record has none.
+        names: the fields they are from.
+        note: the same as a sentence, if these are not TRL's.
     """
 
     prompt: str | list[dict[str, str]] | None
@@ -252,25 +219,27 @@ def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     name = _completion_name(record)
     if name is None:
         return [dict(record)]
-    value = record[name]
+    completions = _completions(name, record[name])
+    if not isinstance(completions, list | tuple) or (_is_conversation(completions) and name != "choices"):
+        return [dict(record)]
+    if not completions:
+        raise InputError(f"`{name}` is an empty list")
+    return [{**record, name: item} for item in completions]
+
+
+def _completions(name: str, value: Any) -> Any:
+    """The list of completions in the field *name*; another *value* holds one."""
     if isinstance(value, str):
-        value = decoded(value)
-        texts = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
-        if not (_is_conversation(value) or (texts and name != "completion")):
-            return [dict(record)]
+        items = decoded(value)
+        texts = isinstance(items, list) and items and all(isinstance(item, str) for item in items)
+        return items if texts and name != "completion" else value
     if isinstance(value, Mapping) and not value.keys() & {*_TURN, *_CHOICE}:  # a server's response, or a batch's
         body = value.get("body", value)
-        value = body.get("choices") if isinstance(body, Mapping) else None
-        if not isinstance(value, list) or not value:
-            raise InputError(
-                f"`{name}` has no `choices`, as responses of the chat and text completions APIs have; write the text, "
-                "and take out requests that failed"
-            )
-    if not isinstance(value, list | tuple) or (_is_conversation(value) and name != "choices"):
-        return [dict(record)]
-    if not value:
-        raise InputError(f"`{name}` is an empty list")
-    return [{**record, name: item} for item in value]
+        choices = body.get("choices") if isinstance(body, Mapping) else None
+        if not isinstance(choices, list) or not choices:
+            raise InputError(f"`{name}` has no `choices`, as the chat and text completions APIs return")
+        return choices
+    return value
 
 
 def _completion_name(record: Mapping[str, Any]) -> str | None:
@@ -316,8 +285,7 @@ def exchange(record: Mapping[str, Any]) -> Exchange | None:
     if prompt is not None and (system := next((key for key in SYSTEM if key in fields), None)):
         if isinstance(prompt, str) or prompt[0].role == "system":
             raise InputError(f"there are a prompt with its own system turn and `{system}`; leave one out")
-        prompt = [Turn("system", str(record[system])), *prompt]
-        names = (*names, system)
+        prompt, names = [Turn("system", str(record[system])), *prompt], (*names, system)
     beside = [key for key in REASONING if record.get(key) not in _EFFORTS] if answer.reasoning else []
     used = tuple(key for key in (*names, answered, *beside) if key in fields)
     note = "" if set(used) <= {"prompt", "completion", "messages"} else f"demonstrations from {', '.join(used)}"
@@ -327,7 +295,7 @@ def exchange(record: Mapping[str, Any]) -> Exchange | None:
 def _prompt(
     record: Mapping[str, Any], fields: set[str], answered: str | None
 ) -> tuple[str | list[Turn] | None, tuple[str, ...]]:
-    """The prompt in *record*, whose completion is in the field *answered* or ends a conversation, and its fields."""
+    """The prompt in *record* and its fields; the completion is in the field *answered* or ends a conversation."""
     source = next((key for key in PROMPTS if key in fields), None) if answered else None
     if source == "instruction":
         texts = [str(record[key]) for key in _INSTRUCTIONS if key in fields]
@@ -349,17 +317,15 @@ def _prompt(
 def _messages(prompt: list[Turn]) -> list[dict[str, str]]:
     """The messages of *prompt*, whose turns make a conversation that asks for a completion."""
     roles = [turn.role for turn in prompt]
-    if "system" in roles[1:]:
-        raise InputError("a turn of the system should be the first one")
-    if "user" not in roles:
-        raise InputError("the prompt has no turn of the user")
+    if "system" in roles[1:] or "user" not in roles:
+        raise InputError("the prompt has no turn of the user, or a turn of the system that is not the first one")
     if any(turn.reasoning for turn in prompt):
         raise InputError("the reasoning of an earlier turn is not used; leave it out, or put it into the content")
     return [{"role": turn.role, "content": turn.content} for turn in prompt]
 
 
 def _conversation(record: Mapping[str, Any]) -> list[Turn]:
-    """The turns of the conversation in *record*, also in the request of an OpenAI batch; none without one."""
+    """The turns of the conversation in *record* or in the request of an OpenAI batch; [] if there is none."""
     body = record.get("body")
     for holder in (record, body if isinstance(body, Mapping) else {}):
         for name in CONVERSATIONS:
@@ -402,9 +368,9 @@ def _turn(turn: Any) -> Turn:
     reasoning = _reasoning(fields)
     if isinstance(content, list):
         parts = [_part(part) for part in content]
-        content = "".join(text for thought, text in parts if not thought)
-        reasoning = reasoning or "".join(text for thought, text in parts if thought)
-    # A model may write nothing, and a system turn may be there for nothing.
+        content = "".join(text for is_reasoning, text in parts if not is_reasoning)
+        reasoning = reasoning or "".join(text for is_reasoning, text in parts if is_reasoning)
+    # A model may write nothing, and a system turn may be empty.
     empty = not content and not reasoning and (role == "user" or not turn.keys() & {"content", "value"})
     if role is None or not isinstance(content, str) or empty:
         raise InputError("a turn should have `role` (system, user or assistant) and `content`, both text")
@@ -414,7 +380,7 @@ def _turn(turn: Any) -> Turn:
 
 
 def _part(part: Any) -> tuple[bool, str]:
-    """The text of a part of a content, and whether it is reasoning."""
+    """True if a part of a content is reasoning, and its text."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     text = part.get("thinking" if kind == "thinking" else "text") if isinstance(part, Mapping) else part
     if kind not in (None, "text", "thinking", "output_text", "input_text") or not isinstance(text, str):

@@ -308,6 +308,7 @@ class Task:
     row: type[Row]
     fields: Mapping[str, str]
     example: Mapping[str, Any]
+    aliases: frozenset[str] = frozenset()
     noun: str = "problem"
     reasons: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Group] = field(default_factory=dict)

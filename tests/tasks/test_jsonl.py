@@ -38,7 +38,7 @@ def test_rows_round_trip(tmp_path):
         ('{"nums": [1, 2], "target": 3, "rule": "any"}', "no rule 'any'"),
         ('{"nums": [1, 2], "target": 3, "operators": "^"}', "Operators are"),
         ('{"nums": [1, 2], "target": 3, "style": "loud"}', "`style`"),
-        ('{"task": "gsm8k", "question": "?"}', "`gold`"),
+        ('{"task": "gsm8k", "question": "?"}', "`answer`"),
         ("\xff", "not JSON"),
     ],
 )

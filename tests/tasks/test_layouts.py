@@ -28,13 +28,13 @@ PROBLEM = {"question": "What is 3 + 4?", "answer": "3 + 4 = 7\n#### 7"}
         ({"num": [3, 7, 50], "target": 46, "query": "?", "response": ["?"]}, ""),
         ({"nums": "[3, 7, 50]", "target": "46", "rule": "", "solutions": None}, ""),
         ({"nums": "(3.0, 7.0, 50.0)", "target": "46.0", "solutions": "2.0"}, ""),
-        (VERL, "verl rows: the puzzle from reward_model.ground_truth"),
-        (VERL | {"reward_model": {"ground_truth": json.dumps(PUZZLE)}}, "verl"),
-        (VERL | {"reward_model": str(VERL["reward_model"])}, "verl"),
-        (GYM, "reasoning-gym rows: the puzzle from metadata"),
+        (VERL, "the puzzle is read from reward_model.ground_truth"),
+        (VERL | {"reward_model": {"ground_truth": json.dumps(PUZZLE)}}, "reward_model.ground_truth"),
+        (VERL | {"reward_model": str(VERL["reward_model"])}, "reward_model.ground_truth"),
+        (GYM, "from metadata"),
         ({"extra_info": {"entry": GYM}}, "extra_info.entry.metadata"),
-        ({"prompt": "?", "info": json.dumps(PUZZLE), "task": "default"}, "verifiers rows: the puzzle from info"),
-        ({"custom_id": "3-7-50=46", "response": {}}, "OpenAI batch rows: the puzzle from custom_id"),
+        ({"prompt": "?", "info": json.dumps(PUZZLE), "task": "default"}, "from info"),
+        ({"custom_id": "3-7-50=46", "response": {}}, "from custom_id"),
         ({"row_idx": 0, "row": {"nums": [3, 7, 50], "target": 46}}, "from row"),
     ],
 )
@@ -114,7 +114,7 @@ def test_fields_that_are_not_used_are_said(tmp_path):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([VERL, VERL]), tmp_path / "test.parquet")
     assert len(jsonl.read_rows(tmp_path / "test.parquet", notes.append)) == 2
     assert notes == [
-        f"{tmp_path / 'test.parquet'}: read as verl rows: the puzzle from reward_model.ground_truth.",
+        f"{tmp_path / 'test.parquet'}: the puzzle is read from reward_model.ground_truth.",
         f"{tmp_path / 'test.parquet'}: not used: data_source, extra_info, prompt.",
     ]
     jsonl.write_rows(tmp_path / "rows.jsonl", [{"nums": [3, 7, 50], "target": 46, "needs": "add-sub", "size": 3}])

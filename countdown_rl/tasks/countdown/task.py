@@ -284,6 +284,7 @@ TASK = Task(
         "template": "the prompt, a Jinja template, where it is not the default",
     },
     example={"nums": [19, 36, 55, 7], "target": 65},
+    aliases=frozenset(NUMBERS),
     noun="puzzle",
     reasons=expression.REASONS | _REASONS,
     groups={
