@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from countdown_rl.core.errors import CountdownError, UsageError
+from countdown_rl.core.errors import CountdownError
 
 if TYPE_CHECKING:
     from countdown_rl.core.artifacts import Manifest
@@ -140,19 +140,21 @@ def evaluate(
     from countdown_rl.evaluation.config import EvalOptions
     from countdown_rl.models import load
 
-    with TemporaryDirectory() as scratch:
-        data = None if rows is None else _file(rows, Path(scratch, "rows.jsonl"))
-        place = Path(out or Path(scratch, "eval"))
-        if completions is not None:
-            file = _file(completions, Path(scratch, "completions.jsonl"))
-            return evaluation.evaluate_completions(file, data=data, out=place, overwrite=False)
-        if model is None or data is None:
-            raise UsageError("give a model and rows, or completions.")
-        if temperature is None:
-            temperature = 1.0 if samples > 1 or options.get("pass_at") else 0.0
-        settings = EvalOptions(samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, **options)
+    if temperature is None:
+        temperature = 1.0 if samples > 1 or options.get("pass_at") else 0.0
+    settings = EvalOptions(samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, **options)
+    if model is not None:
         load.silence_libraries()
-        return evaluation.evaluate(settings, model=str(model), data=data, out=place, overwrite=False, revision=revision)
+    with TemporaryDirectory() as scratch:
+        return evaluation.evaluate(
+            settings,
+            model=str(model or ""),
+            data=None if rows is None else _file(rows, Path(scratch, "rows.jsonl")),
+            completions=None if completions is None else _file(completions, Path(scratch, "completions.jsonl")),
+            out=Path(out or Path(scratch, "eval")),
+            overwrite=False,
+            revision=revision,
+        )
 
 
 def compare(

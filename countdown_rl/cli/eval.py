@@ -68,25 +68,20 @@ def eval(
 
     out = out or default_out(str(completions.with_suffix("")) if completions else model)
     with artifacts.locked(out), console.progress("completions") as update:
-        if completions:
-            pass_at = options.pass_at_values
-            result = evaluate.evaluate_completions(
-                completions, data=data, out=out, pass_at=pass_at, overwrite=overwrite, on_note=console.note
-            )
-        else:
-            result = evaluate.evaluate(
-                options,
-                model=model,
-                revision=revision,
-                base_model=base_model,
-                data=data or Path("artifacts/data/test.jsonl"),
-                out=out,
-                overwrite=overwrite,
-                trust_remote_code=trust_remote_code,
-                on_batch=update,
-                on_warning=console.warn,
-                on_note=console.note,
-            )
+        result = evaluate.evaluate(
+            options,
+            model=model,
+            revision=revision,
+            base_model=base_model,
+            completions=completions,
+            data=data or (None if completions else Path("artifacts/data/test.jsonl")),
+            out=out,
+            overwrite=overwrite,
+            trust_remote_code=trust_remote_code,
+            on_batch=update,
+            on_warning=console.warn,
+            on_note=console.note,
+        )
     metrics = result.metrics
     hint = advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens")
     for sentence in filter(None, [hint, *caveats({out.name: result})]):

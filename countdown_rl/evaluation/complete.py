@@ -74,6 +74,9 @@ def complete(
     completions: dict[int, Completion] = {}
     reported = 0.0
 
+    def capacity(length: int) -> int:
+        return options.batch_size or engine.max_rows(length, options.max_new_tokens)
+
     def report(*within: str) -> None:
         nonlocal reported
         reported = time.monotonic()
@@ -86,7 +89,7 @@ def complete(
 
     todo = []
     lengths = [len(prompts[row]) for row in owners]
-    for number, batch in enumerate(generate.batches(lengths, lambda length: _batch_size(engine, options, length))):
+    for number, batch in enumerate(generate.batches(lengths, capacity)):
         if finished := progress.batches.get(tuple(batch)):
             completions.update(zip(batch, finished, strict=True))
         else:
@@ -111,10 +114,6 @@ def complete(
         return rows, in_order
     texts = [engine.tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
     return rows, [completion.after(rows[i], texts[i]) for i, completion in zip(owners, in_order, strict=True)]
-
-
-def _batch_size(engine: Engine | OpenAI, options: EvalOptions, length: int) -> int:
-    return options.batch_size or engine.max_rows(length, options.max_new_tokens)
 
 
 def _prompts(engine: Engine | OpenAI, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[Any]]:

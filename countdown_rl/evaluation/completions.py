@@ -13,13 +13,13 @@ from countdown_rl.tasks.task import Row
 _LIMITS = ("length", "max_tokens", "model_length")
 
 
-def read(path: Path, known: Sequence[Row] | None = None) -> tuple[list[Row], list[Completion]]:
+def read(path: Path, known: Sequence[Row] = ()) -> tuple[list[Row], list[Completion]]:
     """The rows of the completions in the file at *path*, and equally many completions of each, side by side.
 
     A record names its row by the row's fields, also in a mapping in it, by its id, or by its prompt.
 
     Args:
-        known: the rows that the completions are of; None if the file tells.
+        known: the rows that the completions are of; empty if the file tells.
 
     Raises:
         InputError: a record has no completion or no row, its row is not *known*, or some rows have more completions
@@ -42,17 +42,17 @@ def read(path: Path, known: Sequence[Row] | None = None) -> tuple[list[Row], lis
 class _Rows:
     """The rows that records name, by id: *known* ones, or all."""
 
-    def __init__(self, known: Sequence[Row] | None) -> None:
+    def __init__(self, known: Sequence[Row]) -> None:
         self._known = known
-        self.by_id = {row.id: row for row in known or ()}
-        self._by_name = {str(row["id"]): row for row in known or () if "id" in row}
-        self._by_prompt = {row.prompt().user.strip(): row for row in known or ()}
+        self.by_id = {row.id: row for row in known}
+        self._by_name = {str(row["id"]): row for row in known if "id" in row}
+        self._by_prompt = {row.prompt().user.strip(): row for row in known}
 
     def of(self, record: Mapping[str, Any]) -> Row:
         match = layouts.search(record)
         named = self._by_name.get(str(record.get("id", record.get("custom_id", ""))))
         row = match.row if match else named or self._of_prompt(record)
-        if self._known is not None and row.id not in self.by_id:
+        if self._known and row.id not in self.by_id:
             raise InputError(f"{row.headline} is not in --data")
         return self.by_id.setdefault(row.id, row)
 

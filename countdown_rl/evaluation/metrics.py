@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import comb
 from statistics import fmean, median
 
+from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation.sample import Accuracy, Figures, Sample, Share, Tokens, by_puzzle
 from countdown_rl.evaluation.statistics import Interval, mean_interval
 from countdown_rl.tasks.task import Row
@@ -31,6 +32,8 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
         for group, value in row.groups.items():
             members.setdefault(group, {}).setdefault(value, []).append(count)
     passes, per_run = {}, per_row // runs
+    if max(pass_at, default=1) > per_run:
+        raise InputError(f"pass@{max(pass_at)} needs that many completions of each row, not {per_run}.")
     for k in (pass_at or [1 << power for power in range(per_run.bit_length())]) if per_run > 1 else ():
         shares = [puzzle_share(puzzle, k, runs) for puzzle in puzzles]
         interval = rounded(mean_interval(shares, runs * (per_run // k)))  # trials: disjoint sets of k completions

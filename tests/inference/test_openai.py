@@ -193,7 +193,7 @@ def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monke
     server = ("--engine", "openai", "--base-url", stub.url, "--concurrency", "1", "--model", "m")
     data = ("--data", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "eval"))
     assert command(monkeypatch, "eval", *server, *data) == 0
-    assert "refused by the server: 3" in capsys.readouterr().out
+    assert "3  the server refused to answer" in capsys.readouterr().out
     result = results.read(tmp_path / "eval")
     assert [sample.grade.reason for sample in result.samples] == ["refused", "refused", "refused", "no-answer", ""]
     assert [sample.truncated for sample in result.samples] == [False, False, False, True, False]
