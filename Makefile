@@ -12,7 +12,7 @@ READY := .venv/.ready
 # The stages are commands of this environment, whatever the shell outside knows.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-extras test-vllm lint lock package gpu clean
+.PHONY: repro test test-extras test-vllm lint lock package gpu gpu-tiny clean
 
 repro: $(READY)
 	@$(BIN)/python .ci/pipeline.py
@@ -49,6 +49,10 @@ package: $(READY)
 # Everything that needs a GPU, measured on this machine; ARGS names some of the parts.
 gpu: $(READY)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+# The same parts in small shapes on a CPU.
+gpu-tiny: $(READY)
+	$(BIN)/python -m benchmarks.gpu --tiny --out build/gpu
 
 # pip shows its own progress on a terminal; elsewhere a line every 20 seconds says that it works.
 define INSTALL

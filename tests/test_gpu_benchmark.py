@@ -109,26 +109,14 @@ def test_a_rented_machine_uploads_its_results_also_where_the_recipe_fails(hub, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [name for name in gpu.MINUTES if "vllm" not in name])
-def test_a_part_gives_its_figures_with_tiny_shapes_on_a_cpu(results, part):
-    result = gpu.run_part(part, tiny=True)
-    assert "failed" not in result, result
-    match part:
-        case "gradients":
-            assert result["relative_difference"] < 0.01  # in bf16 where the processor has it
-        case "recipe-llama-3.1-8b-countdown":
-            assert result["equal_texts"] == 1
-            assert min(result["graphs"]["gradient_norms"]) > 0
-        case "recipe-smollm2":
-            assert {"start_greedy", "start_sampled", "training", "trained_greedy", "trained_sampled"} <= set(result)
-        case "pipeline":
-            assert set(result["stage_seconds"]) == set(dict(gpu_parts.pipeline_commands()))
-            assert result["verify"]["command_seconds"]
-        case "decode":
-            assert len(result) >= 6
-            assert all(row["equal_texts"] == 1 for name, row in result.items() if "bf16" in name)
-        case "resume":
-            assert result["same_bytes"]
+def test_parts_give_their_figures_with_tiny_shapes_on_a_cpu(results):
+    """``make gpu-tiny`` runs the others."""
+    assert gpu.run_part("gradients", tiny=True)["relative_difference"] < 0.01  # in bf16 where the processor has it
+    recipe = gpu.run_part("recipe-llama-3.1-8b-countdown", tiny=True)
+    assert recipe["equal_texts"] == 1
+    assert min(recipe["graphs"]["gradient_norms"]) > 0
+    speeds = gpu.run_part("decode", tiny=True)
+    assert len([row for row in speeds.values() if isinstance(row, dict) and row["equal_texts"] == 1]) == 6
 
 
 @pytest.mark.gpu

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from countdown_rl.cli import console
+from countdown_rl.cli.parameters import AsJson
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
 
@@ -16,7 +17,11 @@ _FILES = ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", "stages/*.yaml"
 _CLONE = Path(__file__).parents[2]
 
 
-def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path()) -> None:
+def init(
+    *,
+    directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
     """Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.
 
     Run it there with `dvc repro` (pip install dvc). Files of these names with other contents are not replaced.
@@ -37,6 +42,7 @@ def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write i
     for name, text in texts.items():
         with artifacts.replacing(directory / name) as partial:
             partial.write_text(text, "utf-8")
+    console.result({"out": str(directory), "files": sorted(map(Path.as_posix, texts))}, as_json=as_json)
     console.note(f"Wrote the pipeline into {directory}. Its options are in stages/; run `dvc repro` there.")
 
 
