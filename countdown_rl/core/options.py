@@ -1,7 +1,7 @@
 """Base class of the stages' options: frozen dataclasses whose fields carry default, bounds, choices and help.
 
-A field is written once, as ``seed: Annotated[int, option("Random seed.", min=0)] = 42``. The command line
-makes a flag of it (``cli.parameters``); constructing the dataclass checks it, in a library call as well.
+A field is written once, as ``seed: Annotated[int, option("Random seed.", min=0)] = 42``. The command line makes a flag
+of it (``cli.parameters``), and constructing the dataclass checks it, in a library call as well.
 """
 
 import math
@@ -20,8 +20,6 @@ RuleName = Literal["exactly-once", "at-most-once", "television"]
 
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no figure here is as large.
 MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
-#: Bytes of a file of --prompt.
-_MAX_PROMPT = 2**20
 
 
 @dataclass(frozen=True)
@@ -54,18 +52,23 @@ option = Option
 
 
 def _read_prompt(file: str) -> str:
-    path = Path(file)
-    if path.exists() and not (path.is_file() and path.stat().st_size <= _MAX_PROMPT):
-        raise UsageError(f"{file} is no regular file, or has more than {_MAX_PROMPT:,} bytes.")
     try:
-        return path.read_text("utf-8")
+        return Path(file).read_text("utf-8")
     except (OSError, UnicodeError) as error:
         raise UsageError(f"{file} cannot be read: {first_line(error)}") from error
 
 
-_PROMPT_HELP = "Jinja file of your own prompt, see docs/models.md."
 #: The text of a prompt template; its flag takes the file.
-Prompt = Annotated[str | None, option(_PROMPT_HELP, PROMPT, name="--prompt", metavar="FILE", parser=_read_prompt)]
+Prompt = Annotated[
+    str | None,
+    option(
+        "Jinja file of your own prompt, see docs/models.md.",
+        PROMPT,
+        name="--prompt",
+        metavar="FILE",
+        parser=_read_prompt,
+    ),
+]
 
 
 def field_hints(options: type) -> dict[str, Any]:
@@ -75,7 +78,7 @@ def field_hints(options: type) -> dict[str, Any]:
 
 
 def choices(hint: Any) -> tuple[Any, ...]:
-    """Return the values that the ``Literal`` in *hint* allows; none where there is no ``Literal``."""
+    """Return the values that the ``Literal`` in *hint* allows; none if there is no ``Literal``."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return tuple(choice for part in get_args(hint) for choice in choices(part))

@@ -52,7 +52,6 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
             facts = _write_four_bit(source, model, directory, draft.path, options.format)
         model_files.copy(directory, draft.path)
         ends.write(draft.path, ends.of_checkpoint(tokenizer, directory), tokenizer.pad_token_id)
-        reference.check_unchanged(ref)
         specs = source.specs.values()
         parameters = sum(spec.numel() for spec in specs)
         draft.facts.update(

@@ -32,9 +32,6 @@ _SYSTEM = (
 )
 _PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{% endif %}"
 
-#: The files that hold a chat template.
-_FILES = ("chat_template.jinja", "tokenizer_config.json")
-
 _OPENS = re.compile(rf"<({'|'.join({style.tag for style in STYLES.values()})})>")
 #: The thinking that a generation prompt opens, or leaves empty.
 _OPENED = re.compile(rf"{_OPENS.pattern}\s*(?:</\1>\s*)?\Z")
@@ -55,11 +52,11 @@ class Rendered(NamedTuple):
         return (opened[0] if opened else "") + self.prefill
 
     def completion(self, style: Style, text: str) -> str:
-        """The completion that a model continues with *text*, with all that *style* asks the model to write."""
+        """Return the completion that a model continues with *text*, with all that *style* asks the model to write."""
         return style.joined(self.answer, text)
 
     def continuation(self, completion: str) -> str:
-        """The part of *completion* that a model writes after this prompt, which may hold its beginning already."""
+        """Return the part of *completion* that a model writes after this prompt, which may hold its beginning."""
         for style in STYLES.values():
             if opened := style.opened(self.answer):
                 for beginning in (self.answer, opened, f"<{style.tag}>"):
@@ -72,11 +69,11 @@ class Rendered(NamedTuple):
 def render(
     tokenizer: Any, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any] = TEMPLATE_ARGUMENTS
 ) -> str:
-    """The prompt for *messages* by the tokenizer's chat template, special tokens included.
+    """Return the prompt for *messages* by the tokenizer's chat template, special tokens included.
 
     A final assistant turn is a prefill that the model continues. It follows the template's generation prompt exactly as
     written, because templates trim such a turn (Llama 3), put an empty thinking block before it (Qwen3) or close it.
-    Where a template supports no system turn, that text opens the user turn. Encode the result with
+    If a template supports no system turn, that text opens the user turn. Encode the result with
     ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is the prompt of a program that does not know the task.
 
     Raises:
@@ -93,39 +90,37 @@ def render(
 
 
 def opened(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> str:
-    """The thinking that the generation prompt after *turns* opens, which :func:`render` replaces by a prefill."""
+    """Return the thinking that the generation prompt after *turns* opens; :func:`render` replaces it by a prefill."""
     match = _OPENED.search(_apply(tokenizer, [dict(turn) for turn in turns], CHAT_ARGUMENTS))
     return match[0] if match else ""
 
 
 def note(tokenizer: Any) -> str:
-    """A sentence about what is used in place of a chat template, where *tokenizer* has none; else ""."""
+    """Return a sentence about the prompts of a *tokenizer* without a chat template; "" if it has one."""
     if tokenizer.chat_template:
         return ""
     return f"{_model(tokenizer)} has no chat template: its prompts are plain text, with an empty line after each turn."
 
 
 def encode(tokenizer: Any, conversations: Iterable[Sequence[Mapping[str, str]]]) -> list[list[int]]:
-    """The token ids of the prompts for *conversations*."""
+    """Return the token ids of the prompts for *conversations*."""
     return token_ids(tokenizer, [render(tokenizer, messages) for messages in conversations])
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """The token ids of rendered *texts*. Raises InputError if *tokenizer* has no tokens for a part of one."""
+    """Return the token ids of rendered *texts*. Raises InputError if *tokenizer* has no tokens for a part of one."""
     ids: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
     unknown = tokenizer.unk_token_id
     for text, known in zip(texts, ids, strict=True):
         if unknown is not None and known.count(unknown) > text.count(tokenizer.unk_token):
-            parts = (part for part in text.split() if unknown in tokenizer(part, add_special_tokens=False)["input_ids"])
             raise InputError(
-                f"the tokenizer of {_model(tokenizer)} has no tokens for {next(parts, text)!r:.80}, so the model would "
-                "not see it; use a model with another tokenizer."
+                f"the tokenizer of {_model(tokenizer)} has no tokens for a part of {text!r:.200}; use another model."
             )
     return ids
 
 
 def completion(row: Row, prompt: str, text: str) -> str:
-    """The completion of *row* that a model continues with *text* after its rendered *prompt*."""
+    """Return the completion of *row* that a model continues with *text* after its rendered *prompt*."""
     return Rendered(prompt, row.prompt().prefill).completion(row.style, text)
 
 
@@ -133,16 +128,13 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
     """Change the chat template of *tokenizer* so that a user turn alone gives the prompt of training.
 
     The system turn of *messages*, a prompt of the training data, becomes the default one, and their prefill ends the
-    generation prompt. A program that only knows chat turns (``ollama run``, an OpenAI-compatible server) then asks as
-    the model was trained. A template that cannot be changed in this way is left as it is.
+    generation prompt, so that a program that only knows chat turns (``ollama run``) asks as the model was trained. A
+    template that cannot be changed in this way stays.
     """
     expected = render(tokenizer, messages)
     original = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
-    if original.count(MARK) == 2:  # one that was made here, unless that changes the prompt
-        tokenizer.chat_template = original.split(MARK)[1]
-        with suppress(InputError):
-            original = tokenizer.chat_template if render(tokenizer, messages) == expected else original
-    original = original.replace(MARK, "{#- -#}")
+    parts = original.split(MARK)
+    original = parts[1] if len(parts) == 3 else "{#- -#}".join(parts)  # it was completed already
     texts = {message["role"]: json.dumps(message["content"], ensure_ascii=False) for message in messages}
     user = [message for message in messages if message["role"] == "user"]
     tail = _PREFILL.replace("PREFILL", texts["assistant"]) if "assistant" in texts else ""
@@ -156,7 +148,7 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
 
 
 def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
-    """The text of *turns* by the chat template, in transformers' own sandbox. Raises InputError if that fails."""
+    """Return the text of *turns* by the chat template, in transformers' sandbox. Raises InputError if that fails."""
     from countdown_rl.models.transformers_internals import compile_without_chance
 
     template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
@@ -168,7 +160,7 @@ def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) 
 
 
 def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:
-    """The prompt for *turns*: a system turn as such or in the user turn, text as such or in a list of parts."""
+    """Return the prompt for *turns*: with a system turn or its text in the user turn, with text or a list of parts."""
     conversations: list[list[dict[str, Any]]] = [turns]
     if turns[0]["role"] == "system" and len(turns) > 1:
         head, first, *rest = turns
@@ -198,9 +190,9 @@ def _shows(text: str, contents: Iterable[str]) -> bool:
 
 
 def _place(tokenizer: Any) -> str:
-    """The chat template of *tokenizer* and its file, for error messages."""
+    """Return the chat template of *tokenizer* and its file, for error messages."""
     place = _model(tokenizer)
-    return f"the chat template of {next((place / name for name in _FILES if (place / name).is_file()), place)}"
+    return f"the chat template of {next((file for file in place.glob('chat_template.jinja')), place)}"
 
 
 def _model(tokenizer: Any) -> Path:

@@ -25,10 +25,12 @@ class Checkpoint:
     """The tensors of a safetensors file, or of all those of a directory; their values are read on demand.
 
     ``specs`` has each as a tensor without values, on the meta device, and ``files`` its file.
+
+    Raises:
+        ModelError: a file is damaged, missing, or holds an unsupported type.
     """
 
     def __init__(self, location: Path) -> None:
-        """Read the headers. Raises ModelError if a file is damaged, missing, or holds an unsupported type."""
         self.specs: dict[str, torch.Tensor] = {}
         self.files: dict[str, Path] = {}
         for path in [location] if location.is_file() else shards(location):
@@ -44,8 +46,7 @@ class Checkpoint:
     def drop_tied(self, model: Any) -> bool:
         """Leave out each tensor that equals the one to which the configuration of *model* ties it.
 
-        Returns:
-            True if the values of such a pair differ, so that the model is not tied.
+        Returns True if the values of such a pair differ, so that the model is not tied.
         """
         differ = False
         for name, original in model.all_tied_weights_keys.items():
@@ -57,10 +58,8 @@ class Checkpoint:
         return differ
 
     def read(self, name: str) -> torch.Tensor:
-        """Return the values of *name*.
-
-        The file is mapped for this tensor alone: with one mapping for all, every page read would stay in memory.
-        """
+        """Return the values of *name*."""
+        # The file is mapped for this tensor alone: with one mapping for all, every page read would stay in memory.
         with safe_open(self.files[name], framework="pt") as file:
             return file.get_tensor(name)
 
@@ -68,8 +67,8 @@ class Checkpoint:
 def write(source: Checkpoint, out: Path, change: Callable[[str, torch.Tensor], dict[str, torch.Tensor]]) -> int:
     """Write *source* to *out* in the same shards, and return the bytes of all tensors.
 
-    *change* takes the name and the values of a tensor, and returns what is stored in its place. Only the tensors of one
-    shard are in memory at a time.
+    *change* takes the name and values of a tensor and returns the tensors to store in its place. Only one shard is in
+    memory at a time.
     """
     weight_map: dict[str, str] = {}
     total = 0

@@ -16,25 +16,20 @@ from typing import Any
 
 from countdown_rl.core.errors import ModelError
 from countdown_rl.models import model_files, shape
-from countdown_rl.models.reference import ModelRef, check_unchanged, local_path, without_weights
+from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
 MAX_FP32_PARAMETERS = 20_000_000
 
 #: Constants that older versions of transformers stored among the weights.
 _BUFFERS = ("inv_freq", "masked_bias", "attn.bias")
-
 _DEVICE_FILES = Path("/dev")
-
 _LIBRARIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft", "torch", "transformers", "trl")
 
 
 @dataclass
 class Loaded:
-    """A model ready to run.
-
-    *storage* is "bitsandbytes-nf4", "dequantized-nf4", "dequantized-w4a16" or "plain".
-    """
+    """A model ready to run; *storage* is "bitsandbytes-nf4", "dequantized-nf4", "dequantized-w4a16" or "plain"."""
 
     model: Any
     tokenizer: Any
@@ -62,7 +57,7 @@ def silence_libraries() -> None:
 
 
 def load_tokenizer(ref: ModelRef) -> Any:
-    """The tokenizer of *ref*, with left padding and a pad token (the end-of-text token if it has none of its own)."""
+    """Load the tokenizer of *ref*, with left padding and a pad token (the end-of-text token if it has no own)."""
     from transformers import AutoTokenizer
 
     path = local_path(ref)
@@ -100,7 +95,7 @@ def load_model(
     """Load *ref* in *precision* ("auto", "nf4", "bf16" or "fp32") on *device* ("auto", "cpu", "cuda", "mps").
 
     "auto" is bf16 on a GPU; on a CPU it is fp32 for small models and bf16 for large ones. A 4-bit checkpoint stays
-    4-bit, and the base of an adapter gets the precision it was trained in. Where *trainable*, the adapter's weights
+    4-bit, and the base of an adapter gets the precision it was trained in. If *trainable*, the adapter's weights
     require gradients. *sharded* leaves the weights in main memory, from where FSDP gives each GPU its part. *plain*
     holds NF4 values in plain layers on a GPU too.
     """
@@ -120,7 +115,6 @@ def load_model(
         if tokenizer.pad_token_id >= len(loaded.model.get_input_embeddings().weight):  # no mask shows it to the model
             tokenizer.pad_token = tokenizer.eos_token
         _check_logits(loaded)
-        check_unchanged(ref)
     return loaded
 
 
@@ -142,7 +136,7 @@ def _check_logits(loaded: Loaded) -> None:
 
 
 def trained_precision(ref: ModelRef, precision: str) -> str:
-    """*precision*, or for "auto" that of the training of the adapter *ref* or of stored 4-bit weights, where known."""
+    """Return *precision*, or for "auto" that of the adapter's training or of stored 4-bit weights, if known."""
     if precision != "auto":
         return precision
     if ref.base is not None:
@@ -159,22 +153,21 @@ def trained_precision(ref: ModelRef, precision: str) -> str:
 
 
 def device_name(name: str) -> str:
-    """Resolve *name* to a torch device; "auto" is a GPU where there is one."""
+    """Resolve *name* to a torch device; "auto" is a GPU if there is one."""
     import torch
 
-    if name in ("auto", "cuda") and torch.cuda.is_available():
+    has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if name in ("auto", "cuda") and has_cuda:
         return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
-    has_mps = torch.backends.mps.is_available()
-    if (name.startswith("cuda") and not torch.cuda.is_available()) or (name == "mps" and not has_mps):
-        kind = "Apple GPU" if name == "mps" else "CUDA device"
-        raise ModelError(f"this machine has no {kind} that torch can use; leave --device out.")
     if name == "auto":
         return "mps" if has_mps else "cpu"
+    if (name.startswith("cuda") and not has_cuda) or (name == "mps" and not has_mps):
+        raise ModelError(f"this machine has no {name} device that torch can use; leave --device out.")
     return name
 
 
 def unused_gpu() -> str:
-    """A warning where this machine has an NVIDIA GPU that torch does not see, and the environment does not hide it."""
+    """Return a warning if this machine has an NVIDIA GPU that torch does not see and the environment does not hide."""
     import torch
 
     files = sorted(_DEVICE_FILES.glob("nvidia[0-9]*"))
@@ -188,7 +181,7 @@ def unused_gpu() -> str:
 
 
 def stored_format(ref: ModelRef) -> str:
-    """Storage format of the weights of *ref* (not an adapter): "gguf", "bitsandbytes-4bit", "w4a16" or "plain"."""
+    """Return the storage format of *ref* (not an adapter): "gguf", "bitsandbytes-4bit", "w4a16" or "plain"."""
     path = local_path(without_weights(ref))
     if path.is_file():
         return "gguf"
@@ -206,7 +199,7 @@ def stored_format(ref: ModelRef) -> str:
 
 
 def compute_dtype(precision: str, device: Any, model: Any) -> Any:
-    """The torch dtype that *model* computes in; on a CPU fp32 for small models, where it is exact and fast."""
+    """Return the torch dtype that *model* computes in; on a CPU fp32 for small models, where it is exact and fast."""
     import torch
 
     from countdown_rl.models.torch_internals import has_bf16_products
@@ -215,10 +208,8 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
         return torch.bfloat16 if precision == "bf16" else torch.float32
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    if device.type == "mps":
-        return torch.bfloat16
     large = model.num_parameters() > MAX_FP32_PARAMETERS
-    return torch.bfloat16 if large and has_bf16_products() else torch.float32
+    return torch.bfloat16 if device.type == "mps" or (large and has_bf16_products()) else torch.float32
 
 
 def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool) -> Loaded:
@@ -272,12 +263,11 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
 
 
 def skeleton(ref: ModelRef) -> Any:
-    """The model of *ref* (not an adapter) on the meta device, where tensors have shapes and no values.
-
-    It is compared with the tensors of its files, where these are unquantized and on this machine.
+    """Return the model of *ref* (not an adapter) on the meta device, where tensors have shapes and no values.
 
     Raises:
-        ModelError: the architecture is unknown, or its tensors are not those in the files.
+        ModelError: the architecture is unknown, or its tensors are not those in the files, if these are unquantized and
+            on this machine.
     """
     if ref.kind != "hub" and stored_format(ref) == "plain":
         return _read_weights(ref, device_map={"": "meta"})
@@ -286,7 +276,7 @@ def skeleton(ref: ModelRef) -> Any:
 
 
 def _read_weights(ref: ModelRef, **options: Any) -> Any:
-    """The model of *ref* (not an adapter), loaded by transformers with *options*, with each of its tensors."""
+    """Load the model of *ref* (not an adapter) by transformers with *options*, with all of its tensors."""
     from transformers import AutoModelForCausalLM
 
     model, info = model_files.from_pretrained(
@@ -305,26 +295,21 @@ def _read_weights(ref: ModelRef, **options: Any) -> Any:
 def _check_tensors(source: str, model: Any, info: Mapping[str, Any]) -> None:
     """Check that *model* took the tensors of the checkpoint *source*, by the *info* of its loading, and lacks none.
 
-    Parts that other classes of the architecture have are left out rightly: towers of vision, heads of other tasks, and
+    Parts that only other classes of the architecture have may be left out: vision towers, heads of other tasks, and
     the layers behind the last that predict further tokens.
     """
     missing = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
-    unexpected = sorted(info["unexpected_keys"])
     if missing:
-        other = f"; it has {unexpected[0]}" if unexpected else ""
         raise ModelError(
             f"{source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
-            f"size than its configuration says{other}."
+            "size than its configuration says."
         )
     modules = dict(model.named_modules())
     predicts_more = getattr(model.config.get_text_config(), "num_nextn_predict_layers", None)
-    for name in unexpected:
+    for name in sorted(info["unexpected_keys"]):
         parent = name.rpartition(".")[0]
         while parent not in modules:  # the model itself is ""
             parent = parent.rpartition(".")[0]
         next_layer = predicts_more and name.removeprefix(f"{parent}.").partition(".")[0].isdecimal()
         if parent not in ("", model.base_model_prefix) and not next_layer and not name.endswith(_BUFFERS):
-            raise ModelError(
-                f"{source} holds {name}, which the model of its configuration does not have; they do not belong "
-                "together."
-            )
+            raise ModelError(f"{source} holds {name}, which the model of its configuration does not have.")

@@ -1,6 +1,6 @@
 """LoRA adapters: written as PEFT reads them, and plain ones merged into a checkpoint's tensors without a model.
 
-LoRA (Hu et al. 2021, arXiv:2106.09685) adds ``s B A`` to a weight, with ``s`` = alpha / r, or alpha / sqrt(r) when
+LoRA (Hu et al. 2021, arXiv:2106.09685) adds ``s B A`` to a weight, with ``s`` = alpha / r, or alpha / sqrt(r) if
 rank-stabilised (arXiv:2312.03732). Merging is done in fp32, on the values that PEFT's layers compute with.
 """
 
@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from countdown_rl.core.errors import ModelError
-from countdown_rl.models import model_files, reference
+from countdown_rl.models import model_files
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
-from countdown_rl.models.reference import ModelRef
 
 #: Fields of a LoraConfig that plain LoRA may set: read here, or without effect on the merged weights.
 _PLAIN = {
@@ -44,21 +43,17 @@ def save(
     weights: dict[str, Any] | None = None,
     further: Iterable[str] = (),
 ) -> None:
-    """Write the adapter of the PEFT *model* to *directory*, with *base* as its base model.
+    """Write the adapter of the PEFT *model*, with *base* as its base model; the bytes depend on the weights alone.
 
-    The bytes depend on the weights alone.
-
-    Args:
-        weights: the state of the whole model, where *model* itself is sharded.
-        further: names of tensors that are stored too, where *model* has them: embeddings of another size.
+    *weights* is the state of the whole model if *model* is sharded; *further* names embeddings to store as well.
     """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     # Not save_pretrained: it writes a card, asks the Hub about the vocabulary, and orders modules by Python's hashes.
     state = get_peft_model_state_dict(model, state_dict=weights, save_embedding_layers=False)
-    whole = weights or model.state_dict()
-    state |= {name: whole[name].clone() for name in further if name in whole and name not in state}
+    all_weights = weights or model.state_dict()
+    state |= {name: all_weights[name].clone() for name in further if name in all_weights and name not in state}
     tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     for name, tensor in tensors.items():
         check_finite(name, tensor)
@@ -82,35 +77,23 @@ def is_uniform(config: Mapping[str, Any]) -> bool:
 
 
 def _unusual(config: Mapping[str, Any]) -> list[str]:
-    """The fields of *config* that plain LoRA does not set."""
+    """Return the fields of *config* that plain LoRA does not set."""
     return [name for name, value in config.items() if value and name not in _PLAIN]
 
 
 def _peft_name(name: str) -> str:
-    """The name that PEFT gives to the tensor *name*, without wrappers that were around the model when it was saved."""
+    """Return PEFT's name of the tensor *name*, without wrappers that were around the model when it was saved."""
     name = re.sub(r"(\.lora_\w+)\.default(?=\.|$)", r"\1", _WRAPPERS.sub("", name))
     return name if name.startswith("base_model.") else _PREFIX + name
 
 
 def _located(name: str, modules: Set[str]) -> str:
-    """The tensor *name* in a model of *modules*, of which it may have been saved with or without the text model's name.
-
-    A model of text and images has one; loaded as a model of text alone it has none.
-    """
+    """Return *name* as a model with *modules* has it: of a vision model loaded as text alone, or the reverse."""
     module, dot, rest = name.removeprefix(_PREFIX).partition(".lora_")
     others = (module.replace("language_model.", "", 1), re.sub(r"^model\.", "model.language_model.", module))
     if not dot or module in modules:
         return name
     return next((f"{_PREFIX}{other}{dot}{rest}" for other in others if other in modules), name)
-
-
-def loading_code(directory: Path, base: ModelRef) -> str:
-    """Return the Python expression that loads the adapter in *directory* with PEFT, from the working directory."""
-    if base.kind in ("hub", "directory"):
-        return f"AutoPeftModelForCausalLM.from_pretrained({str(directory)!r})"
-    path = reference.local_path(base)
-    words = repr(str(path)) if path.is_dir() else f"{str(path.parent)!r}, gguf_file={path.name!r}"
-    return f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({words}), {str(directory)!r})"
 
 
 class Adapter:
@@ -124,7 +107,7 @@ class Adapter:
         self.directory = Path(directory)
         self.config = model_files.adapter_config(self.directory)
         if (kind := self.config.get("peft_type")) != "LORA":  # others may name files to load
-            raise ModelError(f"{self.directory} is an adapter of type {kind}; only LoRA adapters are supported.")
+            raise self._error(f"is an adapter of type {kind}; only LoRA adapters are supported.")
         if self.config.get("alora_invocation_tokens"):
             raise self._error("is an activated LoRA, and no prompt has its invocation tokens; give plain LoRA.")
         self._tensors = Checkpoint(self.directory / "adapter_model.safetensors")
@@ -138,28 +121,19 @@ class Adapter:
         return ModelError(f"{self.directory} {fault}")
 
     def check_unchanged_base(self) -> None:
-        """Raise ModelError if the adapter belongs to a base that its initialisation changed."""
+        """Raise ModelError if the initialisation of the adapter changed its base."""
         start = self.config.get("init_lora_weights", True)
         if start not in _INITIALISATIONS:
             raise self._error(
-                f"uses init_lora_weights={start}, which changes the base itself, so it cannot be merged or trained "
-                "further here; convert it to plain LoRA by PEFT's "
+                f"uses init_lora_weights={start}, which changes the base; convert it to plain LoRA by PEFT's "
                 "save_pretrained(path_initial_model_for_weight_conversion=...)."
             )
 
     @property
     def changes_nothing(self) -> bool:
-        """True if the adapter leaves its base as it is: of each pair of matrices one is zero, or the scale is."""
-        pairs: dict[str, list[str]] = {}
-        for name in self.specs:
-            module, _, part = name.partition(".lora_")
-            if not re.fullmatch(r"(embedding_)?[AB](\.weight)?", part):
-                return False
-            pairs.setdefault(module, []).append(name)
-        return not any(
-            self._scale(module.removeprefix(_PREFIX), 1) and all(self.read(name).any() for name in names)
-            for module, names in pairs.items()
-        )
+        """True if all tensors but the matrices A are zero, so that the adapter leaves its base as it is."""
+        others = [name for name in self.specs if not re.search(r"\.lora_(embedding_)?A\b", name)]
+        return not any(self.read(name).any() for name in others)
 
     def read(self, name: str) -> torch.Tensor:
         """Return the values of the tensor that PEFT calls *name*."""
@@ -169,7 +143,7 @@ class Adapter:
         """Put the adapter on *model*, and return the ``PeftModel``; of a skeleton only names and shapes are compared.
 
         Raises:
-            ModelError: a tensor is not taken by the model, or one that it has is not given, or their shapes differ.
+            ModelError: the model lacks a tensor of the adapter, the adapter lacks one, or their shapes differ.
         """
         from peft import LoraConfig, PeftModel, set_peft_model_state_dict
         from peft.auto import MODEL_TYPE_TO_PEFT_MODEL_MAPPING
@@ -207,35 +181,29 @@ class Adapter:
         state = model.state_dict()
         keys = {key: key for key in state}
         copies = get_peft_model_state_dict(model, state_dict=keys, save_embedding_layers=True)  # under two names
-        another = "it was trained over another base"
-        if unexpected := [key for key in result.unexpected_keys if key not in copies]:
-            name = unexpected[0].replace(".default", "")
-            raise self._error(f"holds {name}, which its base does not take; {another}, or saved under other names.")
+        advice = "it was trained over another base, or saved under other names."
+        if unexpected := [key.replace(".default", "") for key in result.unexpected_keys if key not in copies]:
+            raise self._error(f"holds {unexpected[0]}, which its base does not take; {advice}")
         names = get_peft_model_state_dict(model, state_dict=keys, save_embedding_layers=False)
         for name, key in names.items():
             if key in result.missing_keys:
-                if name not in tensors:
-                    raise self._error(f"lacks {name}, which its configuration asks for.")
-                size, needed = tuple(tensors[name].shape), tuple(state[key].shape)
-                raise self._error(
-                    f"holds {name} of size {size}, where its base takes {needed}; {another}, or with more tokens."
-                )
+                stored = f"holds it as {tuple(tensors[name].shape)}" if name in tensors else "lacks it"
+                raise self._error(f"should hold {name} as {tuple(state[key].shape)} and {stored}; {advice}")
 
     def _resize_embeddings(self, model: Any) -> None:
-        """Give the embeddings of *model* the rows with which they are stored, where the adapter holds them whole."""
+        """Resize the embeddings of *model* to the rows that the adapter stores, whole or one by one."""
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-        rows, tied = len(embedding.weight), bool(model.config.get_text_config().tie_word_embeddings)
-        stored = self._stored_rows(model, embedding)
+        rows, stored = len(embedding.weight), self._stored_rows(model, embedding)
         tokens = self.config.get("trainable_token_indices") or []
         tokens = {token for part in (tokens.values() if isinstance(tokens, dict) else [tokens]) for token in part}
         needed = max(tokens, default=-1) + 1
-        if stored is None:  # each row that was added may be stored by itself
+        if stored is None:
             stored = max(rows, needed) if tokens >= {*range(rows, needed)} else rows
         if needed > stored:
             raise self._error(f"trains token {needed - 1:,}, and the embeddings have {stored:,} rows.")
         # A copy of the embedding that is trained alone leaves a tied head as it was.
         alone = "embed_tokens" in (self.config.get("modules_to_save") or [])
-        tied &= not alone or bool(self.config.get("ensure_weight_tying"))
+        tied = model.config.get_text_config().tie_word_embeddings and not alone
         if stored > rows and head is not None and not tied and self._stored_rows(model, head) != stored:
             raise self._error(
                 f"was trained with {stored:,} tokens, and holds no output head of as many rows; its base has {rows:,}."
@@ -244,7 +212,7 @@ class Adapter:
             model.resize_token_embeddings(stored, mean_resizing=False)
 
     def _stored_rows(self, model: Any, part: Any) -> int | None:
-        """The rows of the embedding or output head *part* of *model*, where the adapter holds it whole."""
+        """Return the rows of the embedding or output head *part* of *model*, if the adapter holds it whole."""
         name = next(name for name, module in model.named_modules() if module is part)
         whole = (self.specs.get(f"{_PREFIX}{name}.{kind}") for kind in ("weight", "base_layer.weight"))
         return next((len(weight) for weight in whole if weight is not None), None)

@@ -1,4 +1,4 @@
-"""Readers of a model's JSON files, and the one call by which transformers loads from them."""
+"""JSON files of a model, and the one call by which transformers loads from them."""
 
 import json
 import re
@@ -8,11 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from countdown_rl.core import typed_json
 from countdown_rl.core.errors import CountdownError, ModelError, first_line, out_of_memory
-from countdown_rl.models import transformers_internals
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -25,67 +22,29 @@ TOKENIZER = (
 )
 
 
-class Config(TypedDict, total=False):
-    """Fields of ``config.json`` that are read here."""
-
-    quantization_config: dict[str, Any] | None
-    text_config: dict[str, Any] | None
-    eos_token_id: int | list[int] | None
-    vocab_size: int | None
-
-
-class AdapterConfig(TypedDict, total=False):
-    """Fields of PEFT's ``adapter_config.json`` that are read here."""
-
-    peft_type: str
-    base_model_name_or_path: str | None
-    revision: str | None
-    r: int
-    lora_alpha: float
-    rank_pattern: dict[str, int] | None
-    alpha_pattern: dict[str, float] | None
-    modules_to_save: list[str] | None
-    use_rslora: bool
-
-
-class GenerationConfig(TypedDict, total=False):
-    """Fields of ``generation_config.json`` that are read here."""
-
-    eos_token_id: int | list[int] | None
-    pad_token_id: int | None
-
-
-class _Index(TypedDict):
-    weight_map: dict[str, str]
-
-
 def config(directory: Path) -> dict[str, Any]:
     """Return the ``config.json`` of the checkpoint in *directory*."""
-    file = directory / "config.json"
-    values = typed_json.read(file, Config)
-    if "transformers_weights" in values:
-        raise ModelError(f"{file} names a file of weights (transformers_weights), which is not supported; remove it.")
-    return values
+    return typed_json.read(directory / "config.json")
 
 
 def quantization_config(directory: Path) -> dict[str, Any] | None:
-    """Return the ``quantization_config`` of the checkpoint in *directory*; None where its weights are not quantized."""
+    """Return the ``quantization_config`` of the checkpoint in *directory*; None if its weights are not quantized."""
     return config(directory).get("quantization_config")
 
 
 def adapter_config(directory: Path) -> dict[str, Any]:
     """Return the ``adapter_config.json`` of the adapter in *directory*."""
-    return typed_json.read(directory / "adapter_config.json", AdapterConfig)
+    return typed_json.read(directory / "adapter_config.json")
 
 
 def generation_config(directory: Path) -> dict[str, Any]:
-    """Return the ``generation_config.json`` of the checkpoint in *directory*; empty where it has none."""
+    """Return the ``generation_config.json`` of the checkpoint in *directory*; empty if it has none."""
     file = directory / GENERATION
-    return typed_json.read(file, GenerationConfig) if file.is_file() else {}
+    return typed_json.read(file) if file.is_file() else {}
 
 
 def copy(directory: Path, out: Path, names: Iterable[str] = TOKENIZER) -> None:
-    """Copy the files *names* from *directory* to *out*, as far as they exist."""
+    """Copy the files *names* that exist in *directory* to *out*."""
     for name in names:
         if (directory / name).is_file():
             shutil.copyfile(directory / name, out / name)
@@ -104,7 +63,7 @@ def shards(directory: Path) -> list[Path]:
     index = directory / INDEX
     if not index.is_file():
         return [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else sorted(directory.glob("*.safetensors"))
-    names = sorted(set(typed_json.read(index, _Index)["weight_map"].values()))
+    names = sorted(set(typed_json.read(index)["weight_map"].values()))
     for name in names:
         if not re.fullmatch(r"[^/\\\0]+\.safetensors", name):
             raise ModelError(f"{index} names {name}, and only safetensors files beside it are read; remove it.")
@@ -114,17 +73,17 @@ def shards(directory: Path) -> list[Path]:
 
 
 def check_files(directory: Path) -> None:
-    """Check all files that are read here of the checkpoint in *directory*."""
-    config(directory)
-    generation_config(directory)
+    """Check that transformers would load the weights beside the configuration in *directory*, and no others."""
     shards(directory)
+    if "transformers_weights" in config(directory):
+        raise ModelError(f"{directory}/config.json names a file of weights (transformers_weights); remove that field.")
     if (directory / "adapter_config.json").is_file():  # transformers would load the base that it names instead
         raise ModelError(f"{directory} holds a model and an adapter; move one of them to a directory of its own.")
 
 
 @contextmanager
 def failures_of_libraries(sentence: str) -> Iterator[None]:
-    """Raise what a library raises in this context, except for exhausted memory, as a ModelError.
+    """Raise the exceptions of libraries in this context, except for exhausted memory, as a ModelError.
 
     A damaged file, a missing tensor, an unknown architecture: each library has its own exceptions. *sentence* says what
     failed, and the library's message follows.
@@ -147,7 +106,6 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
     """
     source = path
     if path.is_file():
-        transformers_internals.read_gguf_headers_once()
         options, path = {"gguf_file": path.name} | options, path.parent
     elif (path / "config.json").is_file():
         check_files(path)

@@ -26,7 +26,7 @@ CONFIG = {
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """Packed 4-bit values (uint8, (n/2, 1)) and bitsandbytes' ``QuantState`` of a weight with n values."""
+    """Return packed 4-bit values (uint8, (n/2, 1)) and bitsandbytes' ``QuantState`` of a weight with n values."""
     from bitsandbytes.functional import quantize_4bit
 
     weight = weight.to(torch.bfloat16).contiguous()
@@ -34,14 +34,14 @@ def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
 
 
 def fake_quantize(weight: torch.Tensor) -> torch.Tensor:
-    """*weight* rounded to NF4 and back: same shape, bf16."""
+    """Return *weight* rounded to NF4 and back: same shape, bf16."""
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(*quantize(weight))
 
 
 def pack(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tensors that bitsandbytes stores for the *weight* called *name*."""
+    """Return the tensors that bitsandbytes stores for the *weight* called *name*."""
     values, state = quantize(weight)
     return {name: values} | {f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
 
@@ -54,7 +54,7 @@ def is_transposed(module: torch.nn.Module) -> bool:
 
 
 def linears(model: Any) -> dict[str, torch.nn.Module]:
-    """The layers of *model* that transformers quantizes to 4 bits, by name: linear layers except output heads."""
+    """Return the layers of *model* that transformers quantizes to 4 bits: linear layers except output heads."""
     from transformers.quantizers.quantizers_utils import should_convert_module
 
     excluded = modules_left_in_16_bits(model)
@@ -74,10 +74,7 @@ def fake_quantize_layers(model: Any) -> None:
 
 
 def cast(model: Any, dtype: torch.dtype) -> None:
-    """Convert the parameters of *model* to *dtype*, which 4-bit layers compute in.
-
-    Packed values stay as they are, and so do buffers: rotary frequencies must be fp32.
-    """
+    """Convert the parameters of *model* to *dtype*, but not packed values and buffers such as rotary frequencies."""
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)

@@ -1,20 +1,20 @@
 """Model references: the value of ``--model``, resolved to a model whose files can be named and checked.
 
 A reference is the name of the shipped model, a local directory (a Hugging Face checkpoint, a LoRA adapter, or an
-artifact of this tool), a GGUF file, or a Hub id. Resolving loads no weights, and uses the network only for what looks
-like ``owner/name``.
+artifact of this tool), a GGUF file, or a Hub id. Resolving loads no weights, and uses the network only for names of the
+form ``owner/name``.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from countdown_rl.core import artifacts, hub_requests, typed_json
+from countdown_rl.core import artifacts, hub_requests
 from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
@@ -25,10 +25,8 @@ SHIPPED = {"countdown-tiny": Path(__file__).parents[1] / "assets" / "countdown_t
 #: Kinds of artifact that can be loaded as a model.
 LOADABLE = ("model", "adapter", "merged", "quantized", "release")
 
-#: Suffixes of the files of a model but its weights.
-_TEXTS = (".json", ".jinja", ".model", ".txt")
 #: Files of a Hub snapshot that are downloaded; not pickled weights or copies in other formats.
-_ALLOWED = ["*.safetensors", *(f"*{suffix}" for suffix in _TEXTS)]
+_ALLOWED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 _IGNORED = ["*/*", "consolidated*"]
 _WEIGHTS = [*_IGNORED, "*.safetensors"]
 
@@ -42,8 +40,8 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 class ModelRef:
     """A model that *source* names, of the kind "shipped", "directory", "gguf", "hub" or "adapter".
 
-    *path* is None for a Hub id whose files have not been downloaded, *revision* is the Hub commit, and *base* that of
-    an adapter; the user named it if *base_given*.
+    *path* is None for a Hub id whose files have not been downloaded, *revision* is the Hub commit, and *base* is the
+    base of an adapter; *base_given* if the user named it.
     """
 
     source: str
@@ -59,15 +57,12 @@ class ModelRef:
     def location(self) -> str:
         """The source relative to the working directory: never an absolute path."""
         path = Path(self.source).expanduser()
-        if self.kind == "shipped" or self.revision or not path.is_absolute():
-            return self.source
-        return Path(os.path.relpath(path)).as_posix()
+        return Path(os.path.relpath(path)).as_posix() if path.is_absolute() else self.source
 
     @property
     def portable_source(self) -> str:
         """The source for manifests and cards: a path out of the working directory is reduced to its last name."""
-        location = Path(self.location)
-        return location.resolve().name if ".." in location.parts else self.location
+        return str(artifacts.portable(self.location))
 
     @cached_property
     def digest(self) -> str:
@@ -83,7 +78,7 @@ class ModelRef:
         return _digest(path, weights)
 
     def as_input(self) -> dict[str, Any]:
-        """The entry for this model among the ``inputs`` of a manifest."""
+        """Return the entry for this model among the ``inputs`` of a manifest."""
         entry: dict[str, Any] = {"source": self.portable_source, "kind": self.kind, "digest": self.digest}
         if self.revision is not None:
             entry["revision"] = self.revision
@@ -104,8 +99,7 @@ def find_model(
 ) -> ModelRef:
     """Find the model that *source* names and check that its files are complete.
 
-    Args:
-        base_model: reference of the base of an adapter, in place of the one that it records.
+    *base_model* is the reference of an adapter's base, in place of the one that the adapter records.
     """
     if revision is not None and _is_local(source):
         raise UsageError(f"--revision is for models on the Hub, and {source} is not one; leave it out.")
@@ -120,8 +114,6 @@ def find_model(
 def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef:
     path = Path(source).expanduser()
     if source in SHIPPED:
-        if not (SHIPPED[source] / artifacts.MANIFEST).is_file():
-            raise ModelError(f"the weights of {source} are missing from this installation; install countdown-rl again.")
         return ModelRef(source, "shipped", SHIPPED[source], manifest=artifacts.read(SHIPPED[source], "model"))
     if path.is_file():
         with path.open("rb") as stream:
@@ -134,9 +126,7 @@ def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef
     # "artifacts/adapter" has the form of a Hub id too. If its folder exists, it was meant as a path.
     is_path = source.startswith(("/", "~", "./", "../", "artifacts/")) or path.suffix in (".gguf", ".safetensors")
     if is_path or (len(path.parts) > 1 and path.parent.is_dir()):
-        made_by = artifacts.MADE_BY.get(path.name)
-        hint = f"`{made_by}` makes it" if made_by else "check the path"
-        raise ModelError(f"{source} does not exist; {hint}.")
+        raise ModelError(f"{source} does not exist; check the path.")
     if HUB_ID.fullmatch(source):
         return _hub(source, revision, base_model)
     raise ModelError(
@@ -146,29 +136,19 @@ def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef
 
 
 def local_path(ref: ModelRef) -> Path:
-    """The directory (or GGUF file) that holds the model's files; a Hub model is downloaded first."""
+    """Return the directory (or GGUF file) that holds the model's files; a Hub model is downloaded first."""
     return ref.path or download(ref.source, ref.revision)
 
 
-def check_unchanged(ref: ModelRef) -> None:
-    """Check, after the files of *ref* were read, that no other command replaced them since it was resolved."""
-    for part in (ref, ref.base):
-        if part is not None and part.manifest is not None:
-            path = local_path(part)
-            now = artifacts.read(path.parent if path.is_file() else path, LOADABLE, verify=False)
-            if now.digest != part.manifest.digest:
-                raise ArtifactError(f"another command replaced {part.source} meanwhile; run this one again.")
-
-
 def without_weights(ref: ModelRef) -> ModelRef:
-    """*ref* with all files but the weights downloaded: enough for its configuration and tokenizer."""
+    """Return *ref* with all files but the weights downloaded: enough for its configuration and tokenizer."""
     base = without_weights(ref.base) if ref.base is not None else None
     path = ref.path or download(ref.source, ref.revision, ignored=_WEIGHTS)
     return replace(ref, path=path, base=base)
 
 
 def _digest(directory: Path, names: Iterable[str]) -> str:
-    """The sha256 over those of the files *names* that are in *directory*."""
+    """Return the sha256 over those of the files *names* that are in *directory*."""
     files = [directory / name for name in sorted(names) if (directory / name).is_file()]
     lines = "".join(f"{file.name} {artifacts.file_sha256(file)}\n" for file in files)
     return hashlib.sha256(lines.encode()).hexdigest()
@@ -187,10 +167,6 @@ def _check_finished(source: str, path: Path) -> None:
 
 
 def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
-    for file in filter(Path.exists, path.iterdir()):
-        large = file.suffix in _TEXTS and file.stat().st_size > typed_json.MAX_BYTES
-        if large or not (file.is_file() or file.is_dir()):  # reading it might never end
-            raise ModelError(f"{file} is no ordinary file, or far too large; remove it.")
     manifest = artifacts.read(path, LOADABLE) if (path / artifacts.MANIFEST).exists() else None
     if (path / "adapter_config.json").is_file() and (manifest is None or manifest.kind in ("adapter", "release")):
         if not (path / "adapter_model.safetensors").is_file():
@@ -213,12 +189,8 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
 
 
 def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str | None) -> ModelRef:
-    """The base model of the adapter at *path*: *base_model*, or the one that it records, wherever it lies.
-
-    It is checked against *trained_over*, the entry in the adapter's manifest. Several places may hold a model of the
-    recorded name; there the digest of that entry decides.
-    """
-    config, digest = adapter_config(path), str(trained_over.get("digest") or "")
+    """Return the base of the adapter at *path*: *base_model*, or the recorded one, compared with *trained_over*."""
+    config = adapter_config(path)
     name = base_model or config.get("base_model_name_or_path")
     if not name:
         _check_finished(source, path)
@@ -228,53 +200,42 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str
     revision = None if base_model else trained_over.get("revision") or config.get("revision")
     if not _is_local(name) and (cached := _CACHED.search(name)):
         name, revision = f"{cached[1]}/{cached[2]}", cached[3]
-    places = [] if base_model else _places(name, path, verified=bool(digest))
-    for place in dict.fromkeys([*places, name]):
-        try:
-            base = find_model(place, revision=None if _is_local(place) else revision)
-        except ModelError as error:
-            raise ModelError(
-                f"{source} adapts {name} (base_model_name_or_path), which cannot be used: {error} --base-model names "
-                "another."
-            ) from error
-        # Of a base on the Hub the manifest has the commit, with which files cannot be compared.
-        comparable = not base_model or (base.revision is None) == ("revision" not in trained_over)
-        if not digest or base.digest == digest or not comparable:
-            break
-    else:
+    place = base_model or _place(name, path.resolve())
+    try:
+        base = find_model(place, revision=None if _is_local(place) else revision)
+    except ModelError as error:
+        raise ModelError(
+            f"{source} adapts {name} (base_model_name_or_path), which cannot be used: {error} Name it by --base-model."
+        ) from error
+    # The manifest has the commit of a base on the Hub, which is not comparable with a digest of files.
+    comparable = not base_model or (base.revision is None) == ("revision" not in trained_over)
+    digest = trained_over.get("digest") or base.digest
+    if base.digest != digest and comparable:
         raise ArtifactError(
-            f"{source} was trained over another {name} than the present one (its digest was {digest[:12]}, now "
-            f"{base.digest[:12]}); restore that one, or train again."
+            f"{source} was trained over another {name} than {place} (its digest was {digest[:12]}, now "
+            f"{base.digest[:12]}); restore that one, or name it by --base-model."
         )
     if base.kind == "adapter":
         raise ModelError(f"{source} adapts {name}, which is an adapter itself; merge that one first.")
     return base
 
 
-def _places(name: str, adapter: Path, verified: bool) -> Iterator[str]:
-    """Models that may be the base *name* of an adapter: the path itself, or as seen from the directory *adapter*.
-
-    A relative path is one from where the training ran, an absolute one may be of another machine, of which some last
-    parts agree. The last part alone counts beside the adapter, unless *name* may be a Hub id and is not *verified* by
-    a digest.
-    """
+def _place(name: str, adapter: Path) -> str:
+    """Return where the base *name* of an *adapter* lies: the path itself, or one from above or beside the adapter."""
     if _is_local(name):
-        yield name
-    parts = [part for part in PureWindowsPath(name).parts if part.strip("./\\~") and not part.endswith(":\\")]
-    last_is_enough = verified or not HUB_ID.fullmatch(name)
-    for place in dict.fromkeys((adapter.absolute(), adapter.resolve())):
-        for directory in place.parents:
-            for start in range(len(parts)):
-                is_last = 0 < start == len(parts) - 1
-                if is_last and not (last_is_enough and directory == place.parent):
-                    continue
-                model = directory.joinpath(*parts[start:])
-                if model.is_file() or any(model.glob("config.json")) or any(model.glob("*.gguf")):
-                    yield str(model)
+        return name
+    path = PurePosixPath(name.replace("\\", "/"))
+    places = [directory / path for directory in adapter.parents]
+    if not HUB_ID.fullmatch(name):
+        places.append(adapter.parent / path.name)
+    for place in places:
+        if place.is_file() or any(place.glob("config.json")) or any(place.glob("*.gguf")):
+            return str(place)
+    return name
 
 
 def _hub(source: str, revision: str | None, base_model: str | None) -> ModelRef:
-    """The model on the Hub, or in its local cache where the Hub cannot be reached."""
+    """Return the model on the Hub, or in its local cache if the Hub cannot be reached."""
     path = download(source, revision, ignored=_WEIGHTS)
     if (path / "config.json").is_file():
         return ModelRef(source, "hub", None, revision=path.name)

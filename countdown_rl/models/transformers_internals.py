@@ -1,8 +1,6 @@
 """Private parts of transformers that loading and quantizing rely on."""
 
 from datetime import datetime
-from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 PRIVATE = (
@@ -45,19 +43,3 @@ def has_static_cache(model: Any) -> bool:
     """Return True if *model* can be compiled as one graph over a static cache, by the attribute that transformers
     documents for that; there is no other way to ask."""
     return bool(model._can_compile_fullgraph)
-
-
-@cache
-def read_gguf_headers_once() -> None:
-    """Keep the header of the last GGUF file, for the whole process.
-
-    For the configuration, the tokenizer and the weights transformers reads it anew with gguf's reader, which takes two
-    seconds for 50,000 tokens, and it makes the same map of names for each module. There is no public way to give it a
-    reader.
-    """
-    import gguf
-
-    read = gguf.GGUFReader
-    cached = lru_cache(maxsize=1)(lambda file, stamp: read(file))
-    gguf.GGUFReader = lambda file: cached(str(file), (Path(file).stat().st_mtime_ns, Path(file).stat().st_ino))
-    gguf.get_tensor_name_map = lru_cache(maxsize=1)(gguf.get_tensor_name_map)

@@ -18,7 +18,7 @@ GROUP_SIZES = (128, 64, 32)
 
 
 def group_size(widths: Collection[int]) -> int:
-    """The largest group size that divides all of these row *widths*, ignoring widths that none divides."""
+    """Return the largest group size that divides all of these row *widths*, except those that none divides."""
     widths = [width for width in widths if width % GROUP_SIZES[-1] == 0]
     if not widths:
         raise ModelError(
@@ -34,7 +34,7 @@ def check_installed() -> None:
 
 
 def pack(name: str, weight: torch.Tensor, group: int) -> dict[str, torch.Tensor]:
-    """The tensors that compressed-tensors stores for the *weight* called *name*."""
+    """Return the tensors that compressed-tensors stores for the *weight* called *name*."""
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization.utils import calculate_qparams
 
@@ -50,7 +50,7 @@ def pack(name: str, weight: torch.Tensor, group: int) -> dict[str, torch.Tensor]
 
 
 def quantization_config(group: int, ignored: Collection[str]) -> dict[str, Any]:
-    """The ``quantization_config`` for config.json; the linear layers *ignored* are not quantized."""
+    """Return the ``quantization_config`` for config.json; the linear layers *ignored* are not quantized."""
     from compressed_tensors.quantization import QuantizationConfig
 
     config = QuantizationConfig(

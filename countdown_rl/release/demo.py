@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, formatting
-from countdown_rl.core.artifacts import ProvenanceEntry
+from countdown_rl.core import formatting, provenance
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.core.provenance import ProvenanceEntry
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown.task import TASK, CountdownRow
 from countdown_rl.tasks.probe import data, layout, trained_on
@@ -39,7 +39,7 @@ def of_model(model: Path) -> str:
     ref = reference.find_model(str(model))
     if ref.kind != "gguf":
         raise UsageError(f"{model} is not GGUF, which the demo needs; `countdown-rl quantize --format gguf` makes it.")
-    return text(reference.local_path(ref), artifacts.chain(ref.as_input()))
+    return text(reference.local_path(ref), provenance.chain(ref.as_input()))
 
 
 def text(file: Path, chain: Sequence[ProvenanceEntry]) -> str:
@@ -50,7 +50,7 @@ def text(file: Path, chain: Sequence[ProvenanceEntry]) -> str:
         formatting.html_templates()
         .get_template("release/demo.html.jinja")
         .render(
-            name=artifacts.origin(chain).name,
+            name=provenance.origin(chain).name,
             trained=any(link.by_grpo for link in chain),
             version=VERSION,
             max_tokens=MAX_TOKENS,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import formatting, typed_json
-from countdown_rl.core.artifacts import ProvenanceEntry, origin
+from countdown_rl.core.provenance import ProvenanceEntry, origin
 from countdown_rl.evaluation.results import Result, breakdowns, split
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.model_files import GENERATION

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, formatting
-from countdown_rl.core.artifacts import MADE_BY, ProvenanceEntry
+from countdown_rl.core import artifacts, formatting, provenance
+from countdown_rl.core.artifacts import MADE_BY
 from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.packages import version
+from countdown_rl.core.provenance import ProvenanceEntry
 from countdown_rl.evaluation import compare, diagnose, results, tables
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.results import Result, breakdowns
@@ -129,7 +130,7 @@ def view(
     log = logs[own or next(iter(logs))] if logs else []
     return {
         "version": version(),
-        "origin": artifacts.origin(chain).name if chain else names[0],
+        "origin": provenance.origin(chain).name if chain else names[0],
         "groups": described,
         "names": names,
         "noun": task.noun,

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from countdown_rl.core import artifacts, processes
-from countdown_rl.core.artifacts import ProvenanceEntry
 from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.core.provenance import ProvenanceEntry
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ModelError, UsageError, out_of_memory
 from countdown_rl.inference.generate import Completion
-from countdown_rl.models import chat_template, load, lora, reference, shape
+from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import log, memory, trackers, weights
@@ -347,8 +347,6 @@ class Run(ABC):
         if "kept_step" in facts:
             step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
             note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
-        if options.tune == "lora":
-            note(f"To load it with PEFT: {lora.loading_code(out, self.ref.base or self.ref)}")
         resumed = step_of(self.resume) if self.resume else None
         return Result(out, journal.rows, facts, journal.warnings, resumed, memory)
 

@@ -51,7 +51,7 @@ def loading(number):
         (errors.ArtifactError("out is missing; make it."), 1, "out is missing"),
         (loading(errno.EMFILE), 1, "too many open files"),
         (loading(errno.ENOMEM), 1, "m cannot be loaded"),  # the better sentence
-        (OSError(errno.ENOSPC, "No space left on device", "out"), 1, "no space left .* out"),
+        (OSError(errno.ENOSPC, "No space left on device", "out"), 1, r"no space left .*\(out\)"),
         (PermissionError(errno.EACCES, "Permission denied", "out"), 1, "permission denied"),
         (RuntimeError("DataLoader: [Errno 28] No space left on device"), 1, "no space left"),
         (MemoryError(), 1, "memory"),

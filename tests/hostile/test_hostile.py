@@ -1,4 +1,4 @@
-"""Hostile inputs end in one sentence, with the right exit status, and nothing reaches the terminal or is executed."""
+"""Hostile inputs end in one sentence with the right exit status; no model runs code or writes to the terminal."""
 
 import io
 import json
@@ -7,9 +7,12 @@ import re
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,10 +21,139 @@ from countdown_rl.core import artifacts
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.tasks import jsonl
-from tests.hostile.cases import CASES, Case
 from tests.support import tiny_llama
 
 ROOT = Path(__file__).parents[2]
+ASK = "ask 3 4 --target 7 --model"
+EVAL = "eval --data rows.jsonl --out out --limit 1 --max-new-tokens 4 --model"
+TRAIN = "train --model model --data rows.jsonl --out out --log log.csv --checkpoints kept --max-completion-length 16"
+QUANTIZE = "quantize --model model --out out"
+MERGE = "merge --adapter adapter --out out --verify none"
+REPORT = "report --result eval --out page.html"
+ESCAPE, C1, BIDI = "\x1b]0;owned\x07", "\x9b31m", "\u202e"
+INDEX = "model/model.safetensors.index.json"
+CONFIG = "model/config.json"
+CODE = {"auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}, "model_type": "custom"}
+SLOW_TOKENIZER = {"auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}, "tokenizer_class": "Custom"}
+
+
+def weights_in(file: str) -> dict[str, dict[str, str]]:
+    return {"weight_map": {"lm_head.weight": file}}
+
+
+def row(**fields: Any) -> str:
+    return json.dumps({"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"} | fields) + "\n"
+
+
+def gguf(name: str, kind: int, value: bytes) -> bytes:
+    return (
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(name)) + name.encode()
+        + struct.pack("<I", kind) + value
+    )  # fmt: skip
+
+
+class Case(NamedTuple):
+    """A command that prints *word* and exits with *status*.
+
+    *files* replaces some: a mapping is merged into the JSON object that is there, and None removes a file.
+    """
+
+    command: str
+    status: int
+    word: str
+    files: Mapping[str, Any] = {}
+    stdin: str = ""
+    environment: Mapping[str, str] = {}
+
+
+CASES = {
+    # Code of a model, and weights that are not safetensors beside their configuration
+    **{
+        f"code of a model: {command[:5]}": Case(command, 1, "trust", {CONFIG: CODE})
+        for command in (f"{ASK} model", MERGE, QUANTIZE)
+    },
+    "code of a tokenizer": Case(
+        f"{ASK} model", 1, "trust", {"model/tokenizer_config.json": SLOW_TOKENIZER, "model/tokenizer.json": None}
+    ),
+    "an index that names a pickle": Case(
+        f"{ASK} model", 1, "model.bin",
+        {INDEX: weights_in("model.bin"), "model/model.safetensors": None, "model/a.safetensors": ""},
+    ),
+    "an index that names a file outside": Case(QUANTIZE, 1, "../a", {INDEX: weights_in("../a.safetensors")}),
+    "a configuration that names its weights": Case(
+        f"{ASK} model", 1, "transformers_weights", {CONFIG: {"transformers_weights": "pytorch_model.bin"}}
+    ),
+    "a model that is also an adapter": Case(f"{ASK} model", 1, "adapter", {"model/adapter_config.json": {}}),
+    "two sets of weights": Case(
+        f"{EVAL} model", 1, "remove one", {INDEX: weights_in("a.safetensors"), "model/a.safetensors": ""}
+    ),
+    # Text that a terminal obeys
+    "escapes in a completion": Case("samples eval", 0, r"\x1b]0;owned", {"eval/samples.jsonl": {"completion": ESCAPE}}),
+    "escapes in JSON": Case("samples eval --json", 0, r"\u001b]0;", {"eval/samples.jsonl": {"completion": ESCAPE}}),
+    "escapes in a grade": Case("grade", 0, r"\u009b", stdin=row(completion=f"<answer>{C1}{BIDI}</answer>")),
+    "escapes in the name of a model": Case(f"{ASK} 'a{ESCAPE}b'", 1, r"a\x1b]0;owned"),
+    "markup in the name of a model": Case(f"{ASK} '[/b]x[/b]'", 1, "[/b]x[/b]"),
+    # Time and memory
+    "numbers of 4,000 digits": Case("grade", 1, "15 digits", stdin=row(nums=[10**3_999] * 6)),
+    "an exponent in a gold answer": Case(
+        "grade", 1, "exact number", stdin=row(task="gsm8k", question="?", gold="1e1000000000")
+    ),
+    "many completions": Case(f"{TRAIN} --num-generations 1000000000 --micro-batch 1", 2, "GB"),
+    "too many prompts": Case(f"{TRAIN} --prompts 1000000000000", 2, "too large"),
+    "the largest numbers": Case(f"solve {' '.join(['999999999999999'] * 5)} 7 --target 7 --all", 0, "distinct"),
+    "too large numbers": Case("solve 1000000000000000 1 --target 1", 2, "15 digits"),
+    **{
+        words: Case(words, 2, word)
+        for words, word in (
+            (f"{TRAIN} --learning-rate inf", "learning"),
+            (f"{TRAIN} --trl entropy_coef=1e308", "trl"),
+            (f"{TRAIN} --lora-r 1000000", "lora"),
+            (f"{TRAIN} --reward correct=nan", "finite"),
+            ("gen-data --out out --seed 4294967296", "seed"),
+            (f"{EVAL} m --engine openai --base-url http://a:99999/v1", "--base-url should be like"),
+        )
+    },
+    # The user's own code
+    **{
+        f"a reward: {code}": Case(f"{TRAIN} --reward {name}:reward", 2, word, {f"{name}.py": code})
+        for name, code, word in (
+            ("text", "def reward(grade, row, tokens): return 'much'", "finite number"),
+            ("exits", "import sys\ndef reward(grade, row, tokens): sys.exit()", "failed"),
+            ("quits", "import sys\nsys.exit()", "cannot be imported"),
+        )
+    },
+    **{
+        f"a template: {template}": Case(
+            f"{ASK} model", 1, "chat_template.jinja fails", {"model/chat_template.jinja": template}
+        )
+        for template in ("{% for", "{{ 1 / 0 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")
+    },
+    # Files of another shape
+    **{
+        f"{file}: {content!r:.40}": Case(command, 1, word, {file: content})
+        for file, command, content, word in (
+            ("eval/manifest.json", "samples eval", "[]", "object"),
+            ("eval/manifest.json", "samples eval", "[" * 100_000, "not JSON"),
+            ("eval/manifest.json", "samples eval", {"options": 3}, "options"),
+            ("eval/manifest.json", "samples eval", {"files": {"details.json": "x"}}, "files.details.json"),
+            ("eval/details.json", REPORT, {"n": "many"}, "`n`"),
+            ("eval/details.json", REPORT, {"groups": {"numbers": {"3": {"interval": 3}}}}, "groups.numbers.3"),
+            ("eval/samples.jsonl", "samples eval", "x\n", "line 1, is damaged (not JSON"),
+            ("eval/samples.jsonl", "samples eval", {"completion": 3}, "completion"),
+            ("adapter/adapter_config.json", MERGE, {"peft_type": "XLORA", "adapters": {"0": "elsewhere"}}, "LoRA"),
+            (CONFIG, f"{ASK} model", {"model_type": "unheard-of"}, "unheard-of"),
+            ("model/generation_config.json", f"{ASK} model", "[]", "object"),
+            ("model.gguf", f"{ASK} model.gguf", gguf("llama.block_count", 4, struct.pack("<I", 2)), "cannot be loaded"),
+            ("model.gguf", f"{ASK} model.gguf", gguf("tokens", 9, struct.pack("<IQ", 0, 1 << 60)), "cannot be loaded"),
+        )
+    },
+    # Surroundings
+    "a full disk": Case("grade --out /dev/full", 1, "no space left", stdin=row()),
+    "an unknown kind of terminal": Case("samples eval", 0, "3 4", environment={"TERM": "dumb"}),
+    "a home that cannot be written": Case("samples eval", 0, "3 4", environment={"HOME": "/proc/none"}),
+    "a terminal of one column": Case("--help", 0, "train", environment={"COLUMNS": "1", "LINES": "1"}),
+    "a file as a directory": Case("gen-data --n 20 --out rows.jsonl/out", 1, "cannot be written"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -38,43 +170,33 @@ def place(tmp_path_factory):
     return place
 
 
-def write(name: str, content) -> None:
+def write(name: str, content: Any) -> None:
     path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
     if content is None:
         path.unlink()
-    elif isinstance(content, Path):
-        path.unlink(missing_ok=True)
-        path.symlink_to(content.absolute())
     elif isinstance(content, bytes | str):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     else:
         present = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps(present | content) + "\n")
+    if name.startswith("eval/") and "manifest" not in name:  # as if the evaluation had written it
+        manifest = json.loads(Path("eval/manifest.json").read_bytes())
+        manifest["files"][path.name] = artifacts.entry(path)
+        Path("eval/manifest.json").write_text(json.dumps(manifest))
 
 
-def seal(directory: Path) -> None:
-    manifest = json.loads((directory / "manifest.json").read_bytes())
-    manifest["files"] = {name: artifacts.entry(directory / name) for name in manifest["files"]}
-    (directory / "manifest.json").write_text(json.dumps(manifest))
-
-
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monkeypatch, capfd):
     shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    for directory in ("model", "adapter"):
-        Path(directory, "code.py").write_text("open('executed', 'w')\n")
-    os.mkfifo("fifo")
+    Path("model/code.py").write_text("open('executed', 'w')\n")
     for name, content in case.files.items():
         write(name, content)
-    if case.seal:
-        seal(Path("eval"))
     for name, value in case.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
     monkeypatch.setattr(sys, "argv", ["countdown-rl", *shlex.split(case.command)])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(case.stdin.encode("utf-8", "surrogatepass"))))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(case.stdin.encode())))
     status = 0
     try:
         main.main()
@@ -88,25 +210,6 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monke
     assert not list(Path().glob(".out*"))
 
 
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("model/config.json", "ask 3 4 --target 7 --model model"),
-        ("adapter/adapter_config.json", "merge --adapter adapter --out out"),
-        ("eval/manifest.json", "samples eval"),
-    ],
-)
-def test_a_text_file_of_a_terabyte_is_not_read(name, command, place, tmp_path, monkeypatch, capfd):
-    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    os.truncate(name, 1 << 40)
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", *command.split()])
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    assert ended.value.code == 1
-    assert re.search(rf"^error: .*{name.split('/')[0]}.*(ordinary|artifact)", capfd.readouterr().err, re.MULTILINE)
-
-
 def shell(script: str) -> subprocess.CompletedProcess[str]:
     """Run *script*, in which ``$run`` is countdown-rl."""
     environment = {"run": f"{shlex.quote(sys.executable)} -m countdown_rl", "PYTHONPATH": str(ROOT)}
@@ -116,8 +219,7 @@ def shell(script: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("command", ["solve 3 4 --target 7", "grade many.jsonl"])
 def test_a_reader_of_stdout_that_exits_ends_a_command_without_a_word(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    row = {"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"}
-    Path("many.jsonl").write_text(f"{json.dumps(row)}\n" * 2000)
+    Path("many.jsonl").write_text(row() * 2000)
     done = shell(f"$run {command} | true; exit ${{PIPESTATUS[0]}}")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -128,12 +230,11 @@ def test_a_reader_of_stdout_that_exits_ends_a_command_without_a_word(command, tm
 )
 def test_grade_loses_no_lines_to_closed_or_shared_files(redirections, status, word, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    line = json.dumps({"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"}) + "\n"
-    Path("F").write_text(line)
+    Path("F").write_text(row())
     done = shell(f"$run grade {redirections}")
     assert done.returncode == status
     assert word in done.stderr
-    assert Path("F").read_text() == line
+    assert Path("F").read_text() == row()
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
@@ -142,7 +243,7 @@ def test_a_signal_leaves_no_partial_directory_and_says_so(number, status, tmp_pa
     monkeypatch.setattr(sys, "argv", ["countdown-rl", *shlex.split("gen-data --n 20 --out out")])
 
     def stop(*_):
-        assert list(tmp_path.glob(".out.partial-*"))
+        assert Path(".out.partial").is_dir()
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr(jsonl, "write_rows", stop)

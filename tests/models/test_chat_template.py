@@ -4,14 +4,7 @@ import pytest
 
 from countdown_rl.core.errors import InputError, ModelError
 from countdown_rl.models import load
-from countdown_rl.models.chat_template import (
-    CHAT_ARGUMENTS,
-    MARK,
-    Rendered,
-    complete_user_turn,
-    render,
-    token_ids,
-)
+from countdown_rl.models.chat_template import CHAT_ARGUMENTS, MARK, Rendered, complete_user_turn, render, token_ids
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks.response_format import STYLES
 from tests.support import tiny_llama

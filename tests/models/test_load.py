@@ -49,12 +49,6 @@ def test_an_unknown_name_and_a_missing_path_are_refused_without_the_network(sour
         find_model(source)
 
 
-def test_an_answer_of_the_hub_that_makes_no_sense_is_reported(hub):
-    hub.fail("GET", status=200, times=100)
-    with pytest.raises(ModelError, match="makes no sense"):
-        find_model("some/model")
-
-
 def damaged(kind, base, path):
     """A directory or file that is no model, in one way."""
     if kind == "gguf":
@@ -89,13 +83,14 @@ def test_what_is_no_model_is_refused(base, tmp_path, kind, error, word):
         find_model(str(damaged(kind, base, tmp_path)))
 
 
-def test_a_directory_with_another_tokenizer_is_another_input(base, tmp_path):
+@pytest.mark.parametrize(
+    "name", ["chat_template.jinja", "tokenizer.json", "generation_config.json", "config.json", "model.safetensors"]
+)
+def test_a_directory_with_another_file_of_the_model_is_another_input(base, tmp_path, name):
     copy = shutil.copytree(base, tmp_path / "copy")
     before = find_model(str(copy)).as_input()
-    (copy / "chat_template.jinja").write_text("other")
-    after = find_model(str(copy)).as_input()
-    assert before["digest"] == after["digest"]
-    assert before["tokenizer"] != after["tokenizer"]
+    (copy / name).write_bytes((copy / name).read_bytes()[:-1])
+    assert find_model(str(copy)).as_input() != before
 
 
 def test_a_revision_is_refused_for_local_models(base):
@@ -152,7 +147,7 @@ def test_a_checkpoint_with_a_tensor_missing_or_of_another_size_is_refused(base, 
     weight = tensors.pop(name)
     for changed in (tensors, tensors | {name: weight[:8].clone()}):
         save_file(changed, tmp_path / "model.safetensors", {"format": "pt"})
-        with pytest.raises(ModelError, match=r"incomplete.*q_proj.*of another size"):
+        with pytest.raises(ModelError, match=r"incomplete.*q_proj.*of another"):
             load_model(find_model(str(tmp_path)))
 
 
@@ -330,9 +325,7 @@ def adapter_over(base: Path, path: Path, recorded: str, **manifest) -> Path:
         ("models/base", "models/base"),
         ("models/base", "../models/base"),
         ("/home/me/project/base", "base"),
-        ("/home/me/project/base", "../project/base"),
         (r"C:\Users\me\models\base", "base"),
-        (r"models\base", "../models/base"),
         ("~/nowhere/base", "base"),
     ],
 )
@@ -346,19 +339,16 @@ def test_a_base_is_looked_for_from_where_the_adapter_lies(base, tmp_path, monkey
     assert find_model("link").base.path.resolve() == ref.base.path.resolve()
 
 
-def test_of_several_models_of_the_recorded_name_the_one_of_the_training_is_taken(base, tmp_path, monkeypatch):
-    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
-    shutil.copytree(base, project / "models" / "base")
-    monkeypatch.chdir(project)
+def test_a_base_of_the_recorded_name_is_the_one_of_the_training_or_named(base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(base, "models/base")
     entry = find_model("models/base").as_input()
-    adapter = adapter_over(base, project / "adapter", "models/base", inputs={"model": entry})
-    tiny_llama.checkpoint(elsewhere / "models" / "base", seed=5)
-    monkeypatch.chdir(elsewhere)
-    assert find_model(str(adapter)).base.path.resolve() == project / "models" / "base"
-    shutil.rmtree(project / "models")
-    with pytest.raises(ArtifactError, match="trained over another"):
+    adapter = adapter_over(base, tmp_path / "adapter", "models/base", inputs={"model": entry})
+    assert find_model(str(adapter)).base.source == "models/base"
+    Path("models/base").rename("moved")
+    tiny_llama.checkpoint(Path("models/base"), seed=5)
+    with pytest.raises(ArtifactError, match=r"trained over another.*--base-model"):
         find_model(str(adapter))
-    shutil.copytree(base, elsewhere / "moved")
     assert find_model(str(adapter), base_model="moved").base.digest == entry["digest"]
     with pytest.raises(ArtifactError, match="trained over another"):
         find_model(str(adapter), base_model="models/base")

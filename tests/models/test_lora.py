@@ -1,7 +1,6 @@
 """Adapters in PEFT, as they lie, and those of other programs: loaded as they are stored, or refused by name."""
 
 import json
-from pathlib import Path
 
 import peft
 import pytest
@@ -10,30 +9,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from countdown_rl.core.errors import ModelError
-from countdown_rl.export.config import MergeOptions, QuantizeOptions
+from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
-from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference.generate import Decoding, Generator
 from countdown_rl.models import load, lora, reference, shape
 from tests.support import tiny_llama
-
-
-@pytest.mark.parametrize("name", ["countdown-tiny", "full", "quantized/model-F16.gguf"])
-def test_an_adapter_loads_in_peft_with_the_code_that_train_prints(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    tiny_llama.checkpoint(Path("full"))
-    quantize_model(reference.find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
-    base = reference.find_model(name)
-    torch.manual_seed(0)
-    config = peft.LoraConfig(target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
-    trained = peft.get_peft_model(load.load_model(base, precision="fp32").model, config).eval()
-    Path("adapter").mkdir()
-    lora.save(trained, Path("adapter"), base=base.location)
-    loaded = eval(lora.loading_code(Path("adapter"), base), vars(peft) | vars(transformers))
-    ids = torch.arange(5, 15).view(1, 10)
-    with torch.inference_mode():
-        torch.testing.assert_close(loaded.float()(ids).logits, trained(ids).logits, atol=1e-4, rtol=1e-4)
-
 
 PREFIX = "base_model.model."
 
@@ -165,7 +145,7 @@ def test_embeddings_of_added_tokens_are_those_that_peft_saved(tmp_path, kind, ti
         (False, {"save": False, "modules_to_save": ["embed_tokens"]}, "330.*320"),
         (False, ENLARGED["with LoRA"], "330.*320"),
         (True, {"save": False, "modules_to_save": ["embed_tokens"]}, "330.*320"),  # the head's new rows are lost
-        (True, {"save": False, "target_modules": ["q_proj", "embed_tokens"]}, "330.*320"),
+        (True, {"save": False, "target_modules": ["q_proj", "embed_tokens"]}, "320.*330"),
         (True, {"save": False, "trainable_token_indices": [3, 329]}, "329.*320"),
     ],
 )

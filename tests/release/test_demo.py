@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.core.artifacts import ProvenanceEntry
 from countdown_rl.core.errors import ArtifactError, CountdownError, ModelError, UsageError
+from countdown_rl.core.provenance import ProvenanceEntry
 from countdown_rl.data import build as gen_data
 from countdown_rl.data.config import DataOptions
 from countdown_rl.export import quantize

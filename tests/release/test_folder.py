@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from countdown_rl.core import artifacts
+from countdown_rl.core import artifacts, provenance
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
@@ -41,7 +41,7 @@ def test_the_release_holds_the_weights_and_the_chain(root):
     evaluation = {f"eval/{name}" for name in ("manifest.json", "metrics.json", "details.json", "samples.jsonl")}
     assert manifest.files.keys() - merged.files.keys() == {"README.md", *evaluation}
     assert results.read(OUT / "eval") == results.read(Path("eval/merged"))
-    kinds = [link.kind for link in artifacts.chain(manifest.inputs["model"])]
+    kinds = [link.kind for link in provenance.chain(manifest.inputs["model"])]
     assert kinds == ["data", "model", "adapter", "merged"]
     assert (manifest.facts["accuracy"], manifest.facts["license"]) == (0.62, "apache-2.0")
     assert {"eval", "comparison"} <= manifest.inputs.keys()

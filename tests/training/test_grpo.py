@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file
 
-from countdown_rl.core import artifacts, processes
+from countdown_rl.core import artifacts, processes, provenance
 from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, reference
@@ -589,9 +589,9 @@ def test_all_weights_give_a_model_artifact_that_other_stages_take(place, all_wei
     assert any("mlp" in name for name in moved)
     quantize.quantize_model(ref, tmp_path / "quantized", exporting.QuantizeOptions())
     assert artifacts.read(tmp_path / "quantized", "quantized").inputs["model"]["digest"] == manifest.digest
-    links = artifacts.chain(manifest.as_input())
+    links = provenance.chain(manifest.as_input())
     assert links[-1].by_grpo
-    assert artifacts.origin(links).name == "model"
+    assert provenance.origin(links).name == "model"
     assert all(row.kl is not None for row in all_weights.rows)
 
 
