@@ -1,8 +1,8 @@
 """Loading: from a model reference to a model and its tokenizer, on a device and in a precision.
 
-``nf4`` means the 4-bit weights of QLoRA. On CUDA, bitsandbytes computes with them. On a CPU each linear layer holds
-the values of NF4 de-quantized once: the same function with correct gradients and at full speed, without the saving
-of memory.
+``nf4`` means the 4-bit weights of QLoRA. On CUDA, bitsandbytes computes with them if they matter for memory. Else, and
+on a CPU, each linear layer holds the values of NF4 de-quantized once: the same function with correct gradients and at
+full speed, without the saving of memory.
 """
 
 import logging
@@ -90,14 +90,14 @@ def load_model(
     device: str = "auto",
     trainable: bool = False,
     sharded: bool = False,
-    plain: bool = False,
+    plain: bool | None = None,
 ) -> Loaded:
     """Load *ref* in *precision* ("auto", "nf4", "bf16" or "fp32") on *device* ("auto", "cpu", "cuda", "mps").
 
     "auto" is bf16 on a GPU; on a CPU it is fp32 for small models and bf16 for large ones. A 4-bit checkpoint stays
     4-bit, and the base of an adapter gets the precision it was trained in. If *trainable*, the adapter's weights
     require gradients. *sharded* leaves the weights in main memory, from where FSDP gives each GPU its part. *plain*
-    holds NF4 values in plain layers on a GPU too.
+    tells if plain layers hold NF4 values on a GPU; by default :func:`fits_plainly` does.
     """
     import torch
 
@@ -212,20 +212,36 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
     return torch.bfloat16 if device.type == "mps" or (large and has_bf16_products()) else torch.float32
 
 
-def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool) -> Loaded:
+def fits_plainly(parameters: int, memory: int) -> bool:
+    """Return True if *parameters* in bf16 take under a tenth of the *memory* of a GPU, in bytes.
+
+    Plain layers then hold NF4 values, since they launch fewer kernels than those of bitsandbytes.
+    """
+    return 2 * parameters < memory / 10
+
+
+def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool | None) -> Loaded:
     import torch
     from transformers import BitsAndBytesConfig, CompressedTensorsConfig, GenerationConfig, GgufConfig
 
     from countdown_rl.models import nf4, w4a16
 
     stored = stored_format(ref)
-    native = device.type == "cuda" and precision == "nf4" and not plain  # 4-bit layers of bitsandbytes
+    native = device.type == "cuda" and precision == "nf4"  # 4-bit layers of bitsandbytes
+    if native and plain is None:
+        config = shape.read_config(local_path(ref), trust_remote_code=ref.trust_remote_code)
+        parameters = shape.skeleton(config, trust_remote_code=ref.trust_remote_code).num_parameters()
+        plain = fits_plainly(parameters, torch.cuda.mem_get_info(device)[1])
+    native = native and not plain
     if stored == "w4a16" and precision == "nf4":
         raise ModelError(f"{ref.source} is stored in 4 bits (W4A16) already; leave --precision nf4 out.")
     if precision == "nf4" and device.type == "mps":
         raise ModelError("4-bit weights are not supported on an Apple GPU; give --precision bf16, or --device cpu.")
     if stored == "gguf" and native:
-        raise ModelError(f"{ref.source} is a GGUF file; give --precision bf16, or the model's safetensors checkpoint.")
+        raise ModelError(
+            f"{ref.source} is a GGUF file, too large for NF4 on this GPU; give --precision bf16, or the model's "
+            "safetensors checkpoint."
+        )
 
     dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
     options: dict[str, Any] = {"dtype": dtypes[precision]}

@@ -14,11 +14,16 @@ DAY = datetime(2024, 7, 26)
 
 
 def modules_left_in_16_bits(model: Any) -> list[str]:
-    """Return the names of the modules of *model* that transformers does not quantize to 4 bits: output heads, and a few
-    kept in fp32. The public way to ask a quantizer needs the weights."""
+    """Return the names of the modules of *model* that transformers does not quantize to 4 bits.
+
+    These are the modules that a 4-bit checkpoint lists, else output heads, and a few kept in fp32. The public way to
+    ask a quantizer needs the weights.
+    """
     from transformers.quantizers.base import HfQuantizer
 
-    return list(HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules))
+    stored = getattr(model.config, "quantization_config", None) or {}
+    listed = (stored if isinstance(stored, dict) else stored.to_dict()).get("llm_int8_skip_modules")
+    return list(HfQuantizer.get_modules_to_not_convert(model, listed, model._keep_in_fp32_modules))
 
 
 def compile_without_chance(template: str) -> None:

@@ -90,12 +90,15 @@ def plan(model: Any, adapted: Any, options: TuningOptions, precision: str, **siz
         sizes: those of :func:`estimate`.
     """
     device = load.device_name("auto").partition(":")[0]
+    memory = _device_memory(device)
     trainable = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
     estimates = []
     for kind in dict.fromkeys((device, "cuda")):
-        width, nf4 = forward_width(precision, kind, model), kind == "cuda" and precision == "nf4"
+        width = forward_width(precision, kind, model)
+        fits = kind == device and memory is not None and load.fits_plainly(model.num_parameters(), memory)
+        nf4 = kind == "cuda" and precision == "nf4" and not fits
         estimates.append(estimate(model, options, trainable, device=kind, nf4=nf4, width=width, **sizes))
-    return Memory(trainable, estimates, _device_memory(device))
+    return Memory(trainable, estimates, memory)
 
 
 def estimate(
