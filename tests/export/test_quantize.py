@@ -202,7 +202,9 @@ def test_rotary_frequencies_of_older_checkpoints_are_no_fault():
 
 
 @pytest.mark.parametrize("format", ["nf4", "w4a16"])
-@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "jamba", "gpt2", "falcon"])
+@pytest.mark.parametrize(
+    "name", ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "jamba", "gpt2", "falcon", "qwen3_next"]
+)
 def test_a_model_whose_weights_would_mostly_stay_in_16_bits_is_refused(format, name):
     architectures.checkpoint(Path("full"), name)
     with pytest.raises(ModelError, match=r"16 bits|no layer"):
@@ -212,7 +214,7 @@ def test_a_model_whose_weights_would_mostly_stay_in_16_bits_is_refused(format, n
 def test_4_bit_weights_of_other_architectures_load_in_transformers():
     from transformers import AutoModelForCausalLM
 
-    for name in ("gpt_neox", "phi3", "cohere", "olmo2"):
+    for name in ("gpt_neox", "phi3", "cohere", "olmo2", "qwen3_5_text"):
         architectures.checkpoint(Path(name), name, hidden_size=64, intermediate_size=128)
         facts = quantize_model(find_model(name), Path("quantized"), QuantizeOptions()).facts
         theirs = AutoModelForCausalLM.from_pretrained("quantized", device_map={"": "cpu"})

@@ -24,6 +24,7 @@ OTHER_ATTENTION = (
     "mamba",
     "falcon_h1",
     "qwen3_5_text",
+    "qwen3_next",
     "bloom",
 )
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7", *"abcdefghijkl")

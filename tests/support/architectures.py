@@ -18,6 +18,14 @@ _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 1024}
 _NO_DROPOUT = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "dropout": 0.0}
 _MLA = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+_HYBRID = {
+    "head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 
 #: The settings of each, by the name that transformers has for the architecture.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -61,9 +69,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "state_size": 8,
         "n_groups": 1,
     },
-    "qwen3_5_text": _USUAL
-    | {"head_dim": 8, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2}
-    | {"linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+    "qwen3_5_text": _USUAL | _HYBRID,
+    "qwen3_next": _USUAL | _HYBRID | _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 32},
 }
 
 

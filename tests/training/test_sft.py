@@ -290,7 +290,7 @@ def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
     )
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "jamba", "mamba2", "falcon_h1", "qwen3_5_text", "opt"])
+@pytest.mark.parametrize("name", ["gpt_oss", "jamba", "mamba2", "falcon_h1", "qwen3_5_text", "qwen3_next", "opt"])
 def test_packing_is_refused_where_samples_would_see_each_other(tmp_path, monkeypatch, capsys, name):
     architectures.checkpoint(tmp_path / "model", name)
     jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
