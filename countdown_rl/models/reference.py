@@ -30,8 +30,6 @@ _ALLOWED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 _IGNORED = ["*/*", "consolidated*"]
 _WEIGHTS = [*_IGNORED, "*.safetensors"]
 
-#: A model in the cache of the Hub, on any machine.
-_CACHED = re.compile(r"models--([^/\\]+)--([^/\\]+)[/\\]snapshots[/\\](\w+)")
 #: An id on the Hub: NAME/MODEL.
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
@@ -198,8 +196,6 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str
             f"{source} has no base_model_name_or_path in its configuration; name its base by --base-model."
         )
     revision = None if base_model else trained_over.get("revision") or config.get("revision")
-    if not _is_local(name) and (cached := _CACHED.search(name)):
-        name, revision = f"{cached[1]}/{cached[2]}", cached[3]
     place = base_model or _place(name, path.resolve())
     try:
         base = find_model(place, revision=None if _is_local(place) else revision)

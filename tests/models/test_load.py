@@ -356,18 +356,6 @@ def test_the_last_part_of_a_hub_id_is_not_taken_for_its_model(base, tmp_path, mo
     assert find_model(str(adapter)).base.source == "some/base"
 
 
-def test_a_path_in_another_machines_cache_is_a_hub_id(base, tmp_path, monkeypatch):
-    recorded = (
-        "/root/.cache/huggingface/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de289a04d12100db370d81485cdf75e47ca"
-    )
-    adapter = adapter_over(base, tmp_path / "adapter", recorded)
-    monkeypatch.setattr(
-        reference, "_hub", lambda source, revision, _: reference.ModelRef(source, "hub", None, revision)
-    )
-    found = find_model(str(adapter)).base
-    assert (found.source, found.revision) == ("Qwen/Qwen3-0.6B", "c1899de289a04d12100db370d81485cdf75e47ca")
-
-
 def test_a_base_that_is_not_found_can_be_named(base, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     adapter = adapter_over(base, tmp_path / "adapter", "lost")
