@@ -77,6 +77,7 @@ def plan_split(distribution: Distribution, exclude: Exclusion, split: str, n: in
     limits = LIMITS * PARTS // (last - first + 1)
     plan = SplitPlan(distribution, exclude, split, seed, zeros(n), np.diff(impossible) == 0, limits)
     plan.choose_sizes(rows, distribution.sizes)
+    _sample(plan, rows[:0], 0, plan.tables(), zeros(1), limits)  # compile in this thread, as signals need it
     return plan
 
 

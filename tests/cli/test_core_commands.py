@@ -243,7 +243,7 @@ def test_grade_reads_layouts_of_others_in_every_format(command, tmp_path, fields
     status, out, err = command("grade", tmp_path / "rows")
     assert status == 0, err
     assert [json.loads(line)["correct"] for line in out.splitlines()] == [True, True]
-    assert ("read as" in err) == ("target" not in fields)
+    assert ("read from" in err) == ("target" not in fields)
 
 
 def test_several_completions_of_a_row_are_graded_one_by_one(command):
