@@ -13,7 +13,9 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks import bench
@@ -111,13 +113,13 @@ def figures(policy: Policy, precision: str, sent: str) -> dict[str, Any]:
     import torch
 
     from countdown_rl.models import reference
-    from countdown_rl.training.trl_internals import PolicyEngine
+    from countdown_rl.training.vllm_internals import PolicyEngine
 
     engine = PolicyEngine(
         str(reference.local_path(policy.ref)),
         torch.bfloat16 if precision == "bf16" else torch.float32,
         model=policy.model,
-        by_adapter=sent == "adapter",
+        adapters=Path(tempfile.gettempdir()) if sent == "adapter" else None,
         accelerator=accelerate.Accelerator(cpu=True),
         processing_class=policy.tokenizer,
         max_model_length=512,

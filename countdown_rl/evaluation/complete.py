@@ -34,9 +34,8 @@ def load_engine(ref: ModelRef, options: EvalOptions, on_warning: Callable[[str],
     import torch
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
-    name = engines.choose_engine(options.engine, ref, precision=options.precision, device=options.device)
     machine = {key: getattr(options, key) for key in ("precision", "device", "tensor_parallel")}
-    engine = engines.load_engine(name, ref, Decoding.of(options), **machine)
+    engine = engines.load_engine(options.engine, ref, Decoding.of(options), **machine)
     if note := chat_template.note(engine.tokenizer):
         on_warning(note)
     return engine

@@ -1,4 +1,4 @@
-"""Private parts of TRL: rounds of completions cut by us, and adapters sent to vLLM without merging them in place.
+"""Private parts of TRL's trainer: rounds of completions cut by us, and the correction for vLLM in the loss.
 
 The public ways were considered:
 
@@ -9,27 +9,15 @@ The public ways were considered:
 * ``_last_loaded_step`` is set where TRL makes the engine itself, which would load other weights; ``use_vllm`` needs it.
 * ``_get_per_token_logps_and_entropies`` has the log-probabilities for the ratio to vLLM's; without it TRL computes all
   rows of a round once more.
-* ``_iter_named_params`` names the weights an engine gets. A ``sync_weights`` of our own would repeat the server's
-  protocol.
 """
 
 import os
-from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from trl import GRPOTrainer
-from trl.distributed import DistributedBackend
-from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
-from countdown_rl.inference.vllm import lora_options, silence_exit
-from countdown_rl.models import lora
 from countdown_rl.training.rollouts import Round
 
 PRIVATE = (
@@ -38,7 +26,6 @@ PRIVATE = (
     "trl.GRPOTrainer._last_loaded_step",
     "trl.GRPOTrainer._get_per_token_logps_and_entropies",
     "trl.GRPOTrainer._metrics",
-    "trl.generation.vllm_generation.VLLMGeneration._iter_named_params",
 )
 
 Batch = dict[str, Any]
@@ -120,100 +107,3 @@ class RoundTrainer(GRPOTrainer):
         if self.state.global_step != self._last_loaded_step:
             self.vllm_generation.sync_weights()
             self._last_loaded_step = self.state.global_step
-
-
-class PolicyEngine(VLLMGeneration):
-    """TRL's vLLM backend over the checkpoint at *path*, which computes in *dtype* and gets the policy, *model*.
-
-    TRL merges the adapter into the base in place and takes it out again for each transfer: over 4-bit weights that
-    rounds the adapter away (huggingface/trl issue 4973), and in bf16 it leaves its rounding in the base. Here the base
-    stays as it is. With *by_adapter* the engine computes with its own base and gets the adapter alone (as in TRL's pull
-    request 6007); its base is sent once unless the weights at *path* are the *same_base*. Otherwise it gets each weight
-    as the de-quantized base plus the adapter.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        dtype: torch.dtype,
-        *,
-        model: Any,
-        accelerator: Any,
-        by_adapter: bool = False,
-        same_base: bool = True,
-        **settings: Any,
-    ) -> None:
-        self.dtype, self.directory = dtype, TemporaryDirectory() if by_adapter else None
-        self.distributed = DistributedBackend(accelerator)
-        options: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch.")}  # TRL leaves it to vLLM
-        if by_adapter:
-            layers = {name.rpartition(".")[2] for name, module in model.named_modules() if hasattr(module, "lora_A")}
-            options |= lora_options(model.peft_config["default"].r) | {"lora_target_modules": sorted(layers)}
-        engine = vllm_generation.LLM
-        vllm_generation.LLM = partial(engine, **options)
-        # TRL reads the path of the model, and loads the engine in 4 bits where the model has 4-bit layers.
-        named = SimpleNamespace(name_or_path=path, named_modules=list)
-        silence_exit()
-        try:
-            super().__init__(model=named, accelerator=accelerator, **settings)
-        finally:
-            vllm_generation.LLM = engine
-        self.model = model
-        if self.directory:
-            from vllm.lora.request import LoRARequest
-
-            self.request = partial(LoRARequest, "policy", 1, self.directory.name)
-            self.llm.generate = partial(self.llm.generate, lora_request=self.request())
-            if not same_base:
-                self._send_weights()
-            self.sync_weights()  # fails here if vLLM does not support the adapter
-
-    def server_reports_sampled_probabilities(self) -> bool:
-        """Return True if the server reports the log-probabilities that it samples tokens with."""
-        return bool(self.vllm_client.get_server_info()["model_config"]["logprobs_mode"] == "processed_logprobs")
-
-    def sync_weights(self) -> None:
-        if self.directory is None:
-            self._send_weights()
-            return
-        names = self.model.named_parameters()
-        weights = {name: self._gathered(parameter) for name, parameter in names if ".lora_" in name}
-        lora.save(self.model, Path(self.directory.name), base="", weights=weights)
-        self.llm.llm_engine.add_lora(self.request(load_inplace=True))
-        self.llm.reset_prefix_cache()
-
-    def _send_weights(self) -> None:
-        if self.directory or (self.mode == "colocate" and self.accelerator.device.type == "cpu"):
-            # Layers with LoRA are wrapped, those of a CPU packed; vLLM's reload knows of both.
-            runner = self.llm.llm_engine.model_executor.driver_worker.model_runner
-            runner.reload_weights(weights_iterator=self._iter_named_params())
-            self.llm.reset_prefix_cache()
-        else:
-            super().sync_weights()
-
-    @torch.no_grad()
-    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        base = self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
-        for name, parameter in base.named_parameters():
-            if ".lora_" in name or "original_module" in name:
-                continue
-            layer = None
-            if name.endswith(".base_layer.weight") and self.directory is None:
-                layer = base.get_submodule(name.removesuffix(".base_layer.weight"))
-            name = name.replace(".base_layer", "").replace("modules_to_save.default.", "")
-            yield name, self._gathered(parameter, layer).to(self.dtype)
-
-    def _gathered(self, parameter: torch.nn.Parameter, layer: torch.nn.Module | None = None) -> torch.Tensor:
-        """The weight *parameter* with the adapter of *layer*, gathered from ZeRO-3 or FSDP."""
-        with self.distributed.gather_params([parameter] if layer is None else list(layer.parameters())):
-            value = parameter.data
-            if getattr(parameter, "quant_state", None) is not None:
-                from bitsandbytes.functional import dequantize_4bit
-
-                value = dequantize_4bit(value, parameter.quant_state)
-            if layer is not None:
-                adapters = (layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters)
-                value = sum(adapters, value.float())
-            if self.distributed.is_zero3:
-                value = value.clone()
-        return value.full_tensor() if isinstance(value, DTensor) else value

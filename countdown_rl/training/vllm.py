@@ -1,8 +1,11 @@
 """Rollouts by vLLM: the choice of the engine, and its start."""
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,7 +75,7 @@ def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *,
     vLLM's LoRA has 16 bits (a *width* of 2 bytes) and one rank and scale. In fp32 a merged adapter loses nothing, and
     sleep mode discards the base.
     """
-    if options.tune != "lora" or options.rollouts == "vllm-server" or sleeps or width != 2:
+    if options.tune != "lora" or sleeps or width != 2:
         return False
     if ref.base is None:
         return options.lora_r <= LORA_RANKS[-1]
@@ -87,29 +90,27 @@ def use_engine(
 
     If it does not start, and the choice was automatic, transformers does: vLLM has no LoRA for some architectures.
     """
-    from countdown_rl.training.trl_internals import PolicyEngine
+    from countdown_rl.training.vllm_internals import PolicyEngine
 
     config, options, stop = trainer.args, trainer.options, trainer.rollouts.stop
     path = reference.local_path(loaded.ref.base or loaded.ref)
     model_files.check_files(path)
     dtype = load.compute_dtype(loaded.precision, torch.device(loaded.device), loaded.model)
     by_adapter = sends_adapter(options, loaded.ref, dtype.itemsize, sleeps=config.vllm_enable_sleep_mode)
-    if not by_adapter and dtype.itemsize == 2 and options.tune == "lora":
-        on_warning(
-            f"--rollouts {rollouts} gets this adapter merged into bf16 weights, which rounds small changes away."
-        )
+    served, same_base = rollouts == "vllm-server", loaded.storage == "plain"
+    by_adapter &= same_base or not served
     stops = {"stop": [stop.text], "include_stop_str_in_output": True, "stop_token_ids": sorted(stop.ids)}
     rows = config.per_device_train_batch_size * config.steps_per_generation
     try:
         engine = PolicyEngine(
             str(path),
             dtype,
-            by_adapter=by_adapter,
-            same_base=loaded.storage == "plain",
+            adapters=_directory(trainer, served=served) if by_adapter else None,
+            same_base=same_base,
             model=trainer.model,
             accelerator=trainer.accelerator,
             processing_class=trainer.processing_class,
-            mode="server" if rollouts == "vllm-server" else "colocate",
+            mode="server" if served else "colocate",
             max_model_length=length,
             max_num_seqs=rows * config.vllm_tensor_parallel_size,
             trust_remote_code=config.trust_remote_code,
@@ -119,16 +120,33 @@ def use_engine(
         )
     except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
         cause = (
-            f"vLLM does not start: {first_line(error).rstrip('.')}; for another share of the GPU than "
-            f"{config.vllm_gpu_memory_utilization:g} give --trl vllm_gpu_memory_utilization"
+            f"vLLM cannot complete the prompts: {first_line(error).rstrip('.')}; give another share of the GPU than "
+            f"{config.vllm_gpu_memory_utilization:g} by --trl vllm_gpu_memory_utilization"
         )
         if options.rollouts != "auto":
-            raise ModelError(f"{cause}, or leave vLLM out by --rollouts transformers.") from error
-        on_warning(f"{cause}; transformers now completes the prompts, more slowly.")
+            raise ModelError(f"{cause}, or use --rollouts transformers.") from error
+        on_warning(f"{cause}; transformers now completes them, more slowly.")
         return
     trainer.use_engine(engine)
-    if rollouts == "vllm-server" and processes.is_main() and not engine.server_reports_sampled_probabilities():
+    if engine.directory is None and dtype.itemsize == 2 and options.tune == "lora":
+        on_warning(
+            f"--rollouts {rollouts} gets this adapter merged into bf16 weights, which rounds small changes away."
+            + (f" To send the adapter alone, see docs/gpu.md: {engine.refusal}" if engine.refusal else "")
+        )
+    if served and processes.is_main() and not engine.server_reports_sampled_probabilities():
         on_warning(
             "the vLLM server reports log-probabilities before temperature and top-p, which biases the importance "
             "sampling correction; start it with --logprobs-mode processed_logprobs."
         )
+
+
+def _directory(trainer: Any, *, served: bool) -> Path:
+    """The directory for the adapter: that of the checkpoints, which a server may share, else memory if it has space."""
+    if served:
+        directory = Path(trainer.args.output_dir).absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+    memory_backed = Path("/dev/shm")  # noqa: S108 - its usual name
+    size = sum(weight.nbytes for weight in trainer.model.parameters() if weight.requires_grad)
+    in_memory = memory_backed.is_dir() and shutil.disk_usage(memory_backed).free > 4 * size
+    return memory_backed if in_memory else Path(tempfile.gettempdir())

@@ -12,7 +12,6 @@ from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
-from countdown_rl.models import load
 from countdown_rl.models.reference import ModelRef, find_model
 from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.registry import task
@@ -91,6 +90,12 @@ def test_vllm_gets_the_sampling_settings_and_the_gpus(folder, tmp_path, vllm):
         run(folder, tmp_path / "no", replace(one, engine="transformers"))
 
 
+def test_an_adapter_that_vllm_ignores_is_refused(folder, tmp_path, vllm, monkeypatch):
+    monkeypatch.setattr(vllm, "add_lora", lambda self, request: self.adapters.append(request))
+    with pytest.raises(ModelError, match="vLLM ignores the adapter"):
+        run(folder, tmp_path / "eval", IN_VLLM, model=str(folder / "adapter"))
+
+
 def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm):
     with pytest.raises(ModelError, match=r"vLLM cannot load the model: .*max_model_len is above 1024\.$"):
         run(folder, tmp_path / "no", replace(IN_VLLM, max_new_tokens=1020))
@@ -144,17 +149,6 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
 def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(monkeypatch, folder, packages, gpu, options, name):
     there(monkeypatch, *packages, gpu=gpu)
     assert chosen(ModelRef("m", "directory", folder / "model"), **options) == name
-
-
-def test_a_four_bit_checkpoint_on_the_hub_is_not_for_vllm(monkeypatch, tmp_path):
-    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "bitsandbytes"}}')
-    there(monkeypatch, "vllm")
-    for module in (engines, load):
-        monkeypatch.setattr(module, "without_weights", lambda ref: replace(ref, path=tmp_path))
-    ref = ModelRef("unsloth/model-bnb-4bit", "hub", None, revision="1" * 40)
-    assert chosen(ref) == "transformers"
-    with pytest.raises(UsageError, match="NF4"):
-        chosen(ref, "vllm")
 
 
 @pytest.mark.parametrize(

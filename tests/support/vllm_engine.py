@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 
 from countdown_rl.models import load, reference
-from countdown_rl.training import trl_internals
+from countdown_rl.training import vllm_internals
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.grpo import GrpoRun
 from countdown_rl.training.run import Result, RunArguments
@@ -46,7 +46,7 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[Result, A
     }
     engines = []
 
-    class Kept(trl_internals.PolicyEngine):
+    class Kept(vllm_internals.PolicyEngine):
         def __init__(self, *args: Any, **settings: Any) -> None:
             super().__init__(*args, **settings)
             engines.append(self)
@@ -56,7 +56,7 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[Result, A
     with (
         patch.object(Accelerator, "end_training"),
         patch.dict(os.environ),
-        patch.object(trl_internals, "PolicyEngine", Kept),
+        patch.object(vllm_internals, "PolicyEngine", Kept),
     ):
         result = GrpoRun.prepare(run, TrainOptions(**settings | options)).train()
     return result, engines[0]

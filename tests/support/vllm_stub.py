@@ -17,8 +17,8 @@ CONTEXT = 1024
 
 class SamplingParams(SimpleNamespace):
     def __init__(self, **settings: Any) -> None:
-        assert settings["include_stop_str_in_output"]
-        super().__init__(**{"seed": None, "stop_token_ids": (), "top_p": 1.0} | settings)
+        assert settings.get("include_stop_str_in_output") or "prompt_logprobs" in settings
+        super().__init__(**{"seed": None, "stop_token_ids": (), "top_p": 1.0, "top_k": 0} | settings)
 
 
 class LoRARequest(NamedTuple):
@@ -46,10 +46,11 @@ class LLM:
         self.adapters: list[lora.Adapter] = []
         self.prompts: list[list[dict[str, Any]]] = []
         self.params: list[Any] = []
+        self.requests: list[Any] = []
         self.numbers: list[int] = []
         self.syncs = 0
-        worker = SimpleNamespace(model_runner=self)
-        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker), add_lora=self.add_lora)
+        self.model_runner = self
+        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=self), add_lora=self.add_lora)
         np.random.seed(0)  # the process index
         self.engines.append(self)
 
@@ -78,13 +79,21 @@ class LLM:
         assert not use_tqdm
         if lora_request and not self.adapters:
             self.add_lora(lora_request)
-        assert bool(lora_request) == bool(self.adapters)
+        self.requests.append(lora_request)
+        if hasattr(sampling_params, "prompt_logprobs"):
+            return [SimpleNamespace(prompt_logprobs=self.score(prompt["prompt_token_ids"])) for prompt in prompts]
         self.numbers.append(np.random.randint(2**31))  # the runner on a GPU makes seeds of it
         self.prompts.append(prompts)
         self.params.append(sampling_params)
         params = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
         pairs = zip(prompts, params, strict=True)
         return [self._complete(prompt["prompt_token_ids"], sampling) for prompt, sampling in pairs]
+
+    def score(self, ids: list[int]) -> list[Any]:
+        """The log-probability of each token after the first."""
+        scores = self.policy(torch.tensor([ids])).logits[0, :-1].float().log_softmax(-1)
+        pairs = zip(ids[1:], scores, strict=True)
+        return [None, *({token: SimpleNamespace(logprob=float(step[token]))} for token, step in pairs)]
 
     def _complete(self, prompt: list[int], sampling: Any) -> Any:
         ids, logprobs = list(prompt), []

@@ -16,7 +16,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.tasks.countdown.task import CountdownRow
-from countdown_rl.training import trl_internals
+from countdown_rl.training import trl_internals, vllm_internals
 from countdown_rl.training import vllm as engines
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.grpo import GrpoRun
@@ -96,11 +96,13 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, fit, vllm, tun
     assert engine.options["max_model_len"] == longest + SMALL.max_completion_length
     assert (engine.options["model"], engine.options["quantization"]) == (str(place / "model"), None)
     assert engine.options["dtype"] == ("bfloat16" if precision == "bf16" else "float32")  # of a small model on a CPU
-    assert len(engine.adapters) == (1 + 3 + 1 if precision == "bf16" else 0)  # in fp32 merging is exact
+    assert len(engine.adapters) == (2 + 3 + 1 if precision == "bf16" else 0)  # in fp32 merging is exact
     sampling, greedy = engine.params[0], engine.params[-1]
     assert sampling.stop == ["</answer>"]
     assert (sampling.temperature, greedy.temperature) == (1.0, 0.0)
-    assert engine.syncs - bool(engine.adapters) == 3 + 1  # before each step, and for the evaluation
+    assert all(engine.requests) == bool(engine.adapters)
+    # Before each step, and for the evaluation; at the start a large adapter and that of the run.
+    assert engine.syncs - 2 * bool(engine.adapters) == 3 + 1
     # The engine sampled from the very policy that is trained, so that no token needs a correction.
     assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 3, abs=0.02)
     assert result.rows[-1].eval_correct is not None
@@ -169,8 +171,20 @@ class Client:
     """TRL's client of a vLLM server, with an engine in place of the server."""
 
     def __init__(self, base_url, **_):
-        self.engine, self.base_url = Client.start(), base_url
+        self.engine, self.base_url, self.model = Client.start(), base_url, "start"
+        self.session, self.request = SimpleNamespace(post=self.post), None
         Client.last = self
+
+    def post(self, url, json):
+        if url.endswith("/v1/completions"):
+            scores = self.engine.score(json["prompt"])[1:]
+            steps = [{str(token): vars(value) for token, value in step.items()} for step in scores]
+            return SimpleNamespace(json=lambda: {"choices": [{"prompt_logprobs": [None, *steps]}]})
+        assert url == "http://there:1/v1/load_lora_adapter"
+        if Client.has_lora:
+            self.request = vllm_stub.LoRARequest(json["lora_name"], 1, json["lora_path"], json["load_inplace"])
+            self.engine.add_lora(self.request)
+        return SimpleNamespace(ok=Client.has_lora, status_code=404, text="Not Found")
 
     def init_communicator(self, device):
         pass
@@ -180,7 +194,7 @@ class Client:
 
     def update_named_params(self, metadata, pairs):
         pairs = list(pairs)
-        assert metadata == [(name, "float32", list(value.shape)) for name, value in pairs]
+        assert metadata == [(name, str(value.dtype)[6:], list(value.shape)) for name, value in pairs]
         self.engine.load_weights(pairs)
 
     def reset_prefix_cache(self):
@@ -189,7 +203,10 @@ class Client:
     def generate(self, prompts, features, n, **params):
         params |= params.pop("generation_kwargs")
         repeated = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
-        outputs = self.engine.generate(repeated, vllm_stub.SamplingParams(**params), use_tqdm=False)
+        request = self.request if self.model == "policy" else None
+        outputs = self.engine.generate(
+            repeated, vllm_stub.SamplingParams(**params), use_tqdm=False, lora_request=request
+        )
         logprobs, token_ids = vllm_generation.extract_logprobs(outputs)
         completions = [output.outputs[0].token_ids for output in outputs]
         return {
@@ -200,15 +217,39 @@ class Client:
         }
 
 
-def test_a_server_gets_the_policy_and_the_stop(place, fit, vllm, monkeypatch):
+class Deaf(vllm_stub.LLM):
+    """An engine in whose layers an adapter changes nothing."""
+
+    engines, end = [], None
+
+    def add_lora(self, request):
+        self.adapters.append(request)
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "sent"),
+    [("all", "fp32", "weights"), ("lora", "bf16", "adapter"), ("all", "bf16", "weights"), ("deaf", "bf16", "weights")],
+)
+def test_a_server_gets_the_adapter_if_it_has_lora_else_the_weights(
+    place, fit, vllm, monkeypatch, engine, precision, sent
+):
+    start = Deaf if engine == "deaf" else vllm
     monkeypatch.setattr(vllm_generation, "VLLMClient", Client)
-    monkeypatch.setattr(Client, "start", lambda: vllm(str(place / "model"), max_model_len=100), raising=False)
+    monkeypatch.setattr(Client, "start", lambda: start(str(place / "model"), max_model_len=100), raising=False)
+    monkeypatch.setattr(Client, "has_lora", engine != "all", raising=False)
     trl = ("vllm_server_base_url=http://there:1",)
-    result = fit(rollouts="vllm-server", trl=trl, max_steps=2, reward=VARIED)
-    assert Client.last.base_url == "http://there:1"
+    result = fit(rollouts="vllm-server", trl=trl, max_steps=2, reward=VARIED, precision=precision)
     assert Client.last.engine.params[0].stop == ["</answer>"]
     assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 2, abs=0.02)
     assert "--logprobs-mode processed_logprobs" in result.said
+    assert bool(Client.last.engine.requests[-1]) == (sent == "adapter")
+    assert ("merged into bf16" in result.said) == (precision == "bf16" and sent == "weights")
+
+
+def test_an_engine_that_ignores_the_adapter_is_refused(fit, vllm, monkeypatch):
+    monkeypatch.setattr(vllm_generation, "LLM", Deaf)
+    with pytest.raises(ModelError, match="LoRA differs from the policy's"):
+        fit(precision="bf16")
 
 
 def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
@@ -219,7 +260,7 @@ def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
     model = peft.get_peft_model(loaded.model, config)
     packed = {name: value.clone() for name, value in model.named_parameters()}
     settings = {"accelerator": accelerate.Accelerator(cpu=True), "processing_class": loaded.tokenizer}
-    engine = trl_internals.PolicyEngine(str(place / "model"), torch.bfloat16, model=model, **settings)
+    engine = vllm_internals.PolicyEngine(str(place / "model"), torch.bfloat16, model=model, **settings)
     sent = dict(engine._iter_named_params())
     assert sent.keys() == weights.keys()
     lora = {name: value for name, value in model.named_parameters() if ".lora_" in name}
@@ -235,18 +276,18 @@ def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
     assert all(torch.equal(value, packed[name]) for name, value in model.named_parameters())
 
 
-def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, vllm):
+def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, vllm, tmp_path):
     loaded = load.load_model(reference.find_model(str(place / "model")), precision="nf4")
     base = {name: value.clone() for name, value in loaded.model.named_parameters()}
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     model = peft.get_peft_model(loaded.model, config)
     settings = {"accelerator": accelerate.Accelerator(cpu=True), "processing_class": loaded.tokenizer}
-    trl_internals.PolicyEngine(
-        str(place / "model"), torch.bfloat16, model=model, by_adapter=True, same_base=False, **settings
+    vllm_internals.PolicyEngine(
+        str(place / "model"), torch.bfloat16, model=model, adapters=tmp_path, same_base=False, **settings
     )
     (engine,) = vllm.engines
     assert (engine.options["max_lora_rank"], engine.options["lora_target_modules"]) == (8, ["down_proj", "q_proj"])
-    (adapter,) = engine.adapters
+    _, adapter = engine.adapters  # the first is the large one of the check
     assert adapter.modules == {name.removesuffix(".weight") for name in base if "q_proj" in name or "down_proj" in name}
     assert all(torch.equal(value, base[name].bfloat16()) for name, value in engine.base.items())
 
@@ -341,7 +382,7 @@ def test_a_failing_engine_names_the_option_of_its_memory(fit, failing):
 
 def test_auto_goes_on_with_transformers_where_vllm_does_not_start(fit, failing):
     result = fit(rollouts="auto")
-    assert result.said.startswith("vLLM does not start: No available memory for the cache blocks;")
+    assert result.said.startswith("vLLM cannot complete the prompts: No available memory for the cache blocks;")
     assert all(words in result.said for words in ("--trl vllm_gpu_memory_utilization", "transformers"))
     artifacts.read(result.out, "adapter")
 
@@ -387,7 +428,7 @@ class Sleeper(vllm_stub.LLM):
 def test_an_engine_in_sleep_mode_gets_all_weights_when_it_wakes(fit, monkeypatch):
     monkeypatch.setattr(vllm_generation, "LLM", Sleeper)
     # As on a GPU.
-    monkeypatch.setattr(trl_internals.PolicyEngine, "_send_weights", vllm_generation.VLLMGeneration.sync_weights)
+    monkeypatch.setattr(vllm_internals.PolicyEngine, "_send_weights", vllm_generation.VLLMGeneration.sync_weights)
     result = fit(precision="bf16", reward=VARIED, trl=("vllm_enable_sleep_mode=true",))
     (engine,) = Sleeper.engines
     assert engine.options["enable_sleep_mode"]
