@@ -107,19 +107,19 @@ class OpenAI:
                     yield task.result()
 
     def _owner(self) -> str:
-        """The ``owned_by`` of the model in the server's list of models; "" where there is no such list."""
+        """The ``owned_by`` of the model in the server's list of models; "" if the server has no such list."""
         import openai
 
         try:
             models = openai.OpenAI(base_url=self._url, api_key=self._key, timeout=60).models.list().data
-            return str(next((model for model in models if model.id == self._model), models[0]).owned_by)
-        except openai.APIConnectionError as error:
-            raise ModelError(f"there is no server at {self._url}; start it, or give its --base-url.") from error
-        except (openai.APIError, LookupError, AttributeError, TypeError) as error:
-            # A server that is loading its model must not get another prompt than the one it gets later.
-            if getattr(error, "status_code", None) in (429, 502, 503, 504):
-                raise ModelError(f"{self._url} is not ready ({first_line(error)[:-1]}); try again later.") from error
+        except openai.NotFoundError:
             return ""
+        except openai.OpenAIError as error:
+            # A server that is loading its model must not get another prompt than the one it gets later.
+            reason = first_line(error)
+            raise ModelError(f"no server answers at {self._url}; start it, or give its --base-url: {reason}") from error
+        owners = [str(model.owned_by) for model in sorted(models, key=lambda model: model.id != self._model)]
+        return owners[0] if owners else ""
 
     async def _complete(self, client: Any, prompt: Mapping[str, Any], number: int) -> Completion:
         import openai

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from countdown_rl.core import packages, processes
-from countdown_rl.core.errors import CountdownError, ModelError, UsageError, first_line
+from countdown_rl.core.errors import ModelError, first_line
 from countdown_rl.inference.vllm import LORA_RANKS
 from countdown_rl.models import load, lora, model_files, reference
 from countdown_rl.training import memory
@@ -41,11 +41,11 @@ def plan(
         make_config: returns the ``GRPOConfig``.
     """
     auto, gpu = options.rollouts == "auto", loaded.device == "cuda"
-    error = _unsupported(options, loaded.ref, adapted)
-    if options.rollouts == "transformers" or (auto and (error or not gpu)):
+    reason = _unsupported(loaded.ref, adapted)
+    if options.rollouts == "transformers" or (auto and (reason or not gpu)):
         return "transformers", planned
-    if error:
-        raise error
+    if reason:
+        raise ModelError(f"--rollouts {options.rollouts} {reason}.")
     *others, estimate = planned.estimates
     colocated = gpu and options.rollouts != "vllm-server"
     share = make_config().vllm_gpu_memory_utilization * (planned.available or 0) if colocated else 0.0
@@ -56,17 +56,15 @@ def plan(
     return "vllm" if auto else options.rollouts, with_engine
 
 
-def _unsupported(options: TrainOptions, ref: reference.ModelRef, adapted: Any) -> CountdownError | None:
-    """The error if vLLM cannot complete the prompts of a run, else None."""
+def _unsupported(ref: reference.ModelRef, adapted: Any) -> str:
+    """The reason why vLLM cannot complete the prompts of a run, or ""."""
     if load.stored_format(ref.base or ref) != "plain":
-        return UsageError(f"--rollouts {options.rollouts} needs unquantized safetensors, and {ref.source} has none.")
+        return f"needs unquantized safetensors, and {ref.source} has none"
     if find_spec("vllm") is None:
-        return ModelError(f"--rollouts {options.rollouts} needs vLLM: {packages.pip_install('vllm')}.")
+        return f"needs vLLM: {packages.pip_install('vllm')}"
     if any(map(lora.is_special, adapted.modules())):
-        return UsageError(
-            f"--rollouts {options.rollouts} supports LoRA without variants and biases; use --rollouts transformers."
-        )
-    return None
+        return "supports LoRA without variants and biases; use --rollouts transformers"
+    return ""
 
 
 def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *, sleeps: bool) -> bool:

@@ -7,12 +7,11 @@ import numba
 import pytest
 import torch
 
-from countdown_rl.inference import cpu_decoder, generate
+from countdown_rl.inference import cpu_decoder
 from countdown_rl.inference.cpu_decoder import _LARGE_VOCABULARY, Decoder, _sample, supports
 from countdown_rl.inference.generate import Decoding
 from countdown_rl.inference.stop import Stop
-from countdown_rl.models import load, torch_internals
-from countdown_rl.models.reference import ModelRef
+from countdown_rl.models import torch_internals
 from tests.support import tiny_llama
 
 needs_bf16 = pytest.mark.skipif(not torch_internals.has_bf16_products(), reason="oneDNN has no bf16 on this processor")
@@ -171,13 +170,6 @@ def test_tokens_of_a_large_vocabulary_are_drawn_by_their_probabilities():
     assert {token: count / 4000 for token, count in drawn.items()} == pytest.approx(shares, abs=0.03)
 
 
-def test_another_architecture_is_not_supported():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    small = GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=32)
-    assert not supports(GPT2LMHeadModel(small))
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -230,12 +222,3 @@ def test_more_threads_give_the_same_bytes(bf16_model, tokenizer):
     finally:
         torch.set_num_threads(before)
     assert completions[0] == completions[1]
-
-
-@needs_bf16
-def test_a_bf16_cache_allows_larger_batches(tokenizer):
-    def rows(model):
-        loaded = load.Loaded(model, tokenizer, ModelRef("x", "directory", None), "bf16", "cpu", "plain")
-        return generate.Generator(loaded, generate.Decoding(4)).max_rows(4_096, 4_096)
-
-    assert rows(tiny_llama.model()) > rows(tiny_llama.model().float())

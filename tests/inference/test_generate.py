@@ -139,13 +139,6 @@ def test_sampling_settings_of_the_checkpoint_are_ignored(by_transformers, tmp_pa
         assert Generator(opinionated, decoding).complete(prompts(plain)) == expected
 
 
-def test_a_second_generator_has_the_same_end_tokens():
-    loaded = other("qwen2")
-    loaded.model.generation_config.eos_token_id = [1, 77]
-    first, second = (Generator(loaded, Decoding(4)) for _ in range(2))
-    assert first.stop.ids == second.stop.ids == {0, 1, 77}
-
-
 def test_batches_hold_every_row_once_with_rows_of_similar_length():
     lengths = [5, 1, 9, 1, 7, 3, 3]
     result = list(batches(lengths, lambda length: 3))
@@ -169,15 +162,6 @@ def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
     assert rows[-1] == 1
     assert max_rows(other("gpt2"), 32, 32) > 1
     assert 64 << 20 < generate.main_memory() < 1 << 50
-
-
-def test_batches_grow_with_the_memory_up_to_a_limit(llama, monkeypatch):
-    rows = []
-    for size in (64 << 20, 512 << 20, 4 << 30, 16 << 30, 256 << 30):
-        monkeypatch.setattr(generate, "main_memory", lambda size=size: size)
-        rows.append(max_rows(llama, 4_096, 4_096))
-    assert rows == sorted(rows)
-    assert 1 <= rows[0] < rows[2] <= rows[3] == rows[4]
 
 
 def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(monkeypatch):
