@@ -1,15 +1,12 @@
 """The recipes: their options exist, each is checked and run with a stand-in of its model, one with the real model."""
 
-import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import warnings
 import zipfile
-from contextlib import chdir, redirect_stderr
 from itertools import pairwise
 from pathlib import Path
 
@@ -214,64 +211,40 @@ def gguf() -> Path:
     return file
 
 
-@pytest.fixture(scope="session")
-def run(gguf, tmp_path_factory) -> Path:
-    """What the recipe leaves when it is run with --quick."""
-    out = tmp_path_factory.mktemp("recipe") / "out"
-    commands = printed(SMOLLM2.stem, out.parent, out, gguf, "--quick")
-    with (
-        chdir(out),
-        redirect_stderr(io.StringIO()) as stderr,
-        warnings.catch_warnings(record=True) as caught,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for words in commands:
-            if words[0].endswith(".py"):
-                subprocess.run([sys.executable, *words], check=True)
-            else:
-                assert status(patch, *words) == 0, stderr.getvalue()
-    assert "Traceback" not in stderr.getvalue()
-    assert not [str(warning) for warning in caught]
-    return out
-
-
 @pytest.mark.slow
-def test_every_artifact_of_a_real_model_is_complete_and_of_its_kind(run):
-    kinds = {"data": "data", "sft": "model", "adapter": "adapter", "merged": "merged", "dequantized": "merged"}
-    kinds |= {"quantized": "quantized", "q8_0": "quantized", "eval/comparison": "comparison", "release": "release"}
-    kinds |= {f"eval/{name}": "eval" for name in EVALUATED}
-    for name, kind in kinds.items():
-        artifacts.read(run / name, kind)
-        assert "../" not in (run / name / artifacts.MANIFEST).read_text()
-    options = artifacts.read(run / "sft", "model").options
-    assert options["model"] == Path(GGUF).name
-    assert len((run / "train" / "log.csv").read_text().splitlines()) == 1 + 2
-    facts = artifacts.read(run / "merged", "merged").facts
-    assert facts["adapted_modules"] == 30 * 7
-    assert facts["agreement"]["with_definition"]["kl"] < 1e-2
-    rows = json.loads((run / "eval" / "comparison" / "comparison.json").read_text())["results"]
-    assert [row["name"] for row in rows] == EVALUATED
-    assert len({row["n"] for row in rows}) == 1
-    card = (run / "release" / "README.md").read_text()
-    assert re.search(r"^base_model: HuggingFaceTB/SmolLM2-135M-Instruct$", card, re.M)
-    assert re.search(r"^license: apache-2.0$", card, re.M)
-    assert str(run) not in card
-
-
-@pytest.mark.slow
-def test_a_real_model_loads_after_every_stage_with_other_libraries(run):
+def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_libraries_load(gguf, tmp_path, monkeypatch):
     import peft
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    base = AutoModelForCausalLM.from_pretrained(run / "sft", dtype=torch.float32)
-    loaded = {"adapter": peft.PeftModel.from_pretrained(base, run / "adapter")}
-    for name in ("merged", "quantized", "release"):
-        loaded[name] = AutoModelForCausalLM.from_pretrained(run / name)
+    out = tmp_path / "out"
+    commands = printed(SMOLLM2.stem, tmp_path, out, gguf, "--quick")
+    monkeypatch.chdir(out)
+    for words in commands:
+        if words[0].endswith(".py"):
+            subprocess.run([sys.executable, *words], check=True)
+        else:
+            assert status(monkeypatch, *words) == 0
+    kinds = {"data": "data", "sft": "model", "adapter": "adapter", "merged": "merged", "dequantized": "merged"}
+    kinds |= {"quantized": "quantized", "q8_0": "quantized", "eval/comparison": "comparison", "release": "release"}
+    kinds |= {f"eval/{name}": "eval" for name in EVALUATED}
+    for name, kind in kinds.items():
+        artifacts.read(out / name, kind)
+        assert "../" not in (out / name / artifacts.MANIFEST).read_text()
+    facts = artifacts.read(out / "merged", "merged").facts
+    assert facts["adapted_modules"] == 30 * 7
+    assert facts["agreement"]["with_definition"]["kl"] < 1e-2
+    rows = json.loads((out / "eval" / "comparison" / "comparison.json").read_text())["results"]
+    assert [row["name"] for row in rows] == EVALUATED
+    card = (out / "release" / "README.md").read_text()
+    assert re.search(r"^base_model: HuggingFaceTB/SmolLM2-135M-Instruct$", card, re.M)
+    assert str(out) not in card
+
+    base = AutoModelForCausalLM.from_pretrained(out / "sft", dtype=torch.float32)
+    loaded = {"adapter": peft.PeftModel.from_pretrained(base, out / "adapter")}
+    loaded |= {name: AutoModelForCausalLM.from_pretrained(out / name) for name in ("merged", "quantized", "release")}
     for name, model in loaded.items():
-        tokenizer = AutoTokenizer.from_pretrained(run / name)
-        assert tokenizer.pad_token_id is not None
-        assert tokenizer.chat_template
+        tokenizer = AutoTokenizer.from_pretrained(out / name)
         turns = [{"role": "user", "content": "Numbers: 3 4 5\nTarget: 17"}]
         prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
         with torch.inference_mode():
