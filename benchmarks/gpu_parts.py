@@ -1,5 +1,6 @@
 """The parts of ``benchmarks.gpu``: each takes its settings and returns its figures."""
 
+import gc
 import hashlib
 import json
 import re
@@ -65,6 +66,7 @@ def make_checkpoint(settings: Settings, name: str) -> Path:
 
 
 def reset_peak() -> None:
+    gc.collect()  # a trainer refers to itself
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
