@@ -11,11 +11,7 @@ from countdown_rl.core.errors import UsageError, first_line
 
 
 def imported(name: str) -> Callable[..., Any]:
-    """The function *name*, of a module that is installed or in the working directory.
-
-    Raises:
-        UsageError: it cannot be imported.
-    """
+    """Return the function *name*, of a module that is installed or in the working directory, else a UsageError."""
     module, _, function = name.partition(":")
     if not function:
         raise UsageError(f"{name} is not of the form module:function.")

@@ -75,9 +75,7 @@ def render(
     written, because templates trim such a turn (Llama 3), put an empty thinking block before it (Qwen3) or close it.
     If a template supports no system turn, that text opens the user turn. Encode the result with
     ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is the prompt of a program that does not know the task.
-
-    Raises:
-        InputError: the template fails, or does not show the turns.
+    Raises InputError if the template fails or does not show the turns.
     """
     turns = [dict(message) for message in messages]
     prefill = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""

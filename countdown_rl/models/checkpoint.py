@@ -24,10 +24,8 @@ MAX_SHARD_SIZE = 5_000_000_000
 class Checkpoint:
     """The tensors of a safetensors file, or of all those of a directory; their values are read on demand.
 
-    ``specs`` has each as a tensor without values, on the meta device, and ``files`` its file.
-
-    Raises:
-        ModelError: a file is damaged, missing, or holds an unsupported type.
+    ``specs`` has each as a tensor without values, on the meta device, and ``files`` its file. Raises ModelError if a
+    file is damaged, missing, or holds an unsupported type.
     """
 
     def __init__(self, location: Path) -> None:

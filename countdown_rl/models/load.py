@@ -281,9 +281,7 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
 def skeleton(ref: ModelRef) -> Any:
     """Return the model of *ref* (not an adapter) on the meta device, where tensors have shapes and no values.
 
-    Raises:
-        ModelError: the architecture is unknown, or its tensors are not those in the files, if these are unquantized and
-            on this machine.
+    Raises ModelError if the architecture is unknown, or its tensors are not those of unquantized files on this machine.
     """
     if ref.kind != "hub" and stored_format(ref) == "plain":
         return _read_weights(ref, device_map={"": "meta"})
@@ -311,8 +309,7 @@ def _read_weights(ref: ModelRef, **options: Any) -> Any:
 def _check_tensors(source: str, model: Any, info: Mapping[str, Any]) -> None:
     """Check that *model* took the tensors of the checkpoint *source*, by the *info* of its loading, and lacks none.
 
-    Parts that only other classes of the architecture have may be left out: vision towers, heads of other tasks, and
-    the layers behind the last that predict further tokens.
+    Vision towers, heads of other tasks, and layers behind the last that predict further tokens may be left out.
     """
     missing = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if missing:

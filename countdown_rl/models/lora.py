@@ -142,8 +142,7 @@ class Adapter:
     def attach(self, model: Any, *, trainable: bool = False) -> Any:
         """Put the adapter on *model*, and return the ``PeftModel``; of a skeleton only names and shapes are compared.
 
-        Raises:
-            ModelError: the model lacks a tensor of the adapter, the adapter lacks one, or their shapes differ.
+        Raises ModelError if the model lacks a tensor of the adapter, the adapter lacks one, or their shapes differ.
         """
         from peft import LoraConfig, PeftModel, set_peft_model_state_dict
         from peft.auto import MODEL_TYPE_TO_PEFT_MODEL_MAPPING

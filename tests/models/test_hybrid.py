@@ -10,7 +10,7 @@ from countdown_rl.inference import cpu_decoder
 from countdown_rl.inference.generate import Decoding, Generator
 from countdown_rl.models import load, nf4
 from countdown_rl.models.reference import find_model
-from tests.support import architectures
+from tests.support import architectures, standins
 
 PROMPTS = [[7, 8, 9, 10, 11, 12, 13], [9, 10], [5, 6, 7, 8]]
 
@@ -46,3 +46,18 @@ def test_nf4_rounds_the_projections_of_linear_attention_too(model):
 def test_gguf_export_is_refused(model, tmp_path):
     with pytest.raises(ModelError, match="convert_hf_to_gguf"):
         quantize_model(model, tmp_path / "gguf", QuantizeOptions(format="gguf"))
+
+
+def test_the_text_model_of_a_vision_model_has_its_logits(tmp_path):
+    import transformers
+
+    text = architectures.SETTINGS["qwen3_5_text"] | {"vocab_size": 512}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 32}
+    config = transformers.AutoConfig.for_model("qwen3_5", text_config=text, vision_config=vision)
+    original = transformers.Qwen3_5ForConditionalGeneration(config).eval()
+    original.save_pretrained(tmp_path)
+    standins.tokenizer(standins.FAMILIES["qwen2.5"]).save_pretrained(tmp_path)
+    loaded = load.load_model(find_model(str(tmp_path)), precision="fp32", device="cpu")
+    ids = torch.tensor([PROMPTS[0]])
+    with torch.inference_mode():
+        assert torch.equal(loaded.model(ids).logits, original(input_ids=ids).logits)
