@@ -78,7 +78,7 @@ def prompts(tokenizer) -> list[list[int]]:
 
 def plainly(loaded, prompt: list[int], tokens: int) -> list[int]:
     """The most likely continuation, by forward passes without a cache."""
-    stop = Generator(loaded, Decoding(1))._stop
+    stop = Generator(loaded, Decoding(1)).stop
     ids = list(prompt)
     with torch.inference_mode():
         for _ in range(tokens):
