@@ -24,8 +24,8 @@ def from_file(path: Path) -> Iterator[Published]:
 def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[tuple[str, Mapping[str, Any]]]]:
     """The commit of the Hub data set *name*, ``NAME[:CONFIG]``, at *revision*, and its rows with their splits.
 
-    Its files are downloaded to the cache of the Hub, or read there where the Hub cannot be reached. Held-out splits
-    come first. Rows for training have the split "" where no test split is published.
+    Its files are downloaded to the Hub's cache, or read there offline. Held-out splits come first. Rows for training
+    have the split "" if no test split is published.
     """
     from datasets import load_dataset, logging
     from huggingface_hub.utils import logging as hub_logging
@@ -62,7 +62,8 @@ def _download(repository: str, revision: str | None, patterns: list[str] | None)
 def _configuration(directory: Path, name: str, config: str) -> tuple[str | None, Any, list[str] | None]:
     """The configuration *config* of the data set *name*, by default the one that its card marks.
 
-    Returns its name, its ``data_files``, and patterns of the files to download; None: as ``datasets`` finds them, all.
+    Returns its name, its ``data_files``, and patterns of the files to download; None means that ``datasets`` finds
+    them, and all.
     """
     from huggingface_hub import DatasetCard
 

@@ -1,16 +1,16 @@
-"""Grades in words, and what to do where next to none is good."""
+"""Grades in words, and advice if next to no completion keeps the format."""
 
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
 
-#: Shares below this are near 0.
+#: Shares below this count as near 0.
 NEAR_0 = 0.02
 
 
 def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
-    """The likely cause of a share *form* of completions in the format near 0, and what to do; "" where it is higher.
+    """The likely cause and a remedy if the share *form* of completions in the format is near 0; else "".
 
-    Where some are *correct*, the format does no harm. *limit* is the option that bounds their tokens.
+    If some are *correct*, the format does no harm. *limit* is the option that bounds their tokens.
     """
     if max(form, correct) >= NEAR_0:
         return ""
@@ -21,7 +21,7 @@ def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
 
 
 def verdict(row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False) -> str:
-    """A grade of a completion of *row* as a phrase; the *answer* in it is the model's text, not made safe to print."""
+    """A grade of a completion of *row* as a phrase with the model's *answer*, which is not escaped for printing."""
     # An answer that states its value, or is a number itself, is left as it is.
     equation = answer if not (answer and value) or "=" in answer or answer == value else f"{answer} = {value}"
     if not reason:

@@ -89,16 +89,12 @@ class Gsm8kRow(Row):
 
 
 def _identity(question: str) -> str:
-    """The words, numbers and operators of *question*: in other white space, case or punctuation it is the same."""
+    """The words, numbers and operators of *question*, without white space, case and punctuation."""
     return " ".join(_TOKENS(question.casefold().translate(_OPERATORS)))
 
 
 def import_row(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a published problem, whose ``answer`` ends with ``####`` and the right number.
-
-    Raises:
-        InputError: there is no question, or no such answer.
-    """
+    """The row of a published problem, whose ``answer`` ends with ``####`` and the correct number."""
     question, answer = fields.get("question"), fields.get("answer")
     if not isinstance(question, str) or not isinstance(answer, str):
         raise InputError("there is no text in `question` or none in `answer`")
@@ -110,7 +106,7 @@ def import_row(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(text: str) -> Fraction | None:
-    """The number in *text*, which may have a sign, ``$``, ``%``, thousands in commas and decimals; None in no other."""
+    """The number *text*, which may have a sign, ``$``, ``%``, thousands in commas and decimals; else None."""
     match = _NUMBER(text.strip()) if len(text) <= _MAX_LENGTH else None
     if not match or ("," in match[2] and not _THOUSANDS(match[2])):
         return None
@@ -133,10 +129,10 @@ TASK = Task(
         "id": "identifier: a digest of the question",
         "task": "`gsm8k`",
         "question": "the word problem",
-        "gold": "the right number, exact",
+        "gold": "the correct number, exact",
         "solution": "the published solution",
-        "style": "the response format, where it is not the default",
-        "template": "the prompt, a Jinja template, where it is not the default",
+        "style": "the response format, if it is not the default",
+        "template": "the prompt, a Jinja template, if it is not the default",
     },
     example={"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
     aliases=frozenset({"answer"}),

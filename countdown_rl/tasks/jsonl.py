@@ -22,10 +22,10 @@ def test_file(data: Path) -> Path:
 
 
 def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:
-    """The rows of the file at *path*, in any format and layout; an error names the file, the line and the fault.
+    """The rows of the file at *path*, in any format and layout.
 
     Args:
-        on_note: called with where rows lie in the records of another project, and with the fields that are not used.
+        on_note: called with the place of nested rows, and with the fields that are not used.
     """
     matches = []
     for place, fields in files.records(Path(path)):
@@ -39,20 +39,19 @@ def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> li
 
 
 def read_objects(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file that this tool wrote. Read as bytes: a text's lines also end at other characters, which a
-    model may have written."""
-    lines = path.read_bytes().splitlines()
+    """The objects in a file that this tool wrote."""
+    lines = path.read_bytes().splitlines()  # lines of text also end at other characters
     return [typed_json.parse(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
-    """Write *rows* as JSONL, with keys in their order, or append them to the file."""
+    """Write *rows* as JSON Lines."""
     with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as stream:
         writer(stream).write_all(rows)
 
 
 def writer(stream: IO[str]) -> jsonlines.Writer:
-    """A writer of rows to *stream*."""
+    """Return a writer of rows to *stream*."""
     return jsonlines.Writer(stream, dumps=_encode)
 
 

@@ -1,4 +1,4 @@
-"""Random prompts of a task, for comparing models and file formats; whether they can be solved does not matter."""
+"""Random prompts of a task, for comparing models and file formats; they need no solution."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from countdown_rl.tasks.task import Row, Task
 
 
 def rows(task: Task, count: int, layout: Mapping[str, str] = {}) -> list[Row]:
-    """The first *count* probe rows of *task*, with the fields of *layout*; where it draws none, its example again."""
+    """The first *count* probe rows of *task* with the fields of *layout*, by default copies of its example."""
     rng = random.Random(2024)
     draw = task.probe or task.draw or (lambda rng: task.example)
     return [task.row({"task": task.name, **draw(rng), **layout}) for _ in range(count)]
@@ -24,18 +24,18 @@ def conversations(model: Mapping[str, Any], count: int) -> list[list[dict[str, s
 
 
 def trained_on(links: Sequence[ProvenanceEntry]) -> Task:
-    """The task that the model of *links* was trained on; the default one where none is recorded."""
+    """The task that the model of *links* was trained on; the default one if none is recorded."""
     recorded = [link.facts.get("task") or link.options.get("task") for link in links]
     return task_of({"task": next(filter(None, reversed(recorded)), None)})
 
 
 def data(links: Sequence[ProvenanceEntry]) -> Mapping[str, Any]:
-    """The manifest of the data that the model of *links* was trained on last; an empty one where none is recorded."""
+    """The manifest of the data that the model of *links* was trained on last; {} if none is recorded."""
     return next(filter(None, map(_data, reversed(links))), {})
 
 
 def layout(links: Sequence[ProvenanceEntry]) -> dict[str, str]:
-    """The ``style`` and ``template`` of the rows that the model of *links* was trained on last, where recorded."""
+    """The ``style`` and ``template`` of the rows that the model of *links* was trained on last, if recorded."""
     for link in reversed(links):
         if options := link.facts.get("layout") or _data(link).get("options"):
             return {key: options[key] for key in ("style", "template") if options.get(key)}

@@ -1,4 +1,4 @@
-"""Prompts: their turns and the beginning of the answer, also from Jinja templates of the user's own.
+"""Prompts, also from Jinja templates of the user's own.
 
 The block ``user`` of a template is the user turn, ``system`` the system turn, and ``assistant`` the prefill, from which
 the model continues. A template without blocks is a user turn.
@@ -37,7 +37,7 @@ class Prompt:
         return self.turns() + ([{"role": "assistant", "content": self.prefill}] if self.prefill else [])
 
     def missing(self, parts: Iterable[str]) -> list[str]:
-        """Those of *parts* that the user turn does not have as words of their own, each as often as it is given."""
+        """Those of *parts* that the user turn does not contain as separate words; repeated parts count each time."""
         text, absent = self.user, []
         for part in parts:
             text, count = re.subn(rf"(?<!\w){re.escape(part)}(?!\w)", " ", text, count=1)
@@ -58,17 +58,17 @@ def from_template(template: str, fields: Mapping[str, Any]) -> Prompt:
 
 
 def prefill_of(template: str) -> str:
-    """The beginning of the answer in *template*; "" where it has none."""
+    """The beginning of the answer in *template*, or ""."""
     return _render(template, "assistant", {})
 
 
 def _render(template: str, role: str, fields: Mapping[str, Any]) -> str:
-    """The text of the turn *role* of *template*; "" where it has no such turn."""
+    """The text of the turn *role* of *template*, or ""."""
     try:
         compiled = _compiled(template)
         blocks = compiled.blocks or {"user": compiled.root_render_func}
         if "user" not in blocks or blocks.keys() - {*_TURNS}:
-            raise InputError(f"it has the blocks {', '.join(blocks)}; take {', '.join(_TURNS)}")
+            raise InputError(f"it has the blocks {', '.join(blocks)}; use {', '.join(_TURNS)}")
         if role not in blocks:
             return ""
         return "".join(blocks[role](compiled.new_context(dict(fields)))).strip()

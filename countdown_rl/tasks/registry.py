@@ -1,4 +1,4 @@
-"""Registry of the tasks, and the parser of data rows."""
+"""Registry of tasks, and the parser of data rows."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -28,7 +28,7 @@ def task(name: str) -> Task:
         return own
     entry = _others().get(name)
     if entry is None:
-        raise InputError(f"there is no task {name!r}; take {' or '.join(names())}, or install the package that has it")
+        raise InputError(f"there is no task {name!r}; use {' or '.join(names())}, or install the package that has it")
     PLUGINS.add(entry.module.partition(".")[0])
     try:
         loaded = entry.load()
@@ -40,7 +40,7 @@ def task(name: str) -> Task:
 
 
 def own_tasks() -> list[Task]:
-    """The tasks of this package, the one of rows that name none first."""
+    """The tasks of this package, the default one first."""
     return list(map(task, _OWN))
 
 
@@ -50,12 +50,12 @@ def names() -> list[str]:
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
-    """The task of a row, a graded completion or metrics: the one in their field ``task``."""
+    """The task in the field ``task`` of a row, a graded completion or metrics."""
     return task(fields.get("task") or DEFAULT)
 
 
 def parse_row(fields: Any) -> Row:
-    """The row of the task that *fields* name; Countdown where they name none.
+    """The row of the task that *fields* name, by default Countdown.
 
     Raises:
         InputError: *fields* are no mapping, name an unknown task, or are not what the task needs.

@@ -1,8 +1,8 @@
-"""Layout of a completion: a thinking block, then an answer block; its parser.
+"""Layout of a completion, a thinking block and an answer block, and its parser.
 
-The answer is the last complete answer block after the thinking. Thinking ends at the first closing tag, whether
-the prompt or the model opened it. A completion that opens it and does not close it has no answer; one without
-thinking is read from its start, and its format is wrong. In the style ``direct`` the whole completion is the answer.
+The answer is the last complete answer block after the thinking, which ends at the first closing tag. A completion
+that opens the thinking and does not close it has no answer; one without thinking is read from its start, and its
+format is wrong. In the style ``direct`` the whole completion is the answer.
 """
 
 import re
@@ -17,7 +17,7 @@ ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 
 
 class Blocks(NamedTuple):
-    """A parsed completion; the fields are those of :class:`countdown_rl.tasks.task.Grade`."""
+    """A parsed completion, with fields of :class:`countdown_rl.tasks.task.Grade`."""
 
     format: bool
     strict_format: bool
@@ -33,7 +33,7 @@ class Style:
         tag: the thinking tag, ``think`` or ``thinking``.
         model_opens: the model writes the opening tag; otherwise the prompt ends in it, and the model may repeat it.
         lines: a line break after each tag; otherwise only one between the blocks.
-        direct: no tags; the completion is the answer, and its format is right where it is one line.
+        direct: no tags; the completion is the answer, and its format is right if it is one line.
     """
 
     tag: str = "think"
@@ -56,11 +56,11 @@ class Style:
 
     @property
     def opening(self) -> str:
-        """What a completion begins with: the opening tag, or nothing where the prompt ends in it."""
+        """The opening tag, if the model writes it; else ""."""
         return f"<{self.tag}>" if self.model_opens and not self.direct else ""
 
     def opened(self, answer: str) -> str:
-        """The thinking that the beginning of an *answer* opens and does not close, from its tag on; else ""."""
+        """The thinking that *answer* opens and does not close, from its tag on; else ""."""
         begin = answer.rfind(f"<{self.tag}>")
         return answer[begin:] if begin > answer.rfind(f"</{self.tag}>") else ""
 
@@ -68,23 +68,17 @@ class Style:
         """Raise InputError if no completion in this style can follow *prefill*, which the user wrote."""
         opens = bool(self.opened(prefill))
         if self.direct and opens:
-            raise InputError(f"the assistant block opens <{self.tag}>, and in the style direct nothing is thought")
+            raise InputError(f"the assistant block opens <{self.tag}>, which the style direct does not have")
         if not self.model_opens and not opens:
-            raise InputError(
-                f"the assistant block does not open <{self.tag}>, as it should in the style prefilled; end it in "
-                f"<{self.tag}>, or give the style model_opens"
-            )
+            raise InputError(f"in the style prefilled the assistant block should open <{self.tag}>")
 
     def joined(self, prefill: str, text: str) -> str:
-        """The completion in this style that a model continues with *text* after its *prefill*.
-
-        Where the model should open the thinking, and the prompt did, the completion has it all the same.
-        """
+        """The completion whose *prefill* a model continued with *text*, with an opening tag if the style has one."""
         opened = self.opened(prefill) if self.opening else ""
         return text if text.lstrip().startswith(self.opening) else opened + text
 
     def reopened(self, text: str) -> str:
-        """*text*, with the tag of the thinking that it closes without opening it: an unknown prompt has opened that."""
+        """*text*, with the opening tag of the thinking that it only closes, as an unknown prompt opened it."""
         begin, closing, _ = text.partition(f"</{self.tag}>")
         if not self.opening or not closing or self.opening in begin:
             return text
@@ -97,11 +91,7 @@ class Style:
         return f"{self.opening}\n</{self.tag}>\n{ANSWER_OPEN}{self._break}{answer}{self._break}{ANSWER_CLOSE}"
 
     def completion(self, content: str, reasoning: str | None, *, closed: bool = True) -> str:
-        """The completion as one text, of *content* and of *reasoning* that an endpoint keeps apart.
-
-        Args:
-            closed: the reasoning has ended.
-        """
+        """The completion of *content* and *reasoning* that an endpoint keeps apart; *closed* if that has ended."""
         if not reasoning or self.direct:
             return content
         thinking = f"<{self.tag}>{self._break}{reasoning}"
@@ -140,7 +130,7 @@ _EARLIER = {"begun": "prefilled", "own": "model_opens"}
 
 
 def style_name(name: Any) -> Any:
-    """The present name of a style, which may be that of an earlier version; anything else as it is."""
+    """The present name of a style of an earlier version; anything else unchanged."""
     return _EARLIER.get(name, name) if isinstance(name, str) else name
 
 

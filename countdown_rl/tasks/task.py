@@ -1,8 +1,4 @@
-"""The task interface: a task, its data rows, and the grade of a completion.
-
-A task is one :class:`Task` object with a subclass of :class:`Row`. Everything that a stage needs to know of a task is
-asked of these two.
-"""
+"""The task interface: a :class:`Task`, its data rows, and the grade of a completion."""
 
 import hashlib
 import random
@@ -40,7 +36,7 @@ class Grade:
 
     @property
     def legal(self) -> bool:
-        """The answer keeps the rules of the task, right or wrong."""
+        """The answer obeys the rules of the task, correct or not."""
         return self.correct or self.reason in ("wrong-value", "answers-disagree")
 
     @property
@@ -49,7 +45,7 @@ class Grade:
         return self.value is not None or self.correct or self.reason == "not-impossible"
 
 
-#: Reasons that any task may give, in words; a task adds its own.
+#: Reasons that any task may give; a task adds its own.
 REASONS = {
     "no-answer": "no complete <answer> after the thinking",
     "empty": "an empty answer",
@@ -60,25 +56,19 @@ REASONS = {
 
 
 def check_text(text: str, name: str) -> None:
-    """Check that *text* has characters only: JSON may hold half of a surrogate pair, which no tokenizer takes."""
-    if _SURROGATE(text):
+    """Raise InputError if *text* has half of a surrogate pair, which JSON may hold and tokenizers refuse."""
+    if re.search("[\ud800-\udfff]", text):
         raise InputError(f"{name} has half of a surrogate pair, which is no character")
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]").search
-
-
 class Row(Mapping[str, Any]):
-    """One row of a data set: a read-only mapping of its fields, validated when made.
+    """One row of a data set: a read-only mapping of its fields. The constructor raises InputError if one is wrong.
 
     Attributes:
         styles: the response formats that the task knows, the default first.
-        kept_fields: fields that are kept beside a completion: enough to read it, and to grade it again.
-        prompt_fields: fields that a prompt of the user's own may use; `kept_fields` where it is empty.
+        kept_fields: fields that are kept beside a completion, to grade it again.
+        prompt_fields: fields that a prompt of the user's own may use; `kept_fields` if it is empty.
         template: the prompt of the user's own, see :mod:`countdown_rl.tasks.prompt`.
-
-    Raises:
-        InputError: a field is missing or wrong; the text says which, without a place.
     """
 
     task: ClassVar[str]
@@ -111,16 +101,16 @@ class Row(Mapping[str, Any]):
 
     @abstractmethod
     def default_prompt(self) -> Prompt:
-        """The task's own prompt; its prefill is used in styles in which the prompt opens the thinking."""
+        """The task's own prompt; its prefill is used in styles whose prompt opens the thinking."""
 
     @abstractmethod
     def judge(self, answer: str) -> tuple[str | None, str]:
-        """The exact value of *answer* as text, and the reason why it is not right ("" when it is)."""
+        """The exact value of *answer* as text, and the reason why it is wrong ("" if it is correct)."""
 
     @property
     @abstractmethod
     def reference(self) -> str:
-        """The value of a right answer, as text such as ``65`` or ``5/2``."""
+        """The value of a correct answer, as text such as ``65`` or ``5/2``."""
 
     @property
     @abstractmethod
@@ -134,7 +124,7 @@ class Row(Mapping[str, Any]):
 
     @property
     def right_answer(self) -> str | None:
-        """A right answer as a completion would give it; None where none is known."""
+        """A correct answer as a completion would give it; None if none is known."""
         return self.reference
 
     @property
@@ -144,17 +134,17 @@ class Row(Mapping[str, Any]):
 
     @property
     def groups(self) -> dict[str, str]:
-        """The value of each group that rows are counted by, such as ``{"numbers": "4"}``; names without underscore."""
+        """The values that results are broken down by, such as ``{"numbers": "4"}``; names without underscore."""
         return {}
 
     @property
     def rule(self) -> str:
-        """The name of the rule that answers are graded by; "" where the task has one rule only."""
+        """The name of the rule that answers are graded by; "" if the task has only one."""
         return ""
 
     @property
     def shape(self) -> str | None:
-        """The form of a right answer, such as ``(n ± n) × n``, by which ``diagnose`` counts; None where it has none."""
+        """The form of a correct answer, such as ``(n ± n) × n``, for ``diagnose``; None if there is none."""
         return None
 
     def vote_key(self, answer: str, value: str | None) -> str:
@@ -163,27 +153,27 @@ class Row(Mapping[str, Any]):
 
     @property
     def id(self) -> str:
-        """The identifier of the row: equal for rows that ask the same."""
+        """The identifier of the row, equal for rows that ask the same."""
         return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
 
     @classmethod
     def of_id(cls, id: Any) -> dict[str, Any] | None:
-        """The fields of the row whose :attr:`id` is *id*; None where that does not tell them."""
+        """The fields of the row whose :attr:`id` is *id*; None if they cannot be read from it."""
         return None
 
     @classmethod
     def identities_in(cls, text: str) -> set[str]:
-        """The identities of rows that *text*, a prompt in any words, certainly asks; others may be missing."""
+        """The identities of rows that the prompt *text*, in any words, certainly asks."""
         return set()
 
     @classmethod
     def fields_in(cls, text: str) -> dict[str, Any] | None:
-        """The fields of the only row that *text*, a prompt in any words, certainly asks; else None."""
+        """The fields of the only row that the prompt *text*, in any words, certainly asks; else None."""
         return None
 
     @property
     def split(self) -> str:
-        """The split that the row belongs to: that of its field ``split`` if it is held out there, else its own."""
+        """The held-out split in the field ``split``, else :attr:`own_split`."""
         return str(self["split"]) if self.get("split") in ("valid", "test") else self.own_split
 
     @property
@@ -199,7 +189,7 @@ class Row(Mapping[str, Any]):
 
     @cached_property
     def style_name(self) -> str:
-        """The name of the response format; where the row has none, the first that fits the prefill of its template."""
+        """The name of the response format, by default the first that fits the prefill of the template."""
         if self.get("style") or self.template is None:
             return self.get("style") or self.styles[0]
         prefill = prefill_of(self.template)
@@ -213,18 +203,18 @@ class Row(Mapping[str, Any]):
 
     @property
     def layout(self) -> dict[str, str]:
-        """The fields that decide on the prompt and the response format, for other rows of the task."""
+        """The fields that decide on prompt and response format, for other rows of the task."""
         return {"style": self.style_name} | ({} if self.template is None else {"template": self.template})
 
     def without_prefill(self) -> Self:
-        """This row, in a style in which the model opens its thinking: most endpoints continue no assistant turn."""
+        """This row in a style whose model opens the thinking, as most endpoints continue no assistant turn."""
         return self if self.style.model_opens else type(self)({**self, "style": "model_opens"})
 
     def prompt(self) -> Prompt:
         """The prompt: the template of the user's own and nothing else, or the task's.
 
         Raises:
-            InputError: the template cannot be rendered, leaves out a part of the question or does not fit the style.
+            InputError: the template cannot be rendered, omits a part of the question or does not fit the style.
         """
         if self.template is None:
             default = self.default_prompt()
@@ -237,13 +227,13 @@ class Row(Mapping[str, Any]):
         return rendered
 
     def messages(self) -> list[dict[str, str]]:
-        """The prompt as a conversation; a prefill is its last turn, of the assistant."""
+        """The prompt as a conversation; a prefill is a last turn of the assistant."""
         return self.prompt().messages()
 
     def to_trl(self) -> dict[str, Any]:
         """A row for TRL, verl or a chat template: the fields of this one, and its ``prompt`` up to the user turn.
 
-        These add a generation prompt, and a second one behind a prefilled turn would end the reasoning at once.
+        A generation prompt behind a prefilled turn would end the reasoning.
         """
         return {"prompt": self.prompt().turns(), **self}
 
@@ -256,9 +246,10 @@ class Row(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Group:
-    """Words for the values of a group: its *title*, a *label* for any value, and *names* of single values.
+    """Display labels for a row attribute that results are broken down by.
 
-    The accuracies of a *main* group are in ``metrics.json`` and in the training log.
+    *label* is a format for any value, *names* are labels of single values. The accuracies of a *main* group are in
+    ``metrics.json`` and in the training log.
     """
 
     title: str
@@ -267,15 +258,16 @@ class Group:
     main: bool = True
 
     def name(self, group_value: str) -> str:
-        """The name of a value, such as ``4 numbers``."""
+        """The label of a value, such as ``4 numbers``."""
         return self.names.get(group_value) or self.label.format(group_value)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A solver that is no model, evaluated like one; each is a value of ``eval --model``.
+    """A non-model reference, evaluated like a model; each is a value of ``eval --model``.
 
-    ``kind`` is what its accuracy is for a model, ``about`` a phrase for tables; ``answer`` gives the answer alone.
+    ``kind`` is the bound that its accuracy is for a model, ``about`` a phrase for tables; ``answer`` returns the answer
+    alone.
     """
 
     kind: Literal["floor", "ceiling"]
@@ -285,21 +277,22 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Task:
-    """A task, as the stages see it. A distribution registers it in the entry point group ``countdown_rl.tasks``.
+    """A task, registered in the entry point group ``countdown_rl.tasks``.
 
     Attributes:
-        purpose: what a completion has to do, in one sentence; for cards, as are ``title`` and ``fields``.
+        purpose: what a completion has to do, in one sentence for cards.
+        fields: descriptions of the fields of a row, for cards.
         example: the fields of a row, for cards and checks.
+        aliases: names of further fields that a row or ``import_row`` reads.
         noun: the word for one row, such as ``puzzle``.
-        draw: ``(rng) -> fields`` of a random row, if rows can be generated. A repeated row, or one of another split, is
-            sampled again.
-        import_row: ``(fields) -> fields`` of a row from those of a published one; InputError where it is none. Without
-            it published rows are taken as they are.
-        probe: as ``draw``, for prompts that need no answer; where it is not given, ``draw`` or the example serves.
+        draw: ``(rng) -> fields`` of a random row, if rows can be generated. It is called again if the row is a
+            repetition or belongs to another split.
+        import_row: ``(fields) -> fields`` of a row from those of a published one; it raises InputError for others.
+        probe: as ``draw``, for prompts that need no answer; by default ``draw`` or the example.
         source: in place of ``draw`` and ``import_row``, "module:name" of a subclass of
             :class:`countdown_rl.data.source.RowSource`.
-        data_options: options of ``gen-data`` that apply to this task beside those that apply to every one.
-        baselines: by the name that ``--model`` takes.
+        data_options: the options of ``gen-data`` for puzzles that apply to this task.
+        baselines: by the name that ``--model`` accepts.
     """
 
     name: str
@@ -320,9 +313,9 @@ class Task:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
 
     def reason(self, key: str) -> str:
-        """The reason of a grade, in words."""
+        """The words for the reason of a grade."""
         return self.reasons.get(key) or REASONS.get(key, key)
 
     def group(self, name: str) -> Group:
-        """The words for the group called *name*."""
+        """The labels of the group called *name*."""
         return self.groups.get(name) or Group(name, f"{name} {{}}")

@@ -108,7 +108,7 @@ def test_options_of_another_task_are_refused_by_name(tmp_path, options):
 
 
 def test_an_unknown_task_and_a_style_of_another_one_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="--task chess: there is no task 'chess'; take countdown or gsm8k"):
+    with pytest.raises(UsageError, match="--task chess: there is no task 'chess'; use countdown or gsm8k"):
         build.make(DataOptions(task="chess"), tmp_path / "data")
     with pytest.raises(UsageError, match="--style lines is not for --task countdown; take prefilled"):
         build.make(DataOptions(style="lines"), tmp_path / "data")

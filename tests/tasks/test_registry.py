@@ -99,5 +99,5 @@ def test_an_entry_point_that_is_no_task_is_one_sentence(others, value, complaint
 
 def test_an_unknown_task_is_refused_with_those_that_there_are(others):
     others(words=f"{__name__}:WORDS")
-    with pytest.raises(InputError, match="no task 'chess'; take countdown or gsm8k or words, or install"):
+    with pytest.raises(InputError, match="no task 'chess'; use countdown or gsm8k or words, or install"):
         parse_row({"task": "chess"})

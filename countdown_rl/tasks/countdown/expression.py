@@ -5,15 +5,14 @@
     term       = factor { ("*" | "/") factor }
     factor     = number | "(" expression ")"
 
-``x`` and ``X`` between numbers, ``×``, ``·``, ``⋅`` and ``∗`` are ``*``; ``÷`` and ``∕`` are ``/``; ``−``
-and ``–`` are ``-``. White space may stand between tokens. A claim after ``=`` must have the same value as
-the expression: the target once more, or an intermediate step.
+``x`` and ``X`` between numbers, ``×``, ``·``, ``⋅`` and ``∗`` are ``*``; ``÷`` and ``∕`` are ``/``; ``−`` and ``–``
+are ``-``. White space may stand between tokens. A claim after ``=`` must have the value of the expression.
 
-A leading sign (``-3 + 5``, ``4 * (-2)``, ``+5``) is refused: it would make another number out of one that
-was given. ``07`` is not a spelling of 7. A claim may be negative: ``3 - 5 = -2``.
+A leading sign (``-3 + 5``, ``+5``) is refused, as it makes another number out of a given one, and ``07`` is not 7. A
+claim may be negative: ``3 - 5 = -2``.
 
-Python evaluates no part of the text. Parsing is one pass with two stacks, linear in the length; values are
-pairs of integers. Length, digits and count of numbers are limited before any arithmetic.
+Python evaluates no part of the text. Parsing is one pass with two stacks, linear in the length; values are pairs of
+integers. Length, digits and count of numbers are limited before any arithmetic.
 """
 
 import re
@@ -67,9 +66,9 @@ class ExpressionError(InputError):
 
 
 class Expression(NamedTuple):
-    """A parsed answer: its tree, the numbers in it from left to right, and what :func:`evaluate` returns of it.
+    """A parsed answer: its tree, its numbers from left to right, and its value as :func:`evaluate` returns it.
 
-    ``agrees`` is true where all claims have the same value.
+    ``agrees`` is true if all claims have the same value.
     """
 
     tree: Tree
@@ -86,7 +85,7 @@ class Expression(NamedTuple):
 
 
 def fraction(numerator: int, denominator: int) -> str | None:
-    """A fraction in lowest terms as text, ``65`` or ``13/2``; None where *denominator*, never negative, is 0."""
+    """A fraction in lowest terms as text, ``65`` or ``13/2``; None if *denominator* is 0, which is never negative."""
     if denominator <= 1:
         return str(numerator) if denominator else None
     common = gcd(numerator, denominator)
@@ -97,8 +96,7 @@ def parse(text: str) -> Expression:
     """Parse *text* as an answer: an expression, and any claims about its value.
 
     Raises:
-        ExpressionError: the text is outside the language. Division by zero and claims that disagree are no
-            errors of syntax; the result has them.
+        ExpressionError: the text is outside the language. A division by zero or a wrong claim is not.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError("too-long")
@@ -117,10 +115,8 @@ def parse(text: str) -> Expression:
 
 
 def evaluate(tree: Tree) -> tuple[int, int, bool]:
-    """The exact value of *tree* as numerator and denominator, not reduced, and whether it is whole throughout.
-
-    The denominator is positive, or 0 after a division by zero. An expression is whole throughout where every
-    result of an operation in it is a positive integer.
+    """The exact value of *tree* as numerator and denominator, not reduced, and True if every result of an operation in
+    it is a positive integer. The denominator is positive, or 0 after a division by zero.
     """
     if isinstance(tree, int):
         return tree, 1, True

@@ -2,23 +2,21 @@
 # Numba infers the types of these functions, and both kinds of number fit them.
 """Inner loops of solver and generator, as plain functions in the part of Python that Numba compiles.
 
-They run either way: as they are, on lists and Python integers, which starts at once and is exact at any size,
-or compiled (:mod:`kernel_numba`), on int64 arrays. All that is compiled is in this one file,
-and it imports nothing of the package: Numba recompiles its cached code only when this file changes.
+They run uncompiled on lists and Python integers, which starts at once and is exact at any size, or compiled
+(:mod:`kernel_numba`) on int64 arrays. This file imports nothing of the package, so that Numba recompiles its cached
+code only when this file changes.
 
-**Classes.** Expressions are counted up to what does not change them as functions of the numbers:
-reordering and re-bracketing sums and products, and moving a minus sign (``a - (b-c)*d`` is
-``a + (c-b)*d``). A class is a number, a sum of terms (numbers and products, each plus or minus) or a
-product of factors (numbers and sums, each above or below the line). Each is built once: the part that
-holds the subset's lowest number, joined to the rest. A class stands for an expression and, where it can be
-written too, its negative. Its value is that of the two which is not negative. Of n different numbers there
-are 1, 6, 68, 1170, 27142, 793002 expressions (OEIS A140606).
+**Classes.** Two expressions are counted once if they are the same function of the numbers: after reordering and
+re-bracketing sums and products, or moving a minus sign (``a - (b-c)*d`` is ``a + (c-b)*d``). A class is a number, a
+sum of terms (numbers and products, each plus or minus) or a product of factors (numbers and sums, each above or below
+the line). Each is built once: the part that holds the subset's lowest number, joined to the rest. A class stands for
+an expression and its negative, if that can be written too; its value is the one that is not negative. Of n different
+numbers there are 1, 6, 68, 1170, 27142, 793002 expressions (OEIS A140606).
 
-**Values** are unreduced fractions. Each number occurs once in a class, so its numerator and denominator
-are sums of few products of different numbers, and stay below 16 times the product of all.
+**Values** are unreduced fractions. Numerator and denominator stay below 16 times the product of all numbers.
 
-**Equal numbers** make equal classes; a 61-bit hash of the class that does not depend on which of the equal
-numbers was used keeps each from being counted twice.
+**Equal numbers** make equal classes. A 61-bit hash of the class, which is the same for equal numbers, keeps each from
+being counted twice.
 """
 
 from typing import Any, NamedTuple
@@ -70,11 +68,9 @@ class Classes(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """The classes that reach a target, at its index above ``low``.
-
-    ``counts``: how many. ``plain``: 1 where one needs only + and -. ``ranks``: cost of the best, -1 for none.
-    ``best``: its tag. ``solutions``: the tags of all, as far as there is space. ``seen``: a hash table of them.
-    """
+    """The classes that reach a target, at its index above ``low``: their ``counts``; ``plain``, 1 if one needs only +
+    and -; the cost and the tag of the best, ``ranks`` (-1 for none) and ``best``; the tags of as many ``solutions`` as
+    there is space for; and ``seen``, a hash table of them."""
 
     seen: Any
     counts: Any
@@ -85,10 +81,9 @@ class Matches(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The source of rows: ``seed`` and ``stream`` of the random numbers; the first attempt of each row, ``start``, and
-    the ``limits`` of attempts by count of numbers; ``values``, sampled with replacement, or as ``tiles`` without; the
-    parts (of ``parts``) that the numbers must fall into; ``stop``, an array whose first value ends the work once it
-    is not 0."""
+    """``seed`` and ``stream`` of the random numbers; the first attempt of each row and the limits of attempts by count
+    of numbers; the values to sample, as ``tiles`` without replacement; the parts (of ``parts``) that the numbers must
+    fall into; and ``stop``, an array whose first value ends the work once it is not 0."""
 
     seed: int
     stream: int
@@ -107,10 +102,8 @@ NOT_FOUND, NOT_SAMPLED = -1, -2
 
 
 class Rows(NamedTuple):
-    """Rows to sample: their indices, counts of numbers, and whether they are to be ``solvable``; and the results.
-
-    ``attempts``: the next attempt of each row, or one of the above. ``nums`` are in the order drawn.
-    """
+    """Rows to sample: their indices, sizes, and whether they are to be solvable; the other fields are results.
+    ``attempts`` is the next attempt of each row, or one of the above."""
 
     indices: Any
     sizes: Any
@@ -306,8 +299,8 @@ def left_joins(joins, left):
 def join_parts(mask, lowest, size, matched, length, goal, classes, matches, repeats, final):
     """Make the classes of a subset of two numbers or more: every way to split it, with every join.
 
-    Those of a proper subset are appended to the tables. Those of the whole set (*final*) are not stored: the ones that
-    reach a target are recorded. Returns the classes in the tables, and the matches so far.
+    Classes of a proper subset are appended to the tables. Of the whole set (*final*) those that reach a target are
+    recorded. Returns the number of classes in the tables, and of matches so far.
     """
     tops, bottoms, tags, firsts, seconds, starts, ends = classes
     low, high, _, whole, joins = goal
@@ -520,10 +513,10 @@ def choose_target(state, solvable, matches):
 
 
 def draw(source, rows, goal, classes, matches, scratch):
-    """Sample the puzzles of *rows*: each by its own random numbers, tried until it has, or has not, a solution.
+    """Sample the puzzles of *rows* by their own random numbers until each has, or has not, a solution.
 
-    All targets of a set of numbers are solved at once, and one of those that will do is chosen. A row for which the
-    limit is reached is the last one.
+    All targets of a set of numbers are solved at once, and a fitting one is chosen. A row that reaches its limit is the
+    last one.
     """
     pool = source.values.copy()
     for row in range(len(rows.indices)):

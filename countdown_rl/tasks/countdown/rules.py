@@ -50,7 +50,7 @@ class Puzzle:
 
 
 def rule(name: object) -> Rule:
-    """The rule of that name. Raises InputError if there is none."""
+    """The rule called *name*."""
     if isinstance(name, str) and name in RULES:
         return RULES[name]
     raise InputError(f"There is no rule {name!r}; take one of {', '.join(RULES)}.")
@@ -59,9 +59,7 @@ def rule(name: object) -> Rule:
 def operators(chosen: Iterable[str]) -> str:
     """The operators *chosen*, in the order ``+-*/``; spaces between them are ignored.
 
-    Raises:
-        InputError: one is unknown, or ``-`` is chosen without ``+`` or ``/`` without ``*`` (subtracting a
-            difference could then not be written without parentheses, nor counted like the rest).
+    ``-`` without ``+`` is an InputError, as is ``/`` without ``*``: the count of solutions moves signs freely.
     """
     names = set(map(str, chosen)) - {" "} if isinstance(chosen, str | list | tuple) else set()
     if not names or names - set(OPERATORS):

@@ -1,7 +1,6 @@
 """Exhaustive, exact solver: the number of solutions of a puzzle, a short one as text, or proof that there is none.
 
-Two solutions are the same when one becomes the other by reordering or re-bracketing sums and products, by moving
-a minus sign, or by exchanging equal numbers; :mod:`countdown_rl.tasks.countdown.kernel` describes how they are counted.
+:mod:`countdown_rl.tasks.countdown.kernel` describes which solutions count as one.
 """
 
 import sys
@@ -27,9 +26,9 @@ class Solved:
     """The facts of a puzzle.
 
     Attributes:
-        solutions: the number of distinct solutions; 0 is proof that it is impossible.
-        solution: one as text: with positive integers as intermediate results where there is one, then the shortest.
-        needs: ``add-sub`` where + and - alone suffice, else ``mul-div``; None where it is impossible.
+        solutions: the number of distinct solutions; 0 is proof that the puzzle is impossible.
+        solution: the shortest as text, preferably with positive integers as intermediate results.
+        needs: ``add-sub`` if + and - suffice, else ``mul-div``; None if the puzzle is impossible.
     """
 
     solutions: int
@@ -38,11 +37,7 @@ class Solved:
 
 
 def solve(puzzle: Puzzle) -> Solved:
-    """Count the solutions of *puzzle*, and write the best.
-
-    Raises:
-        InputError: it has no numbers, more than six, or one that is not positive or has more than 15 digits.
-    """
+    """Count the solutions of *puzzle*, and write the best. Raises InputError as :func:`check_puzzle` does."""
     search = _Search(puzzle)
     if not search.count:
         return Solved(0, None, None)

@@ -56,7 +56,7 @@ SOLUTIONS = ((0, "0"), (1, "1"), (2, "2-4"), (5, "5+"))
 
 
 class CountdownRow(Row):
-    """A puzzle: ``nums``, ``target``, and where they are not the default ``rule``, ``operators`` and ``style``."""
+    """A puzzle: ``nums``, ``target``, and ``rule``, ``operators`` and ``style`` if they are not the default."""
 
     task = "countdown"
     styles = ("prefilled", "model_opens", "direct")
@@ -67,17 +67,17 @@ class CountdownRow(Row):
         for key, names in (("nums", NUMBERS), ("target", ("target",))):
             if fields.keys().isdisjoint(names):
                 raise InputError(f"there is no `{key}`")
-        nums, target = numbers_of(fields), integer(fields["target"])
+        nums, target, solutions = numbers_of(fields), integer(fields["target"]), fields.get("solutions")
         if nums is None or min(nums) < 1:
             same = ", the same as `numbers`" if "nums" in fields and "numbers" in fields else ""
             raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits{same}")
         if target is None or target < 1:
             raise InputError(f"`target` should be a positive whole number of at most {MAX_DIGITS} digits")
-        converted: dict[str, Any] = {"nums": nums, "target": target}
         if fields.get("needs") not in (None, "add-sub", "mul-div"):
             raise InputError("`needs` should be add-sub or mul-div")
-        if fields.get("solutions") is not None:
-            converted["solutions"] = integer(fields["solutions"])
+        converted: dict[str, Any] = {"nums": nums, "target": target}
+        if solutions is not None:
+            converted["solutions"] = integer(solutions)
             if converted["solutions"] is None:
                 raise InputError("`solutions` should be a whole number from 0 on")
         super().__init__({**fields, **converted})
@@ -192,7 +192,7 @@ class CountdownRow(Row):
         return form if parsed.agrees else f"{form} = something else"
 
     def _misuse(self, numbers: list[int]) -> str:
-        """The reason why *numbers* are not those that the rule asks for, or ""."""
+        """The reason why *numbers* break the rule, or ""."""
         used, expected = Counter(numbers), Counter(self._sorted)
         if used.keys() - expected.keys():
             return "number-not-given"
@@ -202,7 +202,7 @@ class CountdownRow(Row):
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
-    """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None where it has none, or two lists
+    """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None if it has none, or two lists
     that differ."""
     lists = [nums for name in NUMBERS[:2] if (nums := fields.get(name)) is not None] or [fields.get("num")]
     first, *others = map(_numbers, lists)
@@ -219,7 +219,7 @@ def _numbers(nums: Any) -> list[int] | None:
 
 
 def integer(value: object) -> int | None:
-    """The whole number *value*, not negative, which may be text or a float; None where it is none."""
+    """The whole number *value*, not negative, which may be text or a float; else None."""
     if type(value) is int and 0 <= value < 10**MAX_DIGITS:  # nearly all are
         return value
     match = _INTEGER(str(value))
@@ -228,12 +228,12 @@ def integer(value: object) -> int | None:
 
 @lru_cache(maxsize=65_536)
 def _solved(puzzle: Puzzle) -> Solved | None:
-    """The facts of *puzzle*; None where it is too large for an exhaustive search."""
+    """The facts of *puzzle*; None if it is too large for an exhaustive search."""
     return solver.solve(puzzle) if len(puzzle.numbers) <= MAX_NUMBERS else None
 
 
 def random_answer(row: CountdownRow, rng: random.Random) -> str:
-    """A random expression that obeys the rules of the puzzle: two values at a time are joined by an operator."""
+    """A random expression that obeys the rules of the puzzle, made by joining two values at a time."""
     puzzle = row.puzzle
     count = len(puzzle.numbers) if puzzle.rule.every else rng.randint(1, len(puzzle.numbers))
     table = [(Fraction(number), str(number)) for number in rng.sample(puzzle.numbers, count)]
@@ -259,10 +259,7 @@ def solver_answer(row: CountdownRow, rng: random.Random) -> str:
 
 
 def _probe(rng: random.Random) -> dict[str, Any]:
-    return {
-        "nums": [rng.randint(1, 99) for _ in range(rng.choice((3, 4)))],
-        "target": rng.randint(10, 100),
-    }
+    return {"nums": [rng.randint(1, 99) for _ in range(rng.choice((3, 4)))], "target": rng.randint(10, 100)}
 
 
 TASK = Task(
@@ -272,16 +269,16 @@ TASK = Task(
     row=CountdownRow,
     fields={
         "id": "identifier: the numbers in ascending order, and the target",
-        "nums": "the numbers, each used exactly once (or as `rule` says)",
+        "nums": "the numbers, each used exactly once, or as `rule` says",
         "target": "the number to reach",
         "solutions": "how many distinct solutions there are, counted exhaustively; 0 means proved impossible",
         "solution": "one of them",
-        "needs": "`add-sub` where + and - suffice, else `mul-div`",
+        "needs": "`add-sub` if + and - suffice, else `mul-div`",
         "size": "the count of numbers",
-        "rule": "how numbers may be used, where it is not `exactly-once`",
-        "operators": "the operators allowed, where they are not all four",
-        "style": "the response format, where it is not the default",
-        "template": "the prompt, a Jinja template, where it is not the default",
+        "rule": "how numbers may be used, if it is not `exactly-once`",
+        "operators": "the operators allowed, if they are not all four",
+        "style": "the response format, if it is not the default",
+        "template": "the prompt, a Jinja template, if it is not the default",
     },
     example={"nums": [19, 36, 55, 7], "target": 65},
     aliases=frozenset(NUMBERS),
