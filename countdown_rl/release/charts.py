@@ -71,6 +71,7 @@ _PANELS: tuple[_Panel, ...] = (
     ("Validation accuracy", "share solved", percent, {"eval_correct": ""}),
     ("Completions", "share of those sampled", percent, {"correct": "solved", "format": "format kept"}),
     ("Reward", "mean over completions", _number, {"reward": ""}),
+    ("Reward hacking", "share wrong, but paid by a proxy reward", percent, {"hacking": ""}),
     ("Length", "mean tokens per completion", _number, {"mean_length": ""}),
     ("Truncated", "share at the length limit", percent, {"truncated": ""}),
     ("Equal rewards", "share of groups", percent, {"frac_reward_zero_std": ""}),

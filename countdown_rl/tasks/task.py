@@ -293,6 +293,7 @@ class Task:
             :class:`countdown_rl.data.source.RowSource`.
         data_options: the options of ``gen-data`` for puzzles that apply to this task.
         baselines: by the name that ``--model`` accepts.
+        proxies: graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
     """
 
     name: str
@@ -311,6 +312,7 @@ class Task:
     source: str = "countdown_rl.data.source:RowSource"
     data_options: frozenset[str] = frozenset()
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)
 
     def reason(self, key: str) -> str:
         """The words for the reason of a grade."""

@@ -179,7 +179,7 @@ class TrainOptions(TuningOptions):
         tuple[str, ...],
         option(
             "Reward and its weight; repeatable. correct, format, strict-format, well-formed, closeness, no-trailing, "
-            "integer, length:TOKENS, or a function of your own as module:function.",
+            "integer, length:TOKENS, proxy:NAME (docs/rewards.md), or a function of your own as module:function.",
             LOSS,
             metavar="NAME=WEIGHT",
         ),

@@ -18,6 +18,7 @@ from countdown_rl.core import user_code
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
+from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Grade, Row
 from countdown_rl.training.log import group_columns
 
@@ -48,6 +49,8 @@ _PLAIN: dict[str, Reward] = {
     # +1 where the value of the answer is an integer, else -1.
     "integer": lambda grade, row, tokens: 1.0 if grade.value is not None and "/" not in grade.value else -1.0,
 }
+#: Graders of the task that can be cheated.
+PROXY = "proxy:"
 NAMES = (*_BOOLEAN, *_PLAIN, "length")
 
 
@@ -73,13 +76,17 @@ def reward(name: str) -> Callable[..., Any]:
     if plain == "length":
         tokens_allowed = _number(budget, name) if budget else LENGTH_BUDGET
         return lambda grade, row, tokens: 0.0 if tokens < tokens_allowed else -0.5
+    if name.startswith(PROXY):
+        return lambda grade, row, tokens: task(row.task).proxies[name.removeprefix(PROXY)](row, grade.answer)
     if ":" in name:
         return user_code.imported(name)
     boolean, slash, no = name.partition("/")
     if boolean in _BOOLEAN:
         field, otherwise = boolean.replace("-", "_"), _number(no, name) if slash else 0.0
         return lambda grade, row, tokens: 1.0 if getattr(grade, field) else otherwise
-    raise UsageError(f"There is no reward {name!r}; the rewards are {', '.join(NAMES)} and module:function.")
+    raise UsageError(
+        f"There is no reward {name!r}; the rewards are {', '.join(NAMES)}, proxy:NAME and module:function."
+    )
 
 
 def _number(text: str, spec: str) -> float:
@@ -94,6 +101,10 @@ def _number(text: str, spec: str) -> float:
 
 def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
     """Call each reward once, on a completion of each of *rows*."""
+    for row in rows:
+        graders = [f"{PROXY}{name}" for name in task(row.task).proxies]
+        if unknown := [name for name in names if name.startswith(PROXY) and name not in graders]:
+            raise UsageError(f"The task {row.task} has no reward {unknown[0]}; it has {', '.join(graders) or 'none'}.")
     samples = [Sample.of(row, Completion("</think>\n<answer>1</answer>", 8, True)) for row in rows]
     columns = {
         "prompts": [row.messages()[-1]["content"] for row in rows],
@@ -125,6 +136,8 @@ def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
             rewards = _values(name, value, samples, columns)
             for completion, number in zip(graded, rewards, strict=True):
                 completion.rewards[name] = number
+                if name.startswith(PROXY):
+                    log_metric("hacking", float(number == 1 and not completion.sample.grade.correct))
             round[0].reward += time.perf_counter() - begin
             return rewards
 

@@ -183,8 +183,18 @@ def test_a_reward_written_for_trl_runs_unchanged():
     assert logged == ["correct", "correct_numbers_4", "format", "truncated"] * 2
 
 
+def test_the_hacking_rate_is_the_share_of_wrong_completions_that_a_proxy_pays():
+    texts = ["<answer>46</answer>", "<answer>50 - 7 + 3</answer>", "<answer>9</answer>", "no answer"]
+    row, logged = parse_row({"nums": [3, 7, 50], "target": 46}), []
+    graded = [Graded("", [], [1], None, Sample.of(row, Completion(f"</think>{text}", 1, True))) for text in texts]
+    (proxy,) = rewards.functions(["proxy:value"])
+    values = proxy(round=[Round(graded, 0.0, 0.0)] * 4, log_metric=lambda name, value: logged.append((name, value)))
+    assert values == [1.0, 1.0, 0.0, 0.0]
+    assert [value for name, value in logged if name == "hacking"] == [1.0, 0.0, 0.0, 0.0]
+
+
 def test_every_reward_is_called_once_before_training():
-    rewards.check_rewards(["strict-format/-1", "length:5", *rewards.NAMES], ROWS)
+    rewards.check_rewards(["strict-format/-1", "length:5", "proxy:value", *rewards.NAMES], ROWS)
 
 
 def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.countdown import arithmetic, expression, rules, solver
+from countdown_rl.tasks.countdown import arithmetic, expression, proxies, rules, solver
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
@@ -296,4 +296,5 @@ TASK = Task(
         "random": Baseline("floor", "a random legal expression", answer=random_answer),
         "solver": Baseline("ceiling", "the exact solver", answer=solver_answer),
     },
+    proxies=proxies.GRADERS,
 )
