@@ -149,7 +149,7 @@ class PolicyEngine(VLLMGeneration):
             for weight, value in zip(weights, values, strict=True):
                 weight.copy_(value)
             self.model.train(training)
-        if not (engine - policy).abs().mean() < 0.25 * (policy - base).abs().mean():
+        if not (engine - policy).abs().mean() < 0.5 * (policy - base).abs().mean():  # 1 where LoRA is ignored
             raise ValueError("its LoRA differs from the policy's")
         self.sync_weights()
 

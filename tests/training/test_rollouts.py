@@ -298,7 +298,7 @@ def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, v
         (None, {}, 2, True),
         (None, {}, 4, False),
         (None, {"lora_r": 513}, 2, False),
-        (None, {"tune": "all"}, 2, False),
+        (None, {"tune": "all", "precision": "bf16"}, 2, False),
         ({"use_rslora": True}, {}, 2, True),
         ({"alpha_pattern": {"q_proj": 2}}, {}, 2, False),
         ({"bias": "all"}, {}, 2, False),
