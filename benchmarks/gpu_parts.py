@@ -323,6 +323,8 @@ def resume(settings: Settings) -> dict[str, Any]:
     process.send_signal(signal.SIGKILL)
     process.wait()
     continued = command(settings, *words("killed"))
+    if not continued["resumed"]:
+        raise RuntimeError("the killed run left no checkpoint to resume from")
     files = [settings.place / name / "adapter_model.safetensors" for name in ("whole", "killed")]
     whole, killed = map(load_file, files)
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
