@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,14 +63,6 @@ def test_every_dependency_of_a_stage_is_there_or_made_by_another():
 def test_every_kind_of_artifact_names_a_command_that_exists():
     for made_by in artifacts.MADE_BY.values():
         assert made_by.split()[1] in COMMANDS
-
-
-def test_an_unknown_option_is_a_usage_error():
-    done = subprocess.run(
-        [sys.executable, "-m", "countdown_rl", "train", "--learnig-rate", "1"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 2
-    assert "--learnig-rate" in done.stderr
 
 
 @pytest.fixture(scope="module")
