@@ -114,7 +114,7 @@ def evaluate(
     completions: Source | Iterable[Mapping[str, Any]] | None = None,
     samples: int = 1,
     temperature: float | None = None,
-    max_new_tokens: int = 512,
+    max_new_tokens: int | str = 512,
     out: Source | None = None,
     revision: str | None = None,
     **options: Any,
@@ -128,6 +128,7 @@ def evaluate(
             a row, or a file of TRL, verl, verifiers, Inspect, lm-evaluation-harness or an OpenAI batch. *rows* are
             needed only for ids and prompts.
         samples: completions per row; with several, ``metrics.pass_at`` holds pass@k.
+        max_new_tokens: token limit, or limits such as "256,512,1024", by which ``metrics.budgets`` has the accuracy.
         temperature: by default 0 for one sample, and 1 for several.
         out: the directory of an ``eval`` artifact to write; by default nothing stays on disk.
         options: other fields of :class:`countdown_rl.evaluation.config.EvalOptions`, such as ``limit=100``.

@@ -57,6 +57,7 @@ def eval(
         countdown-rl eval --model countdown-tiny --limit 200
         countdown-rl eval --model random
         countdown-rl eval --completions rollouts.jsonl --data artifacts/data
+        countdown-rl eval --max-new-tokens 64,128,256 --out artifacts/budgets
         countdown-rl eval --temperature 0.8 --pass-at 1,4,16 --out artifacts/sampled
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
@@ -109,6 +110,8 @@ def _view(out: str, metrics: Metrics) -> Table:
     shares |= {"majority vote": metrics.majority} if metrics.majority else {}
     for name, share in shares.items():
         add(name, share.share, share.interval)
+    for limit, budget in metrics.budgets.items():
+        add(f"within {limit:,} tokens, {budget.truncated:.1%} truncated", budget.accuracy, budget.interval)
     last = ""
     for title, kind, solved in results.breakdowns(metrics):
         if title != last:

@@ -86,6 +86,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
     """Return the parameter for a field. A tuple becomes a list, Typer's repeatable flag."""
     kind, *extras = get_args(hint)
+    if kind == int | str:  # Typer knows no unions
+        hint = Annotated[str, *extras]
     if get_origin(kind) is tuple:
         allowed = choices(kind)  # Typer has no list of a Literal
         item = StrEnum(name, {choice: choice for choice in allowed}) if allowed else get_args(kind)[0]

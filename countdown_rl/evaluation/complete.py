@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,9 @@ def load_engine(ref: ModelRef, options: EvalOptions, on_warning: Callable[[str],
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
     machine = {key: getattr(options, key) for key in ("precision", "device", "tensor_parallel")}
-    engine = engines.load_engine(options.engine, ref, Decoding.of(options), **machine)
+    *shorter, limit = options.limits
+    decoding = replace(Decoding.of(options), max_new_tokens=limit, shorter_limits=tuple(shorter))
+    engine = engines.load_engine(options.engine, ref, decoding, **machine)
     if note := chat_template.note(engine.tokenizer):
         on_warning(note)
     return engine
@@ -59,7 +61,8 @@ def complete(
     Returns:
         The rows as *engine* completed them, and the completions, those of a row side by side.
     """
-    rows, prompts = _prompts(engine, rows, options.max_new_tokens)
+    limit = options.limits[-1]
+    rows, prompts = _prompts(engine, rows, limit)
     run = artifacts.identity(
         options.recorded,
         inputs,
@@ -74,7 +77,7 @@ def complete(
     reported = 0.0
 
     def capacity(length: int) -> int:
-        return options.batch_size or engine.max_rows(length, options.max_new_tokens)
+        return options.batch_size or engine.max_rows(length, limit)
 
     def report(*within: str) -> None:
         nonlocal reported
@@ -84,7 +87,7 @@ def complete(
 
     def on_step(tokens: Sequence[int]) -> None:
         if time.monotonic() - reported >= SLOW:
-            report(f"token {len(tokens):,} of up to {options.max_new_tokens:,} in this batch")
+            report(f"token {len(tokens):,} of up to {limit:,} in this batch")
 
     todo = []
     lengths = [len(prompts[row]) for row in owners]

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.options import Device, Precision, option
+from countdown_rl.core.options import MAX_INTEGER, Device, Precision, option
 from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
 
 DECODING, MACHINE = "Decoding", "Machine"
@@ -17,7 +17,12 @@ class EvalOptions(SamplingOptions):
     """Number of puzzles, decoding settings and engine of an evaluation."""
 
     limit: Annotated[int | None, option("Evaluate only the first N rows.", min=1, show_default="all")] = None
-    max_new_tokens: Annotated[int, option("Maximum tokens of a completion.", DECODING, min=1)] = 256
+    max_new_tokens: Annotated[
+        int | str,
+        option(
+            "Maximum tokens of a completion; several limits score its beginnings too.", DECODING, metavar="N[,N...]"
+        ),
+    ] = 256
     samples: Annotated[
         int,
         option("Completions per puzzle.", DECODING, min=1, max=4096, show_default="largest k of --pass-at, else 1"),
@@ -44,6 +49,10 @@ class EvalOptions(SamplingOptions):
         if self.samples == 1:
             object.__setattr__(self, "samples", largest)
         super().__post_init__()
+        limits = self.limits
+        object.__setattr__(self, "max_new_tokens", limits[0] if len(limits) == 1 else ",".join(map(str, limits)))
+        if len(limits) > 1 and self.engine == "openai":
+            raise UsageError("a server does not send token ids; give one limit in --max-new-tokens.")
         if self.samples < largest:
             raise UsageError(f"--pass-at {self.pass_at} needs --samples {largest} or more; leave --samples out.")
         check_server(
@@ -60,7 +69,16 @@ class EvalOptions(SamplingOptions):
     @property
     def pass_at_values(self) -> list[int]:
         """The values of ``pass_at``, smallest first."""
-        values = [] if self.pass_at is None else self.pass_at.split(",")
-        if not all(value.isdecimal() and int(value) for value in values):
-            raise UsageError(f"--pass-at {self.pass_at} is no list of positive numbers such as 1,4,16.")
-        return sorted({int(value) for value in values})
+        return [] if self.pass_at is None else _numbers("--pass-at", self.pass_at)
+
+    @property
+    def limits(self) -> list[int]:
+        """The token limits in ``max_new_tokens``, smallest first."""
+        return _numbers("--max-new-tokens", str(self.max_new_tokens))
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.isdecimal() and 0 < int(word) <= MAX_INTEGER for word in words):
+        raise UsageError(f"{flag} {text} should be positive numbers such as 1,4,16.")
+    return sorted({int(word) for word in words})

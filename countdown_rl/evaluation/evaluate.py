@@ -95,7 +95,8 @@ def evaluate(
         engine = server or load_engine(ref, options, on_warning)
         rows, texts = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
         description, libraries = _description(engine, options, texts), engine.libraries
-    result = judge(rows, texts, inputs, options.pass_at_values, **description)
+    limits = options.limits if len(options.limits) > 1 and not completions else ()
+    result = judge(rows, texts, inputs, options.pass_at_values, limits, **description)
     with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=libraries) as writer:
         results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
     unfinished.unlink(missing_ok=True)
@@ -122,6 +123,7 @@ def judge(
     texts: Sequence[Completion],
     inputs: Mapping[str, Any],
     pass_at: Sequence[int] = (),
+    limits: Sequence[int] = (),
     **description: Any,
 ) -> Result:
     """Grade *texts*, equally many completions of each of *rows*, those of a row side by side, and measure them.
@@ -136,7 +138,7 @@ def judge(
         for index, completion in enumerate(texts)
     ]
     model = EvaluatedModel(**{key: inputs["model"].get(key) for key in ("source", "kind", "digest")})
-    figures = vars(measure(samples, rows, pass_at))
+    figures = vars(measure(samples, rows, pass_at, limits=limits))
     return Result(Metrics(**figures, data=inputs["data"], model=model, **description), samples)
 
 
@@ -144,6 +146,7 @@ def _description(engine: Engine | OpenAI, options: EvalOptions, completions: Seq
     """The fields of :class:`Metrics` on how *engine* made *completions*."""
     names = {field.name for field in fields(DecodingSettings)}
     used = {name: value for name, value in options.recorded.items() if name in names}
+    used["max_new_tokens"] = options.limits[-1]
     about: dict[str, Any] = {"decoding": DecodingSettings(greedy=options.temperature == 0, **used)}
     about |= {"engine": engine.name, "precision": engine.precision, "path": engine.storage}
     if isinstance(engine, OpenAI):

@@ -7,12 +7,18 @@ from math import comb
 from statistics import fmean, median
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.evaluation.sample import Accuracy, Figures, Sample, Share, Tokens, by_puzzle
+from countdown_rl.evaluation.sample import Accuracy, Budget, Figures, Sample, Share, Tokens, by_puzzle
 from countdown_rl.evaluation.statistics import Interval, mean_interval
 from countdown_rl.tasks.task import Row
 
 
-def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[int] = (), runs: int = 1) -> Figures:
+def measure(
+    samples: Sequence[Sample],
+    rows: Sequence[Row],
+    pass_at: Sequence[int] = (),
+    runs: int = 1,
+    limits: Sequence[int] = (),
+) -> Figures:
     """The figures of *samples*: equally many completions of each of *rows*, those of a row side by side.
 
     With several completions per row, ``accuracy`` is the mean share of correct ones, which is pass@1. ``pass_at`` holds
@@ -20,11 +26,16 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
 
     Args:
         runs: the completions of a row belong to so many runs, one after another, and figures are means over runs.
+        limits: token limits for ``budgets``, the accuracy of the beginnings of the same completions.
     """
     puzzles, per_row = by_puzzle(samples, len(rows)), len(samples) // len(rows)
 
     def share(flag: Callable[[Sample], bool | None]) -> Accuracy:
         return _accuracy([sum(bool(flag(sample)) for sample in puzzle) for puzzle in puzzles], per_row)
+
+    def budget(limit: int) -> Budget:
+        truncated = share(lambda sample: sample.truncated or sample.beginning(limit) is not None)
+        return Budget(**vars(share(lambda sample: _is_correct(sample, limit))), truncated=truncated.accuracy)
 
     correct = [sum(sample.grade.correct for sample in puzzle) for puzzle in puzzles]
     members: dict[str, dict[str, list[int]]] = {}
@@ -52,6 +63,7 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
         **vars(_accuracy(correct, per_row, runs)),
         pass_at=passes,
         majority=majority,
+        budgets={limit: budget(limit) for limit in limits},
         groups={
             group: {value: _accuracy(values[value], per_row, runs) for value in sorted(values, key=_by_number)}
             for group, values in members.items()
@@ -66,6 +78,12 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
         task=rows[0].task,
         rules=sorted({row.rule for row in rows} - {""}),
     )
+
+
+def _is_correct(sample: Sample, limit: int) -> bool:
+    """The first *limit* tokens of *sample* are a correct completion."""
+    text = sample.beginning(limit)
+    return sample.grade.correct if text is None else sample.row.grade(text).correct
 
 
 def pass_at_k(k: int, correct: int, n: int) -> float:

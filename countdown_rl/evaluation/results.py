@@ -103,7 +103,7 @@ def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
     ``low`` and ``high`` are the ends of the interval of ``accuracy``. Accuracies by main groups of the task follow,
-    such as ``numbers_3``; then pass@k with its interval for each k of *pass_at*.
+    such as ``numbers_3``; then pass@k with its interval for each k of *pass_at*, and accuracies by token limit.
     """
     low, high = metrics.interval
     shares = {"accuracy": metrics.accuracy, "low": low, "high": high}
@@ -114,6 +114,7 @@ def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
         if k in pass_at:
             low, high = figures.interval
             shares |= {f"pass@{k}": figures.share, f"pass@{k}_low": low, f"pass@{k}_high": high}
+    shares |= {f"accuracy@{limit}": budget.accuracy for limit, budget in metrics.budgets.items()}
     shares |= {"format": metrics.format} | ({} if metrics.truncated is None else {"trunc": metrics.truncated})
     tokens = {} if metrics.mean_tokens is None else {"tokens": round(metrics.mean_tokens, 1)}
     return {"n": metrics.n, **{name: round(share, 3) for name, share in shares.items()}, **tokens}

@@ -22,7 +22,8 @@ BASELINE_KINDS = ("floor", "ceiling")
 class Sample:
     """A graded completion of *row*; *tokens* and *truncated* are None if unknown.
 
-    *turn* numbers the completions of one row. *details* are further fields that only a server reports.
+    *turn* numbers the completions of one row. *details* are further fields: what a server reports,
+    and ``beginnings``, the text of the first tokens by shorter limit.
     """
 
     row: Row
@@ -40,6 +41,10 @@ class Sample:
         grade.reason = details.pop("reason", grade.reason)  # the server refused
         truncated = None if completion.ended is None else not completion.ended
         return cls(row, completion.text, grade, completion.tokens, truncated, turn, details)
+
+    def beginning(self, limit: int) -> str | None:
+        """The text of the first *limit* tokens if there are more, and the evaluation had that limit."""
+        return self.details.get("beginnings", {}).get(str(limit))
 
     @property
     def verdict(self) -> str:
@@ -78,6 +83,13 @@ class Accuracy:
     n: int
     correct: int | float
     interval: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget(Accuracy):
+    """Accuracy within a token limit, and the share of completions that it truncates."""
+
+    truncated: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +143,7 @@ class Figures(Accuracy):
 
     pass_at: dict[int, Share] = field(default_factory=dict)
     majority: Share | None = None
+    budgets: dict[int, Budget] = field(default_factory=dict)
     groups: dict[str, dict[str, Accuracy]]
     format: float
     strict_format: float | None = None

@@ -26,7 +26,7 @@ MAX_BATCH_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class Decoding:
-    """Sampling parameters; temperature 0 is greedy decoding."""
+    """Sampling parameters; temperature 0 is greedy decoding. Completions have their beginnings of *shorter_limits*."""
 
     max_new_tokens: int
     temperature: float = 0.0
@@ -34,11 +34,13 @@ class Decoding:
     top_k: int = 0
     min_p: float = 0.0
     seed: int = 0
+    shorter_limits: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, options: Any) -> "Decoding":
         """The fields of these names in *options*."""
-        return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
+        names = [field.name for field in fields(cls) if hasattr(options, field.name)]
+        return cls(**{name: getattr(options, name) for name in names})
 
     def samplers(self) -> dict[str, Any]:
         """The sampling parameters by name."""
@@ -60,7 +62,12 @@ class Completion:
 
     def after(self, row: Row, prompt: str) -> "Completion":
         """This completion of *row* with the thinking that its rendered *prompt* opened in place of the model."""
-        return replace(self, text=chat_template.completion(row, prompt, self.text))
+        beginnings = {
+            limit: chat_template.completion(row, prompt, text)
+            for limit, text in self.details.get("beginnings", {}).items()
+        }
+        details = self.details | ({"beginnings": beginnings} if beginnings else {})
+        return replace(self, text=chat_template.completion(row, prompt, self.text), details=details)
 
 
 def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:
@@ -89,11 +96,15 @@ def row_seed(seed: int, number: int, index: int) -> int:
     return seed * 1_000_003 + number * 4096 + index
 
 
-def to_completion(stop: "Stop", ids: Sequence[int], *, ended: bool = False) -> Completion:
+def to_completion(
+    stop: "Stop", ids: Sequence[int], *, ended: bool = False, shorter_limits: Sequence[int] = ()
+) -> Completion:
     """The completion of the token *ids*; *ended* where its engine knows that it was not cut off."""
     known = bool(ids) and stop(ids)
     # An engine may know an end token, the last one, that the tokenizer does not.
-    return Completion(stop.decode(ids[:-1] if ended and not known else ids), len(ids), ended or known)
+    beginnings = {str(limit): stop.decode(ids[:limit]) for limit in shorter_limits if limit < len(ids)}
+    details = {"beginnings": beginnings} if beginnings else {}
+    return Completion(stop.decode(ids[:-1] if ended and not known else ids), len(ids), ended or known, details)
 
 
 class Generator:
@@ -176,7 +187,7 @@ class Generator:
                 settings |= decoding.samplers() | {"do_sample": True, "min_p": decoding.min_p or None}
             with torch.inference_mode():
                 completions = generate(self._loaded.model, self.stop, prompts, on_step=self.on_step, **settings)
-        return [to_completion(self.stop, ids) for ids in completions]
+        return [to_completion(self.stop, ids, shorter_limits=decoding.shorter_limits) for ids in completions]
 
 
 def decoder_of(model: Any, dtype: Any) -> Any:

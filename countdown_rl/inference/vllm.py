@@ -104,7 +104,9 @@ class Vllm:
         for output in (result.outputs[0] for result in results):
             ids = self._stop.cut(list(output.token_ids))
             # The model's generation config may name end tokens that the tokenizer does not.
-            completions.append(generate.to_completion(self._stop, ids, ended=output.finish_reason == "stop"))
+            ended = output.finish_reason == "stop"
+            limits = self._decoding.shorter_limits
+            completions.append(generate.to_completion(self._stop, ids, ended=ended, shorter_limits=limits))
         return completions
 
 

@@ -124,6 +124,16 @@ def coverage(evaluations: Mapping[str, Figures], counts: Sequence[int]) -> Curve
     return _curve("Solved by tokens spent", f"pass@k, k = {', '.join(map(str, counts))}", percent, lines, "tokens")
 
 
+def budgets(evaluations: Mapping[str, Figures]) -> Curve | None:
+    """The chart of accuracy by token limit, for *evaluations* with several limits; None if there are none."""
+    scored = {name: metrics.budgets for name, metrics in evaluations.items() if metrics.budgets}
+    lines = [
+        Line(name, style % len(_DASHES), [(limit, budget.accuracy) for limit, budget in limits.items()], [], [])
+        for style, (name, limits) in enumerate(scored.items())
+    ]
+    return _curve("Solved by token limit", "the same completions, cut", percent, lines, "tokens") if lines else None
+
+
 def _groups(logs: Sequence[Log], task: Task) -> list[_Panel]:
     """The charts of the groups with several values."""
     groups: dict[str, dict[str, str]] = {name: {} for name in task.groups}

@@ -217,6 +217,7 @@ def _table(group: Group) -> dict[str, Any]:
         "coverage": charts.coverage({row["name"]: row["metrics"] for row in models}, pass_at)
         if pass_at and lengths
         else None,
+        "budgets": charts.budgets({row["name"]: row["metrics"] for row in models}),
     }
 
 

@@ -205,7 +205,7 @@ def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) 
         samples.append(replace(sample, row=row, grade=row.grade(sample.completion)))
         if not sample.to_json().items() >= samples[-1].to_json().items():
             raise _RefutedError("the samples in eval do not have the grades of their texts, or are of other puzzles")
-    figures = measure(samples, rows, pass_at=options.pass_at_values)
+    figures = measure(samples, rows, pass_at=options.pass_at_values, limits=[*recorded.metrics.budgets])
     details = replace(recorded.metrics, **vars(figures)).to_json()
     for file, computed in ((DETAILS, details), (METRICS, results.flat(figures, options.pass_at_values))):
         written = typed_json.read(recorded.path / file)

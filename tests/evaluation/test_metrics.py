@@ -133,6 +133,8 @@ def test_token_counts_by_correctness_and_per_correct_answer():
         ({"pass_at": "5000", "temperature": 1.0}, "--samples 5000 is too large"),
         ({"pass_at": "4,0", "temperature": 1.0}, "--pass-at 4,0"),
         ({"pass_at": "", "temperature": 1.0}, "--pass-at"),
+        ({"max_new_tokens": "256,0"}, "--max-new-tokens"),
+        ({"max_new_tokens": "64,128", "engine": "openai"}, "--max-new-tokens"),
     ],
 )
 def test_too_few_completions_are_refused(options, says):

@@ -98,6 +98,13 @@ def test_coverage_is_drawn_against_the_tokens_of_all_completions():
     assert "&lt;b&gt; 50.0% → 75.0%" in chart.content
 
 
+def test_accuracy_by_token_limit_is_a_curve():
+    limits = {limit: SimpleNamespace(accuracy=share) for limit, share in ((64, 0.25), (128, 0.5))}
+    figures = {"a": SimpleNamespace(budgets=limits), "b": SimpleNamespace(budgets={})}
+    assert re.findall(r"tokens ([\d,]+: [\d.%]+)<", charts.budgets(figures).readouts) == ["64: 25.0%", "128: 50.0%"]
+    assert charts.budgets({"b": figures["b"]}) is None
+
+
 def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
     name = 'correct_needs_"><script>alert(1)</script>'
     rows = steps(5, groups={name: 0.5, "correct_needs_mul-div": 0.5})
