@@ -83,9 +83,11 @@ def _completions(record: Mapping[str, Any], row: Row) -> Iterator[Completion]:
 
 
 def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """*record* with the completions that lm-evaluation-harness and OpenAI's batches nest."""
+    """*record* with the completions that lm-evaluation-harness, verifiers and OpenAI's batches nest."""
     if isinstance(record.get("doc"), Mapping) and "resps" in record:  # by request; generate_until has one
         return {**record["doc"], "completion": [text for request in record["resps"] for text in request]}
+    if "traces" in record and "task" in record:
+        return _episode(record)
     response = record.get("response")
     if "custom_id" in record and isinstance(response, Mapping | None):
         body = (response or {}).get("body") or {}
@@ -93,6 +95,17 @@ def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
             raise InputError(f"the request failed: {record.get('error') or body.get('error') or 'no response'}")
         return {"custom_id": record["custom_id"], "choices": body["choices"], "usage": body.get("usage")}
     return record
+
+
+def _episode(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The task data and the last reply of an episode in ``traces.jsonl`` of verifiers 0.4."""
+    for trace in record["traces"]:
+        replies = [node["message"] for node in trace["nodes"] if node.get("sampled")]
+        call = trace["calls"][-1] if trace.get("calls") else {}
+        if replies and len(record["traces"]) == 1:
+            choice = {"message": replies[-1], "finish_reason": call.get("finish_reason")}
+            return {**trace["task"]["data"], "choices": [choice], "usage": call.get("usage")}
+    raise InputError("it needs one trace with a reply")
 
 
 def _is_inspect(path: Path) -> bool:

@@ -113,6 +113,19 @@ def test_a_file_of_verifiers_is_judged():
     assert result.metrics.accuracy == 1.0
 
 
+def test_the_traces_of_verifiers_are_judged_as_verifiers_did(tmp_path):
+    file = Path(__file__).with_name("data") / "verifiers-0.4.0.jsonl"  # written by verifiers
+    result = evaluate(completions=file)
+    episodes = [json.loads(line) for line in file.read_text().splitlines()]
+    rewards = [episode["traces"][0]["rewards"]["correct"]["score"] for episode in episodes]
+    assert [sample.grade.correct for sample in result.samples] == rewards == [1, 1, 1, 0]
+    assert [sample.truncated for sample in result.samples] == [False, False, False, True]
+    assert [sample.tokens for sample in result.samples] == [10, 3, 5, 9]
+    jsonl.write_rows(tmp_path / "failed.jsonl", [episodes[0] | {"traces": []}])
+    with pytest.raises(CountdownError, match=r"line 1.*one trace"):
+        evaluate(completions=tmp_path / "failed.jsonl")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["eval", "json"])
 def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeypatch):
