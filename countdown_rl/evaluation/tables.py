@@ -123,8 +123,8 @@ def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_lin
     others: dict[str, list[str]] = {}
     for row in values["results"]:
         if "decoding" in row:
-            others.setdefault(_decoding(row["decoding"]), []).append(escape(row["name"]))
-    decodings = [_decoding(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
+            others.setdefault(decoding_text(row["decoding"]), []).append(escape(row["name"]))
+    decodings = [decoding_text(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
     several = [row for row in values["results"] if "pass_at" in row or "runs" in row]
     intervals = ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
     if several:
@@ -138,7 +138,8 @@ def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_lin
     )
 
 
-def _decoding(settings: Mapping[str, Any]) -> str:
+def decoding_text(settings: Mapping[str, Any]) -> str:
+    """Decoding settings in words."""
     if "greedy" not in settings:
         return "decoding not stated"
     names = [name for name in ("temperature", "top_p", "top_k", "min_p") if name in settings and not settings["greedy"]]

@@ -43,6 +43,10 @@ class PublishOptions(Options):
     trained_on: Annotated[
         tuple[str, ...], option("Hub data set used in training; repeatable.", CARD, metavar="NAME")
     ] = ()
+    benchmark: Annotated[
+        str | None,
+        option("Hub data set of the evaluated puzzles; adds files for its leaderboard.", CARD, metavar="NAME/DATA"),
+    ] = None
     with_demo: Annotated[
         bool, option("Add index.html, which runs the GGUF weights in a browser.", name="--with-demo")
     ] = False
@@ -50,6 +54,7 @@ class PublishOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_hub_id("--base-model", self.base_model)
+        _check_hub_id("--benchmark", self.benchmark)
         for name in ("name", "license", "trained_on"):
             if not (text := "".join(getattr(self, name) or "")).isprintable():
                 raise UsageError(f"{flag(name)} should be one line of printable characters, not {text!r:.40}.")

@@ -6,7 +6,7 @@ from pathlib import Path
 from countdown_rl.core import artifacts, formatting
 from countdown_rl.core.artifacts import MADE_BY, ArtifactWriter
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.release import model_card
+from countdown_rl.release import benchmarks, model_card
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.tasks.registry import task_of
 
@@ -46,3 +46,5 @@ def write(options: PublishOptions, draft: ArtifactWriter) -> None:
         split_names=_SPLITS,
     )
     (draft.path / model_card.CARD).write_text(card, "utf-8")
+    if "test" in rows:
+        (draft.path / benchmarks.DEFINITION).write_text(benchmarks.definition(task), "utf-8")

@@ -15,7 +15,7 @@ from countdown_rl.evaluation import results
 from countdown_rl.models import ends, model_files
 from countdown_rl.models.model_files import GENERATION
 from countdown_rl.models.reference import SHIPPED
-from countdown_rl.release import charts, dataset_card, demo, model_card
+from countdown_rl.release import benchmarks, charts, dataset_card, demo, model_card
 from countdown_rl.release.config import DATA_OPTIONS, PublishOptions
 from countdown_rl.release.formats import ADAPTER, ADAPTER_CONFIG, FILES, GGUF, Weights
 from countdown_rl.release.model_card import Release
@@ -151,6 +151,9 @@ def _write_model(release: Release, options: PublishOptions, draft: ArtifactWrite
             draft.copy(evaluation.path / name, f"eval/{name}", entry)
         (draft.path / "eval" / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
         draft.facts |= {key: getattr(evaluation.metrics, key) for key in ("accuracy", "n", "interval")}
+        for name, text in benchmarks.results(evaluation, release.name, options.benchmark).items():
+            (draft.path / name).parent.mkdir(exist_ok=True)
+            (draft.path / name).write_text(text, "utf-8")
     if options.license_file:
         (draft.path / model_card.LICENSE).write_bytes(Path(options.license_file).read_bytes())
     if release.log:

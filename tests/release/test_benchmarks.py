@@ -1,0 +1,63 @@
+"""Files for the Hub's benchmarks and for Every Eval Ever."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from huggingface_hub import parse_eval_result_entries
+
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import UsageError
+from countdown_rl.release import benchmarks, folder
+from countdown_rl.release.config import PublishOptions
+from countdown_rl.tasks import registry
+
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+def fields(required, **others):
+    """A JSON schema of an object that has the fields *required* and maybe the *others*, and no more."""
+    known = {name: {"type": ["string", "number", "boolean"]} for name in required} | others
+    return {"type": "object", "required": list(required), "properties": known, "additionalProperties": False}
+
+
+UNCERTAINTY = fields((), confidence_interval=fields(("lower", "upper", "confidence_level")), num_samples={"minimum": 1})
+RESULT = fields(
+    ("evaluation_name", "source_data", "metric_config", "score_details"),
+    source_data=fields(("dataset_name", "source_type"), hf_repo={}, hf_split={"const": "test"}),
+    metric_config=fields(("lower_is_better", "score_type", "min_score", "max_score")),
+    score_details=fields(("score",), uncertainty=UNCERTAINTY),
+    generation_config=fields((), generation_args=fields((), temperature={}, top_p={}, max_tokens={"minimum": 1})),
+)
+#: The part of the schema 0.2.1 of Every Eval Ever that a record here uses.
+SCHEMA = fields(
+    ("schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "eval_library", "model_info"),
+    source_metadata=fields(("source_type", "source_organization_name", "evaluator_relationship")),
+    eval_library=fields(("name", "version")),
+    model_info=fields(("name", "id"), inference_engine=fields(("name",)), additional_details=TEXTS),
+    evaluation_results={"type": "array", "items": RESULT, "minItems": 1},
+)
+
+
+def test_the_results_of_a_model_are_written_for_a_benchmark(root):
+    manifest = folder.build(PublishOptions(model="merged", benchmark="me/puzzles"), Path("release"))
+    assert {".eval_results/countdown.yaml", benchmarks.RECORD} <= manifest.files.keys()
+    (entry,) = parse_eval_result_entries(yaml.safe_load(Path("release/.eval_results/countdown.yaml").read_text()))
+    assert (entry.dataset_id, entry.task_id, entry.value) == ("me/puzzles", "countdown", 62.0)
+    assert "greedy, at most 256 tokens" in entry.notes
+    record = json.loads(Path("release", benchmarks.RECORD).read_text())
+    jsonschema.validate(record, SCHEMA)
+    assert record["evaluation_results"][0]["score_details"]["score"] == manifest.facts["accuracy"]
+    assert artifacts.read(Path("release"), "release") == manifest
+    with pytest.raises(UsageError, match="--benchmark"):
+        PublishOptions(benchmark="no id")
+
+
+def test_a_data_set_is_defined_as_a_benchmark():
+    for task in registry.own_tasks():
+        values = yaml.safe_load(benchmarks.definition(task))
+        assert values["tasks"] == [{"id": task.name, "config": "default", "split": "test"}]
+        assert values["evaluation_framework"] == "inspect-ai"
+        assert "countdown_rl/exact" in values["description"]
