@@ -1,9 +1,7 @@
 """Baselines: legal under every rule, reproducible, and listed beside the models."""
 
 import json
-import random
 import sys
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,6 @@ from countdown_rl.evaluation import baselines, compare, evaluate, results, table
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import EvaluatedModel
 from countdown_rl.tasks.countdown import rules
-from countdown_rl.tasks.countdown.expression import parse
-from countdown_rl.tasks.countdown.task import random_answer
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
 
@@ -46,14 +42,6 @@ def test_a_random_expression_obeys_every_rule(row, seed):
     grade = puzzle.grade(baselines.answer(baselines.find("random", [puzzle]), puzzle, str(seed)))
     assert grade.strict_format
     assert grade.correct or grade.reason == "wrong-value"
-
-
-def test_every_expression_of_a_small_puzzle_is_drawn():
-    puzzle = parse_row({"nums": [2, 5], "target": 1, "rule": "at-most-once"})
-    values = {parse(random_answer(puzzle, random.Random(seed))).value for seed in range(400)}
-    one, other = Fraction(2), Fraction(5)
-    every = {one, other, one + other, one - other, other - one, one * other, one / other, other / one}
-    assert values == {str(value) for value in every}
 
 
 def write(path: Path, puzzles=ROWS) -> Path:

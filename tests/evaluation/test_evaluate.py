@@ -128,22 +128,6 @@ def test_completions_of_any_origin_are_judged_by_style_rule_and_operators_of_the
     assert (result.metrics.model.source, result.metrics.engine) == ("elsewhere", None)
 
 
-def test_an_imported_gsm8k_file_is_evaluated(place, tmp_path, monkeypatch, saying):
-    monkeypatch.chdir(tmp_path)
-    given = [{"question": f"How many are {n} and 1?", "answer": f"So.\n#### {n + 1:,}"} for n in range(950, 1050)]
-    write(Path("gsm8k.jsonl"), given)
-    made = ("gen-data", "--task", "gsm8k", "--from", "gsm8k.jsonl", "--n", "100", "--test", "1", "--valid", "1")
-    assert command(monkeypatch, *made, "--out", "data") == 0
-    (row,) = [json.loads(line) for line in Path("data/test.jsonl").read_text().splitlines()]
-    saying(f"<thinking>\nas it is\n</thinking>\n<answer>\n{row['gold']}\n</answer>")
-    samples = replace(SMALL, temperature=1.0, pass_at="1,3")
-    result = run(place, Path("eval"), samples, data=Path("data"))
-    flat = json.loads(Path("eval/metrics.json").read_text())
-    assert [flat[name] for name in ("pass@1", "pass@3", "pass@3_high")] == [1, 1, 1]
-    assert (result.metrics.task, result.metrics.accuracy, result.metrics.n) == ("gsm8k", 1, 1)
-    assert result.metrics.majority.share == result.metrics.pass_at[3].share == 1
-
-
 def test_a_data_artifact_means_its_test_split_and_rows_need_no_id(place, unbroken, tmp_path):
     bare = [{"nums": row["nums"], "target": row["target"]} for row in ROWS]
     with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
@@ -324,19 +308,12 @@ GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--m
         (["--data", "nowhere.jsonl"], 1, "nowhere.jsonl does not exist"),
         (["--data", "broken.jsonl"], 1, "broken.jsonl, line 2: not JSON"),
         (["--data", "targetless.jsonl"], 1, "targetless.jsonl, line 2: there is no `target`"),
-        (["--data", "folder"], 1, "folder has no manifest.json"),
-        (["--data", "data"], 1, "data/test.jsonl does not exist"),
         (["--data", "long.jsonl"], 1, "the model reads 1024 tokens"),
         (["--limit", "15"], 1, "good.jsonl has 14 rows, fewer than --limit 15"),
-        (["--limit", "0"], 2, "--limit"),
         (["--model", "nothing-like-it"], 1, "nothing-like-it"),
         (["--model", "data"], 1, "data is a data artifact"),
-        (["--model", "folder"], 1, "folder has no config.json"),
         (["--model", "model", "--revision", "main"], 2, "--revision"),
         (["--out", "folder"], 1, "did not write"),
-        (["--out", "data"], 1, "holds a data artifact"),
-        (["--out", "good.jsonl"], 1, "is a file"),
-        (["--precision", "int8"], 2, "int8"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_nothing_is_written(here, monkeypatch, capsys, words, status, says):

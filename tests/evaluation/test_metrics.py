@@ -102,19 +102,6 @@ def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
     assert metrics.pass_at[1].share == metrics.accuracy == 0.5
 
 
-def test_metrics_by_number_of_solutions_and_of_refusals():
-    solutions = [1, 0, 7, 0, 1, 30, 3, None]
-    known = [{} if count is None else {"solutions": count} for count in solutions]
-    rows = [parse_row({"nums": [1, 2], "target": 3} | fields) for fields in known]
-    marks = ["", "", "wrong-value", "no-answer", "not-impossible", "", "not-impossible", "not-impossible"]
-    metrics = measure([sample(not mark, mark) for mark in marks], rows)
-    counted = {name: (share.correct, share.n) for name, share in metrics.groups["solutions"].items()}
-    assert counted == {"0": (1, 2), "1": (1, 2), "2-4": (0, 1), "5+": (1, 2)}
-    assert list(metrics.groups["solutions"]) == ["0", "1", "2-4", "5+"]
-    assert metrics.reasons == {"not-impossible": 3, "no-answer": 1, "wrong-value": 1}
-    assert metrics.groups["numbers"]["2"].n == 8  # also of the row whose solutions are not known
-
-
 def test_token_counts_by_correctness_and_per_correct_answer():
     samples = [sample(ok, tokens=n) for n, ok in [(10, True), (20, True), (30, False), (200, False)]]
     metrics = measure(samples, [parse_row({"nums": [1], "target": 1})] * 4)
