@@ -84,19 +84,19 @@ def evaluate(
     description: dict[str, Any]
     if completions:
         known = len(rows)
-        rows, texts = read_completions(completions, rows)
+        rows, generated = read_completions(completions, rows)
         if len(rows) < known:
             on_note(f"{completions} has completions of {len(rows):,} of the {known:,} rows in {file}.")
-        description = {"decoding": DecodingSettings(samples=len(texts) // len(rows))}
+        description = {"decoding": DecodingSettings(samples=len(generated) // len(rows))}
     elif baseline:
-        texts = baselines.complete(baseline, rows, options.seed, options.samples)
+        generated = baselines.complete(baseline, rows, options.seed, options.samples)
         description = {"decoding": DecodingSettings(samples=options.samples, seed=options.seed)}
     else:
         engine = server or load_engine(ref, options, on_warning)
-        rows, texts = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
-        description, libraries = _description(engine, options, texts), engine.libraries
+        rows, generated = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
+        description, libraries = _description(engine, options, generated), engine.libraries
     limits = options.limits if len(options.limits) > 1 and not completions else ()
-    result = judge(rows, texts, inputs, options.pass_at_values, limits, **description)
+    result = judge(rows, generated, inputs, options.pass_at_values, limits, **description)
     with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=libraries) as writer:
         results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
     unfinished.unlink(missing_ok=True)
@@ -120,22 +120,22 @@ def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning:
 
 def judge(
     rows: Sequence[Row],
-    texts: Sequence[Completion],
+    completions: Sequence[Completion],
     inputs: Mapping[str, Any],
     pass_at: Sequence[int] = (),
     limits: Sequence[int] = (),
     **description: Any,
 ) -> Result:
-    """Grade *texts*, equally many completions of each of *rows*, those of a row side by side, and measure them.
+    """Grade *completions*, as many for each of *rows*, those of a row side by side, and measure them.
 
     Args:
         inputs: entries of a manifest: ``data``, the file of the rows, and ``model``.
         description: the other fields of :class:`Metrics`, at least ``decoding``.
     """
-    per_row = len(texts) // len(rows)
+    per_row = len(completions) // len(rows)
     samples = [
         Sample.of(rows[index // per_row], completion, index % per_row if per_row > 1 else None)
-        for index, completion in enumerate(texts)
+        for index, completion in enumerate(completions)
     ]
     model = EvaluatedModel(**{key: inputs["model"].get(key) for key in ("source", "kind", "digest")})
     figures = vars(measure(samples, rows, pass_at, limits=limits))
