@@ -64,13 +64,13 @@ def compare(
     return values
 
 
-def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
+def by_setting(words: Sequence[str | Path]) -> dict[str, list[Path]]:
     """The evaluations in *words* by name: each a directory, or ``NAME=DIR,DIR,...`` for runs of one setting.
 
     A directory is named by its last component, or by its path if two names are equal.
     """
     settings: list[tuple[str, list[str]]] = []
-    for word in words:
+    for word in map(str, words):
         name, sign, directories = word.partition("=")
         is_setting = sign and not os.path.exists(word)
         settings.append((name, directories.split(",")) if is_setting else ("", [word]))
@@ -83,7 +83,7 @@ def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
     named = [(name or names.pop(0), [*map(Path, directories)]) for name, directories in settings]
     resolved = [path.resolve() for _, paths in named for path in paths]
     if len({*resolved}) < len(resolved) or len(dict(named)) < len(named):
-        raise UsageError(f"give each directory and each NAME= once, not {' '.join(words)}.")
+        raise UsageError(f"a directory or a name is given twice: {' '.join(map(str, words))}; give each once.")
     return dict(named)
 
 

@@ -266,16 +266,16 @@ def test_one_run_given_as_two_is_refused(runs, words):
     with artifacts.writing(Path("recorded-again"), "eval", options={}, inputs={"data": DATA}) as draft:
         decoding = replace(first.metrics.decoding, seed=43)
         results.write(draft.path, replace(first.metrics, decoding=decoding), first.samples)
-    with pytest.raises((InputError, UsageError), match=r"each directory|same completions"):
+    with pytest.raises((InputError, UsageError), match=r"given twice|same completions"):
         compare.compare(compare.by_setting(["base", f"SFT={words}"]), Path("out"))
 
 
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("A=base", "B=base"), "each directory"),
-        (("base", "base=adapter"), "each directory"),
-        (("base", "A=base"), "each directory"),
+        (("A=base", "B=base"), "given twice"),
+        (("base", "base=adapter"), "given twice"),
+        (("base", "A=base"), "given twice"),
         *((("adapter", word), "NAME=DIR") for word in ("=base", "A=", "A=base,", "A=,base")),
     ],
 )
