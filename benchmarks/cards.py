@@ -93,7 +93,7 @@ class Plan(NamedTuple):
     model: Any
 
 
-def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda", zero: int = 0) -> Plan:
+def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> Plan:
     """The plan of ``train --check`` where vLLM is installed."""
     from countdown_rl.models import load
     from countdown_rl.training import memory, trl_config, vllm, weights
@@ -115,8 +115,6 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda", zer
             adapted,
             options,
             options.precision,
-            shards=card.count if zero else 1,
-            zero=zero,
             length=PROMPT + options.max_completion_length,
             scored=options.max_completion_length,
             sequences=options.step_size * options.steps_per_generation // card.count,

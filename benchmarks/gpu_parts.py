@@ -104,8 +104,8 @@ def equal_share(ours: list[str], theirs: list[str]) -> float:
 
 def train(settings: Settings, model: Path, data: Path, options: Any, name: str) -> dict[str, Any]:
     """Train a few steps: seconds and tokens a second of the last one, and the peak against ``train --check``."""
+    from countdown_rl.training.config import RunArguments
     from countdown_rl.training.grpo import GrpoRun
-    from countdown_rl.training.run import RunArguments
 
     reset_peak()
     place = settings.place / name
@@ -344,9 +344,8 @@ def gradients(settings: Settings) -> dict[str, Any]:
     from countdown_rl.models import lora
     from countdown_rl.tasks import jsonl
     from countdown_rl.training import rollouts, trl_config
-    from countdown_rl.training.config import TrainOptions
+    from countdown_rl.training.config import RunArguments, TrainOptions
     from countdown_rl.training.grpo import GrpoRun
-    from countdown_rl.training.run import RunArguments
     from countdown_rl.training.samplers import in_turn
 
     base, data = make_checkpoint(settings, "qwen2-small"), make_data(settings)

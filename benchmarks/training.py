@@ -27,9 +27,9 @@ from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.training import rewards
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.config import RunArguments, TrainOptions
 from countdown_rl.training.grpo import GrpoRun
-from countdown_rl.training.run import Reporter, RunArguments
+from countdown_rl.training.run import Reporter
 from countdown_rl.training.samplers import in_turn
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.yaml"

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from countdown_rl.core.artifacts import Manifest
     from countdown_rl.evaluation.results import Result as Evaluation
     from countdown_rl.tasks.task import Row
-    from countdown_rl.training.run import Result, RunArguments
+    from countdown_rl.training.config import RunArguments
+    from countdown_rl.training.run import Result
 
+Arguments = TypeVar("Arguments", bound="RunArguments")
 Stage = TypeVar("Stage", bound=Callable[..., Any])
 Source = str | Path
 Callback = Callable[[Any], None]
@@ -62,17 +64,19 @@ def train(
             must be defined at the top level of a module or script.
         on_step: called with each row of the log.
         options: fields of :class:`countdown_rl.training.config.TrainOptions` and
-            :class:`countdown_rl.training.run.RunArguments`.
+            :class:`countdown_rl.training.config.RunArguments`.
 
     Raises:
         UsageError: the options contradict each other.
         InputError, ModelError, ArtifactError: an input is missing or invalid, or *out* cannot be written.
     """
-    from countdown_rl.training.config import TrainOptions
+    from countdown_rl.training.config import RunArguments, TrainOptions
     from countdown_rl.training.grpo import GrpoRun
     from countdown_rl.training.run import Reporter
 
-    arguments, settings = _arguments(model, out, options, data=_file(data, Path(f"{out}-run", "rows.jsonl")))
+    arguments, settings = _arguments(
+        RunArguments, model, out, options, data=_file(data, Path(f"{out}-run", "rows.jsonl"))
+    )
     if rewards is not None:
         settings["reward"] = tuple(f"{_name(reward)}={weight!r}" for reward, weight in rewards.items())
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
@@ -98,12 +102,12 @@ def sft(
             evaluated.
         options: fields of :class:`countdown_rl.training.config.SftOptions`; otherwise as in :func:`train`.
     """
-    from countdown_rl.training.config import SftOptions
+    from countdown_rl.training.config import SftArguments, SftOptions
     from countdown_rl.training.run import Reporter
     from countdown_rl.training.sft import SftRun
 
-    files = [_file(demonstrations, Path(f"{out}-run", "demonstrations.jsonl"))]
-    arguments, settings = _arguments(model, out, options, files=files, data=Path(data) if data else None)
+    files = (_file(demonstrations, Path(f"{out}-run", "demonstrations.jsonl")),)
+    arguments, settings = _arguments(SftArguments, model, out, options, files=files, data=Path(data) if data else None)
     return SftRun.execute(arguments, SftOptions(**settings), Reporter(step=on_step, note=on_note))
 
 
@@ -251,16 +255,12 @@ def publish(out: Source, *, repo_id: str | None = None, public: bool = False, **
 
 
 def _arguments(
-    model: Source, out: Source, options: Mapping[str, Any], **inputs: Any
-) -> "tuple[RunArguments, dict[str, Any]]":
-    """Return the arguments of a run, whose log and checkpoints go beside *out*, and the stage's own options."""
-    from countdown_rl.training.run import RunArguments
-
-    place = Path(f"{out}-run")
-    inputs |= {"model": str(model), "out": Path(out), "log": place / "log.csv", "checkpoints": place / "checkpoints"}
+    kind: "type[Arguments]", model: Source, out: Source, options: Mapping[str, Any], **inputs: Any
+) -> "tuple[Arguments, dict[str, Any]]":
+    """Return the arguments of a run, and the stage's own options."""
     settings = dict(options)
-    inputs |= {name: settings.pop(name) for name in options.keys() & RunArguments.__dataclass_fields__.keys()}
-    return RunArguments(**inputs), settings
+    inputs |= {name: settings.pop(name) for name in options.keys() & kind.__dataclass_fields__.keys()}
+    return kind(model=str(model), out=Path(out), **inputs), settings
 
 
 def _file(source: "Source | Iterable[Mapping[str, Any]]", file: Path) -> Path:

@@ -19,9 +19,9 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import demonstrations, rewards
-from countdown_rl.training.config import SftOptions, TrainOptions
+from countdown_rl.training.config import RunArguments, SftArguments, SftOptions, TrainOptions
 from countdown_rl.training.grpo import GrpoRun
-from countdown_rl.training.run import Result, RunArguments
+from countdown_rl.training.run import Result
 from countdown_rl.training.sft import SftRun
 from tests.support import architectures
 
@@ -51,7 +51,7 @@ def fine_tuned(model: str, tune: str) -> Result:
         tune=tune, max_steps=2, batch_size=4, micro_batch=2, learning_rate=1e-2, warmup_steps=0, precision="fp32",
         threads=1, lora_r=4,
     )  # fmt: skip
-    run = RunArguments(model=model, files=[Path("demos.jsonl")], out=Path("tuned"), checkpoints=Path("work"))
+    run = SftArguments(model=model, files=(Path("demos.jsonl"),), out=Path("tuned"), checkpoints=Path("work"))
     return SftRun.prepare(run, options).train()
 
 

@@ -41,7 +41,7 @@ class _Panels:
     """Lists options and commands under the headings that their declarations name."""
 
     def format_options(self: Any, ctx: Any, formatter: Any) -> None:
-        panels: dict[str, list[tuple[str, str]]] = {}
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
                 panel = param.rich_help_panel or ("Arguments" if param.param_type_name == "argument" else "Options")
@@ -50,8 +50,9 @@ class _Panels:
         for name, command in getattr(self, "commands", {}).items():
             panels.setdefault(command.rich_help_panel, []).append((name, command.help))
         for heading, rows in panels.items():
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
 
 class Command(_Panels, TyperCommand):

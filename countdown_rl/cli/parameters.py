@@ -74,7 +74,11 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     def call(**values: Any) -> None:
         for name, kind in groups.items():
             given = {field.name: values.pop(field.name) for field in fields(kind)}
-            lists = {key: tuple(map(str, value)) for key, value in given.items() if isinstance(value, list)}
+            lists = {
+                key: tuple(item if isinstance(item, Path) else str(item) for item in value)
+                for key, value in given.items()
+                if isinstance(value, list)
+            }
             values[name] = kind(**given | lists)
         command(**values)
 

@@ -1,10 +1,8 @@
-"""What ``train`` and ``sft`` share: options of a run, its processes, and the output of a check."""
+"""What ``train`` and ``sft`` share: the start of several processes, and the output of a run or of a check."""
 
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,20 +10,20 @@ import typer
 from countdown_rl.cli import console, parameters
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.options import Options, option
-from countdown_rl.core.processes import LAUNCHES
+from countdown_rl.core.options import option
+from countdown_rl.training.config import RUN, RunArguments
 
 if TYPE_CHECKING:
-    from countdown_rl.training.run import Run, RunArguments
+    from countdown_rl.training.run import Reporter, Run
 
-RUN = "Run"
+Check = Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")]
 
 #: Parts of the memory estimate, in words.
 _PARTS = {
     "weights": "weights",
     "adapter": "LoRA adapter",
     "gradients": "gradients",
-    "optimiser": "optimiser states",
+    "optimiser": "optimizer states",
     "engine": "vLLM",
     "generation": "during generation",
     "loss": "during the loss",
@@ -33,82 +31,39 @@ _PARTS = {
 }
 
 
-@dataclass(frozen=True)
-class RunOptions(Options):
-    """Log, checkpoints and processes of a run of ``train`` or ``sft``."""
+def start_processes(arguments: RunArguments) -> None:
+    """Run this command in several processes where that was asked for, and end with their status."""
+    if processes.launched():
+        if arguments.processes not in (1, processes.world_size()):
+            raise UsageError(
+                f"--processes {arguments.processes}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
+                f"{processes.world_size()}; leave --processes out, or unset these variables."
+            )
+    elif arguments.processes > 1 or arguments.launch:
+        raise typer.Exit(processes.launch(sys.argv[1:], processes=arguments.processes, configuration=arguments.launch))
 
-    log: Annotated[Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")] = None
-    checkpoints: Annotated[
-        Path | None, option("Directory of the checkpoints of an unfinished run.", RUN, show_default="beside the log")
-    ] = None
-    restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False
-    processes: Annotated[int, option("Processes on this machine, one per GPU.", RUN, min=1)] = 1
-    launch: Annotated[
-        str | None,
-        option(
-            f"How processes share the work: {', '.join(LAUNCHES)} or an Accelerate configuration.",
-            RUN,
-            metavar="NAME|FILE",
-            show_default="ddp",
-        ),
-    ] = None
-    check: Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")] = False
 
-    def start_processes(self, *, alone: bool = False) -> None:
-        """Run this command in several processes where that was asked for, and end with their status.
+def reporter(update: Any) -> "Reporter":
+    """Print notes and warnings of a run, and show its progress by *update*."""
+    from countdown_rl.training.run import Reporter
 
-        Args:
-            alone: one process is enough, as for ``--check``.
-
-        Raises:
-            UsageError: a launcher has started another number of processes.
-        """
-        if processes.launched():
-            if self.processes not in (1, processes.world_size()):
-                raise UsageError(
-                    f"--processes {self.processes}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
-                    f"{processes.world_size()}; leave --processes out, or unset these variables."
-                )
-            return
-        if self.launch is not None:
-            processes.launch_configuration(self.launch)
-        if not (alone or self.check) and (self.processes > 1 or self.launch is not None):
-            configuration = self.launch or "ddp"
-            raise typer.Exit(processes.launch(sys.argv[1:], processes=self.processes, configuration=configuration))
-
-    def arguments(self, log: Path, **inputs: Any) -> "RunArguments":
-        """The arguments of a run on *inputs*; its default *log* is in a directory of its own."""
-        from countdown_rl.training.run import RunArguments
-
-        log = self.log or log
-        return RunArguments(
-            log=log,
-            checkpoints=self.checkpoints or log.with_name("checkpoints"),
-            restart=self.restart,
-            processes=max(self.processes, processes.world_size()),
-            sharded=processes.shards_weights(self.launch),
-            zero=processes.zero_stage(self.launch),
-            **inputs,
-        )
+    return Reporter(progress=update, note=console.note, warning=console.warn)
 
 
 def perform(
-    kind: type["Run"], arguments: "RunArguments", options: Any, *, check: bool, overwrite: bool, as_json: bool
+    kind: type["Run"], arguments: RunArguments, options: Any, *, check: bool, overwrite: bool, as_json: bool
 ) -> None:
     """Check or run a training, and print its result."""
-    from countdown_rl.training.run import Reporter
-
     parameters.warn_of_unused_gpu()
     with console.progress("step") as update:
-        reporter = Reporter(progress=update, note=console.note, warning=console.warn)
-        if check:
-            run = kind.prepare(arguments, options, reporter)
+        if not check:
+            result = kind.execute(arguments, options, reporter(update), overwrite=overwrite)
         else:
-            result = kind.execute(arguments, options, reporter, overwrite=overwrite)
+            run = kind.prepare(arguments, options, reporter(update))
     if check:
         _show_check(run, as_json=as_json)
         return
-    about: dict[str, Any] = {"out": str(result.out), "log": str(arguments.log)}
+    about: dict[str, Any] = {"out": str(result.out), "log": str(result.log)}
     if result.rows:
         about |= {"resumed": result.resumed, "warnings": result.warnings, "memory": result.memory}
     else:
@@ -118,7 +73,7 @@ def perform(
 
 def _show_check(run: "Run", *, as_json: bool) -> None:
     """Print what was checked, as JSON or as a table of memory; warn if memory or disk are too small."""
-    memory, values, place = run.memory, run.check_result(), run.arguments.checkpoints.absolute()
+    memory, values, place = run.memory, run.check_result(), run.checkpoints.directory.absolute()
     console.note(
         f"{values['model']}: {values['architecture']}, {memory.trainable:,} of {values['parameters']:,} parameters "
         f"trained; the longest {'example' if run.command == 'sft' else 'prompt'} has {run.longest} tokens."
@@ -133,7 +88,7 @@ def _show_check(run: "Run", *, as_json: bool) -> None:
     twice, free = 2 * memory.checkpoint, shutil.disk_usage(place).free
     if twice > free:
         console.warn(
-            f"two checkpoints take {_size(twice)}, and {place} has {_size(free)} free; give --checkpoints a directory "
+            f"two checkpoints need {_size(twice)}, and {place} has {_size(free)} free; give --checkpoints a directory "
             "on another disk, or --tune lora."
         )
     devices = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "CPU"}

@@ -1,36 +1,28 @@
 """This process: its rank among several, the launch of the others, its memory, and the signals that end it.
 
-Accelerate's launcher starts them, for ``accelerate launch -m countdown_rl train ...`` and for
-``countdown-rl train --processes N``; each reads its rank from the environment, as torch.distributed does. Only rank 0
+Accelerate launches several processes, for ``accelerate launch -m countdown_rl train ...`` and for
+``countdown-rl train --processes N``. Each reads its rank from the environment, as torch.distributed does. Only rank 0
 logs and writes.
 """
 
 import os
-import re
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
-from countdown_rl.core import packages
-from countdown_rl.core.errors import CountdownError, UsageError
-
-#: Launch configurations in ``assets/launch``.
-LAUNCHES = ("ddp", "zero2", "zero3", "fsdp")
-_CONFIGS = Path(__file__).parents[1] / "assets" / "launch"
+from countdown_rl.core.errors import UsageError, first_line
 
 #: Parameters of glibc's ``mallopt`` (``malloc.h``) and of Linux's ``prctl`` (``prctl.h``).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _PR_SET_PDEATHSIG = 1
 
-#: Seconds within which a repeated signal is the same one: a launcher passes on what a scheduler sends to all processes.
+#: A signal repeated within so many seconds is the same one: a scheduler sends it to all processes, and so does the
+#: launcher.
 _REPEATED = 1.0
-#: Seconds between two looks whether an import has ended, and for which an import may delay a signal.
-_POLL_IMPORT, _MAX_IMPORT = 0.05, 10.0
 
 _deferred = False
 _received: int | None = None
@@ -53,9 +45,9 @@ def signals_as_exceptions() -> Iterator[None]:
     ``Terminated`` is replaced by it.
     """
     global _received
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in before.items():
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in handlers.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _on_signal)
     try:
@@ -66,9 +58,7 @@ def signals_as_exceptions() -> Iterator[None]:
         raise Terminated(_received) from error
     finally:
         _received = None
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -88,22 +78,19 @@ def received_signal() -> int | None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Raise :class:`Terminated`, but after an import: C++ code that imports Python modules, as that of torch, aborts
-    the process."""
+    """Raise :class:`Terminated`, or exit at once during an import: C++ code that imports Python modules, as torch does,
+    aborts the process at an exception."""
     global _received, _since
-    if number != getattr(signal, "SIGALRM", None):
-        first = _received is None
-        if not first and time.monotonic() - _since < _REPEATED:
-            return
-        _received, _since = number, time.monotonic()
-        if _deferred and first and number != signal.SIGINT:
-            return
-    if _received is None:
+    first = _received is None
+    if not first and time.monotonic() - _since < _REPEATED:
         return
-    if hasattr(signal, "setitimer") and _imports(frame) and time.monotonic() - _since < _MAX_IMPORT:
-        signal.setitimer(signal.ITIMER_REAL, _POLL_IMPORT)
-    else:
-        raise Terminated(_received)
+    _received, _since = number, time.monotonic()
+    if _deferred and first and number != signal.SIGINT:
+        return
+    if _imports(frame):
+        os.write(2, f"error: ended by {signal.Signals(number).name}; run the same command again.\n".encode())
+        os._exit(128 + number)
+    raise Terminated(number)
 
 
 def _imports(frame: FrameType | None) -> bool:
@@ -128,7 +115,7 @@ def launched() -> bool:
 def run_alone() -> None:
     """Prepare the environment of a process that no launcher started.
 
-    Size and rank are removed: Accelerate would wait for the other processes of a scheduler, which nobody started. All
+    Size and rank are removed: Accelerate would wait for other processes of the scheduler, which nobody started. All
     GPUs but the first are hidden: transformers would use all of them.
     """
     if not launched():
@@ -154,30 +141,15 @@ def uses_fsdp() -> bool:
     return launched() and os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
 
 
-def shards_weights(launch: str | None = None) -> bool:
-    """True if *launch*, or the configuration that started this process, shards the weights (FSDP, ZeRO-3)."""
-    fsdp = "FSDP" in _configured(launch, r"^distributed_type: (\w+)") or uses_fsdp()
-    return fsdp or zero_stage(launch) == 3
-
-
-def zero_stage(launch: str | None = None) -> int:
-    """The stage of DeepSpeed's ZeRO in *launch*, or in the configuration that started this process; 0: none."""
-    started = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "") if launched() else ""
-    return int(_configured(launch, r"^\s*zero_stage: (\d)") or started or 0)
-
-
-def _configured(launch: str | None, pattern: str) -> str:
-    """The setting *pattern* of the configuration *launch* of processes that are not yet started; else ""."""
-    text = "" if launch is None or launched() else launch_configuration(launch).read_text()
-    match = re.search(pattern, text, re.MULTILINE)
-    return match[1] if match else ""
+def shards_weights() -> bool:
+    """True if each process holds a part of the weights only (FSDP, DeepSpeed's ZeRO-3)."""
+    return uses_fsdp() or (launched() and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3")
 
 
 def cpu_threads() -> int:
     """This process's share of the CPU threads that it may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, usable // max(1, int(processes) if processes.isdecimal() else 1))
+    return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def spin_briefly() -> None:
@@ -191,7 +163,7 @@ def spin_briefly() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc, where it is the C library, keep the memory of freed tensors of up to 32 MiB for new ones.
+    """Let glibc keep the memory of freed tensors of up to 32 MiB for new ones.
 
     Returning it to the system, the default, costs a fifth of a training step on a CPU. Keeping larger ones would leave
     holes that the next do not fit into: GRPO of SmolLM2-135M in micro-batches of 8 grew from 4 to 9 GiB in 54 steps.
@@ -200,27 +172,21 @@ def keep_freed_memory() -> None:
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 2**25)  # the most it takes
+        mallopt(_M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_M_TOP_PAD, 2**26)
 
 
-def launch_configuration(name: str) -> Path:
-    """Return the Accelerate configuration file that is called *name*, or whose path *name* is."""
-    path = _CONFIGS / f"{name}.yaml" if name in LAUNCHES else Path(name)
-    if not path.is_file():
-        raise UsageError(f"--launch {name} is neither a file nor one of {', '.join(LAUNCHES)}.")
-    if "distributed_type: DEEPSPEED" in path.read_text() and find_spec("deepspeed") is None:
-        raise CountdownError(f"--launch {name} needs DeepSpeed: {packages.pip_install('deepspeed')}, or use fsdp.")
-    return path
-
-
-def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> int:
+def launch(arguments: Sequence[str], *, processes: int, configuration: Path | None) -> int:
     """Run ``countdown-rl`` with *arguments* in several processes on this machine, and wait for them.
 
-    Returns the exit status of the first process that failed; 0 if none did.
+    Args:
+        processes: 1 leaves the number to *configuration*, a file of Accelerate; without one the processes share the
+            batch (DDP).
+
+    Returns:
+        The exit status of the first process that failed; 0 if none did.
     """
-    path = launch_configuration(configuration)
     import logging
 
     import torch
@@ -233,11 +199,15 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> i
     # A process reports its failure itself; the launcher would repeat it with a traceback, and each signal.
     logging.disable(logging.ERROR)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "900")  # 30 s would kill a large model in its round
-    words = ["--config_file", str(path), "--num_processes", str(processes), "--main_process_port", "0"]  # a free one
+    words = ["--main_process_port", "0"]  # a free one
+    words += ["--config_file", str(configuration)] if configuration else ["--multi_gpu", "--num_machines", "1"]
+    words += ["--num_processes", str(processes)] if processes > 1 else []
     try:
         launch_command(launch_command_parser().parse_args([*words, "-m", "countdown_rl", *arguments]))
     except ChildFailedError as error:
         return max(1, error.get_first_failure()[1].exitcode)
     except SignalException as error:
         return 128 + int(error.sigval)
+    except (ImportError, OSError, ValueError) as error:  # of the configuration, such as a missing DeepSpeed
+        raise UsageError(f"the processes cannot be launched: {first_line(error)}") from error
     return 0

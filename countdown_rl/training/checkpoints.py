@@ -1,6 +1,6 @@
 """Checkpoints of one run of ``sft`` or ``train``.
 
-A checkpoint counts once its bytes, and then its ``complete`` mark, are on disk. Only then is the one before it removed.
+A checkpoint counts once its bytes, and then its ``complete`` mark, are on disk. Only then is the previous one removed.
 So a run that is killed at any moment has a checkpoint to resume from.
 """
 
@@ -24,36 +24,32 @@ class Checkpoints:
     def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
         self.directory, self.identity = directory, identity
 
-    def check_paths(self, out: Path, kind: str, log: Path | None) -> None:
+    def check_paths(self, out: Path, kind: str, log: Path) -> None:
         """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*.
 
         Raises:
-            ArtifactError: *out* or this directory holds what other programs wrote, or *out* cannot be written.
+            ArtifactError: *out* or this directory holds files of other programs, or *out* cannot be written.
             UsageError: this directory or *log* lies in *out*, or they are one path.
         """
-        artifacts.check_writable(out, kind)  # later: the lock of *checkpoints* would be a file in *out*
+        artifacts.check_writable(out, kind)  # before the lock of *checkpoints*, which could be a file in *out*
         for option, path in (("--log", log), ("--checkpoints", self.directory)):
-            if path is not None and path.resolve().is_relative_to(out.resolve()):
-                raise UsageError(
-                    f"{option} {path} lies in --out {out}, which the run replaces; give a path outside of it."
-                )
-            if path is not None:
-                artifacts.check_place(path, option)
-        if log is not None and log.resolve() in (self.directory.resolve(), self.directory.resolve() / RUN):
+            if path.resolve().is_relative_to(out.resolve()):
+                raise UsageError(f"{option} {path} lies in --out {out}, which the run replaces; give another path.")
+            artifacts.check_place(path, option)
+        if log.resolve() in (self.directory.resolve(), self.directory.resolve() / RUN):
             raise UsageError(f"--log {log} is a path of --checkpoints {self.directory}; give another one.")
         if self.directory.exists() and not self.directory.is_dir():
             raise ArtifactError(f"--checkpoints {self.directory} is no directory; give another path.")
         if (others := self._directories()) and not (self.directory / RUN).is_file():
             raise ArtifactError(
-                f"{others[0]} was not written by countdown-rl; give --checkpoints another directory, or remove it "
-                "first."
+                f"{others[0]} was not written by countdown-rl; give another directory of --checkpoints."
             )
 
     def to_resume(self) -> Path | None:
-        """The newest complete checkpoint; None where there is none.
+        """The newest complete checkpoint, or None.
 
         Raises:
-            ArtifactError: it is of another run.
+            ArtifactError: it belongs to another run.
         """
         newest, unfinished = self.newest(), self._unfinished()
         if newest is None or unfinished == self.identity:
@@ -61,7 +57,7 @@ class Checkpoints:
         differences = artifacts.describe_differences(unfinished, self.identity) if unfinished else ""
         raise ArtifactError(
             f"{self.directory} holds an unfinished run that is not this one ({differences or 'it cannot be read'}); "
-            "use its options to continue it, or give --restart to begin again."
+            "use its options to resume it, or give --restart to begin again."
         )
 
     def how_to_continue(self) -> str:
@@ -93,11 +89,7 @@ class Checkpoints:
         return self.directory / f"best-{step}"
 
     def complete(self, checkpoint: Path, best: int | None = None) -> None:
-        """Mark *checkpoint* as complete once its bytes are on disk, then remove all others.
-
-        Args:
-            best: the step with the best evaluation, whose weights stay as well.
-        """
+        """Mark *checkpoint* as complete once its bytes are on disk, then remove all others but those of step *best*."""
         artifacts.fsync(checkpoint)
         (checkpoint / MARK).touch()
         artifacts.fsync(checkpoint)
@@ -113,7 +105,7 @@ class Checkpoints:
             self.clear()
 
     def clear(self) -> None:
-        """Remove all checkpoints, and the directory where nothing else is in it."""
+        """Remove all checkpoints, and the directory if it is empty then."""
         _remove(self._directories())
         (self.directory / RUN).unlink(missing_ok=True)
         if self.directory.is_dir() and not any(self.directory.iterdir()):
@@ -128,5 +120,5 @@ def _remove(directories: Sequence[Path]) -> None:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The optimiser step after which *checkpoint* was written."""
+    """The optimizer step after which *checkpoint* was written."""
     return int(checkpoint.name.removeprefix("checkpoint-"))

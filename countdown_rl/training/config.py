@@ -3,13 +3,14 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import Options, Precision, option
 
 DEMONSTRATIONS, BATCH, LOSS, COMPLETIONS = "Demonstrations", "Batch", "Loss", "Completions"
-OPTIMISER, MODEL, RUN = "Optimiser", "Weights and precision", "Run"
+OPTIMIZER, MODEL, RUN = "Optimizer", "Weights and precision", "Run"
 
 #: Largest ``micro_batch`` that is chosen where the option is 0.
 MAX_MICRO_BATCH = 16
@@ -44,8 +45,52 @@ else:
 
 Schedule = Annotated[
     Literal["constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"],
-    option("Learning rate schedule.", OPTIMISER),
+    option("Learning rate schedule.", OPTIMIZER),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunArguments(Options):
+    """Inputs, outputs and processes of a run. They do not change the weights, apart from model, data and processes."""
+
+    model: Annotated[str, option("countdown-tiny, a directory of a stage, a GGUF file or a Hub id.")] = "countdown-tiny"
+    revision: Annotated[str | None, option("Revision of a Hub model.")] = None
+    base_model: Annotated[str | None, option("Base of an adapter, in place of the recorded one.", metavar="MODEL")] = (
+        None
+    )
+    trust_remote_code: Annotated[bool, option("Run code that comes with the model.")] = False
+    data: Annotated[Path | None, option("Data directory of gen-data, or a JSONL, JSON, CSV or Parquet file.")] = Path(
+        "artifacts/data"
+    )
+    out: Annotated[
+        Path | None,
+        option("Directory to write.", show_default="artifacts/adapter, or artifacts/model with --tune all"),
+    ] = None
+    log: Annotated[Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")] = None
+    checkpoints: Annotated[
+        Path | None, option("Directory of the checkpoints of an unfinished run.", RUN, show_default="beside the log")
+    ] = None
+    restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False
+    processes: Annotated[int, option("Processes on this machine, one per GPU.", RUN, min=1)] = 1
+    launch: Annotated[
+        Path | None,
+        option("Accelerate configuration of the processes, such as one for FSDP.", RUN, metavar="FILE"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftArguments(RunArguments):
+    """Inputs, outputs and processes of a run of ``sft``."""
+
+    out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/sft")] = None
+    data: Annotated[
+        Path | None,
+        option("Data directory: its test puzzles are skipped, its validation puzzles evaluated.", DEMONSTRATIONS),
+    ] = None
+    files: Annotated[
+        tuple[Path, ...],
+        option("JSONL, JSON, CSV or Parquet file; repeatable.", DEMONSTRATIONS, name="--from", metavar="FILE"),
+    ] = ()
 
 
 @dataclass(frozen=True)
@@ -63,7 +108,7 @@ class TuningOptions(Options):
         option("Examples per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0),
     ] = 0
     learning_rate: Annotated[
-        float | None, option("Peak learning rate.", OPTIMISER, min=0, max=1, show_default="by size, see docs/models.md")
+        float | None, option("Peak learning rate.", OPTIMIZER, min=0, max=1, show_default="by size, see docs/models.md")
     ] = None
     lr_scheduler_type: Schedule = "cosine"
 
@@ -102,16 +147,16 @@ class TuningOptions(Options):
 
     @property
     def round_steps(self) -> int:
-        """Optimiser steps after which a run can be resumed."""
+        """Optimizer steps after which a run can be resumed."""
         return 1
 
     @property
     @abstractmethod
     def step_size(self) -> int:
-        """Examples of an optimiser step."""
+        """Examples of an optimizer step."""
 
     def micro_batches(self, processes: int) -> int:
-        """Return the micro-batches of a step in each of so many processes."""
+        """The micro-batches of a step in each process."""
         if self.step_size % (self.micro_batch * processes):
             raise UsageError(
                 f"{processes} processes cannot share the {self.step_size} examples of a step evenly in batches of "
@@ -130,16 +175,19 @@ class TuningOptions(Options):
             )
         if self.tune == "all" and self.precision == "nf4":
             raise UsageError("--tune all with --precision nf4: 4-bit weights cannot be trained; add --precision auto.")
-        evaluating = {"--keep best": self.keep == "best", "--eval-samples": self.eval_samples > 1}
-        evaluating["--eval-temperature"] = self.eval_temperature > 0
-        for name, given in evaluating.items():
-            if given and not self.eval_every:
+        unused = {
+            "--keep best": self.keep == "best",
+            "--eval-samples": self.eval_samples > 1,
+            "--eval-temperature": self.eval_temperature > 0,
+        }
+        for name, present in unused.items():
+            if present and not self.eval_every:
                 raise UsageError(f"{name} needs evaluations; add --eval-every.")
         if self.eval_samples > 1 and not self.eval_temperature:
             raise UsageError("--eval-samples needs an --eval-temperature above 0; greedy completions are the same.")
 
     def rate(self, parameters: int) -> float:
-        """Return the peak learning rate for a model of so many *parameters*; the sources are in docs/models.md."""
+        """The peak learning rate for a model with so many *parameters*; docs/models.md has the sources."""
         if self.learning_rate is not None:
             return self.learning_rate
         _, adapter, all_weights = next(rates for rates in self.RATES if parameters <= rates[0])
@@ -148,15 +196,11 @@ class TuningOptions(Options):
 
 @dataclass(frozen=True)
 class TrainOptions(TuningOptions):
-    """GRPO training of a LoRA adapter or of all weights.
-
-    ``prompts``, ``micro_batch`` and ``steps_per_generation`` count puzzles per step, completions per forward and
-    backward pass, and optimiser steps per round of completions.
-    """
+    """GRPO training of a LoRA adapter or of all weights; ``micro_batch`` counts completions."""
 
     RATES = ((5e8, 2e-4, 1e-5), (inf, 1e-5, 1e-6))
 
-    max_steps: Annotated[int, option("Optimiser steps.", BATCH, min=1)] = 200
+    max_steps: Annotated[int, option("Optimizer steps.", BATCH, min=1)] = 200
     prompts: Annotated[int, option("Puzzles per step.", BATCH, min=1)] = 8
     num_generations: Annotated[int, option("Completions per puzzle (group size).", BATCH, min=2)] = 16
     steps_per_generation: Annotated[
@@ -269,31 +313,31 @@ class TrainOptions(TuningOptions):
                 raise UsageError(sentence)
 
     def _conflicts(self) -> dict[str, bool]:
-        """Sentences about options that do not go together, and whether these do not."""
+        """Sentences about options that exclude each other, and whether both are given."""
         fields = self.trl_fields
-        summed = "--advantage" if self.advantage else "--discount" if self.discount < 1 else "--baseline"
         order = "--curriculum" if self.curriculum else "--sampler"
+        custom = self.baseline != "group" or self.discount < 1
         mode = fields.get("vllm_importance_sampling_mode", "")
         restriction = next((f"{key}={fields[key]}" for key in ("top_p", "top_k", "min_p") if key in fields), "")
         return {
-            f"--dynamic-sampling with {order}: it would see no groups that are all correct or all wrong; leave one "
-            "out.": self.dynamic_sampling and bool(self.curriculum or self.sampler),
+            f"--dynamic-sampling with {order}: the sampler would see no groups that are all correct or all wrong; "
+            "leave one out.": self.dynamic_sampling and bool(self.curriculum or self.sampler),
             "--curriculum with --sampler: both choose the puzzles; leave one out.": bool(
                 self.curriculum and self.sampler
             ),
-            "--advantage with --baseline, --discount or --scale-rewards batch: it takes their place; leave them "
-            "out.": bool(self.advantage)
-            and (self.baseline != "group" or self.discount < 1 or self.scale_rewards == "batch"),
+            "--advantage replaces --baseline, --discount and --scale-rewards batch; leave them out.": bool(
+                self.advantage and (custom or self.scale_rewards == "batch")
+            ),
             f"--discount {self.discount} with --scale-rewards {self.scale_rewards}: advantages per line are not "
-            "divided by a deviation; give --scale-rewards none.": self.discount < 1 and self.scale_rewards != "none",
-            f"{summed} with --trl multi_objective_aggregation=normalize_then_sum: its advantages are those of the sum "
-            "of the rewards; leave one out.": bool(self.advantage or self.discount < 1 or self.baseline != "group")
+            "divided by a deviation; add --scale-rewards none.": self.discount < 1 and self.scale_rewards != "none",
+            "--advantage, --discount and --baseline use the sum of the rewards; leave --trl "
+            "multi_objective_aggregation=normalize_then_sum out.": bool(self.advantage or custom)
             and fields.get("multi_objective_aggregation") == "normalize_then_sum",
-            f"--loss-type {self.loss_type} with --trl importance_sampling_level=sequence: this loss has weights per "
-            "completion of its own; leave the level out.": not self.loss.by_sequence
+            f"--loss-type {self.loss_type} has weights per completion of its own; leave --trl "
+            "importance_sampling_level=sequence out.": not self.loss.by_sequence
             and fields.get("importance_sampling_level") == "sequence",
-            # The ratio of the policy to vLLM is then, at each token, the probability of the tokens that are sampled
-            # from, and over a whole completion the product of all these (huggingface/trl issue 6789).
+            # vLLM's log-probabilities are then those of the restricted distribution, and over a whole completion the
+            # ratio is the product of the probabilities of the tokens that remain (huggingface/trl issue 6789).
             f"--trl {restriction} with --trl vllm_importance_sampling_mode={mode}: without unlikely tokens the ratio "
             "of a whole completion is near 0; leave the mode out.": bool(restriction) and mode.startswith("sequence_"),
         }
@@ -326,11 +370,11 @@ class SftOptions(TuningOptions):
     )
 
     num_train_epochs: Annotated[float, option("Passes through the demonstrations.", BATCH, min=0)] = 3.0
-    max_steps: Annotated[int, option("Optimiser steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
+    max_steps: Annotated[int, option("Optimizer steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
     batch_size: Annotated[int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)] = 16
-    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 10
-    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
-    max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
+    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMIZER, min=0)] = 10
+    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMIZER, min=0)] = 0.0
+    max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMIZER, min=0)] = 1.0
     max_completion_length: Annotated[int, option("Maximum tokens of a completion in an evaluation.", RUN, min=1)] = 256
 
     @property
@@ -347,12 +391,10 @@ class SftOptions(TuningOptions):
 class CollectOptions(Options):
     """Selection among the completions of evaluations."""
 
-    per_puzzle: Annotated[int, option("Most completions, or pairs, of a puzzle; 0: all.", min=0)] = 0
-    shortest: Annotated[bool, option("Take the shortest of a puzzle first.", name="--shortest")] = False
-    max_tokens: Annotated[int, option("Leave out completions of more tokens; 0: none.", min=0)] = 0
-    pairs: Annotated[
-        bool, option("Write preference pairs for TRL: a right and a wrong completion each.", name="--pairs")
-    ] = False
+    per_puzzle: Annotated[int, option("Maximum completions, or pairs, per puzzle; 0: all.", min=0)] = 0
+    shortest: Annotated[bool, option("Select the shortest completions of a puzzle first.", name="--shortest")] = False
+    max_tokens: Annotated[int, option("Skip longer completions; 0: no limit.", min=0)] = 0
+    pairs: Annotated[bool, option("Write preference pairs for TRL: correct and wrong.", name="--pairs")] = False
     model: Annotated[
         str | None, option("Model whose chat template --pairs are for.", show_default="the evaluated one")
     ] = None

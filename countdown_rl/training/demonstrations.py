@@ -1,8 +1,8 @@
-"""Demonstrations: read from files, the Hub or a baseline, graded, and tokenized as a model meets them when it is asked.
+"""Demonstrations: read from files, the Hub or a baseline, graded, and tokenized as in inference.
 
 A record has TRL's fields (``prompt`` and ``completion``, as text or messages, or ``messages``, of which the last is the
-completion), those of another project (:mod:`countdown_rl.tasks.layouts`), or those of a task and ``completion``; then
-the task writes the prompt.
+completion), those of another project (:mod:`countdown_rl.tasks.layouts`), or those of a task's row and ``completion``;
+then the task writes the prompt.
 """
 
 from collections import Counter
@@ -31,13 +31,13 @@ Published = tuple[str, str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A prompt, as text that was rendered already or as messages, and the completion to learn.
+    """A prompt, as rendered text or as messages, and the completion to learn.
 
     Attributes:
         place: for error messages, such as ``demos.jsonl, row 3``.
-        row: the row of the task, where the demonstration names it.
+        row: the row of the task, if the record has one.
         notes: remarks on how the record was read.
-        generated: a baseline wrote it, so that nobody can shorten it.
+        generated: a baseline wrote it; if it is too long, it is skipped.
     """
 
     place: str
@@ -47,13 +47,18 @@ class Demonstration:
     notes: tuple[str, ...] = ()
     generated: bool = False
 
+    @property
+    def question(self) -> str:
+        """The prompt that is text, or the user turns."""
+        return self.prompt if isinstance(self.prompt, str) else "\n".join(_user_turns(self.prompt))
+
 
 @dataclass
 class Demonstrations:
     """Demonstrations to train on, and counts of those read, graded, and left out by the reason.
 
     Attributes:
-        wrong: reasons why the grader finds some wrong, in words, and their numbers; *example* is the first of these.
+        wrong: counts by the grader's reason; *example* shows the first one.
     """
 
     filtered: list[Demonstration] = field(default_factory=list)
@@ -65,40 +70,44 @@ class Demonstrations:
 
     @property
     def notes(self) -> list[str]:
-        """Remarks on the demonstrations to train on, with their numbers."""
+        """Remarks on the demonstrations to train on, with their counts."""
         counts = Counter(note for each in self.filtered for note in each.notes)
         return [f"{note} ({count:,} of {len(self.filtered):,})" for note, count in counts.items()]
 
     def why_wrong(self) -> str:
-        """The reasons why the grader finds some wrong, with an example."""
         return f"{', '.join(f'{count:,} {reason}' for reason, count in self.wrong.most_common(3))}; {self.example}"
 
     def row(self) -> Row | None:
-        """The row of the first demonstration that names one."""
+        """The first row."""
         return next((each.row for each in self.filtered if each.row is not None), None)
 
     def facts(self) -> dict[str, Any]:
         """The counts, for the manifest."""
         return {"read": self.read, "graded": self.graded, "kept": len(self.filtered), **self.left_out}
 
+    def add_wrong(self, demonstration: Demonstration, row: Row, reason: str) -> None:
+        self.left_out["wrong"] += 1
+        self.wrong[task_of(row).reason(reason)] += 1
+        text = _in_one_line(demonstration.completion)
+        shown = text if len(text) <= EXAMPLE else f"{text[: EXAMPLE // 2]} … {text[-EXAMPLE // 2 :]}"
+        self.example = self.example or f"such as {demonstration.place}, for {row.headline}: {shown}"
+
 
 class _HeldOut:
-    """Rows whose demonstrations are left out, found by their fields and by their prompts."""
+    """Rows whose demonstrations are skipped, recognized by their fields and by their prompts."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows, self._identities = rows, {row.identity for row in rows}
+        self._kind, self._identities = type(rows[0]), {row.identity for row in rows}
         self._prompts = {_in_one_line(text) for row in rows for text in _user_turns(row.messages())}
 
     def has(self, demonstration: Demonstration) -> bool:
-        """Return True if *demonstration* is of one of these rows: by its own row, or by what its prompt asks."""
-        row, prompt = demonstration.row, demonstration.prompt
-        if row is not None and row.identity in self._identities:
+        if demonstration.row is not None and demonstration.row.identity in self._identities:
             return True
-        text = prompt if isinstance(prompt, str) else "\n".join(_user_turns(prompt))
-        if self._rows and type(self._rows[0]).identities_in(text) & self._identities:
+        if self._kind.identities_in(demonstration.question) & self._identities:
             return True
-        text = _in_one_line(text)
-        return text in self._prompts or (isinstance(prompt, str) and any(known in text for known in self._prompts))
+        text = _in_one_line(demonstration.question)
+        rendered = isinstance(demonstration.prompt, str)
+        return text in self._prompts or (rendered and any(prompt in text for prompt in self._prompts))
 
 
 def _user_turns(messages: Iterable[Mapping[str, str]]) -> list[str]:
@@ -114,8 +123,8 @@ def read(
 ) -> tuple[Demonstrations, dict[str, Any]]:
     """The demonstrations of all sources, and the entries of these inputs in a manifest.
 
-    Wrong ones are left out unless they are to be kept; always those of puzzles in the test split of *data*, and in its
-    validation split where that is evaluated, and those that belong to such a split of their own.
+    Wrong ones are skipped unless ``keep_wrong`` is set. Always skipped are those of puzzles in the test split of
+    *data*, and in its validation split if that is evaluated, and those published in such a split.
     """
     if not (paths or options.from_hub or options.demonstrator):
         raise UsageError("there is nothing to learn from; give --from FILE, --from-hub NAME or --demonstrator NAME.")
@@ -124,13 +133,13 @@ def read(
     held_out = {}
     if data is not None:
         inputs["data"] = artifacts.read(data, "data").as_input()
-        splits = {**({"validation": "valid"} if options.eval_every else {}), "test": "test"}
-        files_of = {name: data / f"{split}.jsonl" for name, split in splits.items()}
-        rows = {
-            name: jsonl.read_rows(path) for name, path in files_of.items() if path.is_file() and path.stat().st_size
-        }
-        held_out = {name: _HeldOut(known) for name, known in rows.items()}
-        layout = next(({"task": known[0].task, **known[0].layout} for known in rows.values()), {})
+        splits = ({"validation": "valid"} if options.eval_every else {}) | {"test": "test"}
+        for name, split in splits.items():
+            path = data / f"{split}.jsonl"
+            if path.is_file() and path.stat().st_size:
+                rows = jsonl.read_rows(path)
+                held_out[name] = _HeldOut(rows)
+                layout = layout or {"task": rows[0].task, **rows[0].layout}
     parsed = _parsed(_records(paths, options.from_hub, inputs), layout, result.left_out)
     for demonstration in chain(parsed, _by_baseline(options, data)):
         result.read += 1
@@ -138,18 +147,14 @@ def read(
         row = demonstration.row
         if row is not None and options.eval_every:
             _check_prompt(demonstration, row, layout)
-        if split := next((name for name, known in held_out.items() if known.has(demonstration)), None):
+        if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), ""):
             result.left_out[f"of {split} puzzles"] += 1
             continue
         if row is not None:
             result.graded += 1
             grade = row.grade(demonstration.completion)
             if not grade.correct and not options.keep_wrong:
-                result.left_out["wrong"] += 1
-                result.wrong[task_of(row).reason(grade.reason)] += 1
-                text = _in_one_line(demonstration.completion)
-                shown = text if len(text) <= EXAMPLE else f"{text[: EXAMPLE // 2]} … {text[-EXAMPLE // 2 :]}"
-                result.example = result.example or f"such as {demonstration.place}, for {row.headline}: {shown}"
+                result.add_wrong(demonstration, row, grade.reason)
                 continue
         result.filtered.append(demonstration)
     if not result.filtered:
@@ -160,7 +165,7 @@ def read(
 
 
 def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]) -> Iterator[Published]:
-    """The records of files and of data sets on the Hub; adds their entries to *inputs*."""
+    """The records of files and of Hub data sets; adds their entries to *inputs*."""
     for index, file in enumerate(paths):
         yield from ((place, "", record) for place, record in files.records(file))
         inputs[f"from-{index}" if index else "from"] = artifacts.file_input(file)
@@ -172,7 +177,7 @@ def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]
 
 
 def _parsed(records: Iterable[Published], layout: Mapping[str, str], left_out: Counter[str]) -> Iterator[Demonstration]:
-    """The demonstrations in *records*; counts those of held-out splits in *left_out*."""
+    """The demonstrations in *records*; *left_out* counts those of held-out splits."""
     for place, published, record in records:
         split = published or layouts.split_of(record)
         if layouts.held_out(split):
@@ -185,7 +190,7 @@ def _parsed(records: Iterable[Published], layout: Mapping[str, str], left_out: C
 
 
 def _by_baseline(options: SftOptions, data: Path | None) -> Iterator[Demonstration]:
-    """The answers of a baseline to the training rows of *data*, if *options* ask for them."""
+    """The answers of ``demonstrator`` to the training rows of *data*."""
     name = options.demonstrator
     if not name:
         return
@@ -203,7 +208,7 @@ def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {})
     """The demonstration in a record with one completion.
 
     Args:
-        layout: the ``task``, ``style`` and ``template`` of the rows of that task which have neither of the latter two.
+        layout: the ``task`` and the default ``style`` and ``template`` of its rows.
     """
     with files.at(place):
         is_row = registry.task(registry.DEFAULT).example.keys() <= layouts.given(fields)
@@ -258,11 +263,11 @@ def start_of_text(tokenizer: Any) -> str:
 def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dict[str, list[int]]]:
     """Token ids of each demonstration as ``input_ids``, and as ``labels`` with -100 for those of the prompt.
 
-    Prompt and completion are encoded one by one, as in inference. A completion ends with the end of its turn. Those of
-    a baseline that are longer than *max_length* are left out.
+    Prompt and completion are encoded one by one, as in inference. A completion ends with the end of its turn. A
+    baseline's demonstrations that are longer than *max_length* are skipped.
 
     Raises:
-        InputError: another one is longer than *max_length*, and the text names it; or none is left.
+        InputError: another one is longer than *max_length*; or none is left.
     """
     start, end = start_of_text(tokenizer), ends.learned_end(tokenizer)
     written_ends = [text for text in (ends.end_of_turn(tokenizer), tokenizer.eos_token) if text]
@@ -283,16 +288,16 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
     examples, filtered = [], []
     for demonstration, prompt_ids, ids in zip(known.filtered, *encoded, strict=True):
         length = len(prompt_ids) + len(ids)
-        if length > max_length and demonstration.generated:
+        if length <= max_length:
+            filtered.append(demonstration)
+            examples.append({"input_ids": prompt_ids + ids, "labels": [-100] * len(prompt_ids) + ids})
+        elif demonstration.generated:
             known.left_out["too long"] += 1
-        elif length > max_length:
+        else:
             raise InputError(
                 f"{demonstration.place}: prompt and completion have {length} tokens, more than --max-length "
                 f"{max_length}; raise it, or remove that row."
             )
-        else:
-            filtered.append(demonstration)
-            examples.append({"input_ids": prompt_ids + ids, "labels": [-100] * len(prompt_ids) + ids})
     if not filtered:
         raise InputError(f"all demonstrations are longer than --max-length {max_length}; raise it.")
     known.filtered = filtered

@@ -11,7 +11,7 @@ from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import load
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import rewards, samplers, shared_prompts, trl_config, vllm, weights
+from countdown_rl.training import memory, rewards, samplers, shared_prompts, trl_config, vllm, weights
 from countdown_rl.training.checkpoints import step_of
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.log import StepRow
@@ -64,13 +64,15 @@ class GrpoRun(Run):
         self.max_steps, self.example = options.max_steps, self.rows[0].messages()
         self.longest = self.longest_prompt([*self._used(), *self.validation], loaded, adapted)
         weights_of_rewards = list(self.rewards.values())
-        config = partial(trl_config.grpo_config, options, loaded, weights_of_rewards, self.arguments.checkpoints)
+        config = partial(trl_config.grpo_config, options, loaded, weights_of_rewards, self.checkpoints.directory)
         if options.trl:
             config()  # checks its fields
-        sequences = options.step_size * options.steps_per_generation // self.arguments.processes
-        planned = self.estimate_memory(
-            loaded,
+        sequences = options.step_size * options.steps_per_generation // self.processes
+        planned = memory.plan(
+            loaded.model,
             adapted,
+            options,
+            loaded.precision,
             length=self.longest + options.max_completion_length,
             scored=options.max_completion_length,
             sequences=sequences,

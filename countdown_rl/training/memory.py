@@ -1,15 +1,18 @@
 """Estimate of the memory of a training run, from the shapes of the model alone.
 
-Weights, gradients and optimiser states are counted; what is kept for the backward pass is estimated after Korthikanti
-et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, fused attention with a mask, and LoRA pairs.
+Weights, gradients and optimizer states are counted. What is kept for the backward pass is estimated after Korthikanti
+et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, fused attention with a mask, and LoRA pairs. Every
+process is taken to hold all weights, as in DDP.
 """
 
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
+import torch
+
 from countdown_rl.inference import generate
-from countdown_rl.models import load
+from countdown_rl.models import load, nf4
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.training.config import TuningOptions
 
@@ -57,7 +60,7 @@ class Memory:
     Attributes:
         trainable: parameters that are trained.
         estimates: for the device of this machine and, where that is another one, for CUDA: the last is for CUDA.
-        available: bytes that the device of this machine has, where that is known.
+        available: bytes of the device of this machine, if known.
     """
 
     trainable: int
@@ -66,14 +69,14 @@ class Memory:
 
     @property
     def checkpoint(self) -> int:
-        """Bytes of a checkpoint on disk: fp32 weights and the optimiser's two states."""
+        """Bytes of a checkpoint on disk: fp32 weights and the optimizer's two states."""
         return 12 * self.trainable
 
     @property
     def fits(self) -> bool | None:
-        """True if the run fits the memory of this machine with a margin; None where that is not known."""
+        """True if the run fits the memory of this machine with a margin; None if that is not known."""
         estimate = self.estimates[0]
-        needed = _MARGIN_SHARE * estimate.training + estimate.engine + _MARGIN  # vLLM takes no more than it is given
+        needed = _MARGIN_SHARE * estimate.training + estimate.engine + _MARGIN  # vLLM uses no more than its share
         return None if self.available is None else needed <= self.available
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,8 +99,8 @@ def plan(model: Any, adapted: Any, options: TuningOptions, precision: str, **siz
     for kind in dict.fromkeys((device, "cuda")):
         width = forward_width(precision, kind, model)
         fits = kind == device and memory is not None and load.fits_plainly(model.num_parameters(), memory)
-        nf4 = kind == "cuda" and precision == "nf4" and not fits
-        estimates.append(estimate(model, options, trainable, device=kind, nf4=nf4, width=width, **sizes))
+        in_4_bits = kind == "cuda" and precision == "nf4" and not fits
+        estimates.append(estimate(model, options, trainable, device=kind, in_4_bits=in_4_bits, width=width, **sizes))
     return Memory(trainable, estimates, memory)
 
 
@@ -107,36 +110,28 @@ def estimate(
     trainable: int,
     *,
     device: str,
-    nf4: bool,
+    in_4_bits: bool,
     width: int,
     length: int,
     scored: int,
     sequences: int = 0,
-    shards: int = 1,
-    zero: int = 0,
     reference: bool = False,
 ) -> Estimate:
     """The memory of a process of a run of *options* on *model*, which needs no weights.
 
     Args:
-        nf4: linear layers are held in 4 bits, which only CUDA does; *width*: bytes per number in the forward pass.
+        in_4_bits: linear layers are held in NF4, which only CUDA does; *width*: bytes per number in the forward pass.
         length: tokens of the longest sequence, of which the loss is computed on *scored*.
         sequences: those that are generated at a time.
-        shards: processes that share gradients and optimiser states and, but for ZeRO-2, weights.
-        zero: the stage of DeepSpeed's ZeRO: trained weights have the width of the forward pass, beside fp32 copies.
         reference: a run that trains all weights keeps the initial model too.
     """
-    from countdown_rl.models.nf4 import linears
-
     shape, total = ModelShape.of(model.config), model.num_parameters()
-    layers = sum(prod(layer.weight.shape) for layer in linears(model).values())
-    held, adapter = width if zero else 4, 0
+    layers = sum(prod(layer.weight.shape) for layer in nf4.linears(model).values())
     if options.tune == "all":  # with copies of the layers for autocast, and the initial model
-        weights = total * (held + width * reference) + (width * layers if width < held else 0)
+        weights, adapter = total * (4 + width * reference) + (width * layers if width < 4 else 0), 0
     else:
-        weights = round((total - layers) * width + layers * (NF4_BYTES if nf4 else width))
-        adapter = trainable * held
-    gradients, states = trainable * held, trainable * (12 if zero else 8)
+        weights = round((total - layers) * width + layers * (NF4_BYTES if in_4_bits else width))
+        adapter = 4 * trainable
 
     generation = sequences * 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width * length
     generation += sequences * 12 * shape.vocab_size  # raw logits, warped ones and probabilities, in fp32
@@ -153,16 +148,7 @@ def estimate(
     tile = min(shape.vocab_size, CPU_TILE if device == "cpu" else _GPU_TILE)
     loss += 4 * shape.hidden_size * (scored + (shape.vocab_size if options.tune == "all" else 0))
     loss += (width if device == "cuda" else 4) * min(scored, _TILE_TOKENS) * tile
-    if shards > 1:
-        gradients, states = gradients // shards, states // shards
-    if (
-        shards > 1 and zero != 2
-    ):  # embeddings, head and two blocks are gathered at a time, and all by ZeRO-3 to generate
-        weights, adapter = weights // shards, adapter // shards
-        gathered = width * (total - layers + 2 * layers // shape.num_layers)
-        loss += gathered
-        generation += (width * total if zero else gathered) if sequences else 0
-    return Estimate(device, weights, adapter, gradients, states, generation, loss)
+    return Estimate(device, weights, adapter, 4 * trainable, 8 * trainable, generation, loss)
 
 
 def kept_by_block(model: Any, options: TuningOptions, width: int, length: int, *, autocast: bool) -> int:
@@ -191,8 +177,6 @@ def kept_by_block(model: Any, options: TuningOptions, width: int, length: int, *
 
 def forward_width(precision: str, device: str, skeleton: Any) -> int:
     """Bytes per number in the forward pass on *device*; a CUDA GPU that is not in this machine has bf16."""
-    import torch
-
     if device == "cuda" and not torch.cuda.is_available():
         return 4 if precision == "fp32" else 2
     return int(load.compute_dtype(precision, torch.device(device), skeleton).itemsize)
@@ -200,6 +184,4 @@ def forward_width(precision: str, device: str, skeleton: Any) -> int:
 
 def _device_memory(device: str) -> int | None:
     """Bytes of memory that *device* has in total."""
-    import torch
-
     return int(torch.cuda.mem_get_info()[1]) if device == "cuda" else generate.main_memory()

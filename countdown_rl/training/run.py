@@ -1,21 +1,28 @@
 """A run of ``train`` or ``sft``: what GRPO and supervised fine-tuning share."""
 
 import atexit
+import os
 import shutil
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from countdown_rl.core import artifacts, processes
-from countdown_rl.core.errors import ModelError, UsageError, out_of_memory
+import torch
+
+from countdown_rl.core import artifacts, packages, processes
+from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import log, memory, trackers, weights
+from countdown_rl.training import log, weights
 from countdown_rl.training.checkpoints import Checkpoints, step_of
+from countdown_rl.training.config import RunArguments
 from countdown_rl.training.log import Journal, SftRow, StepRow
 from countdown_rl.training.memory import Memory
 
@@ -27,36 +34,6 @@ _LOGGING = ("save_steps", "report_to")
 
 def _ignore(*_: Any) -> None:
     pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunArguments:
-    """Inputs, outputs and processes of a run.
-
-    Attributes:
-        data: a data artifact; for GRPO also one file of rows.
-        files: demonstrations.
-        checkpoints: directory of an unfinished run, which is resumed if options, data and model are the same.
-        log: the CSV of the run; samples of completions go beside it.
-        base_model: of an adapter, in place of the one that it records.
-        restart: start from the beginning, whatever *checkpoints* holds.
-        sharded: each process holds a part of the weights.
-        zero: the stage of DeepSpeed's ZeRO; 0 without DeepSpeed.
-    """
-
-    model: str
-    out: Path
-    checkpoints: Path
-    data: Path | None = None
-    files: Sequence[Path] = ()
-    log: Path | None = None
-    revision: str | None = None
-    base_model: str | None = None
-    restart: bool = False
-    trust_remote_code: bool = False
-    sharded: bool = field(default_factory=processes.shards_weights)
-    zero: int = field(default_factory=processes.zero_stage)
-    processes: int = field(default_factory=processes.world_size)
 
 
 @dataclass(frozen=True)
@@ -77,7 +54,7 @@ class Result:
     """A finished run.
 
     Attributes:
-        rows: one per step; none if the artifact was there already, made by the same run.
+        rows: one per step; empty if the artifact of the same run was already there.
         facts: as in the manifest.
         warnings: the sentences that were printed, by a short name.
         resumed: the step from which the run was resumed, or None.
@@ -85,6 +62,7 @@ class Result:
     """
 
     out: Path
+    log: Path
     rows: list[Any]
     facts: dict[str, Any]
     warnings: dict[str, str] = field(default_factory=dict)
@@ -107,7 +85,7 @@ class Run(ABC):
 
     command: ClassVar[str]
     row_type: ClassVar[type[StepRow] | type[SftRow]]
-    #: The option that bounds the tokens of a sequence, and those of which lower values need less memory.
+    #: The option that bounds the tokens of a sequence, and the options that reduce memory.
     length_option: str
     less_memory: ClassVar[str]
 
@@ -126,6 +104,12 @@ class Run(ABC):
 
     def __init__(self, arguments: RunArguments, options: Any, reporter: Reporter = SILENT) -> None:
         self.arguments, self.options, self.reporter = arguments, options, reporter
+        grpo = self.command == "train"
+        self.out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
+        directory = Path("artifacts/train" if grpo and not arguments.out else f"{self.out}-run")
+        self.log = arguments.log or directory / "log.csv"
+        self.checkpoints = Checkpoints(arguments.checkpoints or self.log.with_name("checkpoints"), {})
+        self.processes = max(arguments.processes, processes.world_size())
 
     @abstractmethod
     def read(self) -> dict[str, Any]:
@@ -160,13 +144,14 @@ class Run(ABC):
         cls, arguments: RunArguments, options: Any, reporter: Reporter = SILENT, *, overwrite: bool = False
     ) -> Result:
         """Prepare and train, unless the artifact of this run is there; with *overwrite* it is made again."""
-        written = [arguments.out, arguments.checkpoints, arguments.log] if processes.is_main() else []
+        run = cls(arguments, options, reporter)
+        written = [run.out, run.checkpoints.directory, run.log] if processes.is_main() else []
         with artifacts.locked(*written):
             try:
-                run = cls.prepare(arguments, options, reporter)
-                return run.finished(overwrite) or run.train()
+                run._prepare()
+                return run._finished(overwrite) or run.train()
             except (KeyboardInterrupt, processes.Terminated):
-                reporter.note(Checkpoints(arguments.checkpoints, {}).how_to_continue())
+                reporter.note(run.checkpoints.how_to_continue())
                 raise
 
     @classmethod
@@ -175,38 +160,44 @@ class Run(ABC):
 
         Of a model on the Hub all files but the weights are downloaded.
         """
-        processes.run_alone()
-        options.micro_batches(arguments.processes)
-        Checkpoints(arguments.checkpoints, {}).check_paths(arguments.out, options.kind, arguments.log)
-        trackers.check_trackers(options.report_to)
-        load.silence_libraries()
         run = cls(arguments, options, reporter)
-        inputs = run.read()
-        run.validation = run._read_validation()
-        run.ref = reference.find_model(
+        run._prepare()
+        return run
+
+    def _prepare(self) -> None:
+        arguments, options = self.arguments, self.options
+        processes.run_alone()
+        options.micro_batches(self.processes)
+        self.checkpoints.check_paths(self.out, options.kind, self.log)
+        for name in options.report_to:
+            if find_spec(name) is None:
+                raise CountdownError(f"--report-to {name} needs a package: {packages.pip_install(name)}.")
+        load.silence_libraries()
+        inputs = self.read()
+        self.validation = self._read_validation()
+        self.ref = reference.find_model(
             arguments.model,
             revision=arguments.revision,
             trust_remote_code=arguments.trust_remote_code,
             base_model=arguments.base_model,
         )
-        light = reference.without_weights(run.ref)
-        weights.check_model(light, options, sharded=arguments.sharded)
-        run.inputs = {"model": run.ref.as_input(), **inputs}
-        run.checkpoints = Checkpoints(arguments.checkpoints, run._identity())
-        run.resume = None if arguments.restart else run.checkpoints.to_resume()
-        log.check_log(arguments.log, cls.row_type)
+        light = reference.without_weights(self.ref)
+        weights.check_model(light, options, sharded=processes.shards_weights())
+        self.inputs = {"model": self.ref.as_input(), **inputs}
+        self.checkpoints = Checkpoints(self.checkpoints.directory, self._identity())
+        self.resume = None if arguments.restart else self.checkpoints.to_resume()
+        log.check_log(self.log, self.row_type)
 
         skeleton = load.skeleton(light.base or light)
         adapted = weights.adapted(light, skeleton, options)
         precision = load.trained_precision(light, options.precision)
         device = load.device_name("auto").partition(":")[0]
         loaded = load.Loaded(skeleton, load.load_tokenizer(light), light, precision, device, "skeleton")
-        run.parameters = skeleton.num_parameters()
-        run.options = replace(options, learning_rate=options.rate(run.parameters))
-        run.memory = run.encode(loaded, adapted)
-        run.details |= {"learning_rate": run.options.learning_rate, "architecture": type(skeleton).__name__}
-        run.journal = Journal(arguments.log if processes.is_main() else None, run.max_steps, cls.row_type)
-        return run
+        self.parameters = skeleton.num_parameters()
+        self.options = replace(options, learning_rate=options.rate(self.parameters))
+        self.memory = self.encode(loaded, adapted)
+        self.details |= {"learning_rate": self.options.learning_rate, "architecture": type(skeleton).__name__}
+        self.journal = Journal(self.log if processes.is_main() else None, self.max_steps, self.row_type)
 
     def _read_validation(self) -> list[Row]:
         if not self.options.eval_every:
@@ -218,7 +209,7 @@ class Run(ABC):
     def _identity(self) -> dict[str, Any]:
         """Everything that decides the weights."""
         settings = {key: value for key, value in asdict(self.options).items() if key not in _LOGGING}
-        settings["processes"] = self.arguments.processes  # each has its own random numbers
+        settings["processes"] = self.processes  # each has its own random numbers
         return artifacts.identity(settings, self.inputs, versions=artifacts.versions(LIBRARIES))
 
     def longest_prompt(self, rows: Sequence[Row], loaded: load.Loaded, adapted: Any) -> int:
@@ -235,27 +226,21 @@ class Run(ABC):
             shape.check_context(context, longest, limit, "--max-completion-length")
         return longest
 
-    def estimate_memory(self, loaded: load.Loaded, adapted: Any, **sizes: Any) -> Memory:
-        """The memory of the run by the *sizes* of :func:`memory.estimate`."""
-        arguments = self.arguments
-        sizes |= {"zero": arguments.zero, "shards": arguments.processes if arguments.sharded or arguments.zero else 1}
-        return memory.plan(loaded.model, adapted, self.options, loaded.precision, **sizes)
-
     def check_result(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
         added = self.memory.trainable if self.options.tune == "lora" else 0
         values = {"model": self.ref.portable_source, "parameters": self.parameters + added}
         return values | self.details | self.memory.as_dict()
 
-    def finished(self, overwrite: bool) -> Result | None:
+    def _finished(self, overwrite: bool) -> Result | None:
         """The result that is there already, see :func:`artifacts.finished`."""
         identity = artifacts.identity(self._described(), self.inputs)
-        manifest = artifacts.finished(self.arguments.out, self.options.kind, identity, overwrite=overwrite)
+        manifest = artifacts.finished(self.out, self.options.kind, identity, overwrite=overwrite)
         if manifest is None:
             return None
         if processes.is_main():
             self.checkpoints.clear_own()  # the run was killed between its last two steps
-        return Result(self.arguments.out, [], manifest.facts)
+        return Result(self.out, self.log, [], manifest.facts)
 
     def _described(self) -> dict[str, Any]:
         """The options in the manifest."""
@@ -272,19 +257,41 @@ class Run(ABC):
             journal.load(self.resume)
         journal.threads = journal.threads or options.threads or processes.cpu_threads()
         loaded = weights.load_model(self.ref, options, journal.threads)
-        note(_arithmetic(loaded, journal.threads))
+        dtype = "bf16" if loaded.model.dtype == torch.bfloat16 else "fp32"
+        threads = f"{journal.threads} CPU thread{'s' if journal.threads > 1 else ''}"
+        base = "" if loaded.precision == dtype else f"; base weights in {loaded.precision}"
+        note(f"Computing in {dtype} on {threads if loaded.device == 'cpu' else loaded.device}{base}.")
         if remark := chat_template.note(loaded.tokenizer):
             note(remark)
         if self.resume:
             note(f"Continuing after step {step_of(self.resume)}.")
-        with trackers.tracking(options.report_to, (self.arguments.log or self.arguments.checkpoints).parent):
+        with self._tracking():
             trainer, callback = self.make_trainer(loaded)
             if self.validation:
                 callback.validate_with(trainer, loaded)
-            self._optimise(trainer)
+            self._optimize(trainer)
         return self._finish(trainer, loaded)
 
-    def _optimise(self, trainer: Any) -> None:
+    @contextmanager
+    def _tracking(self) -> Iterator[None]:
+        """Let trackers write beside the log, offline unless the environment says otherwise, and print to stderr."""
+        directory = self.log.parent.absolute()
+        settings = {
+            "TENSORBOARD_LOGGING_DIR": directory / "tensorboard",
+            "TRACKIO_DIR": directory / "trackio",
+            "WANDB_DIR": directory,
+            "WANDB_MODE": "offline",
+            "WANDB_SILENT": "true",
+        }
+        if not self.options.report_to:
+            yield
+            return
+        for key, value in settings.items():
+            os.environ.setdefault(key, str(value))
+        with redirect_stdout(sys.stderr):
+            yield
+
+    def _optimize(self, trainer: Any) -> None:
         """Train from the checkpoint or from the start, until the last step or a signal.
 
         Raises:
@@ -312,16 +319,14 @@ class Run(ABC):
 
     def _finish(self, trainer: Any, loaded: load.Loaded) -> Result:
         """Write the artifact, clear the checkpoints, and report the outcome."""
-        import torch
-
-        options, journal, out, note = self.options, self.journal, self.arguments.out, self.reporter.note
+        options, journal, note = self.options, self.journal, self.reporter.note
         facts = self.all_facts(trainer, loaded)
         best = journal.best() if options.keep == "best" else None
         state = None if best else weights.gathered(trainer)
         if processes.is_main():
             described = self._described()
             with artifacts.writing(
-                out, options.kind, options=described, inputs=self.inputs, libraries=LIBRARIES
+                self.out, options.kind, options=described, inputs=self.inputs, libraries=LIBRARIES
             ) as writer:
                 if best:
                     shutil.copytree(self.checkpoints.best(best[0]), writer.path, dirs_exist_ok=True)
@@ -334,25 +339,24 @@ class Run(ABC):
             self.checkpoints.clear()
         trainer.accelerator.wait_for_everyone()
         trainer.accelerator.end_training()
-        if self.arguments.processes > 1:
+        if self.processes > 1:
             # Gloo's thread may still release its last work, for which it needs Python's lock. A process group that is
             # freed now would wait for that thread for ever, with the lock held.
             atexit.register(id, trainer.model_wrapped)
-        memory = None
+        peak = None
         if loaded.device.startswith("cuda"):
-            memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": self.memory.estimates[-1].peak}
-            peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
-            note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
-        note(f"Wrote {out}: {self.summary(facts)}")
+            peak = {"peak": torch.cuda.max_memory_allocated(), "estimate": self.memory.estimates[-1].peak}
+            measured, expected = (f"{count / 2**30:.1f} GiB" for count in peak.values())
+            note(f"Peak memory of the GPU: {measured}, estimated {expected}.")
+        note(f"Wrote {self.out}: {self.summary(facts)}")
         if "kept_step" in facts:
             step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
             note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
         resumed = step_of(self.resume) if self.resume else None
-        return Result(out, journal.rows, facts, journal.warnings, resumed, memory)
+        return Result(self.out, self.log, journal.rows, facts, journal.warnings, resumed, peak)
 
     def all_facts(self, trainer: Any, loaded: load.Loaded) -> dict[str, Any]:
         """The facts of the manifest."""
-        import torch
         from peft import PeftModel
 
         # Counts packed and sharded weights too; it reads nothing but named_parameters.
@@ -374,13 +378,3 @@ class Run(ABC):
         if correct is not None:
             facts |= {"kept_step": step, "eval_correct": correct}
         return facts | self.facts(log.mean(rows[-max(1, len(rows) // 10) :]))
-
-
-def _arithmetic(loaded: load.Loaded, threads: int) -> str:
-    """What *loaded* is trained in, as a sentence."""
-    import torch
-
-    dtype = "bf16" if loaded.model.dtype == torch.bfloat16 else "fp32"
-    place = f"{threads} CPU thread{'s' if threads > 1 else ''}" if loaded.device == "cpu" else loaded.device
-    base = "" if loaded.precision == dtype else f"; base weights in {loaded.precision}"
-    return f"Computing in {dtype} on {place}{base}."

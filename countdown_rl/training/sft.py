@@ -10,11 +10,12 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
+from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.inference.generate import Completion, Decoding, Generator, batches
 from countdown_rl.models import load, shape
-from countdown_rl.training import demonstrations, trl_config, weights
-from countdown_rl.training.config import SftOptions
+from countdown_rl.training import demonstrations, memory, trl_config, weights
+from countdown_rl.training.config import SftArguments, SftOptions
 from countdown_rl.training.demonstrations import Demonstrations
 from countdown_rl.training.log import SftRow
 from countdown_rl.training.memory import Memory
@@ -33,23 +34,22 @@ class SftRun(Run):
     length_option = "--max-length"
     less_memory = "--micro-batch or --max-length"
 
+    arguments: SftArguments
     options: SftOptions
     demonstrations: Demonstrations
     examples: Any
 
     def read(self) -> dict[str, Any]:
-        arguments, note = self.arguments, self.reporter.note
-        if self.options.eval_every and arguments.sharded:
-            raise UsageError("--eval-every needs all weights in each process; use --launch ddp or zero2.")
-        known, inputs = demonstrations.read(
+        if self.options.eval_every and processes.shards_weights():
+            raise UsageError("--eval-every needs all weights in each process, which FSDP and ZeRO-3 split.")
+        self.demonstrations, inputs = demonstrations.read(
             self.options,
-            arguments.files,
-            arguments.data,
+            self.arguments.files,
+            self.arguments.data,
             lambda count: self.reporter.progress(count, count, "demonstrations read"),
         )
-        self.demonstrations = known
-        for text in known.notes:
-            note(f"Of the demonstrations: {text}.")
+        for text in self.demonstrations.notes:
+            self.reporter.note(f"Of the demonstrations: {text}.")
         return inputs
 
     def encode(self, loaded: load.Loaded, adapted: Any) -> Memory:
@@ -77,9 +77,9 @@ class SftRun(Run):
         )
         if known.wrong:
             self.reporter.note(f"Wrong: {known.why_wrong()}.")
-        names = ("max_steps", "longest")
-        self.details = {name: getattr(self, name) for name in names} | {"demonstrations": known.facts()}
-        return self.estimate_memory(loaded, adapted, length=self.longest, scored=self.longest)
+        self.details = {"max_steps": self.max_steps, "longest": self.longest, "demonstrations": known.facts()}
+        sizes = {"length": self.longest, "scored": self.longest}
+        return memory.plan(loaded.model, adapted, options, loaded.precision, **sizes)
 
     def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
         from trl import SFTTrainer

@@ -8,7 +8,7 @@ from typing import Any
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
 from countdown_rl.models.load import Loaded
-from countdown_rl.training import trackers, weights
+from countdown_rl.training import weights
 from countdown_rl.training.config import SftOptions, TrainOptions, TuningOptions
 
 #: Fields that follow from options of another name, or would have no effect: the model is loaded and the prompt rendered
@@ -83,7 +83,7 @@ def _shared(options: TuningOptions, loaded: Loaded, directory: Path) -> dict[str
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # training stops there
         "report_to": list(options.report_to) or "none",
-        "project": trackers.PROJECT,
+        "project": "countdown-rl",
         "disable_tqdm": True,
     }
 

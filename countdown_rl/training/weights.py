@@ -19,7 +19,7 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
     if options.tune == "all" and ref.base is not None:
         raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
     if sharded and load.trained_precision(ref, options.precision) == "nf4":
-        raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch zero2.")
+        raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16.")
 
 
 def _new_adapter(options: TuningOptions) -> Any:

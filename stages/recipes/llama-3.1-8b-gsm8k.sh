@@ -35,7 +35,8 @@ if [ "${FAST-}" ]; then
   train+=(--prompts 16 --num-generations 2 --micro-batch 8 --num-iterations 4 --max-steps 1868 # one pass, four times
     --max-completion-length 128 --beta 0 --reward length:100=1)
 fi
-if [ "${ZERO-}" ]; then train+=(--launch "zero$ZERO" --processes "${PROCESSES:-1}"); fi
+recipes=$(cd "$(dirname "$0")" && pwd)
+if [ "${ZERO-}" ]; then train+=(--launch "$recipes/zero$ZERO.yaml" --processes "${PROCESSES:-1}"); fi
 if [ "${ZERO-}" = 3 ]; then train+=(--precision bf16); fi
 if [ "$quick" ]; then
   data+=(--n 300)

@@ -1,6 +1,5 @@
 """Training in several processes: launch configurations, invalid divisions, and two processes against one."""
 
-import importlib
 import json
 import logging
 import math
@@ -17,60 +16,31 @@ import pytest
 
 from countdown_rl.cli import main
 from countdown_rl.core import artifacts, processes
-from countdown_rl.core.errors import CountdownError
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.tasks import jsonl
 from tests.support import tiny_llama
 from tests.support.command import status
-from tests.support.fsdp_on_cpu import launched, path_of, run_two
+from tests.support.fsdp_on_cpu import launched, run_two
 
 ROOT = Path(__file__).parents[2]
-KINDS = {"ddp": "MULTI_GPU", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp": "FSDP"}
 
 
-@pytest.mark.parametrize("launch", processes.LAUNCHES)
-def test_accelerate_reads_every_launch_configuration(launch, monkeypatch):
-    from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+@pytest.mark.parametrize(("name", "kind"), [("zero2", "DEEPSPEED"), ("zero3", "DEEPSPEED"), ("fsdp", "FSDP")])
+def test_accelerate_reads_the_configurations_of_the_recipes(name, kind, monkeypatch):
+    from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.utils import FullyShardedDataParallelPlugin
 
-    config = load_config_from_file(str(path_of(launch)))
-    assert isinstance(config, ClusterConfig)
-    assert (config.distributed_type, config.num_machines) == (KINDS[launch], 1)
-    arguments, environment = launched(launch)
-    assert bool(arguments.use_deepspeed) == launch.startswith("zero")
-    if arguments.use_deepspeed:
-        assert (arguments.zero_stage, arguments.mixed_precision) == (int(launch[-1]), "no")  # train sets the precision
-    if launch == "fsdp":
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
+    config = load_config_from_file(str(ROOT / "stages" / "recipes" / f"{name}.yaml"))
+    assert (config.distributed_type, config.num_machines) == (kind, 1)
+    arguments, environment = launched(name)
+    if kind == "DEEPSPEED":
+        assert (arguments.zero_stage, arguments.mixed_precision) == (int(name[-1]), "no")  # train sets the precision
+    else:
+        for key, value in environment.items():
+            monkeypatch.setenv(key, value)
         plugin = FullyShardedDataParallelPlugin()
         assert (plugin.fsdp_version, plugin.reshard_after_forward) == (2, True)
         assert str(plugin.state_dict_type).endswith("FULL_STATE_DICT")
-
-
-def test_a_configuration_says_whether_its_processes_share_the_weights(monkeypatch, tmp_path):
-    monkeypatch.setattr(processes, "find_spec", lambda name: name)
-    assert [launch for launch in processes.LAUNCHES if processes.shards_weights(launch)] == ["zero3", "fsdp"]
-    assert [processes.zero_stage(launch) for launch in processes.LAUNCHES] == [0, 2, 3, 0]
-    (tmp_path / "own.yaml").write_text("distributed_type: FSDP\n")
-    assert processes.shards_weights(str(tmp_path / "own.yaml"))
-    (tmp_path / "own.yaml").write_text("# distributed_type: FSDP\ndistributed_type: MULTI_GPU\n")
-    assert not processes.shards_weights(str(tmp_path / "own.yaml"))
-
-
-def test_deepspeed_that_is_not_installed_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(processes, "find_spec", lambda name: None)
-    with pytest.raises(CountdownError, match=r"pip install 'deepspeed"):
-        processes.launch_configuration("zero3")
-    assert processes.launch_configuration("fsdp").is_file()
-
-
-def ended(work):
-    """The signal that ended *work*, and the seconds that took."""
-    started = time.monotonic()
-    with pytest.raises(processes.Terminated) as done, processes.signals_as_exceptions():
-        work()
-    return done.value.number, time.monotonic() - started
 
 
 def stop(number=signal.SIGTERM):
@@ -79,23 +49,22 @@ def stop(number=signal.SIGTERM):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_waits_for_the_end_of_an_import(tmp_path, monkeypatch, number):
-    monkeypatch.syspath_prepend(tmp_path)
-    name = f"signaled_{number}"
-    (tmp_path / f"{name}.py").write_text(
-        f"import os, time\nos.kill(os.getpid(), {number})\ntime.sleep(0.2)\nwhole = 1\n"
+def test_a_signal_during_an_import_ends_the_process_with_one_sentence(tmp_path, number):
+    (tmp_path / "signaled.py").write_text(f"import os\nos.kill(os.getpid(), {number})\nwhile True: pass\n")
+    code = "from countdown_rl.core import processes\nwith processes.signals_as_exceptions(): import signaled"
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        128 + number,
+        f"error: ended by {number.name}; run the same command again.\n",
     )
 
-    def work():
-        assert importlib.import_module(name).whole
-        time.sleep(9)
 
-    signaled, seconds = ended(work)
-    assert signaled == number
-    assert seconds < 5
-    sys.modules.pop(name)
-    ended(lambda: importlib.import_module(f"{name}").missing)  # before the next look whether the import has ended
-    time.sleep(0.1)  # a late alarm would end this process
+def ends_by(work):
+    """The signal that ended *work*."""
+    with pytest.raises(processes.Terminated) as done, processes.signals_as_exceptions():
+        work()
+    return done.value.number
 
 
 def test_a_deferred_signal_is_recorded_and_one_that_comes_later_ends_the_block():
@@ -108,7 +77,7 @@ def test_a_deferred_signal_is_recorded_and_one_that_comes_later_ends_the_block()
             stop()
             raise AssertionError("the second signal ends the block")
 
-    assert ended(work)[0] == signal.SIGTERM
+    assert ends_by(work) == signal.SIGTERM
 
 
 def test_the_exception_that_a_library_makes_of_a_signal_is_no_bug(monkeypatch, capsys):
@@ -156,18 +125,31 @@ def test_size_and_rank_of_a_scheduler_are_not_those_of_processes(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "environment", "message"),
     [
-        (["--processes", "3", "--micro-batch", "16"], {}, "3 processes cannot share"),
-        (["--launch", "zero4"], {}, "--launch zero4"),
+        (["--launch", "nowhere.yaml"], {}, "nowhere.yaml"),
         (["--processes", "4"], {}, "this machine has 2 GPUs"),
         (["--processes", "2"], {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, "leave --processes out"),
     ],
 )
 def test_invalid_processes_are_refused_before_any_starts(monkeypatch, capsys, words, environment, message):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(logging, "disable", lambda level: None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert status(monkeypatch, "train", *words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_sharded_weights_are_told_by_the_environment_of_a_launcher(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "1")
+    assert not processes.shards_weights()
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+    assert not processes.shards_weights()
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3")
+    assert processes.shards_weights()
+    monkeypatch.delenv("ACCELERATE_DEEPSPEED_ZERO_STAGE")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    assert processes.shards_weights()
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +255,7 @@ def test_workers_have_a_quarter_of_an_hour_to_finish_their_round(monkeypatch):
     monkeypatch.setattr(logging, "disable", lambda level: None)
     sizes = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2}
     monkeypatch.setattr(launch, "launch_command", lambda _: timeouts.append(LaunchConfig(**sizes).shutdown_timeout))
-    assert processes.launch(["--version"], processes=2, configuration="ddp") == 0
+    assert processes.launch(["--version"], processes=2, configuration=None) == 0
     assert timeouts == [900]
 
 

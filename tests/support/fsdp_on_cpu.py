@@ -17,17 +17,20 @@ from countdown_rl.models import load
 ROOT = Path(__file__).parents[2]
 
 
-def path_of(launch: str) -> Path:
-    """The configuration of ``--launch``, with or without what it needs."""
-    return ROOT / "countdown_rl" / "assets" / "launch" / f"{launch}.yaml"
-
-
-def launched(launch: str) -> tuple[Any, dict[str, str]]:
-    """The settings that Accelerate's launcher takes from the configuration *launch*, and the environment it sets."""
+def launched(name: str) -> tuple[Any, dict[str, str]]:
+    """Accelerate's settings by the configuration *name* of the recipes, and the environment of the processes."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
-    words = ["--config_file", str(path_of(launch)), "--num_processes", "2", "-m", "countdown_rl", "train"]
+    words = [
+        "--config_file",
+        str(ROOT / "stages" / "recipes" / f"{name}.yaml"),
+        "--num_processes",
+        "2",
+        "-m",
+        "countdown_rl",
+        "train",
+    ]
     arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
     return arguments, prepare_multi_gpu_env(arguments)
 

@@ -14,9 +14,9 @@ from accelerate import Accelerator
 
 from countdown_rl.models import load, reference
 from countdown_rl.training import vllm_internals
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.config import RunArguments, TrainOptions
 from countdown_rl.training.grpo import GrpoRun
-from countdown_rl.training.run import Result, RunArguments
+from countdown_rl.training.run import Result
 
 MARKS = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]
 ROOT = Path(__file__).parents[2]

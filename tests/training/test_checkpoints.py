@@ -88,11 +88,11 @@ def test_paths_in_artifacts_and_files_or_in_each_other_are_refused(tmp_path, log
 @pytest.mark.parametrize("name", ["checkpoint-500", "best-3"])
 def test_checkpoints_of_other_programs_are_refused(tmp_path, name):
     store = Checkpoints(tmp_path, {"a": 1})
-    store.check_paths(tmp_path / "out", "adapter", None)
+    store.check_paths(tmp_path / "out", "adapter", tmp_path / "log.csv")
     (tmp_path / name).mkdir()
     with pytest.raises(ArtifactError, match=name):
-        store.check_paths(tmp_path / "out", "adapter", None)
-    started(tmp_path / "c", 2).check_paths(tmp_path / "out", "adapter", None)
+        store.check_paths(tmp_path / "out", "adapter", tmp_path / "log.csv")
+    started(tmp_path / "c", 2).check_paths(tmp_path / "out", "adapter", tmp_path / "log.csv")
 
 
 def test_directories_with_other_names_are_left_alone(tmp_path):

@@ -30,9 +30,9 @@ from countdown_rl.training import (
     rewards,
     weights,
 )
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.config import RunArguments, TrainOptions
 from countdown_rl.training.grpo import GrpoRun
-from countdown_rl.training.run import SILENT, Reporter, RunArguments
+from countdown_rl.training.run import SILENT, Reporter
 from tests.support import constant_model, tiny_llama
 from tests.support.runs import Killed, files, killing
 

@@ -18,9 +18,9 @@ from countdown_rl.models import load, nf4, reference
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.training import trl_internals, vllm_internals
 from countdown_rl.training import vllm as engines
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.config import RunArguments, TrainOptions
 from countdown_rl.training.grpo import GrpoRun
-from countdown_rl.training.run import Reporter, RunArguments
+from countdown_rl.training.run import Reporter
 from countdown_rl.training.trainer import Trainer
 from tests.support import four_bit, tiny_llama, vllm_stub
 

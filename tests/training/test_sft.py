@@ -22,10 +22,10 @@ from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
 from countdown_rl.training import demonstrations, log, sft, weights
-from countdown_rl.training.config import SftOptions
+from countdown_rl.training.config import SftArguments, SftOptions
 from countdown_rl.training.demonstrations import Demonstrations
 from countdown_rl.training.log import SftRow
-from countdown_rl.training.run import SILENT, Reporter, RunArguments
+from countdown_rl.training.run import SILENT, Reporter
 from countdown_rl.training.sft import SftRun
 from tests.support import architectures, command, standins, tiny_llama
 from tests.support.runs import Killed, files, killing
@@ -57,12 +57,12 @@ def place(tmp_path_factory) -> Path:
 def prepare(place: Path, where: Path, options: SftOptions = SMALL, reporter: Reporter = SILENT, **changes):
     arguments = {
         "model": str(place / "model"),
-        "files": [place / "demos.jsonl"],
+        "files": (place / "demos.jsonl",),
         "out": where / "out",
         "checkpoints": where / "checkpoints",
         "log": where / "log.csv",
     }
-    return SftRun.prepare(RunArguments(**arguments | changes), options, reporter)
+    return SftRun.prepare(SftArguments(**arguments | changes), options, reporter)
 
 
 def run(*arguments, **changes):
@@ -264,7 +264,7 @@ def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
 
     standins.base_checkpoint(tmp_path / "base")
     jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
-    changes = {"model": str(tmp_path / "base"), "files": [tmp_path / "demos.jsonl"]}
+    changes = {"model": str(tmp_path / "base"), "files": (tmp_path / "demos.jsonl",)}
     tuned = run(tmp_path, tmp_path, replace(SMALL, tune=tune, max_steps=3), **changes).out
     tokens = AutoTokenizer.from_pretrained(tuned)
     text, turn = (tokens.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fsdp_on_cpu import run_two
+from tests.support.fsdp_on_cpu import ROOT, run_two
 from tests.support.vllm_engine import MARKS, start
 
 pytestmark = MARKS
@@ -58,7 +58,16 @@ def test_the_engine_follows_a_policy_in_parts(place, tmp_path, tune, precision):
 def test_the_engine_follows_a_policy_in_the_parts_of_zero3(place, tmp_path, monkeypatch, tune):
     pytest.importorskip("deepspeed")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    options = ("--launch", "zero3", "--precision", "fp32", "--tune", tune, "--log", tmp_path / "log.csv")
+    options = (
+        "--launch",
+        ROOT / "stages" / "recipes" / "zero3.yaml",
+        "--precision",
+        "fp32",
+        "--tune",
+        tune,
+        "--log",
+        tmp_path / "log.csv",
+    )
     rate = 1e-2 if tune == "lora" else 1e-3
     facts(train(place, tmp_path, "--processes", 2, "--max-steps", 3, "--learning-rate", rate, *options))
     check(tmp_path / "log.csv")
