@@ -66,20 +66,13 @@ class Vllm:
             raise ModelError(f"vLLM cannot load the model: {' '.join(str(error).split()):.300}") from error
         if self._ref.base is not None:
             self._lora_request = LoRARequest("adapter", 1, str(local_path(self._ref)))
-            if self._log_probabilities(None) == self._log_probabilities(self._lora_request):
+            ids = self.tokenizer("3 7 50")["input_ids"]
+            # vLLM ignores LoRA in some hybrid models (vllm-project/vllm issue 49354).
+            if log_probabilities(self._llm, ids, None) == log_probabilities(self._llm, ids, self._lora_request):
                 raise ModelError(
                     f"vLLM ignores the adapter {self._ref.source}; merge it, or give --engine transformers."
                 )
         return None
-
-    def _log_probabilities(self, lora_request: Any) -> list[float]:
-        """Of a few tokens. vLLM has ignored adapters of hybrid models (vllm-project/vllm issue 49354)."""
-        from vllm import SamplingParams
-
-        ids = self.tokenizer("3 7 50")["input_ids"]
-        params = SamplingParams(max_tokens=1, prompt_logprobs=0)
-        (output,) = self._llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False, lora_request=lora_request)
-        return [step[token].logprob for token, step in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
 
     def max_rows(self, prompt: int, completion: int) -> int:
         return _ROWS
@@ -113,6 +106,16 @@ class Vllm:
 def lora_options(rank: int) -> dict[str, Any]:
     """The options of an ``LLM`` for an adapter of *rank*."""
     return {"enable_lora": True, "max_lora_rank": min((size for size in LORA_RANKS if size >= rank), default=rank)}
+
+
+def log_probabilities(llm: Any, ids: list[int], lora_request: Any) -> list[float]:
+    """The log-probabilities (T - 1,) of *ids* (T,) after the first."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+    inputs = [{"prompt_token_ids": ids}]
+    (output,) = llm.generate(inputs, sampling_params=params, use_tqdm=False, lora_request=lora_request)
+    return [step[token].logprob for token, step in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
 
 
 @cache

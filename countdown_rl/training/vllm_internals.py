@@ -19,7 +19,7 @@ from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
 from countdown_rl.core.errors import first_line
-from countdown_rl.inference.vllm import lora_options, silence_exit
+from countdown_rl.inference.vllm import log_probabilities, lora_options, silence_exit
 from countdown_rl.models import lora
 
 PRIVATE = ("trl.generation.vllm_generation.VLLMGeneration._iter_named_params",)
@@ -161,17 +161,13 @@ class PolicyEngine(VLLMGeneration):
 
     def _engine_log_probabilities(self, ids: list[int]) -> torch.Tensor:
         """As :meth:`_log_probabilities`, by the engine."""
-        settings = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        if self.mode == "server":
-            client = self.vllm_client
-            body = {"model": client.model, "prompt": ids} | settings
-            (choice,) = client.session.post(f"{client.base_url}/v1/completions", json=body).json()["choices"]
-            steps = zip(ids[1:], choice["prompt_logprobs"][1:], strict=True)
-            return torch.tensor([step[str(token)]["logprob"] for token, step in steps])
-        params = vllm_generation.SamplingParams(**settings)
-        (output,) = self.llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
-        steps = zip(ids[1:], output.prompt_logprobs[1:], strict=True)
-        return torch.tensor([step[token].logprob for token, step in steps])
+        if self.mode == "colocate":
+            return torch.tensor(log_probabilities(self.llm, ids, self._request()))
+        client = self.vllm_client
+        body = {"model": client.model, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+        (choice,) = client.session.post(f"{client.base_url}/v1/completions", json=body).json()["choices"]
+        steps = zip(ids[1:], choice["prompt_logprobs"][1:], strict=True)
+        return torch.tensor([step[str(token)]["logprob"] for token, step in steps])
 
     def _send_weights(self) -> None:
         if self.directory or (self.mode == "colocate" and self.accelerator.device.type == "cpu"):

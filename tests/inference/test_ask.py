@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, ModelError, UsageError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
@@ -160,17 +159,6 @@ def test_json_output_is_one_object(folder, monkeypatch, capsys, complete_with):
     values |= {"solver": {"solutions": 1, "solution": "4 + 3", "needs": "add-sub"}}
     printed = json.loads(output)
     assert printed == printed | values
-
-
-def test_a_model_of_another_task_is_asked_in_the_default_style(tmp_path, monkeypatch, capsys, complete_with):
-    with artifacts.writing(tmp_path / "data", "data", options={"task": "gsm8k", "style": "lines"}, inputs={}):
-        pass
-    inputs = {"data": artifacts.read(tmp_path / "data", "data").as_input()}
-    with artifacts.writing(tmp_path / "model", "model", options={}, inputs=inputs) as draft:
-        tiny_llama.checkpoint(draft.path)
-    complete_with(" a</think>\n<answer>3 + 4</answer>")
-    assert command(monkeypatch, "3", "4", "--target", "7", "--model", str(tmp_path / "model"), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["correct"]
 
 
 @pytest.mark.parametrize(
