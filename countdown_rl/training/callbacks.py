@@ -185,6 +185,9 @@ class Validation:
         if count > 1:
             solved = sum(any(flag[0] for flag in flags[start : start + count]) for start in range(0, len(flags), count))
             figures["eval_pass_at_n"] = rounded(solved * count / len(flags))
+        if all("kl" in sample.details for sample in samples):
+            total = sum(sample.details.pop("kl") for sample in samples)
+            figures["eval_kl"] = rounded(total / sum(sample.tokens or 0 for sample in samples))
         if not correct:
             text = (
                 f"step {step}: none of the validation puzzles is solved; {figures['eval_format']:.0%} of the "
@@ -212,6 +215,7 @@ def _sample(step: int, sample: Sample, *, validation: bool = False) -> dict[str,
         | {"completion": sample.completion}
         | {key: getattr(sample.grade, key) for key in ("correct", "reason", "answer", "value")}
         | {"tokens": sample.tokens, "truncated": sample.truncated}
+        | sample.details
     )
 
 

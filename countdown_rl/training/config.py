@@ -210,7 +210,12 @@ class TrainOptions(TuningOptions):
     curriculum: Annotated[bool, option("Oversample puzzle kinds with intermediate success rates.", BATCH)] = False
     sampler: Annotated[
         str | None,
-        option("Order of the puzzles, by a generator function of your own.", BATCH, metavar="MODULE:FUNCTION"),
+        option(
+            "Choice of the puzzles. hints: completions begin with lines of a right answer, fewer and fewer over the "
+            "run; or a generator function of your own as module:function.",
+            BATCH,
+            metavar="NAME",
+        ),
     ] = None
     share_prompts: Annotated[
         bool, option("Compute the prompt of a group once in the loss: faster where completions are short.", BATCH)

@@ -10,6 +10,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from countdown_rl.training.rollouts import Graded, Rollouts, Round
+from countdown_rl.training.samplers import Prompt
 
 #: Most attempts of a round. Where half of the groups are mixed, four fill 94% of it. Where none is, the run needs an
 #: easier start, not more attempts.
@@ -23,9 +24,9 @@ class DynamicRollouts(Rollouts):
         super().__init__(*args)
         self._seed = seed
 
-    def sample(self, indices: Sequence[int], trainer: Any) -> Round:
-        """Complete and grade the rows at *indices*, and others in place of groups that are not mixed."""
-        sampled, size = super().sample(indices, trainer), trainer.num_generations
+    def sample(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
+        """Complete and grade the rows of *prompts*, and others in place of groups that are not mixed."""
+        sampled, size = super().sample(prompts, trainer), trainer.num_generations
         groups = _groups(sampled, size)
         sampled.attempts = len(groups) * trainer.accelerator.num_processes
         for attempt in range(1, MAX_ATTEMPTS):

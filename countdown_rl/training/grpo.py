@@ -89,16 +89,21 @@ class GrpoRun(Run):
         if options.curriculum or options.sampler or options.dynamic_sampling:
             return rows
         count = -(-options.max_steps // options.round_steps) * options.steps_per_generation * options.prompts
-        return [rows[index] for index in islice(self._order()(), min(count, len(rows)))]
+        return [rows[index] for index in islice(samplers.in_turn(len(rows), options.seed), min(count, len(rows)))]
 
-    def _order(self, first_round: int = 0, **state: Any) -> Callable[[], Iterator[int]]:
+    def _order(self, first_round: int = 0, **state: Any) -> Callable[[], Iterator[samplers.Prompt]]:
         """The order of the rows; *state* holds the arguments of :func:`samplers.order` in a resumed run."""
         options, rows = self.options, self.rows
         size = options.steps_per_generation * options.prompts
         if not (options.sampler or options.curriculum):
             return partial(samplers.in_turn, len(rows), options.seed, first_round * size)
-        sampler = user_code.imported(options.sampler) if options.sampler else samplers.curriculum
+        rounds = -(-options.max_steps // options.round_steps)
+        named: dict[str, samplers.Sampler] = {
+            "curriculum": samplers.curriculum,
+            "hints": partial(samplers.hints, rounds=rounds),
+        }
         name = options.sampler or "curriculum"
+        sampler = named.get(name) or user_code.imported(name)
         return partial(samplers.order, sampler, name, rows, size, options.seed, start=first_round, **state)
 
     def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
@@ -130,7 +135,8 @@ class GrpoRun(Run):
             callbacks=[callback],
         )
         if self.rollouts != "transformers":
-            length = self.longest + options.max_completion_length
+            # A hint is a part of a completion, and stands before another one.
+            length = self.longest + options.max_completion_length * (2 if options.sampler else 1)
             vllm.use_engine(trainer, self.rollouts, loaded, length, self.reporter.warning)
         if self.rollouts == "vllm" and trainer.use_vllm:  # else it did not start
             self.length_option += " or --trl vllm_gpu_memory_utilization"
@@ -159,13 +165,13 @@ class GrpoRun(Run):
 
 
 class _Prompts:
-    """The endless stream of prompts: the indices of rows, which the rollouts render."""
+    """The endless stream of prompts: the indices of rows, or pairs with a hint, which the rollouts render."""
 
-    def __init__(self, order: Callable[[], Iterator[int]]) -> None:
+    def __init__(self, order: Callable[[], Iterator[samplers.Prompt]]) -> None:
         self._order = order
 
-    def __call__(self) -> Iterator[dict[str, int]]:
-        return ({"prompt": index} for index in self._order())
+    def __call__(self) -> Iterator[dict[str, samplers.Prompt]]:
+        return ({"prompt": prompt} for prompt in self._order())
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return object, ()  # datasets hashes a pickle, for which a function of the user's own may have none

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from countdown_rl.inference.generate import Completion, Decoding, decoder_of, ge
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
+from countdown_rl.training.samplers import Prompt
 
 
 @dataclass
@@ -79,25 +80,36 @@ class Rollouts:
     ) -> None:
         self.rows, self.stop, self._on_graded = rows, stop, on_graded
 
-    def __call__(self, prompts: Sequence[int], trainer: Any) -> dict[str, Any]:
-        """Complete the rows at the indices *prompts*, those of a group side by side."""
+    def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, Any]:
+        """Complete the rows of *prompts*, those of a group side by side."""
         sampled = self.sample(prompts, trainer)
         self._on_graded(trainer.state.global_step + 1, [graded.sample for graded in sampled.graded])
         return sampled.columns()
 
-    def sample(self, indices: Sequence[int], trainer: Any) -> Round:
-        """Complete and grade the rows at *indices*."""
-        begin, tokenizer = time.perf_counter(), self.stop.tokenizer
-        prompts = {index: chat_template.render(tokenizer, self.rows[index].messages()) for index in set(indices)}
-        prompt_ids = dict(zip(prompts, chat_template.token_ids(tokenizer, list(prompts.values())), strict=True))
-        completions, logps = self.complete([prompt_ids[index] for index in indices], trainer)
+    def sample(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
+        """Complete and grade the rows of *prompts*, each after its hint."""
+        begin = time.perf_counter()
+        pairs = [prompt if isinstance(prompt, tuple) else (prompt, "") for prompt in prompts]
+        rendered = {pair: self._render(*pair) for pair in dict.fromkeys(pairs)}
+        texts = [text + hint for text, hint in rendered.values()]
+        prompt_ids = dict(zip(rendered, chat_template.token_ids(self.stop.tokenizer, texts), strict=True))
+        completions, logps = self.complete([prompt_ids[pair] for pair in pairs], trainer)
         sampled = time.perf_counter()
         graded = []
-        for index, ids, own_logps in zip(indices, completions, logps, strict=True):
-            row, prompt = self.rows[index], prompts[index]
-            sample = Sample.of(row, to_completion(self.stop, ids).after(row, prompt))
-            graded.append(Graded(prompt, prompt_ids[index], ids, own_logps, sample, index=index))
+        for pair, ids, own_logps in zip(pairs, completions, logps, strict=True):
+            row, (text, hint) = self.rows[pair[0]], rendered[pair]
+            completion = to_completion(self.stop, ids)
+            details = {"hint": hint} if hint else {}
+            completion = replace(completion, text=hint + completion.text, details=details).after(row, text)
+            sample = Sample.of(row, completion)
+            graded.append(Graded(text + hint, prompt_ids[pair], ids, own_logps, sample, index=pair[0]))
         return Round(graded, sampled - begin, time.perf_counter() - sampled)
+
+    def _render(self, index: int, hint: str) -> tuple[str, str]:
+        """The rendered prompt of the row at *index*, and the part of *hint* that continues it."""
+        row = self.rows[index]
+        prompt = chat_template.render(self.stop.tokenizer, row.messages())
+        return prompt, chat_template.Rendered(prompt, row.prompt().prefill).continuation(hint)
 
     def validate(self, prompts: Sequence[str], trainer: Any, temperature: float) -> list[Completion]:
         """A completion of each rendered prompt; in several processes each decodes a share of them."""
@@ -108,8 +120,12 @@ class Rollouts:
         size = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
         completions: list[Completion] = []
         for start in range(0, share, size):
-            sampled, _ = self.complete(prompt_ids[start : start + size], trainer, temperature)
-            completions += [to_completion(self.stop, ids) for ids in sampled]
+            asked = prompt_ids[start : start + size]
+            sampled, _ = self.complete(asked, trainer, temperature)
+            divergences = trainer.divergence(asked, sampled)
+            for index, ids in enumerate(sampled):
+                details = {} if divergences is None else {"kl": divergences[index]}
+                completions.append(replace(to_completion(self.stop, ids), details=details))
         return gather_object(completions)[: len(prompts)]
 
     def complete(

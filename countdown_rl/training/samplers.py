@@ -1,13 +1,16 @@
-"""Samplers: which puzzles the rounds of a run complete.
+"""Samplers: which puzzles the rounds of a run complete, and with what hints.
 
 A sampler is a generator function ``f(rows, size, seed)`` that yields the row indices of one round after another, *size*
-at a time. Each ``yield`` returns the :class:`Outcome` of every group of the previous round; the first returns none.
-Data loaders prefetch, so the outcomes of a round are known when the second round after it is sampled. A resumed run
-runs the sampler again, on the outcomes in its checkpoint: a sampler depends on its arguments and these alone.
+at a time. In place of an index it may yield ``(index, hint)``; the hint begins the completions of that row, is graded
+with them and not learned. Each ``yield`` returns the :class:`Outcome` of every group of the previous round; the first
+returns none. Data loaders prefetch, so the outcomes of a round are known when the second round after it is sampled. A
+resumed run runs the sampler again, on the outcomes in its checkpoint: a sampler depends on its arguments and these
+alone.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
-from itertools import count
+from itertools import count, islice
 from operator import index
 from typing import Any, NamedTuple
 
@@ -19,6 +22,11 @@ from countdown_rl.tasks.task import Row
 
 #: Share of a round of the curriculum that is sampled from all rows alike, and the discount of its counts per round.
 _UNIFORM, _DECAY = 0.5, 0.95
+#: Share of the rounds of a run that have hints, as in UFT.
+_HINTED = 0.6
+
+#: A row index, or one with a hint.
+Prompt = int | tuple[int, str]
 
 
 class Outcome(NamedTuple):
@@ -30,7 +38,7 @@ class Outcome(NamedTuple):
     truncated: Sequence[bool]
 
 
-Rounds = Generator[Sequence[int], list[Outcome], None]
+Rounds = Generator[Sequence[Prompt], list[Outcome], None]
 Sampler = Callable[[Sequence[Row], int, int], Rounds]
 
 
@@ -78,6 +86,24 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
             counts[kinds[outcome.row]] = seen + 1, mixed + (len({*outcome.correct}) > 1)
 
 
+def hints(rows: Sequence[Row], size: int, seed: int, *, rounds: int) -> Rounds:
+    """All rows in turn, with the first lines of a right answer as hints: UFT (Liu et al. 2025, arXiv:2505.16984).
+
+    The number of lines is binomial. Its mean falls from all of them to 0 by a cosine, over 60% of the *rounds*.
+    """
+    order = in_turn(len(rows), seed)
+    for number in count():
+        share = (1 + math.cos(math.pi * min(1.0, number / (_HINTED * rounds)))) / 2
+        rng = np.random.default_rng((seed, number))
+        yield [(row, _hint(rows[row], share, rng)) for row in islice(order, size)]
+
+
+def _hint(row: Row, share: float, rng: np.random.Generator) -> str:
+    lines = row.worked_lines()
+    first = lines[: rng.binomial(len(lines), share)]
+    return "\n".join([row.style.opening, *first, ""]) if first else ""
+
+
 def probabilities(members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """The probability of each kind of the curriculum. An unseen kind counts as mixed."""
     weights = {}
@@ -102,8 +128,8 @@ def order(
     start: int = 0,
     outcomes: Sequence[Sequence[Any]] = (),
     warn: Callable[[str], None] = lambda text: None,
-) -> Iterator[int]:
-    """Endless row indices from round *start* on; a round is sampled when its first index is requested.
+) -> Iterator[Prompt]:
+    """Endless prompts from round *start* on; a round is sampled when its first prompt is requested.
 
     The caller adds the *outcomes* of each round. Where the sampler *name* yields less than a round, *warn* is called,
     and rows sampled from all alike fill it.
@@ -124,25 +150,26 @@ def order(
         if len(sampled) < size:
             warn(f"the sampler {name} yielded {len(sampled)} of {size} rows; random rows fill round {number + 1}.")
             fill = np.random.default_rng((seed, number)).integers(len(rows), size=size - len(sampled))
-            sampled += fill.tolist()
+            sampled += [(row, "") for row in fill.tolist()]
         if number >= start:
             yield from sampled
-        elif sorted(sampled) != sorted(row for row, *_ in outcomes[number]):
+        elif sorted(row for row, _ in sampled) != sorted(row for row, *_ in outcomes[number]):
             raise UsageError(
                 f"The sampler {name} yields other rows for round {number + 1} than before the run was interrupted; let "
                 "it depend on its arguments and outcomes alone, and begin again with --restart."
             )
 
 
-def _checked(sampled: Any, name: str, count: int, size: int) -> list[int]:
-    """*sampled* by the sampler *name* as at most *size* indices of *count* rows."""
+def _checked(sampled: Any, name: str, count: int, size: int) -> list[tuple[int, str]]:
+    """*sampled* by the sampler *name* as at most *size* pairs of an index of *count* rows and a hint."""
     try:
-        indices = list(map(index, sampled))
-    except TypeError:  # not a sequence of integers
-        indices = [-1]
-    if len(indices) > size or not all(0 <= number < count for number in indices):
+        pairs = [item if isinstance(item, tuple) else (item, "") for item in sampled]
+        prompts = [(index(row), hint) for row, hint in pairs]
+    except (TypeError, ValueError):  # not a sequence of integers or pairs
+        prompts = [(-1, "")]
+    if len(prompts) > size or not all(0 <= row < count and isinstance(hint, str) for row, hint in prompts):
         raise UsageError(
-            f"The sampler {name} should yield a list of at most {size} row indices from 0 to {count - 1}, not "
-            f"{sampled!r:.100}."
+            f"The sampler {name} should yield a list of at most {size} row indices from 0 to {count - 1}, or pairs of "
+            f"an index and a hint, not {sampled!r:.100}."
         )
-    return indices
+    return prompts

@@ -12,11 +12,13 @@ The public ways were considered:
 """
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
+from trl.trainer.utils import pad, use_adapter
 
 from countdown_rl.training.rollouts import Round
 
@@ -42,6 +44,7 @@ class RoundTrainer(GRPOTrainer):
         self.waiting: list[Batch] = []
         self.corrects_in_loss = False
         self.scored: Batch | None = None
+        self.adapter_is_new = kwargs.get("peft_config") is not None
 
     def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
         """*batch*, the round *sampled* as tensors, as ``steps_per_generation`` micro-batches in order of use."""
@@ -73,6 +76,32 @@ class RoundTrainer(GRPOTrainer):
     def _log_ratio(self, ratio: torch.Tensor) -> None:
         """Log the mean of *ratio*, before its cap, which would hide a mean above it."""
         self.log_metric(_MEAN_RATIO, self.accelerator.gather(ratio.mean()).nanmean().item())
+
+    @torch.no_grad()
+    def divergence(self, prompts: list[list[int]], completions: list[list[int]]) -> list[float] | None:
+        """The KL divergence from the start, summed over the tokens of each completion; None where it is not in memory.
+
+        It is estimated as in the loss, by k3 of Schulman 2020, "Approximating KL Divergence".
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        start = "ref" if "ref" in getattr(model, "peft_config", ()) else None
+        if self.ref_model is None and not (start or self.adapter_is_new):
+            return None
+        columns = []
+        for rows, side in ((prompts, "left"), (completions, "right")):
+            ids = [torch.tensor(row, device=self.accelerator.device) for row in rows]
+            masks = [torch.ones_like(row) for row in ids]
+            columns.append((pad(ids, self.processing_class.pad_token_id, side), pad(masks, 0, side)))
+        (_, _), (_, present) = columns
+        ids, mask = (torch.cat(parts, 1) for parts in zip(*columns, strict=True))
+        settings = (ids, mask, present.shape[1], self.args.per_device_train_batch_size)
+        self.model.eval()
+        logps, _, _ = self._get_per_token_logps_and_entropies(self.model, *settings)
+        with nullcontext() if self.ref_model is not None else use_adapter(model, start):
+            known, _, _ = self._get_per_token_logps_and_entropies(self.ref_model or self.model, *settings)
+        self.model.train()
+        difference = known - logps
+        return ((difference.exp() - difference - 1) * present).sum(1).tolist()
 
     def use_engine(self, engine: VLLMGeneration) -> None:
         """Let *engine* complete the prompts, and correct the loss for its difference from the policy."""

@@ -166,6 +166,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
     [
         ({"steps_per_generation": 2, "num_iterations": 2, "beta": 0.1}, 5, 4),  # the end of a round
         ({"curriculum": True}, 6, 5),
+        ({"sampler": "hints"}, 5, 4),
         ({"tune": "all", "precision": "auto", "beta": 0.01}, 4, 3),
         pytest.param(
             {"curriculum": True, "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8},
@@ -184,6 +185,8 @@ def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(place, tmp_
     assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
     assert (tmp_path / "b" / "samples.jsonl").read_bytes() == (tmp_path / "a" / "samples.jsonl").read_bytes()
     assert all((row.kl is not None) == ("beta" in changes) for row in whole.rows)
+    hinted = [sample["step"] for sample in log.read_samples(tmp_path / "a" / "samples.jsonl") if "hint" in sample]
+    assert hinted == ([1] * 4 if "sampler" in changes else [])
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
@@ -475,6 +478,7 @@ def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_pa
     assert [row.step for row in rows if row.eval_correct is not None] == [4, 6]
     assert result.facts["eval_correct"] == rows[-1].eval_correct
     assert (rows[-1].eval_correct * 5) % 1 == pytest.approx(0)  # a share of five puzzles
+    assert rows[-1].eval_kl > rows[3].eval_kl > 0
     weights = "adapter_model.safetensors"
     assert files(tmp_path / "adapter")[weights] == files(unbroken.out)[weights]
     assert charts.curves({"": [rows]}, TASK)[0].title == "Validation accuracy"

@@ -38,6 +38,10 @@ def rounds(count, mixed=(), size=40, sampler=samplers.curriculum):
     return sampled
 
 
+def rows_of(prompts):
+    return [row for row, hint in prompts]
+
+
 def test_kinds_are_the_values_of_all_groups():
     assert kind(puzzle([1, 2, 3], solutions=0)) == "numbers 3, solutions 0"
     assert kind(puzzle([1, 2, 3, 4], "mul-div", 3)) == "numbers 4, needs mul-div, solutions 2-4"
@@ -75,11 +79,11 @@ def test_a_resumed_order_is_that_of_an_unbroken_one_and_knows_a_sampler_that_cha
 
     unbroken = order()
     for number in range(8):
-        assert list(islice(unbroken, 40)) == sampled[number]
+        assert rows_of(islice(unbroken, 40)) == sampled[number]
         known.append(outcomes(sampled[number], KINDS[:2]))
     known = json.loads(json.dumps(known))  # as in a checkpoint
     for start in range(7):
-        assert list(islice(order(start=start, outcomes=known[: start + 1]), 40)) == sampled[start]
+        assert rows_of(islice(order(start=start, outcomes=known[: start + 1]), 40)) == sampled[start]
     with pytest.raises(UsageError, match="other rows for round 1"):
         next(order(lambda rows, size, seed: samplers.curriculum(rows, size, 8), start=2, outcomes=known))
 
@@ -91,7 +95,7 @@ def yields(value):
     return sampler
 
 
-@pytest.mark.parametrize("value", [3, [0] * 5, [0.5], ["a"], [[1]], [100], [-1], None])
+@pytest.mark.parametrize("value", [3, [0] * 5, [0.5], ["a"], [[1]], [100], [-1], None, [(0, 1)], [(0,)], [(100, "")]])
 def test_what_is_no_round_of_rows_is_refused(value):
     with pytest.raises(UsageError, match="sampler mine"):
         next(samplers.order(yields(value), "mine", ROWS, 4, 7))
@@ -107,8 +111,23 @@ def test_a_sampler_that_starves_or_ends_is_filled_with_a_warning(value):
     warnings = []
     sampled = [list(islice(samplers.order(yields(value), "mine", ROWS, 4, 7, warn=warnings.append), 8)) for _ in "ab"]
     assert sampled[0] == sampled[1]
-    assert sampled[0][: len(value)] == list(value)
+    assert rows_of(sampled[0][: len(value)]) == list(value)
     assert [f"{len(value)} of 4" in warnings[0], "fill round 2" in warnings[1]] == [True, True]
+
+
+def test_hints_are_lines_of_a_right_answer_and_become_fewer():
+    row, sampler = (
+        parse_row({"nums": [3, 7, 50], "target": 46}),
+        samplers.hints([*ROWS[:2], puzzle([9])], 3, 1, rounds=10),
+    )
+    assert row.worked_lines() == ["50 + 3 = 53", "53 - 7 = 46"]
+    assert row.grade("\n".join(["", *row.worked_lines(), "</think>", "<answer>50 + 3 - 7</answer>"])).strict_format
+    sampled = [next(sampler) for _ in range(10)]
+    lines = [[hint.count("=") for _, hint in prompts] for prompts in sampled]
+    assert sorted(lines[0]) == [0, 0, 2]  # all lines of the only puzzle with a solution
+    assert lines[6:] == [[0, 0, 0]] * 4
+    (hint,) = (hint for _, hint in sampled[0] if hint)
+    assert hint == "\n".join(["", *ROWS[1].worked_lines(), ""])
 
 
 def test_an_error_of_a_sampler_shows_its_own_frames():

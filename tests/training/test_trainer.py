@@ -18,7 +18,7 @@ from countdown_rl.core.errors import UsageError
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load, reference
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training import advantages, trl_config
+from countdown_rl.training import advantages, shared_prompts, trl_config
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.rollouts import Graded, Rollouts, Round
 from countdown_rl.training.trainer import Trainer
@@ -250,6 +250,56 @@ def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_
     trainer.compute_loss(trainer.model, {"advantages": torch.empty(0)}).backward()
     for name, parameter in trainer.model.named_parameters():
         assert parameter.grad is None if not parameter.requires_grad else not parameter.grad.any(), name
+
+
+def test_a_hint_is_graded_with_the_completion_and_gets_no_gradient(loaded, tmp_path):
+    trainer = made(loaded, tmp_path, {"prompts": 1, "trl": ("top_k=50",)})
+    row = parse_row({"nums": [3, 7, 50], "target": 46})
+    hint = "\n50 - 7 = 43\n</think>\n<answer>50 - 7 + 3</answer>"
+    torch.manual_seed(0)
+    columns = Rollouts([row], Stop(loaded.tokenizer, loaded.model, "</end>"))([(0, hint)] * 4, trainer)
+    for graded in columns["round"].graded:
+        assert graded.sample.completion.startswith(hint)
+        assert graded.sample.grade.correct
+        assert graded.sample.details == {"hint": hint}
+    length = len(columns["prompt_ids"][0])
+    assert loaded.tokenizer.decode(columns["prompt_ids"][0]).endswith(hint)
+    prompts, completions = (torch.tensor(columns[name]) for name in ("prompt_ids", "completion_ids"))
+    batch = {"prompt_ids": prompts, "prompt_mask": torch.ones_like(prompts), "completion_ids": completions}
+    batch |= {"completion_mask": torch.ones_like(completions), "num_items_in_batch": torch.tensor(completions.numel())}
+    states = []
+
+    def keep(module, args, output):
+        output.last_hidden_state.retain_grad()
+        states.append(output.last_hidden_state)
+
+    with shared_prompts.decoder_of(trainer.model).register_forward_hook(keep):
+        trainer.compute_loss(
+            trainer.model, batch | {"advantages": torch.tensor([1.0, -1, 1, -1]), "share": 1.0}
+        ).backward()
+    assert (
+        not states[0].grad[:, : length - 1].any()
+    )  # the last token of the prompt predicts the first one of a completion
+    assert states[0].grad[:, length - 1].any()
+
+
+def test_the_divergence_from_the_start_is_that_of_separate_forward_passes(loaded, tmp_path):
+    trainer = made(loaded, tmp_path, {})
+    prompts, completions = [[7, 8, 9], [10]], [[20, 21], [22, 23, 24]]
+    expected = []
+    trainer.model.eval()
+    for prompt, completion in zip(prompts, completions, strict=True):
+        ids, count = torch.tensor([prompt + completion]), len(completion)
+        with torch.no_grad():
+            policy = trainer.model(ids).logits.log_softmax(-1)
+            with trainer.model.disable_adapter():
+                start = trainer.model(ids).logits.log_softmax(-1)
+        difference = (start - policy)[0, -count - 1 : -1].gather(1, ids[0, -count:, None])
+        expected.append(float((difference.exp() - 1 - difference).sum()))
+    assert trainer.divergence(prompts, completions) == pytest.approx(expected, rel=1e-3)
+    assert min(expected) > 0
+    trainer.adapter_is_new = False
+    assert trainer.divergence(prompts, completions) is None  # the start is not in memory
 
 
 def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
