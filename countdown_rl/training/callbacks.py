@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,9 @@ class CheckpointCallback(TrainerCallback):
         self.journal.add_row(row)
         if processes.is_main():
             self.run.reporter.step(row)
-            self.run.reporter.progress(row.step, self.journal.max_steps, row.summary)
+            shares = (row.eval_correct for row in reversed(self.journal.rows) if row.eval_correct is not None)
+            validation = "".join(f", validation accuracy {share:.1%}" for share in islice(shares, 1))
+            self.run.reporter.progress(row.step, self.journal.max_steps, row.summary + validation)
             if row.eval_correct is not None:
                 several = (
                     "" if row.eval_pass_at_n is None else f", {row.eval_pass_at_n:.1%} in {self.options.eval_samples}"
@@ -140,7 +143,7 @@ class GrpoCallback(CheckpointCallback):
         due = (step - 1) // SAMPLE_EVERY != (step - 1 - self.options.round_steps) // SAMPLE_EVERY
         if processes.is_main() and due:
             stride = max(1, len(completions) // SAMPLES)
-            self.journal.add_samples([_sample(step, each) for each in completions[::stride][:SAMPLES]])
+            self.journal.add_samples([_sample(step, sample) for sample in completions[::stride][:SAMPLES]])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
         super().on_log(args, state, control, logs)
@@ -178,7 +181,7 @@ class Validation:
             Sample.of(row, completion.after(row, prompt))
             for row, prompt, completion in zip(self._rows, self._prompts, completions, strict=True)
         ]
-        flags = [(each.grade.correct, each.grade.format, each.truncated) for each in samples]
+        flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
         shares = [rounded(sum(column) / len(samples)) for column in zip(*flags, strict=True)]
         figures = dict(zip(("eval_correct", "eval_format", "eval_truncated"), shares, strict=True))
         correct = figures["eval_correct"]
@@ -195,7 +198,7 @@ class Validation:
             ) + diagnostics.common_fault(samples)
             journal.warn({"validation" if step < journal.max_steps else "result": text}, run.reporter.warning)
         if processes.is_main():
-            journal.add_samples([_sample(step, each, validation=True) for each in samples[::count]])
+            journal.add_samples([_sample(step, sample, validation=True) for sample in samples[::count]])
         best = journal.best()  # the row of this step follows
         if run.options.keep == "best" and (best is None or correct > best[1]):
             state = weights.gathered(self.trainer)

@@ -80,6 +80,9 @@ class GrpoRun(Run):
         )
         self.rollouts, planned = vllm.plan(options, loaded, adapted, config, planned)
         self.reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
+        if options.curriculum or options.sampler == "hints":
+            cause = "the curriculum samples more of the harder puzzles" if options.curriculum else "hints become fewer"
+            self.reporter.note(f"Training accuracy may fall while the model improves, as {cause}; see --eval-every.")
         self.details = {"rows": len(self.rows), "longest_prompt": self.longest, "rollouts": self.rollouts}
         return planned
 

@@ -69,7 +69,7 @@ class StepRow:
     @property
     def summary(self) -> str:
         """The figures that progress shows."""
-        return f"reward {self.reward:.3f}, solved {self.correct:.0%}, {self.mean_length:.0f} tokens"
+        return f"reward {self.reward:.3f}, training accuracy {self.correct:.0%}, {self.mean_length:.0f} tokens"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class SftRow:
     @property
     def summary(self) -> str:
         """The figures that progress shows."""
-        return f"loss {self.loss:.3f}, {self.token_accuracy:.1%} of tokens right"
+        return f"loss {self.loss:.3f}, token accuracy {self.token_accuracy:.1%}"
 
 
 AnyRow = TypeVar("AnyRow", bound=StepRow | SftRow)

@@ -183,5 +183,6 @@ def _takes_batches(function: Callable[..., Any], columns: Container[str]) -> boo
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.name in ("completions", "prompts") for parameter in parameters):
         return True
-    unknown = (each for each in parameters if each.default is each.empty and each.name not in columns)
-    return [each.kind for each in unknown] == [inspect.Parameter.VAR_KEYWORD]
+    required = (parameter for parameter in parameters if parameter.default is parameter.empty)
+    unknown = [parameter.kind for parameter in required if parameter.name not in columns]
+    return unknown == [inspect.Parameter.VAR_KEYWORD]

@@ -139,8 +139,8 @@ def order(
     if not isinstance(rounds, Generator):
         raise UsageError(f"The sampler {name} should be a generator function, which yields lists of row indices.")
     for number in count():
-        known = outcomes[number - 2] if number > 1 else ()
-        observed = [Outcome(row, *map(tuple, columns)) for row, *columns in known]  # immutable
+        groups = outcomes[number - 2] if number > 1 else ()
+        observed = [Outcome(row, *map(tuple, columns)) for row, *columns in groups]  # immutable
         with running(f"sampler {name}"):
             try:
                 sampled = rounds.send(observed if number else None)  # type: ignore[arg-type]

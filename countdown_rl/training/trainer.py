@@ -126,7 +126,8 @@ class Trainer(RoundTrainer):
 
 def _outcomes(rewards: Tensor, sampled: Round) -> list[Outcome]:
     """The groups of a round in all processes; *rewards* (groups, generations)."""
-    completions = [(each.index, bool(each.sample.grade.correct), each.sample.truncated) for each in sampled.graded]
+    samples = [(graded.index, graded.sample) for graded in sampled.graded]
+    completions = [(index, bool(sample.grade.correct), sample.truncated) for index, sample in samples]
     completions = gather_object(completions)
     outcomes = []
     for values in rewards.tolist():

@@ -98,9 +98,9 @@ class RoundTrainer(GRPOTrainer):
         self.model.eval()
         logps, _, _ = self._get_per_token_logps_and_entropies(self.model, *settings)
         with nullcontext() if self.ref_model is not None else use_adapter(model, start):
-            known, _, _ = self._get_per_token_logps_and_entropies(self.ref_model or self.model, *settings)
+            reference, _, _ = self._get_per_token_logps_and_entropies(self.ref_model or self.model, *settings)
         self.model.train()
-        difference = known - logps
+        difference = reference - logps
         return ((difference.exp() - difference - 1) * present).sum(1).tolist()
 
     def use_engine(self, engine: VLLMGeneration) -> None:
