@@ -10,7 +10,6 @@ from rich.text import Text
 from countdown_rl.cli import console, parameters
 from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode
 from countdown_rl.core import provenance
-from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import option
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.config import AskOptions
@@ -37,35 +36,22 @@ def ask(
     Examples:
         countdown-rl ask 3 7 50 --target 46
         countdown-rl ask 3 7 50 --target 46 --model artifacts/merged --temperature 1
-        countdown-rl ask 3 7 50 --target 46 --model NAME \\
-          --engine openai --base-url http://127.0.0.1:8000/v1
     """
     from countdown_rl.inference import ask as asking
-    from countdown_rl.inference.openai import OpenAI
     from countdown_rl.models import chat_template, load, reference
 
-    nums, served = parameters.numbers_in(numbers), options.engine == "openai"
-    if served and (revision is not None or base_model is not None):
-        raise UsageError("--engine openai takes no --revision and no --base-model; leave them out.")
-    loaded: load.Loaded | OpenAI
-    if served:
-        loaded, about = OpenAI(model, options), {"source": model, "kind": "endpoint"}
-        with parameters.input_as_usage():
-            row = loaded.row(asking.puzzle_row(options, nums, target))
-    else:
-        ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
-        chain = provenance.chain(ref.as_input())
-        layout = probe.layout(chain) if probe.trained_on(chain).name == asking.CountdownRow.task else {}
-        with parameters.input_as_usage():
-            row = asking.puzzle_row(options, nums, target, layout)
-        about = {"source": ref.source, "kind": ref.kind}
-        load.silence_libraries()
-        with console.status(f"loading {model}"):
-            loaded = load.load_model(ref, precision=options.precision, device=options.device)
-        if note := chat_template.note(loaded.tokenizer):
-            console.note(note)
+    ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
+    chain = provenance.chain(ref.as_input())
+    layout = probe.layout(chain) if probe.trained_on(chain).name == asking.CountdownRow.task else {}
+    with parameters.input_as_usage():
+        row = asking.puzzle_row(options, parameters.numbers_in(numbers), target, layout)
+    load.silence_libraries()
+    with console.status(f"loading {model}"):
+        loaded = load.load_model(ref, precision=options.precision, device=options.device)
+    if note := chat_template.note(loaded.tokenizer):
+        console.note(note)
     if not as_json:
-        console.result({}, as_json=False, view=Text.assemble((row.headline, "bold"), (f"  {about['source']}", "dim")))
+        console.result({}, as_json=False, view=Text.assemble((row.headline, "bold"), (f"  {ref.source}", "dim")))
     opening = "" if row.style.model_opens else row.style.opened(row.prompt().prefill)
 
     def write(text: str) -> None:
@@ -75,10 +61,11 @@ def ask(
         opening = ""
 
     with ExitStack() as waiting:
-        waiting.enter_context(console.status(f"waiting for {options.base_url if served else model}"))
+        waiting.enter_context(console.status(f"waiting for {model}"))
         completion = asking.ask(loaded, row, options, None if as_json else write)
     sample = Sample.of(row, completion)
     solved = solver.solve(row.puzzle)
+    about = {"source": ref.source, "kind": ref.kind}
     values = {**row, **sample.to_json(), "model": about, "solver": asdict(solved)}
     console.result(values, as_json=as_json, view=_view(sample, solved))
 

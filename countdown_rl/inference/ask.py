@@ -6,7 +6,6 @@ from dataclasses import replace
 from countdown_rl.core.errors import ModelError
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.inference.generate import Completion, Decoding, Generator
-from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks.countdown import rules, solver
@@ -37,18 +36,13 @@ def puzzle_row(
 
 
 def ask(
-    loaded: load.Loaded | OpenAI, row: CountdownRow, options: AskOptions, on_text: Callable[[str], None] | None = None
+    loaded: load.Loaded, row: CountdownRow, options: AskOptions, on_text: Callable[[str], None] | None = None
 ) -> Completion:
-    """Complete *row* as an evaluation does. Raises ModelError if the prompt fills the context, or the server failed.
+    """Complete *row* as an evaluation does, and call *on_text* with each piece of text as soon as it can be decoded.
 
-    Args:
-        on_text: called with each piece of the completion as soon as it can be decoded; for a server once.
+    Raises:
+        ModelError: the prompt fills the context.
     """
-    if isinstance(loaded, OpenAI):
-        ((_, [completion]),) = loaded.complete_all([(0, [loaded.prompt(row)])])
-        if on_text:
-            on_text(completion.text)
-        return completion
     prompt = chat_template.Rendered(chat_template.render(loaded.tokenizer, row.messages()), row.prompt().prefill)
     (ids,) = chat_template.token_ids(loaded.tokenizer, [prompt.text])
     context = ModelShape.of(loaded.model.config).context_length

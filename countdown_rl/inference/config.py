@@ -1,7 +1,7 @@
 """Options of ``ask``, and those of sampling that ``eval`` has too."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag
@@ -56,12 +56,3 @@ class AskOptions(SamplingOptions):
     max_new_tokens: Annotated[int, option("Maximum tokens of the completion.", DECODING, min=1)] = 512
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"
-    engine: Annotated[
-        Literal["transformers", "openai"], option("Engine; openai is the server at --base-url.", MACHINE)
-    ] = "transformers"
-    base_url: BaseUrl = OPENAI
-    timeout: Timeout = 600.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_server(self, self.engine, self.base_url, "precision", "device")

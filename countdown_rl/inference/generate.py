@@ -110,9 +110,7 @@ def to_completion(
 class Generator:
     """The engine ``transformers``: a model in this process.
 
-    Attributes:
-        on_step: called after each step of a batch with the token ids so far of one completion, the only one or one of
-            the longest.
+    *on_step* is called after each step of a batch with the token ids of one of its longest completions.
     """
 
     name = "transformers"

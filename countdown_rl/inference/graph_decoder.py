@@ -45,7 +45,7 @@ def supports(model: Any) -> bool:
 
 
 class GraphDecoder:
-    """Decoder over the weights of *model*, read where they are. A model that cannot be captured runs step by step."""
+    """Decoder over the weights of *model*, which are not copied. If capture fails, it runs step by step."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.graphs = model, model.device.type == "cuda"
@@ -130,13 +130,10 @@ class GraphDecoder:
 
 
 class _Steps:
-    """Steps of *rows* of a cache, copied into a cache of their own, and captured as a graph at the first step.
+    """Steps of the *rows* (B,) of a cache, copied into a cache of their own, and captured as a graph at the first step.
 
-    Args:
-        rows: (B,) indices of rows of *cache*, *seen* and *position*.
-        seen: (R, S), True at the columns that hold a token.
-        position: (R, 1) of the next token, without padding.
-        column: (1,) of the cache, where the next token goes.
+    *seen* (R, S) is True at columns that hold a token. The next token goes to *column* (1,); its *position* (R, 1) does
+    not count padding.
     """
 
     def __init__(

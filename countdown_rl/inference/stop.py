@@ -12,11 +12,8 @@ from countdown_rl.models.shape import ModelShape
 class Stop:
     """The end of a completion: an end token of the model, its tokenizer or its chat template, or the string *text*.
 
-    If *model* is None, because another engine holds it, only the tokenizer names the end tokens.
-
-    Attributes:
-        ids: single tokens that end a completion.
-        may_end: (V,) True for tokens that can be the last one; a completion is decoded and searched only then.
+    If *model* is None, because another engine holds it, only the tokenizer names the end tokens. The tokens *ids* end a
+    completion; where *may_end* (V,) is False for its last token, it is not decoded to search it.
     """
 
     def __init__(self, tokenizer: Any, model: Any, text: str) -> None:

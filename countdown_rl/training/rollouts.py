@@ -18,14 +18,8 @@ from countdown_rl.training.samplers import Prompt
 
 @dataclass
 class Graded:
-    """A completion with its grade.
-
-    Attributes:
-        prompt: rendered, special tokens included.
-        ids: the tokens of the completion; vLLM sampled them with the log-probabilities *logps*.
-        rewards: by name; None if a reward does not apply.
-        index: of its row.
-    """
+    """A completion of the row *index* with its grade. vLLM sampled the tokens *ids* with log-probabilities *logps*; a
+    reward that does not apply is None."""
 
     prompt: str
     prompt_ids: list[int]
@@ -40,9 +34,8 @@ class Graded:
 class Round:
     """The completions of a round in this process, those of a puzzle side by side.
 
-    Attributes:
-        generation: seconds spent on completions; *reward* on their grades and rewards.
-        attempts: groups that all processes sampled for it; None without dynamic sampling.
+    *generation* and *reward* are seconds spent on completions and on their grades. *attempts* counts the groups that
+    all processes sampled; it is None without dynamic sampling.
     """
 
     graded: list[Graded]

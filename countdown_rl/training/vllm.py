@@ -34,11 +34,8 @@ def plan(
 ) -> tuple[str, memory.Memory]:
     """The engine of a run, and *planned* with its memory in place of generation's.
 
-    "auto" is vLLM if there is a CUDA GPU and vLLM supports the weights, which fit its share of the memory.
-
-    Args:
-        loaded: a skeleton; *adapted* is the same with the adapter that is trained.
-        make_config: returns the ``GRPOConfig``.
+    "auto" is vLLM if there is a CUDA GPU and vLLM supports the weights, which fit its share of the memory. *loaded* is
+    a skeleton, *adapted* the same with the adapter, and *make_config* returns the ``GRPOConfig``.
     """
     auto, gpu = options.rollouts == "auto", loaded.device == "cuda"
     reason = _unsupported(loaded.ref, adapted)

@@ -110,7 +110,7 @@ CASES = {
             (f"{TRAIN} --lora-r 1000000", "lora"),
             (f"{TRAIN} --reward correct=nan", "finite"),
             ("gen-data --out out --seed 4294967296", "seed"),
-            (f"{EVAL} m --engine openai --base-url http://a:99999/v1", "--base-url should be like"),
+            (f"{EVAL} m --engine openai --base-url http://a@b/v1", "--base-url should be like"),
         )
     },
     # The user's own code

@@ -17,7 +17,6 @@ from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export import llama_cpp
 from countdown_rl.inference import engines, openai
-from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.registry import task
 from tests.support.command import status as command
@@ -303,9 +302,7 @@ def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(t
     with pytest.raises(UsageError, match="--precision is for models on this machine"):
         run(stub, tmp_path, precision="bf16")
     with pytest.raises(UsageError, match="add --engine openai"):
-        AskOptions(base_url=stub.url)
-    with pytest.raises(UsageError, match="--device is for models on this machine"):
-        AskOptions(engine="openai", device="cpu")
+        EvalOptions(base_url=stub.url)
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"needs openai: `pip install 'openai"):
         run(stub, tmp_path)
@@ -319,19 +316,6 @@ def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_
     stub.status = 404
     endpoint = run(stub, tmp_path).metrics.endpoint
     assert (endpoint["server"], endpoint["prefill"]) == ("", "left out")
-
-
-def test_ask_prints_the_answer_of_a_server(stub, monkeypatch, capsys):
-    arguments = ("ask", "2", "3", "--target", "5", "--engine", "openai", "--base-url", stub.url, "--model", "m")
-    assert command(monkeypatch, *arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["2 3 → 5  m", "<think> 2 and 3</think>"]
-    assert "✓ correct: 2 + 3 = 5" in lines
-    stub.owner = "somebody"
-    assert command(monkeypatch, *arguments, "--json") == 0
-    reply = json.loads(capsys.readouterr().out)
-    assert (reply["model"], reply["style"]) == ({"source": "m", "kind": "endpoint"}, "model_opens")
-    assert len(stub.requests[1]["messages"]) == 2
 
 
 # llama.cpp's own server
