@@ -29,7 +29,7 @@ def compare(
         option("Compare all others with this result.", metavar="NAME", show_default="the first, and the one before"),
     ] = None,
     format: Annotated[
-        Literal["latex", "csv", "markdown"] | None,
+        Literal["latex", "markdown"] | None,
         option("Print the table in this format.", show_default="for a terminal"),
     ] = None,
     changed: Annotated[int, option("Show N puzzles whose grade changed, with both completions.", min=0)] = 0,

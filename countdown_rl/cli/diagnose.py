@@ -41,7 +41,4 @@ def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
         cells = (f"{100 * row['points']:.1f}", f"{row['completions']:,}", f"{row['occurrences']:,}{of}")
         causes.add_row(row["cause"] + (" (at most)" if row["at_most"] else ""), *cells)
     causes.add_row("no single fault", f"{100 * value['unexplained']:.1f}")
-    shapes = console.table("form of a right answer", "points", "solved", "n")
-    for row in value["shapes"]:
-        shapes.add_row(row["shape"], f"{100 * row['points']:.1f}", percent(row["accuracy"]), f"{row['n']:,}")
-    return [causes, "", shapes, ""] if value["shapes"] else [causes, ""]
+    return [causes, ""]

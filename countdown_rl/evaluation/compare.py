@@ -230,9 +230,6 @@ def changes(results: Mapping[str, Result], against: str | None = None) -> Iterat
             if was == now:
                 continue
             change = {"from": first, "to": second, "side": "won" if now > was else "lost"} | before[0].row.kept
-            if len(before) == len(after) > 1:
-                right = [sum(sample.grade.correct for sample in samples) for samples in (before, after)]
-                change |= {"right_before": right[0], "right_after": right[1], "completions": len(before)}
             for when, samples, correct in (("before", before, now < was), ("after", after, now > was)):
                 line = next(sample for sample in samples if sample.grade.correct is correct).to_json()
                 change[when] = {key: line[key] for key in _COMPLETION}

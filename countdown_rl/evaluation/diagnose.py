@@ -23,13 +23,6 @@ class Equation(NamedTuple):
 
 
 def diagnose(result: Result) -> dict[str, Any]:
-    """The :func:`causes` and :func:`shapes` of *result*. Raises InputError for a baseline."""
-    if result.metrics.is_baseline:
-        raise InputError(f"{result.metrics.model.source} is a baseline, which has no faults; give a model.")
-    return {**causes(result), "shapes": shapes(result)}
-
-
-def causes(result: Result) -> dict[str, Any]:
     """The causes of the points that *result* lost, the largest first.
 
     Returns:
@@ -37,7 +30,12 @@ def causes(result: Result) -> dict[str, Any]:
         occurrences, and the ``points``: the share of completions that are wrong, and correct with that fault repaired
         (an upper bound if ``at_most``); ``unexplained``, the share of completions that no single repair makes correct;
         ``steps``, by operator, the equations ``written`` with it and the ``wrong`` ones.
+
+    Raises:
+        InputError: *result* is of a baseline.
     """
+    if result.metrics.is_baseline:
+        raise InputError(f"{result.metrics.model.source} is a baseline, which has no faults; give a model.")
     occurrences, completions, won, written = (Counter[str]() for _ in range(4))
     unexplained, n = 0, len(result.samples)
     for sample in result.samples:
@@ -102,21 +100,3 @@ def _solves(row: Row, equations: list[Equation], fault: str) -> bool:
         if len(text) < expression.MAX_LENGTH:
             known[equation.claim] = f"({text})"
     return False
-
-
-def shapes(result: Result) -> list[dict[str, Any]]:
-    """Accuracy by the form of a right answer, the largest loss of points first."""
-    groups: dict[str, list[bool]] = {}
-    for sample in result.samples:
-        if shape := sample.row.shape:
-            groups.setdefault(shape, []).append(sample.grade.correct)
-    rows = [
-        {
-            "shape": name,
-            "n": len(right),
-            "accuracy": round(sum(right) / len(right), 6),
-            "points": round(right.count(False) / len(result.samples), 6),
-        }
-        for name, right in groups.items()
-    ]
-    return sorted(rows, key=lambda row: (-float(row["points"]), str(row["shape"])))

@@ -1,14 +1,11 @@
-"""Tables of a comparison, as Markdown, LaTeX and CSV."""
+"""Tables of a comparison, as Markdown and LaTeX."""
 
-import csv
-import io
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from countdown_rl.core.formatting import cell, interval, one_line, percent
-from countdown_rl.evaluation.results import flat
-from countdown_rl.evaluation.sample import BASELINE_KINDS, Metrics
+from countdown_rl.evaluation.sample import BASELINE_KINDS
 from countdown_rl.tasks.registry import task_of
 
 #: Keys of the differences of a result, and the words for the other result.
@@ -31,29 +28,7 @@ def latex(values: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"% {conditions(values)}"]) + "\n"
 
 
-def as_csv(values: Mapping[str, Any]) -> str:
-    """A line per result: the figures of its ``metrics.json``, and its differences, as numbers."""
-    records = []
-    for row in values["results"]:
-        metrics = Metrics.from_json({"reasons": {}, **values, **row}, row["name"])
-        record = {"name": _csv(row["name"]), **flat(metrics, [*metrics.pass_at])}
-        record |= {"runs": len(row["runs"]), "sd": row["sd"]} if "runs" in row else {}
-        for key in [key for key in DIFFERENCES if key in row]:
-            changes = {key: row[key]}
-            changes |= {f"{key}_pass@{k}": change for k, change in row[key].get("pass_at", {}).items()}
-            for name, change in changes.items():
-                low, high = change["interval"]
-                record |= {name: change["difference"], f"{name}_low": low, f"{name}_high": high}
-            record |= {f"{key}_sd": row[key]["sd"]} if "sd" in row[key] else {}
-        records.append(record)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for record in records for key in record)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
-
-
-FORMATS = {"latex": latex, "csv": as_csv, "markdown": markdown}
+FORMATS = {"latex": latex, "markdown": markdown}
 
 
 def _cells(values: Mapping[str, Any]) -> list[list[str]]:
@@ -99,12 +74,6 @@ _TEX = str.maketrans(
 def _tex(cell: str) -> str:
     """*cell* with special characters escaped, and the signs of numbers in math mode."""
     return re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", one_line(cell).translate(_TEX))
-
-
-def _csv(name: str) -> str:
-    """*name*, after an apostrophe if a spreadsheet would read it as a formula."""
-    name = one_line(name)
-    return f"'{name}" if name.startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) else name
 
 
 def largest_k(values: Mapping[str, Any]) -> str | None:

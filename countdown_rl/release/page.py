@@ -145,8 +145,7 @@ def view(
         "changed": _changed(first, last)
         if len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n
         else None,
-        "lost": {name: diagnose.causes(groups[0][name]) for name in dict.fromkeys((names[0], names[-1]))},
-        "shapes": diagnose.shapes(last),
+        "lost": {name: diagnose.diagnose(groups[0][name]) for name in dict.fromkeys((names[0], names[-1]))},
         "chain": [(link, _summary(link)) for link in chain],
         "other_log": logs and own is None,
         "curriculum": own and any(link.by_grpo and link.options.get("curriculum") for link in chain),

@@ -146,11 +146,6 @@ class Row(Mapping[str, Any]):
         """The name of the rule that answers are graded by; "" if the task has only one."""
         return ""
 
-    @property
-    def shape(self) -> str | None:
-        """The form of a correct answer, such as ``(n ± n) × n``, for ``diagnose``; None if there is none."""
-        return None
-
     def vote_key(self, answer: str, value: str | None) -> str:
         """The canonical form of an *answer* with its *value*, for majority voting."""
         return value or " ".join(answer.lower().split()).rstrip(".!")

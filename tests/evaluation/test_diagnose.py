@@ -8,8 +8,6 @@ from countdown_rl.core import artifacts
 from countdown_rl.evaluation import diagnose, results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
-from countdown_rl.tasks.countdown.arithmetic import shape
-from countdown_rl.tasks.countdown.expression import parse
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
 from tests.support.command import status
@@ -49,7 +47,7 @@ def test_the_largest_of_several_faults_is_named_first(cause):
 def test_clean_work_has_no_fault_and_two_faults_are_unexplained():
     report = diagnose.diagnose(evaluated([RIGHT, "50 - 7 = 44\n44 + 3 = 48\n</think>\n<answer>50 - 7 - 3</answer>"]))
     assert (report["lost"], report["unexplained"]) == (0.5, 0.5)
-    assert diagnose.causes(evaluated([RIGHT]))["causes"] == []
+    assert diagnose.diagnose(evaluated([RIGHT]))["causes"] == []
 
 
 @pytest.mark.parametrize(
@@ -64,14 +62,6 @@ def test_clean_work_has_no_fault_and_two_faults_are_unexplained():
 )
 def test_any_text_can_be_diagnosed(text):
     assert diagnose.diagnose(evaluated([text], [{"nums": [1, 2, 3], "target": 7}]))["lost"] == 1
-
-
-def test_shapes_are_those_of_the_expressions_needed():
-    rows = [{"nums": [1, 2, 3], "target": 6}, {"nums": [50, 48, 20, 7], "target": 54}]
-    shapes = diagnose.shapes(evaluated(["</think>\n<answer>1 + 2 + 3</answer>", "nothing"], rows))
-    assert [(row["points"], row["accuracy"]) for row in shapes] == [(0.5, 0), (0, 1)]
-    assert shape(parse("7 * (3 - (4 - 1))").tree) == "(n ± n ± n) × n"
-    assert shape(parse("8 / 2 - 3 * 5").tree) == "n × n ± n × n"
 
 
 def test_the_command_prints_causes_of_several_evaluations(tmp_path, monkeypatch, capsys):

@@ -47,16 +47,6 @@ def canonical(tree: Tree) -> str:
     return f"{kind}({' '.join(sorted(added))}|{' '.join(sorted(removed))})"
 
 
-def shape(tree: Tree) -> str:
-    """The form of an expression, with n for a number, ± for + and -, × for * and /: ``(n ± n) × n``."""
-    if isinstance(tree, int):
-        return "n"
-    is_sum = tree[0] in "+-"
-    added, removed = _parts(tree, is_sum, shape)
-    parts = [part if is_sum or len(part) == 1 else f"({part})" for part in added + removed]
-    return (" ± " if is_sum else " × ").join(sorted(parts, key=len, reverse=True))
-
-
 def _parts(tree: Tree, is_sum: bool, form: Callable[[Tree], str]) -> tuple[list[str], list[str]]:
     """The forms of what a sum adds and subtracts, or a product multiplies and divides by."""
     if isinstance(tree, int) or (tree[0] in "+-") != is_sum:

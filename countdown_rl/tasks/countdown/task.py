@@ -175,10 +175,6 @@ class CountdownRow(Row):
         return self.puzzle.rule.name
 
     @property
-    def shape(self) -> str | None:
-        return arithmetic.shape(parse(answer).tree) if (answer := self.right_answer) else None
-
-    @property
     def right_answer(self) -> str | None:
         solved = _solved(self.puzzle)
         return solved.solution if solved else None
