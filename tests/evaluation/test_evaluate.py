@@ -73,14 +73,13 @@ def written(monkeypatch):
 
 @pytest.fixture
 def saying(monkeypatch):
-    """Makes every model write a given text, or one by the number of the prompt in its batch."""
+    """Makes every model write a given text."""
 
     def as_said(text):
-        say = text if callable(text) else lambda index: text
         monkeypatch.setattr(
             generate.Generator,
             "complete",
-            lambda self, prompts, number=0: [Completion(say(i), 7, i % 2 == 0) for i in range(len(prompts))],
+            lambda self, prompts, number=0: [Completion(text, 7, i % 2 == 0) for i in range(len(prompts))],
         )
 
     return as_said
@@ -358,27 +357,14 @@ def test_completions_without_the_format_are_followed_by_what_to_do(here, monkeyp
 # Reading completions
 
 
-def test_samples_filters_completions(here, place, monkeypatch, capsys, saying):
-    answers = ["</think>\n<answer>2+3+5</answer>", "<answer>2 + 9</answer>", "", "<answer>[b]\x1b[31m1[/b]</answer>"]
-    saying(lambda index: answers[index])
-    run(place, Path("eval"), data=write(Path("four.jsonl"), ROWS[:1] * 4))
-    capsys.readouterr()
-
-    def shown(*words):
-        assert command(monkeypatch, "samples", "eval", "--json", *words) == 0
-        printed = json.loads(capsys.readouterr().out)
-        return printed["all"], [sample["completion"] for sample in printed["samples"]]
-
-    assert shown("--n", "2") == (4, answers[:2])
-    assert shown("--right") == (1, answers[:1])
-    assert shown("--wrong") == (3, answers[1:])
-    assert shown("--reason", "no-answer") == (1, [""])
+def test_samples_of_an_evaluation_are_shown_as_text(here, place, monkeypatch, capsys, saying):
+    saying("<answer>[b]\x1b[31m1[/b]</answer>")
+    run(place, Path("eval"), data=write(Path("one.jsonl"), ROWS[:1]))
     assert command(monkeypatch, "samples", "eval", "--reason", "nothing-like-it") == 2
     assert command(monkeypatch, "samples", "eval", "--right", "--wrong") == 2
-    assert command(monkeypatch, "samples", "eval") == 0
+    capsys.readouterr()
+    assert command(monkeypatch, "samples", "eval", "--wrong") == 0
     text = capsys.readouterr().out
-    assert "✓ 2+3+5 = 10" in text
-    assert "✗ 2 + 9: a number that is not in the puzzle" in text
     assert r"[b]\x1b[31m1[/b]" in text  # no markup, and nothing that a terminal would obey
     assert "\x1b" not in text
 
