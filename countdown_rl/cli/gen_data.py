@@ -13,15 +13,15 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import Task
 
-#: Rows between two updates of the progress.
+#: Rows between two progress updates.
 EVERY = 64
 
 
 def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json: AsJson = False) -> None:
-    """Generate or import puzzles, as splits for training and testing.
+    """Generate or import puzzles, split for training and testing.
 
-    Writes train.jsonl, valid.jsonl and test.jsonl. The number of solutions of every row, one of them, and whether +
-    and - suffice are found by exhaustive search. A set of numbers is always in the same split, whatever the options.
+    Writes train.jsonl, valid.jsonl and test.jsonl. Exhaustive search gives every row its number of solutions, one of
+    them, and whether + and - suffice. A set of numbers is always in the same split, whatever the options.
 
     Examples:
         countdown-rl gen-data --n 50000
@@ -30,14 +30,14 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
         countdown-rl gen-data --test-from my-puzzles.jsonl
         countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20
     """
-    # Compiling the kernel at its first use takes a second less at this optimisation level, and the code is as fast.
+    # The first use compiles the kernel, a second faster at this optimization level; the code is as fast.
     os.environ.setdefault("NUMBA_OPT", "1")
     from countdown_rl.data import build
 
     start = time.monotonic()
     with console.progress("rows") as update:
         if not (options.from_ or options.from_hub):
-            update(0, options.n, "compiling, at first use")
+            update(0, options.n, "compiling at first use")
 
         def on_row(count: int, total: int) -> None:
             if count % EVERY == 0:

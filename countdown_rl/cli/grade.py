@@ -25,7 +25,7 @@ def grade(
     out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
     on_error: Annotated[
         Literal["stop", "mark"],
-        option("At a line that cannot be graded: stop, or write its error in place of a grade."),
+        option("For a line that cannot be graded: stop, or write its error in place of a grade."),
     ] = "stop",
     as_json: Annotated[
         bool, option("Print a summary as one JSON object; grades only with --out.", name="--json")
@@ -33,10 +33,10 @@ def grade(
 ) -> None:
     """Grade completions exactly, one line of output per completion.
 
-    A row has `nums` and `target`, or the fields of another task, and `completion`, as text or messages, or a list of
-    them; optionally `rule`, `operators`, `style`, `task` and `id`. The layouts of verl, reasoning-gym, verifiers and
-    OpenAI batches are known. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
-    `reason` and `trailing`, and `sample` where a row has several completions. Memory does not grow with a JSONL file.
+    A row has `nums` and `target`, or the fields of another task, and `completion`: text, messages, or a list of them;
+    optionally `rule`, `operators`, `style`, `task` and `id`. Records of verl, reasoning-gym, verifiers and OpenAI
+    batches are read, too. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
+    `reason` and `trailing`, and `sample` if a row has several completions. Memory does not grow with a JSONL file.
 
     Examples:
         countdown-rl grade samples.jsonl --out grades.jsonl

@@ -19,8 +19,8 @@ def solve(
 ) -> None:
     """Count the solutions of a puzzle exactly, and print a short one.
 
-    Solutions that differ only in order, brackets or the place of a minus sign count once. That there is no solution
-    is proved by exhaustive search.
+    Solutions that differ only in order, brackets or the place of a minus sign count once. Exhaustive search proves
+    that a puzzle has no solution.
 
     Examples:
         countdown-rl solve 3 7 50 --target 46

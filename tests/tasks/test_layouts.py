@@ -62,7 +62,6 @@ def test_word_problems_are_found_too(record):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({"nums": [3, 7, 50], "numbers": [3, 7], "target": 46}, "the same as `numbers`"),
         ({"nums": [3, 7, 50], "target": 46, "metadata": PUZZLE | {"target": 47}}, "two puzzles"),
         ({"info": PUZZLE, "metadata": PUZZLE | {"target": 47}}, "two puzzles"),
         ({"info": {"numbers": [3, -7], "target": 46}}, "no `nums`"),

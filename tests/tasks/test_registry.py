@@ -1,13 +1,11 @@
 """Tasks: those of this package, those of others, and the prompts that exported weights are compared on."""
 
-from importlib.metadata import EntryPoint
-
 import pytest
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks import probe, registry
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.tasks.task import Row, Task
+from tests.support import letters
 
 TASKS = [registry.task(name) for name in registry.names()]
 
@@ -47,57 +45,24 @@ def test_probe_prompts_are_of_the_task_that_a_model_was_trained_on():
     assert first_prompt({"digest": "hub", "kind": "hub"}) == puzzle
 
 
-class WordRow(Row):
-    task = "words"
-    messages = judge = reference = headline = identity = None
-
-
-class Distribution:
-    """Entry points of another package."""
-
-    def __init__(self, **values):
-        self.entries = [EntryPoint(name, value, registry.GROUP) for name, value in values.items()]
-
-    def __call__(self, group):
-        assert group == registry.GROUP
-        return self.entries
-
-
-WORDS = Task("words", "Words", "Write a word.", WordRow, {}, {})
-
-
-@pytest.fixture
-def others(monkeypatch):
-    """Let another package have entry points."""
-
-    def install(**values):
-        monkeypatch.setattr(registry, "entry_points", Distribution(**values))
-
-    registry._others.cache_clear()
-    registry.task.cache_clear()
-    yield install
-    registry._others.cache_clear()
-    registry.task.cache_clear()
-
-
-def test_a_task_of_another_package_is_found_by_its_entry_point(others):
-    others(words=f"{__name__}:WORDS", countdown="nowhere:TASK")
-    assert registry.names() == ["countdown", "gsm8k", "words"]
-    assert registry.task("words").row is WordRow
-    assert registry.task("countdown").title == "Countdown numbers puzzle"  # names of this package are its own
+def test_a_task_of_another_package_is_found_by_its_entry_point(tmp_path):
+    with letters.installed(tmp_path, letters="tests.support.letters:TASK", countdown="nowhere:TASK"):
+        assert registry.names() == ["countdown", "gsm8k", "letters"]
+        assert registry.task("letters").row is letters.LettersRow
+        assert registry.task("countdown").title == "Countdown numbers puzzle"  # names of this package are its own
+        with pytest.raises(InputError, match="no task 'chess'; use countdown or gsm8k or letters, or install"):
+            parse_row({"task": "chess"})
+    assert registry.names() == ["countdown", "gsm8k"]
 
 
 @pytest.mark.parametrize(
     ("value", "complaint"),
-    [("nowhere:TASK", "cannot be imported"), (f"{__name__}:WordRow", "is no Task"), (f"{__name__}:WORDS", "the name")],
+    [
+        ("nowhere:TASK", "cannot be imported"),
+        ("tests.support.letters:LettersRow", "is no Task"),
+        ("tests.support.letters:TASK", "the name"),
+    ],
 )
-def test_an_entry_point_that_is_no_task_is_one_sentence(others, value, complaint):
-    others(other=value)
-    with pytest.raises(InputError, match=complaint):
+def test_an_entry_point_that_is_no_task_is_one_sentence(tmp_path, value, complaint):
+    with letters.installed(tmp_path, other=value), pytest.raises(InputError, match=complaint):
         registry.task("other")
-
-
-def test_an_unknown_task_is_refused_with_those_that_there_are(others):
-    others(words=f"{__name__}:WORDS")
-    with pytest.raises(InputError, match="no task 'chess'; use countdown or gsm8k or words, or install"):
-        parse_row({"task": "chess"})

@@ -21,7 +21,6 @@ from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, 
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, reference
 from countdown_rl.release import charts
-from countdown_rl.tasks.countdown.task import TASK, CountdownRow
 from countdown_rl.training import (
     callbacks,
     checkpoints,
@@ -33,7 +32,7 @@ from countdown_rl.training import (
 from countdown_rl.training.config import RunArguments, TrainOptions
 from countdown_rl.training.grpo import GrpoRun
 from countdown_rl.training.run import SILENT, Reporter
-from tests.support import constant_model, tiny_llama
+from tests.support import constant_model, letters, tiny_llama
 from tests.support.runs import Killed, files, killing
 
 ROOT = Path(__file__).parents[2]
@@ -50,11 +49,9 @@ SMALL = TrainOptions(
     lora_dropout=0.1,
     save_steps=3,
     threads=1,
+    reward=("tests.support.letters:letter_sum",),
 )
-ROWS = [
-    {"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10, "solutions": 1, "solution": None, "needs": None, "size": 3}
-    for n in range(16)
-]
+ROWS = [{"id": f"r{n}", "task": "letters", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(16)]
 
 
 @pytest.fixture(scope="module")
@@ -69,38 +66,14 @@ def place(tmp_path_factory):
     return path
 
 
-def letters_messages(row):
-    return [{"role": "user", "content": f"{row['nums']} {row['target']}"}]
-
-
-def letters_grade(row, completion):
-    """The grade of a task that a random model does neither well nor badly at, so that every step has a gradient."""
-    right = len(completion) % 2 == 0
-    reason = "" if right else "odd"
-    return SimpleNamespace(text=completion, correct=right, format=True, reason=reason, answer=None, value=None)
-
-
 def hopeless_grade(row, completion):
     """The grade of a task at which nothing succeeds."""
-    return SimpleNamespace(
-        **vars(letters_grade(row, completion)) | {"correct": False, "reason": "wrong-value", "answer": "1 + 1"}
-    )
-
-
-KNOWN_REWARD = rewards.reward
-
-
-def by_letters(name, known=rewards.reward):
-    known(name)  # refuses what it does not know
-    return lambda grade, row, n: sum(map(ord, grade.text)) % 7 / 7
+    return row.graded(completion, False)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def letters():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CountdownRow, "messages", letters_messages)
-        patch.setattr(CountdownRow, "grade", letters_grade)
-        patch.setattr(rewards, "reward", by_letters)
+def task_of_letters(tmp_path_factory):
+    with letters.installed(tmp_path_factory.mktemp("site")):
         yield
 
 
@@ -121,7 +94,7 @@ def timeless(rows):
 
 
 @pytest.fixture(scope="module")
-def unbroken(place, letters, tmp_path_factory):
+def unbroken(place, tmp_path_factory):
     out = tmp_path_factory.mktemp("unbroken")
     return run(place, out)
 
@@ -297,17 +270,14 @@ def test_a_resumed_run_computes_in_the_threads_of_its_start(place, unbroken, tmp
     assert artifacts.read(tmp_path / "adapter", "adapter").facts["threads"] == 2
 
 
-def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(place, tmp_path, monkeypatch):
-    def seldom(row, completion):
-        grade = letters_grade(row, completion)
-        grade.correct = len(completion) % 5 == 0
-        return grade
-
-    def by_prompt(completions, prompts, nums, target, **columns):
+def by_prompt(completions, prompts, nums, target, **columns):
+    if len(completions) > 2:  # not the trial before training
         for prompt, numbers, goal in zip(prompts, nums, target, strict=True):
             assert f"{numbers} {goal}" in prompt  # of the puzzles that were drawn again, too
-        return [sum(map(ord, text)) % 7 / 7 for text in completions]
+    return [sum(map(ord, text)) % 7 / 7 for text in completions]
 
+
+def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(place, tmp_path, monkeypatch):
     rounds = []
     on_graded = callbacks.GrpoCallback.on_graded
 
@@ -315,10 +285,10 @@ def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(pl
         rounds.append([{each.grade.correct for each in completions[at : at + 4]} for at in (0, 4)])
         on_graded(self, step, completions)
 
-    monkeypatch.setattr(CountdownRow, "grade", seldom)
-    monkeypatch.setattr(rewards, "reward", lambda name: by_prompt)
+    monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, len(text) % 5 == 0))
     monkeypatch.setattr(callbacks.GrpoCallback, "on_graded", recorded)
     options = replace(SMALL, dynamic_sampling=True, num_iterations=2, max_steps=8, save_steps=1)
+    options = replace(options, reward=(f"{__name__}:by_prompt",))
     whole = run(place, tmp_path / "a", options)
     draws = [row.draws for row in whole.rows[::2]]
     assert len(rounds) == 4
@@ -334,7 +304,7 @@ def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(pl
 
 
 def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(CountdownRow, "grade", hopeless_grade)
+    monkeypatch.setattr(letters.LettersRow, "grade", hopeless_grade)
     result = run(place, tmp_path, replace(SMALL, dynamic_sampling=True, max_steps=1))
     assert [row.draws for row in result.rows] == [2 * dynamic_sampling.MAX_ATTEMPTS]
 
@@ -367,7 +337,7 @@ def by_token(rewards, completion_mask):
 
 
 def vowels(grade, row, tokens):
-    return sum(grade.text.count(vowel) for vowel in "aeiou") / (1 + tokens)
+    return sum(grade.answer.count(vowel) for vowel in "aeiou") / (1 + tokens)
 
 
 OWN = replace(
@@ -381,8 +351,7 @@ OWN = replace(
 )
 
 
-def test_a_sampler_advantages_and_a_reward_of_the_user_resume_exactly(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(rewards, "reward", KNOWN_REWARD)
+def test_a_sampler_advantages_and_a_reward_of_the_user_resume_exactly(place, tmp_path):
     whole = run(place, tmp_path / "a", OWN)
     with pytest.raises(Killed):
         run(place, tmp_path / "b", OWN, reporter=killing(8))
@@ -441,7 +410,7 @@ def test_samples_hold_completions_with_their_grades(place, tmp_path, monkeypatch
 
 
 def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(CountdownRow, "grade", hopeless_grade)
+    monkeypatch.setattr(letters.LettersRow, "grade", hopeless_grade)
     options = replace(SMALL, max_steps=14, save_steps=11)
     said, again = [], []
     with pytest.raises(Killed):
@@ -450,7 +419,7 @@ def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypa
     assert (result.resumed, again) == (11, [])
     assert sorted(result.warnings) == ["length", "zero"]
     assert sorted(result.warnings.values()) == sorted(said)
-    assert "(100%): a legal expression whose value is not the target; for " in result.warnings["zero"]
+    assert "(100%): an odd number of letters; for " in result.warnings["zero"]
 
 
 def test_trl_fields_take_effect(place, tmp_path):
@@ -481,7 +450,7 @@ def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_pa
     assert min(rows[-1].eval_kl, rows[3].eval_kl) > 0
     weights = "adapter_model.safetensors"
     assert files(tmp_path / "adapter")[weights] == files(unbroken.out)[weights]
-    assert charts.curves({"": [rows]}, TASK)[0].title == "Validation accuracy"
+    assert charts.curves({"": [rows]}, letters.TASK)[0].title == "Validation accuracy"
 
 
 def greedy_shares(monkeypatch, shares):
@@ -571,7 +540,7 @@ def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(place, tm
 
 
 @pytest.fixture(scope="module")
-def all_weights(place, letters, tmp_path_factory):
+def all_weights(place, tmp_path_factory):
     out = tmp_path_factory.mktemp("all")
     return run(place, out, replace(SMALL, tune="all", precision="auto", beta=0.01), out=out / "model")
 

@@ -69,8 +69,7 @@ class CountdownRow(Row):
                 raise InputError(f"there is no `{key}`")
         nums, target, solutions = numbers_of(fields), integer(fields["target"]), fields.get("solutions")
         if nums is None or min(nums) < 1:
-            same = ", the same as `numbers`" if "nums" in fields and "numbers" in fields else ""
-            raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits{same}")
+            raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits")
         if target is None or target < 1:
             raise InputError(f"`target` should be a positive whole number of at most {MAX_DIGITS} digits")
         if fields.get("needs") not in (None, "add-sub", "mul-div"):
@@ -205,14 +204,8 @@ class CountdownRow(Row):
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
-    """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None if it has none, or two lists
-    that differ."""
-    lists = [nums for name in NUMBERS[:2] if (nums := fields.get(name)) is not None] or [fields.get("num")]
-    first, *others = map(_numbers, lists)
-    return first if all(first and nums and sorted(nums) == sorted(first) for nums in others) else None
-
-
-def _numbers(nums: Any) -> list[int] | None:
+    """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None if it has none."""
+    nums = next((fields[name] for name in NUMBERS if fields.get(name) is not None), None)
     if isinstance(nums, str):
         nums = re.findall(r"[^][(){},;\s]+", nums)
     if not isinstance(nums, list | tuple):
