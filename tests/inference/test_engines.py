@@ -68,13 +68,14 @@ def test_a_gguf_file_gives_the_greedy_answers_of_its_checkpoint(folder, tmp_path
 
 @pytest.mark.parametrize("name", ["model", "adapter"])
 def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm, name):
-    model = str(folder / name)
-    expected = run(folder, tmp_path / "plain", replace(IN_VLLM, engine="transformers"), model=model).samples
-    assert run(folder, tmp_path / "eval", IN_VLLM, model=model).samples == expected
+    model, options = str(folder / name), replace(IN_VLLM, max_new_tokens="5,12")
+    expected = run(folder, tmp_path / "plain", replace(options, engine="transformers"), model=model).samples
+    assert run(folder, tmp_path / "eval", options, model=model).samples == expected
+    assert any(sample.beginning(5) for sample in expected)
     (engine,) = vllm.engines
-    options = {"model": str(folder / "model"), "dtype": "float32", "load_format": "safetensors"}
-    options |= {"enable_lora": True, "max_lora_rank": 16} if name == "adapter" else {}
-    assert engine.options.items() >= options.items()
+    settings = {"model": str(folder / "model"), "dtype": "float32", "load_format": "safetensors"}
+    settings |= {"enable_lora": True, "max_lora_rank": 16} if name == "adapter" else {}
+    assert engine.options.items() >= settings.items()
     assert [str(adapter.directory) for adapter in engine.adapters] == ([model] if name == "adapter" else [])
 
 
