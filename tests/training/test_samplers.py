@@ -116,18 +116,13 @@ def test_a_sampler_that_starves_or_ends_is_filled_with_a_warning(value):
 
 
 def test_hints_are_lines_of_a_right_answer_and_become_fewer():
-    row, sampler = (
-        parse_row({"nums": [3, 7, 50], "target": 46}),
-        samplers.hints([*ROWS[:2], puzzle([9])], 3, 1, rounds=10),
-    )
+    row = parse_row({"nums": [3, 7, 50], "target": 46})
     assert row.worked_lines() == ["50 + 3 = 53", "53 - 7 = 46"]
     assert row.grade("\n".join(["", *row.worked_lines(), "</think>", "<answer>50 + 3 - 7</answer>"])).strict_format
-    sampled = [next(sampler) for _ in range(10)]
-    lines = [[hint.count("=") for _, hint in prompts] for prompts in sampled]
-    assert sorted(lines[0]) == [0, 0, 2]  # all lines of the only puzzle with a solution
-    assert lines[6:] == [[0, 0, 0]] * 4
-    (hint,) = (hint for _, hint in sampled[0] if hint)
-    assert hint == "\n".join(["", *ROWS[1].worked_lines(), ""])
+    sampler = samplers.hints([row, puzzle([9])], 2, 1, rounds=10)  # the other puzzle has no solution
+    sampled = [dict(next(sampler)) for _ in range(10)]
+    assert sampled[0] == {0: "\n50 + 3 = 53\n53 - 7 = 46\n", 1: ""}
+    assert sampled[6:] == [{0: "", 1: ""}] * 4
 
 
 def test_an_error_of_a_sampler_shows_its_own_frames():
