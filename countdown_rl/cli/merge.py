@@ -54,9 +54,16 @@ def _view(out: Path, facts: dict) -> str:
     ]
     names = {"with_definition": "the adapter over that base", "with_policy_as_trained": "the policy as trained"}
     for key, name in names.items() if "agreement" in facts else ():
-        agreement = facts["agreement"][key]
-        lines.append(
-            f"  against {name}: same token at {100 * agreement['greedy']:.1f}% of {agreement['positions']:.0f} "
-            f"positions, KL {agreement['kl']:.2g}, largest logit difference {agreement['max_logit_difference']:.2g}"
-        )
+        lines += agreement_lines(name, facts["agreement"][key])
     return "\n".join(lines)
+
+
+def agreement_lines(name: str, facts: dict) -> list[str]:
+    """The *facts* of an agreement with the weights called *name*, and a verdict, as two lines."""
+    from countdown_rl.export.agreement import verdict
+
+    return [
+        f"  against {name}: same token at {100 * facts['greedy']:.1f}% of {facts['positions']:.0f} positions, "
+        f"KL {facts['kl']:.2g}",
+        f"    {verdict(facts)}",
+    ]

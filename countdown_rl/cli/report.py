@@ -32,10 +32,11 @@ def report(
     """Write one self-contained HTML page about a run.
 
     It shows results with intervals and paired differences, training curves, completions with every equation checked,
-    and the chain of manifests. It opens from disk and needs no network.
+    and the chain of manifests. If the run was validated (train --eval-every), a slider moves through training and shows
+    what the model wrote for the same puzzles. The page opens from disk and needs no network.
 
-    Given the model as GGUF, it also writes demo.html, a page on which the model solves puzzles that you type, in the
-    browser and without a network.
+    Given the model as GGUF, it also writes demo.html, on which the model solves the puzzles you type, in the browser
+    and without a network.
 
     Examples:
         countdown-rl report
@@ -49,30 +50,27 @@ def report(
     results, runs = page.find(run, results=result or (), logs=log or ())
     default = run / "gguf"
     model = demo or (default if default.is_dir() else None)
-    beside = out.with_name("demo.html") if model else None
-    page.check_path(out)
-    if beside:
-        page.check_path(beside, "demo")
+    beside = out.with_name("demo.html")
     content = page.view(results, runs, transcripts)
-    text = page.text(content, demo=beside.name if beside else None)
+    text = page.text(content, demo=beside.name if model else None)
     if figures:
         page.save_figures(content["curves"], figures)
-    if model and beside:
+    if model:
         from countdown_rl.models.load import silence_libraries
         from countdown_rl.release.demo import of_model
 
         silence_libraries()
-        page.save(of_model(model), beside)
+        page.save(of_model(model, content["results"]), beside)
     size = page.save(text, out)
     values = {
         "out": str(out),
         "bytes": size,
         "results": [path.as_posix() for paths in results.values() for path in paths],
         "logs": {name: [path.as_posix() for path in paths] for name, paths in runs.items()},
-        "demo": str(beside) if beside else None,
+        "demo": str(beside) if model else None,
     }
     names = ", ".join(results) + ("" if runs else "; no training log")
     summary = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
-    if beside:
+    if model:
         summary.append(f"\n{beside} ", "bold").append(f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}")
     console.result(values, as_json=as_json, view=summary)

@@ -4,6 +4,7 @@ The reference continues real prompts greedily, in batches. Then both models scor
 and without padding: only their weights differ.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,10 +14,12 @@ import torch
 from countdown_rl.models.chat_template import render
 from countdown_rl.models.load import Loaded
 
-#: Prompts for each value of ``--verify``, those that are continued at once, and tokens of each continuation.
+#: Prompts for each value of ``--verify``, prompts continued at once, and tokens of each continuation.
 PROMPTS = {"sample": 8, "full": 64}
 BATCH = 8
 TOKENS = 32
+#: Tokens of the answers that a verdict is about.
+_ANSWER = 100
 
 
 class Transcript(NamedTuple):
@@ -38,6 +41,18 @@ class Agreement:
     def as_facts(self) -> dict[str, float]:
         """The fields to three digits: further ones differ between machines."""
         return {name: float(f"{value:.3g}") for name, value in vars(self).items()}
+
+
+def verdict(facts: Mapping[str, float]) -> str:
+    """Return in a phrase what the *facts* of an agreement say about accuracy.
+
+    By Pinsker's inequality, answers of n tokens are correct with probabilities that differ by at most sqrt(n KL / 2).
+    """
+    points = 100 * math.sqrt(_ANSWER * facts["kl"] / 2)
+    if points <= 1:
+        return f"equivalent: accuracy differs by at most {max(points, 0.1):.1f} points in answers of {_ANSWER} tokens"
+    word = "close" if facts["greedy"] >= 0.95 else "different"
+    return f"{word}: too far for a bound on accuracy; `countdown-rl eval` both and `countdown-rl compare` them"
 
 
 @torch.inference_mode()
@@ -70,12 +85,12 @@ def logits(loaded: Loaded, transcripts: Sequence[Transcript]) -> list[torch.Tens
 
 def compare(reference: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> Agreement:
     """Agreement of *other* with *reference*, both from :func:`logits` on the same transcripts."""
-    max_difference = divergence = 0.0
+    largest = divergence = 0.0
     same = positions = 0
     for p, q in zip(reference, other, strict=True):  # (tokens, vocabulary) each
         log_p, log_q = p.double().log_softmax(-1), q.double().log_softmax(-1)
-        max_difference = max(max_difference, (p - q).abs().max().item())
+        largest = max(largest, (p - q).abs().max().item())
         divergence += (log_p.exp() * (log_p - log_q)).sum().item()
         same += int((p.argmax(-1) == q.argmax(-1)).sum())
         positions += len(p)
-    return Agreement(max_difference, divergence / positions, same / positions, positions)
+    return Agreement(largest, divergence / positions, same / positions, positions)

@@ -1,7 +1,7 @@
 """Export to one GGUF file, for llama.cpp and programs built on it (llama-cli, Ollama, LM Studio).
 
-The ``gguf`` package of llama.cpp quantizes f16, q8_0 and q4_0; the ggml library (``libggml-python``) quantizes k-quants.
-The type of each tensor follows ``llama-quantize``: the q4_k_m mixture, norms in f32, and its fallback types for rows
+The ``gguf`` package of llama.cpp quantizes f16, q8_0 and q4_0; the ggml library (``libggml-python``) does k-quants. The
+type of each tensor follows ``llama-quantize``: the q4_k_m mixture, norms in f32, and its fallback types for rows
 that are not a multiple of a type's block.
 """
 
@@ -32,10 +32,8 @@ from countdown_rl.models.shape import ModelShape, read_config, skeleton
 _MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k_m": Type.Q4_K}
 #: The types that llama-quantize uses where a row is not a multiple of the type's block.
 _FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}
-
 #: transformers' names of supported architectures, and GGUF's.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-
 #: Values quantized at once, which bounds the memory of a large embedding table in fp32.
 _CHUNK = 1 << 22
 
@@ -118,10 +116,9 @@ def context_length(config: Any) -> int | None:
 
 
 def modelfile(file: str, tokenizer: Any, context: int, ends: Sequence[int] = ()) -> str | None:
-    """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's template language.
+    """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's language; *ends* are end tokens.
 
-    None where the chat template changes the turns, which Ollama's language cannot. *ends* are the ids of the tokens
-    that end a completion.
+    None where the chat template changes the turns, which Ollama's language cannot.
     """
     system, user = "%OLLAMASYSTEM%", "%OLLAMAUSER%"
     turn = {"role": "user", "content": user}
@@ -139,14 +136,16 @@ def modelfile(file: str, tokenizer: Any, context: int, ends: Sequence[int] = ())
 
     # The chat template may show a turn more than once; the answer follows the last user turn.
     before, _, after = map(literal, without_system.rpartition(user))
-    template = (
-        f"{{{{ if .System }}}}{literal(with_system.rpartition(user)[0])}{{{{ else }}}}{before}{{{{ end }}}}"
-        f"{{{{ .Prompt }}}}{after}{{{{ .Response }}}}"
-    )
-    lines = [f"FROM ./{file}", f'TEMPLATE """{template}"""', "PARAMETER temperature 0", f"PARAMETER num_ctx {context}"]
+    before_system = literal(with_system.rpartition(user)[0])
+    lines = [
+        f"FROM ./{file}",
+        f'TEMPLATE """{{{{ if .System }}}}{before_system}{{{{ else }}}}{before}{{{{ end }}}}'
+        f'{{{{ .Prompt }}}}{after}{{{{ .Response }}}}"""',
+        "PARAMETER temperature 0",
+        f"PARAMETER num_ctx {context}",
+    ]
     stops = (token for token in tokenizer.convert_ids_to_tokens(ends) if token.isprintable() and '"' not in token)
-    lines += [f'PARAMETER stop "{token}"' for token in stops]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(f'PARAMETER stop "{token}"' for token in stops)]) + "\n"
 
 
 def _plan(source: Checkpoint, shape: ModelShape, arch: str, kind: str, *, tied: bool) -> dict[str, _Tensor]:
@@ -237,17 +236,21 @@ def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:
 
 def _write_config(writer: Any, config: Any, shape: ModelShape) -> None:
     """Write the dimensions of the model, and greedy decoding as llama.cpp's default for it."""
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_vocab_size(shape.vocab_size)
-    writer.add_context_length(context_length(config))
-    writer.add_embedding_length(shape.hidden_size)
-    writer.add_block_count(shape.num_layers)
-    writer.add_feed_forward_length(shape.intermediate_size)
-    writer.add_head_count(shape.num_heads)
-    writer.add_head_count_kv(shape.num_kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_sampling_temp(0.0)
+    values = {
+        "quantization_version": gguf.GGML_QUANT_VERSION,
+        "vocab_size": shape.vocab_size,
+        "context_length": context_length(config),
+        "embedding_length": shape.hidden_size,
+        "block_count": shape.num_layers,
+        "feed_forward_length": shape.intermediate_size,
+        "head_count": shape.num_heads,
+        "head_count_kv": shape.num_kv_heads,
+        "key_length": shape.head_dim,
+        "value_length": shape.head_dim,
+        "rope_dimension_count": shape.head_dim,
+        "rope_freq_base": float(config.rope_parameters["rope_theta"]),
+        "layer_norm_rms_eps": config.rms_norm_eps,
+        "sampling_temp": 0.0,
+    }
+    for name, value in values.items():
+        getattr(writer, f"add_{name}")(value)

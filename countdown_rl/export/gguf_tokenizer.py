@@ -75,24 +75,20 @@ def begins_with_bos(tokenizer: Any) -> bool:
 def pre_tokenizer(tokenizer: Any, conversations: Sequence[Conversation]) -> str:
     """The name of the pre-tokenizer of llama.cpp that leads to the tokens of *tokenizer*.
 
-    If none does so for all text, one that does so for *conversations* is enough: a model with a small vocabulary of its
-    own reads no other text.
+    If none does so for all text, one that does so for *conversations* is enough: some models have a small vocabulary.
     """
     from tokenizers import Regex, Tokenizer, pre_tokenizers
 
     prompts = [chat_template.render(tokenizer, conversation) for conversation in conversations]
-    candidate = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    candidate.no_truncation()
     original = tokenizer.backend_tokenizer
+    candidate = Tokenizer.from_str(original.to_str())
+    candidate.no_truncation()
+    bytes_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     for texts in ([PROBE, *prompts], prompts):
         expected = [original.encode(text, add_special_tokens=False).ids for text in texts]
         for name, patterns in PRE_TOKENIZERS.items():
-            candidate.pre_tokenizer = pre_tokenizers.Sequence(
-                [
-                    *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns),
-                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-                ]
-            )
+            splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+            candidate.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_level])
             if [candidate.encode(text, add_special_tokens=False).ids for text in texts] == expected:
                 return name
     raise ModelError("llama.cpp has no pre-tokenizer like that of this tokenizer, so it cannot be written as GGUF.")

@@ -13,7 +13,6 @@ from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS
 
 
 def installed() -> bool:
-    """Return True if ``xllamacpp`` is installed."""
     return find_spec("xllamacpp") is not None
 
 
@@ -32,10 +31,7 @@ def server(file: Path, context: int, slots: int = 1) -> Any:
     try:
         return xllamacpp.Server(params)
     except RuntimeError as error:  # without a reason
-        raise ModelError(
-            f"llama.cpp cannot load {file.name}: it is damaged, too large, or of an architecture that xllamacpp "
-            f"{xllamacpp.__version__} does not know."
-        ) from error
+        raise ModelError(f"llama.cpp (xllamacpp {xllamacpp.__version__}) cannot load {file.name}.") from error
 
 
 def request(server: Any, path: str, body: Mapping[str, Any]) -> Any:
@@ -62,15 +58,15 @@ def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Convers
                 f"llama.cpp splits this prompt into other tokens than the tokenizer: {text!r:.300}; "
                 "use llama.cpp's convert_hf_to_gguf.py."
             )
+    if not tokenizer.chat_template:
+        return {"prompts": len(conversations), "chat": None}
     bos = tokenizer.bos_token or ""  # llama.cpp adds it by itself
 
     def same_chat(turns: list[Mapping[str, str]], arguments: Mapping[str, Any]) -> bool:
         shown = request(llama, "/apply-template", {"messages": turns, "chat_template_kwargs": arguments})["prompt"]
         return bool(shown.removeprefix(bos) == render(tokenizer, turns, arguments).removeprefix(bos))
 
-    chat = None
-    if tokenizer.chat_template:
-        user = next(turn for turn in conversations[0] if turn["role"] == "user")
-        chats = ([user], [{"role": "system", "content": "Be brief."}, user])
-        chat = all(same_chat(turns, arguments) for turns in chats for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS))
+    user = next(turn for turn in conversations[0] if turn["role"] == "user")
+    chats = ([user], [{"role": "system", "content": "Be brief."}, user])
+    chat = all(same_chat(turns, arguments) for turns in chats for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS))
     return {"prompts": len(conversations), "chat": chat}

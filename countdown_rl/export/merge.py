@@ -1,8 +1,8 @@
-"""Merging a LoRA adapter into its base: full-precision weights, and a comparison of them with the adapter.
+"""Merging a LoRA adapter into its base: full-precision weights, compared with the adapter over that base.
 
 Plain LoRA over unquantized safetensors is merged one shard at a time, everything else by PEFT. A QLoRA adapter merged
-into the de-quantized NF4 base is the trained policy (measured KL 0.001 in bf16), but quantizing that to NF4 again
-rounds the adapter away. Merged into the original base (KL 0.16), it returns to the policy in NF4 (KL 0.02).
+into the de-quantized NF4 base is the trained policy (measured KL 0.001 in bf16), but NF4 rounds the adapter away again.
+Merged into the original base (KL 0.16), it returns to the policy in NF4 (KL 0.02).
 """
 
 from dataclasses import asdict
@@ -71,9 +71,8 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.
 
 def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
     """The precision of the base that the adapter *ref* was trained over, or "unknown"."""
-    known = trained_precision(ref, "auto")
-    if known == "auto":
-        known = options.trained_over
+    recorded = trained_precision(ref, "auto")
+    known = options.trained_over if recorded == "auto" else recorded
     if options.trained_over not in ("auto", known):
         raise UsageError(f"{ref.source} was trained over {known} weights; leave --trained-over out.")
     if options.base == "dequantized" and known != "nf4":
@@ -85,9 +84,7 @@ def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
 def _check_quantized(ref: ModelRef, method: str | None, options: MergeOptions) -> None:
     """Check that the base *ref*, which is quantized by *method*, can be merged into."""
     if method != "bitsandbytes":
-        raise ModelError(
-            f"{ref.source} is quantized with {method}, which cannot be merged into; train over the unquantized weights."
-        )
+        raise ModelError(f"{ref.source} is quantized with {method}; train over the unquantized weights to merge.")
     if options.base == "original":
         raise UsageError(
             f"{ref.source} is a 4-bit checkpoint and has no original weights; merge with --base dequantized, or name "
@@ -188,15 +185,13 @@ def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: st
     del adapted
     loaded = load_model(ModelRef(merged.name, "directory", merged), precision=precision)
     merged_logits = agreement.logits(loaded, transcripts)
-    with_definition = agreement.compare(adapted_logits, merged_logits)
-    widest = MAX_KL[torch.bfloat16] if in_bf16 else 0
-    limit = max(widest, *(MAX_KL.get(spec.dtype, 0) for spec in specs))
+    with_definition = with_policy = agreement.compare(adapted_logits, merged_logits)
+    limit = max(MAX_KL[torch.bfloat16] if in_bf16 else 0, *(MAX_KL.get(spec.dtype, 0) for spec in specs))
     if not with_definition.kl <= limit:  # also true of NaN
         raise ModelError(
             f"the merged weights differ from the adapter over its {options.base} base (KL {with_definition.kl:.2g}, "
             f"where rounding explains {limit:.2g}), so nothing was written; please report this adapter."
         )
-    with_policy = with_definition
     if trained_over == "nf4" and options.base == "original":
         with_policy = agreement.compare(agreement.logits(load_adapter("nf4"), transcripts), merged_logits)
     return {

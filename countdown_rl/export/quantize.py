@@ -14,7 +14,7 @@ import torch
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
-from countdown_rl.export import gguf, llama_cpp
+from countdown_rl.export import agreement, gguf, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.models import checkpoint, ends, load, model_files, nf4, reference, shape, w4a16
 from countdown_rl.models.checkpoint import Checkpoint
@@ -25,6 +25,8 @@ from countdown_rl.tasks import probe
 _MAX_LEFT = 0.25
 #: Prompts of the check of a GGUF file.
 PROMPTS = 16
+#: Parameters of the largest model that is compared with its source, in fp32.
+MAX_COMPARED = 500_000_000
 LIBRARIES = {
     "nf4": ("torch", "transformers", "bitsandbytes", "safetensors"),
     "gguf": ("torch", "transformers", "gguf"),
@@ -33,7 +35,7 @@ LIBRARIES = {
 
 
 def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifacts.Manifest:
-    """Write the quantized artifact of *ref* at *out*.
+    """Write the quantized artifact of *ref* at *out*; the manifest of a small one records its agreement with *ref*.
 
     Raises:
         ModelError: *ref* cannot be quantized.
@@ -61,7 +63,19 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
             bytes_before=sum(spec.nbytes for spec in specs),
             bits_per_parameter=round(8 * facts["bytes"] / parameters, 3),
         )
+        if parameters <= MAX_COMPARED:
+            draft.facts["agreement"] = _agreement(ref, draft.path)
     return artifacts.read(out, "quantized", verify=False)
+
+
+def _agreement(ref: ModelRef, quantized: Path) -> dict[str, float]:
+    """Agreement of the *quantized* weights with those of *ref*, computed in fp32."""
+    original = load.load_model(ref, precision="fp32")
+    transcripts = agreement.transcripts(original, probe.conversations(ref.as_input(), agreement.PROMPTS["sample"]))
+    expected = agreement.logits(original, transcripts)
+    del original
+    loaded = load.load_model(reference.find_model(str(quantized)))
+    return agreement.compare(expected, agreement.logits(loaded, transcripts)).as_facts()
 
 
 def warning(ref: ModelRef, format: str) -> str | None:

@@ -1,8 +1,8 @@
 """The demo: one self-contained HTML page on which a model solves the puzzles that a reader types.
 
-The page holds a GGUF file and wllama, which is llama.cpp compiled to WebAssembly. It solves an example at once unless
-the model is large, opens from disk and needs no network. Prompt and greedy decoding are those of an evaluation, and the
-answer is graded in exact fractions by the rules of the grader. The same model gives the same bytes.
+The page holds a GGUF file and wllama, which is llama.cpp compiled to WebAssembly. It opens from disk, needs no network,
+and solves an example at once unless the model is large. Prompt and greedy decoding are those of an evaluation, and the
+answer is graded in exact fractions by the rules of the grader. The same inputs give the same bytes.
 """
 
 import base64
@@ -13,6 +13,8 @@ from typing import Any
 from countdown_rl.core import formatting, provenance
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.core.provenance import ProvenanceEntry
+from countdown_rl.evaluation import results
+from countdown_rl.evaluation.results import Result
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown.task import TASK, CountdownRow
 from countdown_rl.tasks.probe import data, layout, trained_on
@@ -25,6 +27,8 @@ VERSION = "2.3.7"
 MAX_TOKENS = 256
 #: Name of the page in a release: the one that a static Space shows.
 INDEX = "index.html"
+#: Test puzzles that the page offers.
+PUZZLES = 100
 #: Bytes of the largest model; browsers refuse texts not much larger than its base64.
 MAX_BYTES = 200_000_000
 
@@ -32,18 +36,26 @@ MAX_BYTES = 200_000_000
 _NUMBERS, _TARGET = (111_111_111_111_111, 222_222_222_222_222), 333_333_333_333_333
 
 
-def of_model(model: Path) -> str:
-    """The HTML of the page about the GGUF file *model*, or the one in the directory *model*."""
+def of_model(model: Path, evaluations: Sequence[Result] = ()) -> str:
+    """The HTML of the page about the GGUF file *model*, or the one in the directory *model*.
+
+    Of *evaluations* the page states the greedy one of the last model that the file was made from.
+    """
     if not model.exists():
         raise ArtifactError(f"{model} does not exist; `countdown-rl quantize --format gguf` makes a GGUF file.")
     ref = reference.find_model(str(model))
     if ref.kind != "gguf":
         raise UsageError(f"{model} is not GGUF, which the demo needs; `countdown-rl quantize --format gguf` makes it.")
-    return text(reference.local_path(ref), provenance.chain(ref.as_input()))
+    chain = provenance.chain(ref.as_input())
+    order = {link.digest: index for index, link in enumerate(chain)}
+    measured = [result for result in evaluations if result.metrics.model.digest in order]
+    measured = [result for result in measured if result.metrics.decoding.greedy]
+    evaluation = max(measured, key=lambda result: order[str(result.metrics.model.digest)], default=None)
+    return text(reference.local_path(ref), chain, evaluation)
 
 
-def text(file: Path, chain: Sequence[ProvenanceEntry]) -> str:
-    """The HTML of the page about the GGUF *file*, made from *chain*."""
+def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: Result | None = None) -> str:
+    """The HTML of the page about the GGUF *file*, made from *chain*; *evaluation* gives its accuracy and puzzles."""
     if file.stat().st_size > MAX_BYTES:
         raise UsageError(f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it.")
     html = (
@@ -56,7 +68,10 @@ def text(file: Path, chain: Sequence[ProvenanceEntry]) -> str:
             max_tokens=MAX_TOKENS,
             reasons={**REASONS, **TASK.reasons},
             license=(WLLAMA / "LICENSE").read_text("utf-8"),
-            **_puzzles(file, chain),
+            interval=formatting.interval,
+            percent=formatting.percent,
+            **_prompt(file, chain),
+            **_measured(chain, evaluation),
         )
     )
     parts = {"MODEL": file.read_bytes()} | {
@@ -68,7 +83,7 @@ def text(file: Path, chain: Sequence[ProvenanceEntry]) -> str:
     return html
 
 
-def _puzzles(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
+def _prompt(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
     """The prompt around numbers and target, and the counts of numbers that the model was trained on."""
     if (task := trained_on(chain)) is not TASK:
         raise UsageError(f"{file} was trained on {task.name}, and the demo is about Countdown puzzles.")
@@ -82,3 +97,22 @@ def _puzzles(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
     groups = data(chain).get("facts", {}).get("splits", {}).get("train", {}).get("groups", {})
     sizes = sorted(map(int, groups.get("numbers", {}))) or [3, 4]
     return {"prompt": [head, between, tail], "sizes": sizes, "direct": row.style.direct}
+
+
+def _measured(chain: Sequence[ProvenanceEntry], evaluation: Result | None) -> dict[str, Any]:
+    """The figures of *evaluation*, the model that it measured, and the first of its puzzles with the range of all."""
+    if evaluation is None:
+        return {"metrics": None, "puzzles": []}
+    puzzles = [samples[0].row.puzzle for samples in evaluation.by_puzzle if isinstance(samples[0].row, CountdownRow)]
+    numbers, targets = (
+        [number for puzzle in puzzles for number in puzzle.numbers],
+        [puzzle.target for puzzle in puzzles],
+    )
+    digest = evaluation.metrics.model.digest
+    return {
+        "metrics": evaluation.metrics,
+        "measured": next((link.name for link in chain if link.digest == digest), evaluation.metrics.model.source),
+        "split": results.split(evaluation),
+        "ranges": [(min(values), max(values)) for values in (numbers, targets)],
+        "puzzles": [[*puzzle.numbers, puzzle.target] for puzzle in puzzles[:PUZZLES]],
+    }

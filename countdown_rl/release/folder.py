@@ -17,7 +17,7 @@ from countdown_rl.models.model_files import GENERATION
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.release import benchmarks, charts, dataset_card, demo, model_card
 from countdown_rl.release.config import DATA_OPTIONS, PublishOptions
-from countdown_rl.release.formats import ADAPTER, ADAPTER_CONFIG, FILES, GGUF, Weights
+from countdown_rl.release.formats import ADAPTER_CONFIG, FILES, Weights
 from countdown_rl.release.model_card import Release
 from countdown_rl.release.upload import check_no_token
 from countdown_rl.tasks.probe import trained_on
@@ -85,12 +85,12 @@ def read_inputs(options: PublishOptions) -> Release:
     license = options.license
     if license is None and (origin.name in SHIPPED or (origin.kind == "model" and base_model is None)):
         license = "apache-2.0"  # of this package, which made the base
-    if options.with_demo and weights.format is not GGUF:
+    if options.with_demo and weights.format != "gguf":
         raise UsageError(
             "--with-demo needs GGUF weights: run `countdown-rl quantize --format gguf` and give its directory to "
             "--model."
         )
-    if weights.format is ADAPTER and base_model is None:
+    if weights.format == "adapter" and base_model is None:
         raise UsageError(
             f"an adapter needs its base to load, and {origin.name} is not on the Hub; merge it first, or give "
             "--base-model."
@@ -139,7 +139,7 @@ def base_license(base_model: str | None, revision: str | None) -> dict[str, str]
 
 def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry]) -> str:
     stem, task = Path(origin.name).name.removesuffix(".gguf"), trained_on(chain).name
-    suffix = {"full": "", "adapter": "lora"}.get(weights.format.name, weights.format.name)
+    suffix = {"full": "", "adapter": "lora"}.get(weights.format, weights.format)
     method = "grpo" if any(link.by_grpo for link in chain) else ""
     return "-".join(filter(None, (stem, "" if task in stem else task, method, suffix)))
 
@@ -160,14 +160,15 @@ def _write_model(release: Release, options: PublishOptions, draft: ArtifactWrite
         curves = charts.curves({"": [trainlog.read(release.log)]}, trained_on(release.chain))
         (draft.path / model_card.CURVES).write_text(charts.picture(curves), "utf-8")
     if options.with_demo:
-        (draft.path / demo.INDEX).write_text(demo.text(release.weights.loadable, release.chain), "utf-8")
+        page = demo.text(release.weights.loadable, release.chain, release.evaluation)
+        (draft.path / demo.INDEX).write_text(page, "utf-8")
     (draft.path / model_card.CARD).write_text(model_card.render(release, with_demo=options.with_demo), "utf-8")
     draft.facts |= {
         "name": release.name,
         "base_model": release.base_model,
         "base_relation": release.base_relation,
         "datasets": list(release.datasets),
-        "formats": {".": release.weights.format.name},
+        "formats": {".": release.weights.format},
         **release.license,
     }
 
@@ -180,7 +181,7 @@ def _copy_weights(weights: Weights, draft: ArtifactWriter, base_model: str | Non
     if GENERATION in weights.manifest.files:
         config = model_files.generation_config(weights.path)
         ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
-    if weights.format is ADAPTER:
+    if weights.format == "adapter":
         config = model_files.adapter_config(weights.path)
         if config.get("base_model_name_or_path") != base_model:
             text = json.dumps(config | {"base_model_name_or_path": base_model}, indent=2, sort_keys=True)

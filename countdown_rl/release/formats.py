@@ -1,4 +1,4 @@
-"""Weights of a release: the formats that this package writes, and an artifact of weights in one of them."""
+"""Weights of a release, and their format: "full", "nf4", "w4a16", "gguf" or "adapter"."""
 
 import re
 from dataclasses import dataclass
@@ -15,38 +15,7 @@ from countdown_rl.models.reference import SHIPPED, ModelRef
 ADAPTER_CONFIG = "adapter_config.json"
 #: Names of the files of an artifact of weights that go into a release.
 FILES = re.compile(r"[\w-][\w.-]*\.(safetensors|gguf|json|jinja|model|txt)|Modelfile", re.ASCII)
-
-
-@dataclass(frozen=True)
-class WeightFormat:
-    """A format of weights: the Python packages that load it, and the library and tags on its card."""
-
-    name: str
-    title: str
-    packages: str = "transformers"
-    library: str = "transformers"
-    tags: tuple[str, ...] = ()
-
-
-FULL = WeightFormat("full", "full-precision weights (safetensors)")
-NF4 = WeightFormat(
-    "nf4",
-    "4-bit weights (NF4, double quantization, bf16 compute)",
-    "transformers accelerate bitsandbytes",
-    tags=("4-bit", "nf4", "bitsandbytes"),
-)
-W4A16 = WeightFormat(
-    "w4a16",
-    "4-bit weights for vLLM (compressed-tensors, W4A16)",
-    "transformers accelerate compressed-tensors",
-    tags=("4-bit", "w4a16", "compressed-tensors"),
-)
-GGUF = WeightFormat(
-    "gguf", "GGUF for llama.cpp, Ollama and other programs built on it", library="gguf", tags=("gguf", "llama.cpp")
-)
-ADAPTER = WeightFormat("adapter", "LoRA adapter", "transformers peft", library="peft")
-
-_METHODS = {None: FULL, "bitsandbytes": NF4, "compressed-tensors": W4A16}
+_METHODS = {None: "full", "bitsandbytes": "nf4", "compressed-tensors": "w4a16"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +25,6 @@ class Weights:
     path: Path
     manifest: Manifest
     entry: dict[str, Any]
-    format: WeightFormat
 
     @classmethod
     def read(cls, source: str) -> "Weights":
@@ -64,42 +32,30 @@ class Weights:
         path = SHIPPED.get(source) or Path(source).expanduser()
         manifest = artifacts.read(path, ("quantized", "merged", "model", "adapter"), verify=False)
         ref = ModelRef(source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest)
-        return cls(path, manifest, ref.as_input(), _format(path))
+        return cls(path, manifest, ref.as_input())
 
     @property
-    def title(self) -> str:
-        """The title of the format, with the measured size of quantized weights."""
-        bits = self.manifest.facts.get("bits_per_parameter")
-        return self.format.title + (f", {bits:.1f} bits a parameter" if bits else "")
+    def format(self) -> str:
+        if (self.path / ADAPTER_CONFIG).is_file():
+            return "adapter"
+        if self.gguf:
+            return "gguf"
+        method = (model_files.quantization_config(self.path) or {}).get("quant_method")
+        if method not in _METHODS:
+            raise ArtifactError(f"{self.path} is quantized by {method}, which countdown-rl does not publish.")
+        return _METHODS[method]
 
     @property
-    def gguf(self) -> str:
+    def gguf(self) -> str | None:
         """Name of the GGUF file."""
-        return next(name for name in self.manifest.files if name.endswith(".gguf"))
+        return next((name for name in self.manifest.files if name.endswith(".gguf")), None)
 
     @property
     def loadable(self) -> Path:
         """The GGUF file, or the directory of other weights."""
-        return self.path / self.gguf if self.format is GGUF else self.path
+        return self.path / (self.gguf or "")
 
     def measured_by(self, evaluation: Result) -> bool:
         """Return True if *evaluation* is of these weights, or of the GGUF file in them."""
-        files = [entry["sha256"] for name, entry in self.manifest.files.items() if name.endswith(".gguf")]
-        return evaluation.manifest.inputs.get("model", {}).get("digest") in (self.manifest.digest, *files)
-
-
-def in_release(path: Path, release: Manifest) -> Weights:
-    """Return the weights in *path*, the directory of *release*."""
-    entry = release.inputs["model"]
-    return Weights(path, Manifest(**entry["manifest"]), entry, _format(path))
-
-
-def _format(path: Path) -> WeightFormat:
-    if (path / ADAPTER_CONFIG).is_file():
-        return ADAPTER
-    if any(path.glob("*.gguf")):
-        return GGUF
-    method = (model_files.quantization_config(path) or {}).get("quant_method")
-    if method not in _METHODS:
-        raise ArtifactError(f"{path} is quantized by {method}, which countdown-rl does not publish.")
-    return _METHODS[method]
+        digests = {self.manifest.digest, self.manifest.files.get(self.gguf or "", {}).get("sha256")}
+        return evaluation.manifest.inputs.get("model", {}).get("digest", "") in digests

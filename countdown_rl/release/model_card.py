@@ -14,7 +14,7 @@ from countdown_rl.evaluation.results import Result, breakdowns, split
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.model_files import GENERATION
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.release.formats import ADAPTER, Weights
+from countdown_rl.release.formats import Weights
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.probe import layout
 from countdown_rl.tasks.task import Task
@@ -46,7 +46,7 @@ class Release:
     @property
     def base_relation(self) -> str:
         """The relation of the weights to their base, as the Hub names it."""
-        return "adapter" if self.weights.format is ADAPTER else "finetune"
+        return "adapter" if self.weights.format == "adapter" else "finetune"
 
 
 def render(release: Release, *, with_demo: bool) -> str:
@@ -56,13 +56,9 @@ def render(release: Release, *, with_demo: bool) -> str:
     policy = next((link for link in chain if link.by_grpo), None)
     merged = next((link for link in chain if link.kind == "merged"), None)
     adapters = [link for link in chain if link.kind == "adapter"]
-    tags = ["countdown-rl", "reasoning", release.task.name]
-    tags += ["grpo", "reinforcement-learning"] if policy else []
-    tags += ["lora"] if policy in adapters else []
     return fill(
         "model_card.md.jinja",
         release=release,
-        tags=[*tags, *weights.format.tags],
         policy=policy,
         over_nf4=any("nf4" in (link.facts.get("precision"), link.options.get("precision")) for link in adapters),
         metrics=metrics,
@@ -72,7 +68,7 @@ def render(release: Release, *, with_demo: bool) -> str:
         curves=CURVES if release.log else None,
         agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None,
         with_demo=with_demo,
-        ends=weights.format is ADAPTER and GENERATION in weights.manifest.files,
+        ends=weights.format == "adapter" and GENERATION in weights.manifest.files,
         **_prompt(release),
         max_new_tokens=metrics.decoding.max_new_tokens if metrics else 256,
         split=split(evaluation) if evaluation else "",

@@ -1,9 +1,11 @@
 """The report: one self-contained HTML page about the results, training, completions and origin of a run.
 
-The page needs no network, script or font. Every figure in it is read from the artifacts, or counted from their
-completions; the same artifacts give the same bytes.
+The page needs no network and no font; its one script moves the film of validation completions. Every figure is read
+from the artifacts or counted from their completions. The same artifacts give the same bytes.
 """
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from countdown_rl.evaluation import compare, diagnose, results, tables
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.results import Result, breakdowns
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.release import charts
+from countdown_rl.release import charts, film
 from countdown_rl.release.charts import Curve
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.countdown.arithmetic import pieces, steps
@@ -26,9 +28,6 @@ from countdown_rl.tasks.countdown.expression import ExpressionError, parse
 from countdown_rl.tasks.task import REASONS
 from countdown_rl.training import log as trainlog
 from countdown_rl.training.log import StepRow
-
-#: The beginning of every page; a file that begins otherwise is not overwritten.
-MARK = "<!doctype html>\n<!-- a {} of countdown-rl -->\n"
 
 #: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
 Runs = dict[str, list[Path]]
@@ -50,18 +49,11 @@ def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -
     return compare.by_setting(paths), runs
 
 
-def check_path(out: Path, kind: str = "report") -> None:
-    """Check that *out* can be written: it is not there yet, or is a page of this *kind* already."""
-    artifacts.check_place(out, "--out")
-    if out.is_dir():
-        raise ArtifactError(f"{out} is a directory; give --out a file.")
-    mark = MARK.format(kind).encode()
-    if out.exists() and not out.read_bytes().startswith(mark):
-        raise ArtifactError(f"{out} is not a {kind} of countdown-rl; give --out another file, or remove it.")
-
-
 def save(page: str, out: Path) -> int:
     """Write *page* at *out*, atomically, and return its size in bytes."""
+    if out.is_dir():
+        raise ArtifactError(f"{out} is a directory; give --out a file.")
+    artifacts.check_place(out, "--out")
     with artifacts.replacing(out) as partial:
         return partial.write_bytes(page.encode())
 
@@ -76,11 +68,15 @@ def save_figures(curves: Sequence[Curve], directory: Path) -> None:
 def text(values: Mapping[str, Any], demo: str | None = None) -> str:
     """The HTML of the report about *values* of :func:`view`; *demo* is the file name of the demo beside it."""
     environment = formatting.html_templates()
-    filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, tables.points)
-    own = {"leaves": _leaves, "operations": _operations, "pieces": pieces, "value": _value}
-    environment.filters |= {filter.__name__: filter for filter in filters} | own
-    html = environment.get_template("release/page.html.jinja").render(values, demo=demo)
-    return MARK.format("report") + formatting.printable(html)
+    filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, tables.points, pieces)
+    environment.filters |= {filter.__name__: filter for filter in filters}
+    environment.filters |= {"leaves": _leaves, "operations": _operations, "sha256": _sha256, "value": _value}
+    return formatting.printable(environment.get_template("release/page.html.jinja").render(values, demo=demo))
+
+
+def _sha256(script: str) -> str:
+    """The hash of a *script* for a Content-Security-Policy."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _value(value: Any) -> str:
@@ -109,9 +105,9 @@ def view(
 ) -> dict[str, Any]:
     """The values of the page about *evaluations* and the logs of *training* by run, with so many *puzzles* to read.
 
-    Several evaluations of one name are the runs of a setting, whose means are shown, with completions of the first run.
-    Models are in the order in which they are made from each other, else as given; then the floor and the ceiling.
-    Results on other puzzles, or decoded in another way, are in groups of their own, the largest first.
+    Several evaluations of one name are the runs of a setting: their means are shown, with completions of the first.
+    Models are in the order in which they are made from each other, else as given, before the baselines. Results on
+    other puzzles, or decoded in another way, are in groups of their own, the largest first.
     """
     scored = {name: compare.pooled(name, [*map(results.read, paths)]) for name, paths in evaluations.items()}
     logs = {path: trainlog.read(path) for paths in training.values() for path in paths}
@@ -128,8 +124,11 @@ def view(
     rows = {row["name"]: row for row in described[0]["rows"]}
     own = next((path for path in logs if trainlog.is_log_of(path, chain)), None)
     log = logs[own or next(iter(logs))] if logs else []
+    paired = len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n
     return {
         "version": version(),
+        "results": list(scored.values()),
+        "method": "GRPO" if any(link.by_grpo for link in chain) else names[-1],
         "origin": provenance.origin(chain).name if chain else names[0],
         "groups": described,
         "names": names,
@@ -139,12 +138,11 @@ def view(
         "log": log,
         "runs": runs,
         "curves": charts.curves(runs, task) if log else [],
+        "film": film.read(own or next(iter(logs))) if logs else None,
         "seconds": seconds(log),
         "puzzles": min(puzzles, first.metrics.n),
         "transcripts": {name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names},
-        "changed": _changed(first, last)
-        if len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n
-        else None,
+        "changed": _changed(first, last) if paired else None,
         "lost": {name: diagnose.diagnose(groups[0][name]) for name in dict.fromkeys((names[0], names[-1]))},
         "chain": [(link, _summary(link)) for link in chain],
         "other_log": logs and own is None,
@@ -197,8 +195,6 @@ def _table(group: Group) -> dict[str, Any]:
             kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
     rows = values["results"]
     models = [row for row in rows if not row["bound"]]
-    lengths = all(row["metrics"].tokens for row in models)
-    pass_at = [k for k in rows[0]["metrics"].pass_at if all(k in row["metrics"].pass_at for row in rows)]
     return {
         "rows": rows,
         "models": models,
@@ -211,11 +207,8 @@ def _table(group: Group) -> dict[str, Any]:
         "terms": tables.conditions(values),
         "breakdowns": kinds,
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
-        "pass_at": pass_at,
-        "lengths": lengths,
-        "coverage": charts.coverage({row["name"]: row["metrics"] for row in models}, pass_at)
-        if pass_at and lengths
-        else None,
+        "pass_at": [k for k in rows[0]["metrics"].pass_at if all(k in row["metrics"].pass_at for row in rows)],
+        "lengths": all(row["metrics"].tokens for row in models),
         "budgets": charts.budgets({row["name"]: row["metrics"] for row in models}),
     }
 

@@ -25,8 +25,7 @@ from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import DETAILS, METRICS, Result
 from countdown_rl.models import ends, model_files, reference
 from countdown_rl.models.model_files import GENERATION
-from countdown_rl.release import formats
-from countdown_rl.release.formats import ADAPTER, ADAPTER_CONFIG, FILES, Weights
+from countdown_rl.release.formats import ADAPTER_CONFIG, FILES, Weights
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
@@ -133,7 +132,7 @@ def verify(
         raise ArtifactError(f"{source} does not hold weights in one format and their evaluation; build it again.")
     report = Verification(source, revision, manifest.digest, secrets.randbelow(1 << 31) if seed is None else seed)
     try:
-        weights = formats.in_release(folder, manifest)
+        weights = Weights(folder, Manifest(**manifest.inputs["model"]["manifest"]), manifest.inputs["model"])
         recorded = _check_files(weights, manifest)
         rows, new = _puzzles(recorded, weights, data, fresh, report)
         settings = typed_json.dump(recorded.metrics.decoding) | {"pass_at": recorded.manifest.options.get("pass_at")}
@@ -226,7 +225,7 @@ def _measure(
     from scipy.stats import fisher_exact
 
     metrics, border = recorded.metrics, len(rows) * options.samples
-    nf4 = weights.format is ADAPTER and metrics.precision == "nf4"
+    nf4 = weights.format == "adapter" and metrics.precision == "nf4"
     options = replace(options, precision="nf4" if nf4 else "auto")
     with TemporaryDirectory() as scratch:
         file, out = Path(scratch, "puzzles.jsonl"), Path(scratch, "eval")

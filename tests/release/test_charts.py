@@ -30,19 +30,18 @@ def curves(*rows: list[StepRow]) -> list[charts.Curve]:
 def test_unmeasured_and_repeated_quantities_have_no_chart():
     rows = [replace(row, reward=row.correct, grad_norm=math.inf if row.step == 2 else 0.5) for row in steps(5)]
     assert "Reward" not in [curve.title for curve in curves(rows)]
-    assert all("nan" not in curve.content + curve.readouts for curve in curves(rows))
+    assert all("nan" not in curve.content for curve in curves(rows))
     assert "KL from the initial model" not in [curve.title for curve in curves(steps(5))]
     assert [curve.title for curve in curves(steps(5, kl=0.1))].count("KL from the initial model") == 1
+    assert [curve.title for curve in curves(steps(5))][:3] == ["Length", "Equal rewards", "Completions"]
     assert [curve.title for curve in curves(steps(5, hacking=0.1))].count("Reward hacking") == 1
-    assert curves(steps(5))[0].title == "Completions"
     assert curves(steps(5, eval_correct=0.4))[0].change == "40.0% → 40.0%"
     assert len(curves(steps(1))[0].content) > 0
 
 
 def test_the_values_of_a_group_are_lines_of_one_chart_before_the_means():
     groups = {"correct_numbers_3": 1.0, "correct_numbers_4": 0.5, "correct_needs_mul-div": None}
-    first = curves(steps(5, groups=groups))[0]
-    assert first.title == "Solved by count of numbers"
+    (first,) = (curve for curve in curves(steps(5, groups=groups)) if curve.title == "Solved by count of numbers")
     assert re.findall(r"<text x[^>]*>([^<]*)</text>", first.content) == [
         "3 numbers 100.0% → 100.0%",
         "4 numbers 50.0% → 50.0%",
@@ -51,15 +50,14 @@ def test_the_values_of_a_group_are_lines_of_one_chart_before_the_means():
 
 def test_several_runs_have_a_line_each_in_a_chart_for_each_quantity():
     drawn = curves(steps(5, groups={"correct_numbers_3": 1.0, "correct_numbers_4": 0.5}), steps(9))
-    assert [curve.title for curve in drawn][:4] == ["3 numbers", "4 numbers", "Solved", "Format kept"]
-    assert ["run 1" in curve.content for curve in drawn][:4] == [False, False, True, True]
+    lines = {curve.title: "run 1" in curve.content for curve in drawn}
+    assert {"3 numbers": False, "4 numbers": False, "Solved": True, "Correct format": True}.items() <= lines.items()
 
 
 def test_seeds_are_drawn_as_their_mean_with_their_range():
     seeds = [steps(9, entropy=entropy) for entropy in (1.0, 2.0, 6.0)]
     drawn = {curve.title: curve for curve in charts.curves({"": seeds}, TASK)}
     assert drawn["Entropy"].change == "3 → 3"
-    assert 'class="raw' not in drawn["Entropy"].content
     heights = re.findall(r" ([\d.]+)(?=[LZ])", re.search(r'class="range c0" d="([^"]*)"', drawn["Entropy"].content)[1])
     assert len(set(heights)) == 2  # of the least and the greatest
     shorter = {c.title: c for c in charts.curves({"": [steps(9, entropy=1.0), steps(6, entropy=3.0)]}, TASK)}["Entropy"]
@@ -83,25 +81,10 @@ def test_seeds_of_unequal_length_keep_their_last_validations():
     assert unvalidated.change == "60.0% → 60.0%"
 
 
-def test_coverage_is_drawn_against_the_tokens_of_all_completions():
-    shares = {1: SimpleNamespace(share=0.5), 4: SimpleNamespace(share=0.75)}
-    lengths = {"start": 100.4, "<b>": 50}
-    figures = {name: SimpleNamespace(pass_at=shares, mean_tokens=length) for name, length in lengths.items()}
-    chart = charts.coverage(figures, [1, 4])
-    assert re.findall(r"tokens ([\d,]+: [\d.%]+)<", chart.readouts) == [
-        "50: 50.0%",
-        "100: 50.0%",
-        "200: 75.0%",
-        "402: 75.0%",
-    ]
-    assert ">tokens 50</text>" in chart.content
-    assert "&lt;b&gt; 50.0% → 75.0%" in chart.content
-
-
 def test_accuracy_by_token_limit_is_a_curve():
     limits = {limit: SimpleNamespace(accuracy=share) for limit, share in ((64, 0.25), (128, 0.5))}
     figures = {"a": SimpleNamespace(budgets=limits), "b": SimpleNamespace(budgets={})}
-    assert re.findall(r"tokens ([\d,]+: [\d.%]+)<", charts.budgets(figures).readouts) == ["64: 25.0%", "128: 50.0%"]
+    assert re.findall(r"tokens ([\d,]+: [\d.%]+)<", charts.budgets(figures).content) == ["64: 25.0%", "128: 50.0%"]
     assert charts.budgets({"b": figures["b"]}) is None
 
 
@@ -113,7 +96,7 @@ def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
         assert "&lt;script&gt;" in picture
         assert "<script>" not in picture
         assert not list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}script"))
-        assert all("<script>" not in curve.content + curve.readouts for curve in drawn)
+        assert all("<script>" not in curve.content for curve in drawn)
     trainlog.write(tmp_path / "log.csv", rows)
     with pytest.raises(InputError, match="training log"):
         trainlog.read(tmp_path / "log.csv")
@@ -125,7 +108,6 @@ def test_the_picture_is_one_well_formed_file_with_every_chart(rows):
     assert picture == charts.picture(curves(rows))
     root = ElementTree.fromstring(picture)
     assert len(root.findall("{*}g")) == len(curves(rows))
-    assert 'class="stop"' not in picture
     assert picture != charts.picture(curves(steps(7)))
     assert ElementTree.fromstring(charts.picture(curves(rows)[:1])).get("viewBox").startswith(f"0 0 {charts.WIDTH} ")
 
@@ -133,12 +115,11 @@ def test_the_picture_is_one_well_formed_file_with_every_chart(rows):
 def test_a_long_log_is_thinned_and_all_points_lie_inside_the_chart():
     drawn = curves([replace(row, entropy=row.correct) for row in steps(5_000)])
     (curve,) = (curve for curve in drawn if curve.title == "Entropy")
-    points = re.findall(r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="raw c0" d="([^"]*)"', curve.content)[1])
-    assert 100 < len(points) <= charts.POINTS
+    points = re.findall(r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="mean c0" d="([^"]*)"', curve.content)[1])
+    assert 20 < len(points) <= charts.POINTS
     assert all(charts.LEFT <= float(x) <= charts.WIDTH - charts.RIGHT for x, _ in points)
     assert all(charts.TOP <= float(y) <= charts.HEIGHT - charts.BOTTOM for _, y in points)
-    assert curve.readouts.count('class="stop"') <= charts.READOUTS
-    assert points[-1] == (f"{charts.WIDTH - charts.RIGHT:.1f}", f"{charts.TOP:.1f}")
+    assert "<title>step 5,000: 0.983</title>" in curve.content
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))

@@ -187,7 +187,7 @@ def test_options_of_the_upload_go_together(options):
 
 
 def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
-    monkeypatch.setattr(demo, "text", lambda file, chain: f"<page of {file}>")
+    monkeypatch.setattr(demo, "text", lambda file, chain, evaluation: f"<page of {file}>")
     done = command("publish", "--model", "gguf", "--with-demo", "--out", "release")
     assert done.exit_code == 0, done.output
     assert Path("release/index.html").read_text() == "<page of gguf/model-q8_0.gguf>"

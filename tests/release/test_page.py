@@ -148,6 +148,7 @@ def test_the_page_is_well_formed_and_every_id_is_there_once(run):
     assert {"results", "training", "changed", "texts", "origin"} <= set(ids)
     text = page()
     assert text == page()
+    assert text.startswith("<!doctype html>")
     assert re.findall(r'<a href="#([^"]*)"', text) == re.findall(r'<section id="([^"]*)"', text)
     trainlog.write(run / "train" / "log.csv", trainlog.thinned(steps(10, seconds=21.0), 4))
     assert "<b>10</b><span>steps of GRPO,<br>in 3m 30s</span>" in page()
@@ -254,7 +255,7 @@ def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
     ]
     assert re.findall(r'<tr class="bound" data-row="([^"]*)">', text) == ["a", "ceiling"]
     assert "a random legal expression" in text
-    assert "<h1>From artifacts/model to merged</h1>" in text
+    assert "<h1>merged: 41.7% → 75.0% of 12 puzzles</h1>" in text
 
 
 def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(run):
@@ -341,14 +342,11 @@ def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeyp
     from countdown_rl.release import demo
 
     (run / "gguf").mkdir()
-    monkeypatch.setattr(demo, "of_model", lambda model: f"{report.MARK.format('demo')}{model}")
+    monkeypatch.setattr(demo, "of_model", lambda model, evaluations: str(model))
     assert command(monkeypatch, "--json") == 0
     assert json.loads(capsys.readouterr().out)["demo"] == "artifacts/demo.html"
-    assert (run / "demo.html").read_text().endswith("artifacts/gguf")
+    assert (run / "demo.html").read_text() == "artifacts/gguf"
     assert '<a href="demo.html">' in (run / "report.html").read_text()
-    (run / "demo.html").write_text("mine")
-    assert command(monkeypatch) == 1
-    assert "not a demo" in capsys.readouterr().err
 
 
 def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsys):
@@ -415,28 +413,24 @@ def test_one_evaluation_of_word_problems_makes_a_page(tmp_path):
     rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5"}]
     write_eval(tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>")
     text = page(tmp_path)
-    assert "<h1>gsm</h1>" in text
+    assert "<h1>gsm: 50.0% of 2 problems</h1>" in text
     assert "How &lt;many&gt; are 2 and 3?" in text
     assert "an answer that is no number" in text
     tree = Tree(text)
     assert not {"training", "changed"} & {attrs.get("id") for _, attrs in tree.elements}
 
 
-def test_what_is_missing_or_of_somebody_else_is_refused(run):
+def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run):
     def write(out, **sources):
-        report.check_path(Path(out))
         return report.save(report.text(report.view(*report.find(run, **sources), 2)), Path(out))
 
-    Path("mine.html").write_text("<html>mine</html>")
     for out, sources, word in (
         ("nothing.html", {"logs": ["no.csv"]}, r"no\.csv does not exist"),
         ("nothing.html", {"results": [run / "eval" / "base"] * 2}, "given twice"),
         (run, {}, "is a directory; give --out a file"),
-        ("mine.html", {}, r"mine\.html is not a report of countdown-rl"),
     ):
         with pytest.raises((ArtifactError, UsageError), match=word):
             write(out, **sources)
-    assert Path("mine.html").read_text() == "<html>mine</html>"
     size = write("deep/page.html")
     before = Path("deep/page.html").read_bytes()
     assert (len(before), write("deep/page.html"), Path("deep/page.html").read_bytes()) == (size, size, before)
