@@ -14,11 +14,13 @@ from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
+from countdown_rl.release import film
 from countdown_rl.release import page as report
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import log as trainlog
 from countdown_rl.training.log import StepRow
-from tests.support import evaluations
+from tests.support import browser, evaluations
 from tests.support.command import status
 
 DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
@@ -36,7 +38,7 @@ HOSTILE = (
     '3 + 3 = 7 <script>alert(1)</script> "><img src=x onerror=alert(2)> </pre></main> {{ 7 * 7 }} {% raw %}'
     " <!-- \x00 \x1b[2J \u202e \ud800 &lt;b&gt; http://example.com/x.js url(http://example.com)"
 )
-VOID = {"meta", "br", "input", "link", "img", "rect", "path", "circle", "line"}
+VOID = {"meta", "br", "input", "link", "img", "path", "circle", "line"}
 
 
 def chained(*kinds: str) -> dict:
@@ -255,7 +257,7 @@ def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
     ]
     assert re.findall(r'<tr class="bound" data-row="([^"]*)">', text) == ["a", "ceiling"]
     assert "a random legal expression" in text
-    assert "<h1>merged: 41.7% → 75.0% of 12 puzzles</h1>" in text
+    assert "<h1>GRPO: 41.7% → 75.0% of 12 puzzles</h1>" in text
 
 
 def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(run):
@@ -285,7 +287,7 @@ def test_equations_are_checked_and_answers_evaluated_step_by_step(run):
 
 
 def test_faults_are_listed_with_the_points_they_cost(run):
-    text = page(results=[Path("artifacts/eval/base"), Path("artifacts/eval/adapter")])
+    text = page(results=["artifacts/eval/base", "artifacts/eval/adapter"])
     rows = dict(re.findall(r'<tr data-cause="([^"]*)">(.*?)</tr>', text))
     # All seven wrong completions of base and three of adapter have one false equation; one is cut off.
     cells = {cause: re.findall("<td>(.*?)</td>", row) for cause, row in rows.items()}
@@ -308,11 +310,11 @@ def test_a_log_of_another_run_is_reported_and_an_altered_manifest_refused(run):
         with artifacts.writing(run / "eval" / "z", "eval", options={}, inputs={"model": entry}) as draft:
             (draft.path / "details.json").write_text(json.dumps(metrics))
             (draft.path / "samples.jsonl").write_text(samples)
-        return page(results=[run / "eval" / "base", run / "eval" / "z"])
+        return page(results=[str(run / "eval" / "base"), str(run / "eval" / "z")])
 
     assert "This log is not of the run that made z," in page_of(entry)
     entry["manifest"]["inputs"]["model"]["manifest"]["options"]["n"] = 1
-    with pytest.raises(ArtifactError, match=r"the manifest of artifacts/adapter, in the chain of model .* was changed"):
+    with pytest.raises(ArtifactError, match=r"the manifest of artifacts/model in .* was changed"):
         page_of(entry)
 
 
@@ -335,7 +337,7 @@ def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("page.html ")
     assert command(monkeypatch, "nowhere") == 1
     assert command(monkeypatch, "--result", "artifacts/eval/base", "--result", "artifacts/eval/base") == 2
-    assert "given twice" in capsys.readouterr().err
+    assert "once" in capsys.readouterr().err
 
 
 def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeypatch, capsys):
@@ -426,7 +428,7 @@ def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run):
 
     for out, sources, word in (
         ("nothing.html", {"logs": ["no.csv"]}, r"no\.csv does not exist"),
-        ("nothing.html", {"results": [run / "eval" / "base"] * 2}, "given twice"),
+        ("nothing.html", {"results": [str(run / "eval" / "base")] * 2}, "once"),
         (run, {}, "is a directory; give --out a file"),
     ):
         with pytest.raises((ArtifactError, UsageError), match=word):
@@ -441,6 +443,57 @@ def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run):
     with pytest.raises(ArtifactError, match=r"merged/samples\.jsonl is damaged"):
         write("deep/page.html")
     assert [file.read_bytes() for file in Path("deep").iterdir()] == [before]
+
+
+def filmed(log: Path, marks: dict[int, list[str]]) -> None:
+    """Write the validation samples of *log*: for each step and puzzle the grades of its completions, as signs."""
+    lines = [{"step": 1, "nums": [1, 2], "target": 3, "completion": "training"}]
+    for step, puzzles in marks.items():
+        for row, signs in zip(ROWS, puzzles, strict=False):
+            row = row | {"target": sum(row["nums"])}
+            texts = [solved(row) if sign == "+" else f"wrong at {step} {HOSTILE}" for sign in signs]
+            lines += [{"step": step, "validation": True, **row, "completion": text} for text in texts]
+    graded = {"correct": False, "reason": "", "answer": None, "value": None, "tokens": 9, "truncated": False}
+    jsonl.write_rows(trainlog.samples_file(log), [line | graded for line in lines])
+
+
+def test_the_film_holds_the_same_puzzles_after_each_validation(run):
+    log = run / "train" / "log.csv"
+    assert film.read(log) is None
+    filmed(log, {2: ["-", "+"]})
+    assert film.read(log) is None
+    filmed(log, {2: ["--", "+-", "++"], 4: ["-+", "++", "--"]})
+    shown = film.read(log)
+    assert (shown.steps, shown.chosen) == ([2, 4], 0)
+    assert shown.shares == [[0, 0.5], [0.5, 1], [1, 0]]
+    filmed(log, {step: ["+"] * 3 for step in range(0, 500, 5)})
+    assert (film.read(log).steps[0], film.read(log).steps[-1], len(film.read(log).steps)) == (0, 495, film.FRAMES)
+    trainlog.samples_file(log).unlink()
+    assert 'id="film"' not in page()
+
+
+def test_the_film_plays_in_a_browser(run, tmp_path):
+    if browser.find() is None:
+        pytest.skip(f"there is no {' or '.join(browser.NAMES)}")
+    filmed(run / "train" / "log.csv", {2: ["+", "-", "-"], 4: ["+", "-", "+"], 6: ["-", "+", "+"]})
+    report.save(page(), run / "report.html")
+    chromium = browser.Browser(tmp_path / "profile")
+    chromium.open((run / "report.html").resolve())
+    seen = """(() => [film.querySelector("output").textContent, film.querySelector(".frame:not([hidden])").innerText,
+        [...film.querySelectorAll(".puzzle")].map(puzzle => puzzle.classList.contains("right")).join()])()"""
+    output, text, marks = chromium.run(seen)
+    assert (output, marks) == ("step 2: 1 of 3 solved", "true,false,false")
+    assert text.startswith("2 3 50 7 → 62")  # from wrong to right
+    assert "wrong at 2" in text
+    output, text, marks = chromium.run(
+        "(slider.value = 2, slider.dispatchEvent(new Event('input')), puzzles[0].click())," + seen
+    )
+    assert (output, marks) == ("step 6: 2 of 3 solved", "false,true,true")
+    assert "wrong at 6" in text
+    chromium.run("(play.click(), new Promise(done => setTimeout(done, 2500)))")
+    assert chromium.run("[slider.value, play.textContent]") == ["2", "Play"]
+    assert chromium.run("document.querySelectorAll('script').length") == 1
+    chromium.close()
 
 
 def test_an_evaluation_of_baselines_alone_or_nothing_makes_no_page(tmp_path):
