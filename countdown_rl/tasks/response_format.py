@@ -84,11 +84,11 @@ class Style:
             return text
         return self.opening + self._break + text
 
-    def answer(self, answer: str) -> str:
-        """The completion that gives *answer* without any thinking."""
+    def answer(self, answer: str, thinking: str = "") -> str:
+        """The completion that gives *answer* after the lines of *thinking*."""
         if self.direct:
             return answer
-        return f"{self.opening}\n</{self.tag}>\n{ANSWER_OPEN}{self._break}{answer}{self._break}{ANSWER_CLOSE}"
+        return f"{self.opening}\n{thinking}</{self.tag}>\n{ANSWER_OPEN}{self._break}{answer}{self._break}{ANSWER_CLOSE}"
 
     def completion(self, content: str, reasoning: str | None, *, closed: bool = True) -> str:
         """The completion of *content* and *reasoning* that an endpoint keeps apart; *closed* if that has ended."""

@@ -293,6 +293,8 @@ class Task:
         data_options: the options of ``gen-data`` for puzzles that apply to this task.
         baselines: by the name that ``--model`` accepts.
         proxies: graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
+        demonstrators: by the name in ``sft --demonstrator``: ``(row, rng) -> lines`` of thinking, each with the answer
+            if it is the last.
     """
 
     name: str
@@ -312,6 +314,7 @@ class Task:
     data_options: frozenset[str] = frozenset()
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)
+    demonstrators: Mapping[str, Callable[[Any, random.Random], Iterator[tuple[str, str]]]] = field(default_factory=dict)
 
     def reason(self, key: str) -> str:
         """The words for the reason of a grade."""

@@ -364,7 +364,12 @@ class SftOptions(TuningOptions):
     ] = ()
     demonstrator: Annotated[
         str | None,
-        option("Baseline whose answers to the training puzzles of --data are demonstrations.", DEMONSTRATIONS),
+        option(
+            "Demonstrate the training puzzles of --data. search: depth-first and breadth-first searches in compact "
+            "lines; stream-of-search: the same in the words of that project; or a baseline, such as solver.",
+            DEMONSTRATIONS,
+            metavar="NAME",
+        ),
     ] = None
     keep_wrong: Annotated[bool, option("Also train on answers that are wrong by the grader.", DEMONSTRATIONS)] = False
     max_length: Annotated[
@@ -380,7 +385,9 @@ class SftOptions(TuningOptions):
     warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMIZER, min=0)] = 10
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMIZER, min=0)] = 0.0
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMIZER, min=0)] = 1.0
-    max_completion_length: Annotated[int, option("Maximum tokens of a completion in an evaluation.", RUN, min=1)] = 256
+    max_completion_length: Annotated[
+        int, option("Maximum tokens of a completion in an evaluation, and of a search of --demonstrator.", RUN, min=1)
+    ] = 256
 
     @property
     def step_size(self) -> int:

@@ -5,6 +5,7 @@ completion), those of another project (:mod:`countdown_rl.tasks.layouts`), or th
 then the task writes the prompt.
 """
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,9 +120,15 @@ def _in_one_line(text: str) -> str:
 
 
 def read(
-    options: SftOptions, paths: Sequence[Path], data: Path | None, on_row: Callable[[int], None] = lambda _: None
+    options: SftOptions,
+    paths: Sequence[Path],
+    data: Path | None,
+    on_row: Callable[[int], None] = lambda _: None,
+    tokenizer: Any = None,
 ) -> tuple[Demonstrations, dict[str, Any]]:
     """The demonstrations of all sources, and the entries of these inputs in a manifest.
+
+    The *tokenizer* counts the tokens of a search of ``demonstrator``.
 
     Wrong ones are skipped unless ``keep_wrong`` is set. Always skipped are those of puzzles in the test split of
     *data*, and in its validation split if that is evaluated, and those published in such a split.
@@ -141,7 +148,7 @@ def read(
                 held_out[name] = _HeldOut(rows)
                 layout = layout or {"task": rows[0].task, **rows[0].layout}
     parsed = _parsed(_records(paths, options.from_hub, inputs), layout, result.left_out)
-    for demonstration in chain(parsed, _by_baseline(options, data)):
+    for demonstration in chain(parsed, _generated(options, data, tokenizer)):
         result.read += 1
         on_row(result.read)
         row = demonstration.row
@@ -189,19 +196,48 @@ def _parsed(records: Iterable[Published], layout: Mapping[str, str], left_out: C
             yield parse(fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout)
 
 
-def _by_baseline(options: SftOptions, data: Path | None) -> Iterator[Demonstration]:
-    """The answers of ``demonstrator`` to the training rows of *data*."""
+def _generated(options: SftOptions, data: Path | None, tokenizer: Any) -> Iterator[Demonstration]:
+    """The demonstrations of ``demonstrator`` for the training rows of *data*."""
     name = options.demonstrator
     if not name:
         return
     if data is None:
         raise UsageError(f"--demonstrator {name} answers the training puzzles of --data; give that too.")
     rows = jsonl.read_rows(data / "train.jsonl")
-    if (baseline := baselines.find(name, rows)) is None:
-        raise UsageError(f"--demonstrator {name} is none of the task {rows[0].task}.")
+    task, baseline = task_of(rows[0]), baselines.find(name, rows)
+    demonstrate = task.demonstrators.get(name)
+    if baseline is None and demonstrate is None:
+        names = ", ".join((*task.demonstrators, *task.baselines))
+        raise UsageError(f"--demonstrator {name}: the task {task.name} has {names}.")
     for index, row in enumerate(rows):
-        completion = baselines.answer(baseline, row, f"{options.seed} {index}")
+        seed = f"{options.seed} {index}"
+        if baseline:
+            completion = baselines.answer(baseline, row, seed)
+        elif demonstrate and not row.style.direct:
+            lines = demonstrate(row, random.Random(seed))
+            completion = _within(lines, row, tokenizer, options.max_completion_length)
+        else:
+            raise UsageError(f"--demonstrator {name} thinks before the answer, which the style direct does not.")
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row, generated=True)
+
+
+def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: int) -> str:
+    """The completion of as many of the *lines* of a demonstrator as fit *budget* tokens, at least one."""
+
+    def tokens(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    line, answer = next(lines)
+    thinking, used = f"{line}\n", tokens(f"{line}\n")
+    ends = {}
+    for line, later in lines:
+        if later not in ends:
+            ends[later] = tokens(row.style.answer(later))
+        used += tokens(f"{line}\n")
+        if used + ends[later] > budget:
+            break
+        thinking, answer = f"{thinking}{line}\n", later
+    return row.style.answer(answer, thinking)
 
 
 def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {}) -> Demonstration:

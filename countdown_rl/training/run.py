@@ -28,7 +28,7 @@ from countdown_rl.training.memory import Memory
 
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 
-#: Options about logging and checkpoints, which do not change the weights.
+#: Options that do not change the weights.
 _LOGGING = ("save_steps", "report_to")
 
 
@@ -55,8 +55,7 @@ class Result:
 
     Attributes:
         rows: one per step; empty if the artifact of the same run was already there.
-        facts: as in the manifest.
-        warnings: the sentences that were printed, by a short name.
+        warnings: the printed sentences by a short name.
         resumed: the step from which the run was resumed, or None.
         memory: measured peak of the GPU and the estimate for it, in bytes; None on a CPU.
     """
@@ -75,8 +74,6 @@ class Run(ABC):
 
     Attributes:
         validation: the rows that are evaluated during training.
-        inputs: entries of the manifest.
-        resume: the checkpoint to continue from.
         parameters: of the model without the adapter.
         longest: tokens of the longest prompt (GRPO) or example.
         example: messages that the chat template is completed by, see :func:`chat_template.complete_user_turn`.
@@ -173,8 +170,6 @@ class Run(ABC):
             if find_spec(name) is None:
                 raise CountdownError(f"--report-to {name} needs a package: {packages.pip_install(name)}.")
         load.silence_libraries()
-        inputs = self.read()
-        self.validation = self._read_validation()
         self.ref = reference.find_model(
             arguments.model,
             revision=arguments.revision,
@@ -183,6 +178,9 @@ class Run(ABC):
         )
         light = reference.without_weights(self.ref)
         weights.check_model(light, options, sharded=processes.shards_weights())
+        self.tokenizer = load.load_tokenizer(light)
+        inputs = self.read()
+        self.validation = self._read_validation()
         self.inputs = {"model": self.ref.as_input(), **inputs}
         self.checkpoints = Checkpoints(self.checkpoints.directory, self._identity())
         self.resume = None if arguments.restart else self.checkpoints.to_resume()
@@ -192,7 +190,7 @@ class Run(ABC):
         adapted = weights.adapted(light, skeleton, options)
         precision = load.trained_precision(light, options.precision)
         device = load.device_name("auto").partition(":")[0]
-        loaded = load.Loaded(skeleton, load.load_tokenizer(light), light, precision, device, "skeleton")
+        loaded = load.Loaded(skeleton, self.tokenizer, light, precision, device, "skeleton")
         self.parameters = skeleton.num_parameters()
         self.options = replace(options, learning_rate=options.rate(self.parameters))
         self.memory = self.encode(loaded, adapted)

@@ -10,6 +10,8 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
+import torch
+
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.inference.generate import Completion, Decoding, Generator, batches
@@ -23,11 +25,7 @@ from countdown_rl.training.run import Run
 
 
 class SftRun(Run):
-    """A run of ``sft``.
-
-    Attributes:
-        examples: token ids and labels, see :func:`demonstrations.tokenize`; packed where that was asked for.
-    """
+    """A run of ``sft``; *examples* are token ids and labels, see :func:`demonstrations.tokenize`, packed or not."""
 
     command = "sft"
     row_type = SftRow
@@ -47,6 +45,7 @@ class SftRun(Run):
             self.arguments.files,
             self.arguments.data,
             lambda count: self.reporter.progress(count, count, "demonstrations read"),
+            self.tokenizer,
         )
         for text in self.demonstrations.notes:
             self.reporter.note(f"Of the demonstrations: {text}.")
@@ -69,11 +68,10 @@ class SftRun(Run):
         self.max_steps = options.max_steps or ceil(options.num_train_epochs * steps_per_epoch)
         messages = (each.prompt for each in known.filtered if each.row is not None and not isinstance(each.prompt, str))
         self.example = next(messages, None)
-        left_out = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
+        skipped = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
         self.reporter.note(
-            f"{known.read:,} demonstrations, {known.graded:,} of them graded; "
-            f"{f'left out: {left_out}' if left_out else 'none left out'}. {self.max_steps:,} steps at a peak rate of "
-            f"{options.learning_rate:g}."
+            f"{known.read:,} demonstrations, {known.graded:,} of them graded; skipped: {skipped or 'none'}. "
+            f"{self.max_steps:,} steps at a peak rate of {options.learning_rate:g}."
         )
         if known.wrong:
             self.reporter.note(f"Wrong: {known.why_wrong()}.")
@@ -127,7 +125,7 @@ class SftRun(Run):
 
 
 def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
-    """The data set of *examples*, packed where *options* say so."""
+    """The data set of *examples*, packed if *options* say so."""
     import datasets
     from trl import pack_dataset
 
@@ -136,17 +134,15 @@ def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
 
 
 def check_packing(config: Any, *, trust_remote_code: bool = False) -> None:
-    """Check that packed samples do not see each other in a model of *config*: two layers with random weights decide.
+    """Check with two layers of random weights that packed samples do not see each other in a model of *config*.
 
     Raises:
         UsageError: they do, or the architecture cannot read packed samples on this machine.
     """
-    import torch
     from transformers import AutoModelForCausalLM
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
     samples = list(range(1, 13)), list(range(20, 30))
-    rows = [{"input_ids": ids, "labels": ids} for ids in samples]
     device = load.device_name("auto")
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
@@ -159,6 +155,7 @@ def check_packing(config: Any, *, trust_remote_code: bool = False) -> None:
                     parameter.normal_(std=parameter.shape[-1] ** -0.5)
             model.to(device).eval()
             alone = [model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0] for ids in samples]
+            rows = [{"input_ids": ids, "labels": ids} for ids in samples]
             batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(rows)
             del batch["labels"]
             inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
@@ -167,10 +164,7 @@ def check_packing(config: Any, *, trust_remote_code: bool = False) -> None:
         raise UsageError(f"{config.model_type} cannot be trained with --packing: {first_line(error)}") from error
     expected = torch.cat(alone)
     if not (packed - expected).abs().max() < 1e-2 * expected.std():
-        raise UsageError(
-            f"packed samples would see each other in {config.model_type}: its logits differ from those of each sample "
-            "alone; leave --packing out."
-        )
+        raise UsageError(f"packed samples would see each other in {config.model_type}; leave --packing out.")
 
 
 def _shallow(config: Any) -> Any:
@@ -179,7 +173,7 @@ def _shallow(config: Any) -> Any:
     text = shallow.get_text_config()
     layers, depth = text.num_hidden_layers, min(2, text.num_hidden_layers)
     for name, value in vars(text).items():
-        if isinstance(value, list) and len(value) == layers:  # one value a layer
+        if isinstance(value, list) and len(value) == layers:  # one value per layer
             setattr(text, name, value[:depth])
     text.num_hidden_layers, text.vocab_size, text.pad_token_id = depth, 64, 0
     return shallow

@@ -248,6 +248,29 @@ def test_one_that_is_too_long_is_named_or_of_a_baseline_left_out(tokenizer):
         demonstrations.tokenize(Demonstrations([replace(long, generated=True)]), tokenizer, 400)
 
 
+@pytest.mark.parametrize("name", ["search", "stream-of-search"])
+def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name):
+    rows = [{"nums": [number, 7, 11, 2], "target": 50} for number in range(3, 23)]
+    with artifacts.writing(tmp_path / "data", "data", options={}) as writer:
+        jsonl.write_rows(writer.path / "train.jsonl", rows)
+        jsonl.write_rows(writer.path / "test.jsonl", [RIGHT])
+    budget = {"search": 150, "stream-of-search": 3_000}[name]
+    options = SftOptions(demonstrator=name, keep_wrong=True, max_completion_length=budget)
+    known, _ = demonstrations.read(options, [], tmp_path / "data", tokenizer=tokenizer)
+    assert len(known.filtered) == 20
+    assert all(len(tokenizer(each.completion)["input_ids"]) <= budget for each in known.filtered)
+    right = [each for each in known.filtered if each.row.grade(each.completion).correct]
+    assert 0 < len(right) < 20
+    assert all("impossible" in each.completion for each in known.filtered if each not in right)
+    known, _ = demonstrations.read(replace(options, keep_wrong=False), [], tmp_path / "data", tokenizer=tokenizer)
+    assert [each.completion for each in known.filtered] == [each.completion for each in right]
+
+
+def test_a_demonstrator_must_be_one_of_the_task(tmp_path, data):
+    with pytest.raises(UsageError, match="has search, stream-of-search, random, solver"):
+        demonstrations.read(SftOptions(demonstrator="oracle"), [], data)
+
+
 def test_there_must_be_a_source():
     with pytest.raises(UsageError, match="--from"):
         demonstrations.read(SftOptions(), [], None)

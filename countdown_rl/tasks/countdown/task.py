@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.countdown import arithmetic, expression, proxies, rules, solver
+from countdown_rl.tasks.countdown import arithmetic, expression, proxies, rules, search, solver
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
@@ -293,4 +293,8 @@ TASK = Task(
         "solver": Baseline("ceiling", "the exact solver", answer=solver_answer),
     },
     proxies=proxies.GRADERS,
+    demonstrators={
+        "search": lambda row, rng: search.compact(row.puzzle, rng),
+        "stream-of-search": lambda row, rng: search.published(row.puzzle, rng),
+    },
 )
