@@ -11,7 +11,6 @@ from typing import Any
 from countdown_rl.core import artifacts, provenance
 from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation import results
-from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.tasks import jsonl
@@ -26,8 +25,8 @@ FILE = "train.jsonl"
 def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> dict[str, Any]:
     """Write a ``demonstrations`` artifact of the completions in *evaluations*, and return its facts.
 
-    Its rows are correct completions, as ``sft`` reads them, or preference pairs, see :func:`_pairs`; each completion of
-    a puzzle is used once, and none of a puzzle in a test split.
+    Its rows are correct completions, as ``sft`` reads them, or TRL's preference pairs. Each completion of a puzzle is
+    used once, and none of a puzzle in a test split.
 
     Raises:
         InputError: no completion, or pair, is left.
@@ -51,8 +50,8 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
         )
     inputs = {f"eval-{n}" if n else "eval": result.manifest.as_input() for n, result in enumerate(evaluated)}
     rows = [row for group in selected for row in group]
-    with artifacts.writing(out, "demonstrations", options=asdict(options), inputs=inputs) as draft:
-        draft.facts |= {
+    with artifacts.writing(out, "demonstrations", options=asdict(options), inputs=inputs) as writer:
+        writer.facts |= {
             "read": len(samples),
             "correct": correct,
             "kept": len(rows),
@@ -62,32 +61,31 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
         }
         if options.pairs:
             model = inputs["eval"]["manifest"]["inputs"]["model"]
-            if options.model:
-                model = {"source": options.model}
-            ref = reference.find_model(model["source"], revision=model.get("revision"))
+            source, revision = (options.model, None) if options.model else (model["source"], model.get("revision"))
+            ref = reference.find_model(source, revision=revision)
             written = _pairs(rows, load.load_tokenizer(reference.without_weights(ref)))
         else:
             written = [right.row.kept | {"completion": right.completion} for right, *_ in rows]
-        jsonl.write_rows(draft.path / FILE, written)
-    return draft.facts
+        jsonl.write_rows(writer.path / FILE, written)
+    return writer.facts
 
 
 def _length(sample: Sample) -> int:
-    """Tokens of *sample*, or its characters where a file of completions has no tokens."""
+    """Tokens, or characters in a file of completions without tokens."""
     return len(sample.completion) if sample.tokens is None else sample.tokens
 
 
 def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[tuple[Sample, ...]]:
-    """The correct ones among the *samples* of a prompt; with ``pairs`` each with a wrong one."""
-    usable = [sample for sample in samples if _length(sample) <= (options.max_tokens or _length(sample))]
+    """The correct *samples* of a prompt; with ``pairs`` each with a wrong one."""
+    usable = [sample for sample in samples if not 0 < options.max_tokens < _length(sample)]
     if options.shortest:
         usable.sort(key=_length)
     right, wrong = ([each for each in usable if each.grade.correct is side] for side in (True, False))
     return list(islice(zip(right, wrong, strict=False) if options.pairs else zip(right), options.per_puzzle or None))
 
 
-def _test_puzzles(result: Result) -> set[str]:
-    """The identities of the puzzles of a test split: by their rows, or as all of the file that was evaluated.
+def _test_puzzles(result: results.Result) -> set[str]:
+    """The identities of the puzzles of a test split: by their rows, or as all of the evaluated file.
 
     That file is the test split of data that a model in the chain was trained on, or named as one.
     """
@@ -101,13 +99,11 @@ def _test_puzzles(result: Result) -> set[str]:
 def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: Any) -> list[dict[str, Any]]:
     """Rows of TRL's preference format: ``prompt``, ``chosen`` and ``rejected``.
 
-    They are messages where the chat template renders these as the text that the model read and wrote, else that text.
-    TRL continues no prefilled turn of the assistant, so that of the prompt opens both answers.
+    They are messages if the chat template renders these as the text that the model read and wrote, else that text.
+    TRL does not continue a prefill, so it opens both answers.
     """
     end, start = ends.end_of_turn(tokenizer), start_of_text(tokenizer)
-    conversations: list[dict[str, Any]] = []
-    texts: list[dict[str, Any]] = []
-    exact = True
+    conversations, texts, exact = [], [], True
     for pair in pairs:
         asked = pair[0].row.prompt()
         turns, prompt = asked.turns(), chat_template.render(tokenizer, asked.messages())
@@ -125,7 +121,7 @@ def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: Any) -> list[dict[str
 
 
 def _rendered(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> str | None:
-    """The text of a conversation, as TRL renders it; None where the chat template fails."""
+    """The text of a conversation, as TRL renders it; None if the chat template fails."""
     with suppress(InputError):
         return chat_template.apply(tokenizer, turns, **chat_template.CHAT_ARGUMENTS).rstrip()
     return None
