@@ -217,29 +217,20 @@ class Exchange:
 def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One record for each completion in *record*, with its name unchanged."""
     name = _completion_name(record)
-    if name is None:
-        return [dict(record)]
-    completions = _completions(name, record[name])
-    if not isinstance(completions, list | tuple) or (_is_conversation(completions) and name != "choices"):
-        return [dict(record)]
-    if not completions:
-        raise InputError(f"`{name}` is an empty list")
-    return [{**record, name: item} for item in completions]
-
-
-def _completions(name: str, value: Any) -> Any:
-    """The list of completions in the field *name*; another *value* holds one."""
-    if isinstance(value, str):
-        items = decoded(value)
-        texts = isinstance(items, list) and items and all(isinstance(item, str) for item in items)
-        return items if texts and name != "completion" else value
+    value = record[name] if name else None
     if isinstance(value, Mapping) and not value.keys() & {*_TURN, *_CHOICE}:  # a server's response, or a batch's
         body = value.get("body", value)
-        choices = body.get("choices") if isinstance(body, Mapping) else None
-        if not isinstance(choices, list) or not choices:
+        value = body.get("choices") if isinstance(body, Mapping) else None
+        if not isinstance(value, list) or not value:
             raise InputError(f"`{name}` has no `choices`, as the chat and text completions APIs return")
-        return choices
-    return value
+    items = decoded(value)
+    if value is not items and not (name != "completion" and items and all(isinstance(item, str) for item in items)):
+        return [dict(record)]  # a text in brackets
+    if name is None or not isinstance(items, list | tuple) or (_is_conversation(items) and name != "choices"):
+        return [dict(record)]
+    if not items:
+        raise InputError(f"`{name}` is an empty list")
+    return [{**record, name: item} for item in items]
 
 
 def _completion_name(record: Mapping[str, Any]) -> str | None:
@@ -258,12 +249,12 @@ def completion(record: Mapping[str, Any]) -> Turn | None:
         conversation = _conversation(record)
         return conversation[-1] if conversation and conversation[-1].role == "assistant" else None
     value = record[name]
-    if _is_text(value):
-        return Turn("assistant", value, _reasoning(record))
     if isinstance(value, Mapping) and value.keys() & set(_CHOICE):
         choice = next((value[key] for key in _CHOICE if value.get(key) is not None), "")
         value = {"role": "assistant", "content": choice} if isinstance(choice, str) else choice
-    turns = _turns(value)
+    turns = _content(value)
+    if isinstance(turns, str):
+        return Turn("assistant", turns, _reasoning(record))
     if len(turns) != 1 or turns[0].role != "assistant":
         raise InputError("the completion should be one turn of the assistant")
     return turns[0]
@@ -301,8 +292,7 @@ def _prompt(
         texts = [str(record[key]) for key in _INSTRUCTIONS if key in fields]
         return [Turn("user", "\n\n".join(texts))], _INSTRUCTIONS
     if source:
-        value = record[source]
-        return value if _is_text(value) else _turns(value), (source,)
+        return _content(record[source]), (source,)
     conversation = _conversation(record)
     if not conversation:
         return None, ()
@@ -327,30 +317,27 @@ def _messages(prompt: list[Turn]) -> list[dict[str, str]]:
 def _conversation(record: Mapping[str, Any]) -> list[Turn]:
     """The turns of the conversation in *record* or in the request of an OpenAI batch; [] if there is none."""
     body = record.get("body")
-    for holder in (record, body if isinstance(body, Mapping) else {}):
-        for name in CONVERSATIONS:
-            if holder.get(name) not in _EMPTY:
-                return _turns(holder[name])
-    return []
+    holders = (record, body if isinstance(body, Mapping) else {})
+    value = next((part[key] for part in holders for key in CONVERSATIONS if part.get(key) not in _EMPTY), None)
+    turns = [] if value is None else _content(value)
+    if isinstance(turns, str):
+        raise InputError("messages should be a list of turns")
+    return turns
 
 
-def _turns(value: Any) -> list[Turn]:
-    """The turns of a conversation, as messages of OpenAI or ShareGPT."""
-    value = decoded(value)
+def _content(value: Any) -> str | list[Turn]:
+    """A text, or the turns of a conversation, as messages of OpenAI or ShareGPT, also written as text."""
+    if isinstance(value, str):
+        if not _is_conversation(decoded(value)):
+            if _MESSAGES(value):
+                raise InputError("there are messages as text that cannot be read; write them as JSON")
+            return value
+        value = decoded(value)
     if isinstance(value, Mapping):
         value = [value]
     if not isinstance(value, list | tuple) or not value:
         raise InputError("messages should be a list of turns")
     return [_turn(turn) for turn in value]
-
-
-def _is_text(value: Any) -> bool:
-    """True for a text, False for messages, also as text. Raises InputError if these cannot be read."""
-    if not isinstance(value, str) or _is_conversation(decoded(value)):
-        return False
-    if _MESSAGES(value):
-        raise InputError("there are messages as text that cannot be read; write them as JSON")
-    return True
 
 
 def _is_turn(value: Any) -> bool:

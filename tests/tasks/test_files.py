@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import math
 import sys
 import zipfile
 
@@ -100,6 +101,7 @@ def test_zstd_is_read(tmp_path):
         (CSV.encode() + b'"[1, 2]",\xe9\n', "line 4: not UTF-8"),
         (b"rows.jsonl" + bytes(500) + LINES.encode(), "cannot be read"),
         (CSV.replace("\n", "\r"), "cannot be read"),
+        (LINES + "[" * 100_000, "line 3: not JSON"),
         ("", "is empty"),
         ("\n \n", "is empty"),
         ("nums,target\n", "is empty"),
@@ -157,3 +159,43 @@ def test_a_local_file_needs_no_writable_cache(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     (tmp_path / "rows.parquet").write_bytes(parquet())
     assert len(jsonl.read_rows(tmp_path / "rows.parquet")) == 2
+
+
+ROW = {"id": "3-7-50=46", "nums": [3, 7, 50], "target": 46, "solution": "50 + 3 − 7"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"target": 3}, "no `nums`"),
+        ({"nums": [1, 2]}, "no `target`"),
+        ({"nums": "1 or 2", "target": 3}, "`nums`"),
+        ({"nums": [1, -2], "target": 3}, "`nums`"),
+        ({"nums": [1, math.nan], "target": 3}, "`nums`"),
+        ({"nums": [1, 2], "target": "three"}, "`target`"),
+        ({"nums": [1, 2], "target": 3, "needs": "<script>"}, "`needs`"),
+        ({"nums": [1, 2], "target": 3, "solutions": -1}, "`solutions`"),
+        ({"nums": [1, 2], "target": 3, "rule": "any"}, "no rule 'any'"),
+        ({"nums": [1, 2], "target": 3, "operators": 5}, "Operators are"),
+        ({"nums": [1, 2], "target": 3, "operators": "^"}, "Operators are"),
+        ({"nums": [1, 2], "target": 3, "style": [1]}, "`style`"),
+        ({"nums": [1, 2], "target": 3, "style": "loud"}, "`style`"),
+        ({"task": "gsm8k", "question": "\ud800", "gold": "3"}, "surrogate"),
+        ({"task": "gsm8k", "question": "?", "gold": "many"}, "`gold`"),
+    ],
+)
+def test_a_bad_row_is_reported_with_its_line_and_fault(tmp_path, fields, complaint):
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROW)}\n\n{json.dumps(fields)}\n")
+    with pytest.raises(InputError) as caught:
+        jsonl.read_rows(tmp_path / "rows.jsonl")
+    assert f"{tmp_path / 'rows.jsonl'}, line 3: " in str(caught.value)
+    assert complaint in str(caught.value)
+
+
+def test_rows_round_trip_and_surrogates_are_written_as_escapes(tmp_path):
+    rows = [ROW, {**ROW, "solution": "50 + 3 − 7 \ud800 é"}]
+    jsonl.write_rows(tmp_path / "rows.jsonl", rows)
+    assert jsonl.read_rows(tmp_path / "rows.jsonl") == rows
+    assert "−" in (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="does not exist"):
+        jsonl.read_rows(tmp_path / "none.jsonl")
