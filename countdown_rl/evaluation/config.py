@@ -19,9 +19,7 @@ class EvalOptions(SamplingOptions):
     limit: Annotated[int | None, option("Evaluate only the first N rows.", min=1, show_default="all")] = None
     max_new_tokens: Annotated[
         int | str,
-        option(
-            "Maximum tokens of a completion; several limits score its beginnings too.", DECODING, metavar="N[,N...]"
-        ),
+        option("Maximum tokens of a completion; 256,512 scores it at both limits.", DECODING, metavar="N[,N...]"),
     ] = 256
     samples: Annotated[
         int,
