@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Steps between saved completions, and completions saved at a time.
 SAMPLE_EVERY, SAMPLES = 10, 4
+#: The first validation puzzles, which the report shows through training, and the completions saved of each of them.
+FILM_PUZZLES, FILM_SAMPLES = 20, 4
 #: The figures of a step that TRL, or the trainer, logs under another name.
 _TRL_NAMES = {
     "mean_length": "completions/mean_length",
@@ -198,7 +200,9 @@ class Validation:
             ) + diagnostics.common_fault(samples)
             journal.warn({"validation" if step < journal.max_steps else "result": text}, run.reporter.warning)
         if processes.is_main():
-            journal.add_samples([_sample(step, sample, validation=True) for sample in samples[::count]])
+            limits = [FILM_SAMPLES if index < FILM_PUZZLES * count else 1 for index in range(len(samples))]
+            shown = [sample for index, sample in enumerate(samples) if index % count < limits[index]]
+            journal.add_samples([_sample(step, sample, validation=True) for sample in shown])
         best = journal.best()  # the row of this step follows
         if run.options.keep == "best" and (best is None or correct > best[1]):
             state = weights.gathered(self.trainer)

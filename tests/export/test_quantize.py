@@ -7,12 +7,13 @@ import torch
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, ModelError
+from countdown_rl.export import agreement, quantize
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model, warning
 from countdown_rl.models import nf4
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import find_model
-from tests.support import architectures, tiny_llama
+from tests.support import architectures, command, tiny_llama
 
 
 @pytest.fixture(autouse=True)
@@ -100,13 +101,32 @@ def test_weights_that_would_lose_by_quantization_are_refused():
     ],
 )
 def test_a_merge_into_original_weights_warns_with_its_divergence(base, trained_over, format, warned):
-    agreement = {"with_policy_as_trained": {"kl": 0.161}}
     tiny_llama.checkpoint(Path("full"))
     with artifacts.writing(Path("merged"), "merged", options={}) as draft:
         shutil.copytree("full", draft.path, dirs_exist_ok=True)
-        draft.facts.update(base=base, trained_over=trained_over, agreement=agreement)
+        draft.facts.update(base=base, trained_over=trained_over, agreement={"with_policy_as_trained": {"kl": 0.161}})
     text = warning(find_model("merged"), format)
     assert ("KL from the trained policy is 0.16," in text) if warned else text is None
+
+
+@pytest.mark.parametrize(
+    ("kl", "greedy", "words"),
+    [(3.6e-8, 1.0, "at most 0.1 points"), (1e-6, 1.0, "at most 0.7"), (5e-4, 1.0, "close"), (0.3, 0.8, "different")],
+)
+def test_a_verdict_is_no_stronger_than_pinskers_bound(kl, greedy, words):
+    assert words in agreement.verdict({"kl": kl, "greedy": greedy})
+
+
+@pytest.mark.parametrize("format", ["nf4", "w4a16", "gguf"])
+def test_small_weights_are_compared_with_their_source(format, monkeypatch, capsys):
+    tiny_llama.checkpoint(Path("full"), hidden_size=64)
+    assert command.status(monkeypatch, "quantize", "--model", "full", "--format", format, "--out", "small") == 0
+    facts = artifacts.read(Path("small"), "quantized").facts["agreement"]
+    assert facts["positions"] == 256
+    assert 0 < facts["kl"] < (1e-3 if format == "gguf" else 0.1)
+    assert "against the full-precision weights: same token at" in capsys.readouterr().out
+    monkeypatch.setattr(quantize, "MAX_COMPARED", 0)
+    assert "agreement" not in quantize_model(find_model("full"), Path("large"), QuantizeOptions()).facts
 
 
 def test_a_sharded_source_gives_a_sharded_output():

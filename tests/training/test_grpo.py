@@ -527,8 +527,8 @@ def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(place, tm
         assert row.eval_pass_at_n == pytest.approx(sum(map(any, groups)) / 5)
         assert row.eval_truncated == pytest.approx(sum(not each.ended for each in completions) / 20)
     samples = [each for each in log.read_samples(tmp_path / "evaluated" / "samples.jsonl") if "validation" in each]
-    assert [each["completion"] for each in samples] == [each.text for part in texts for each in part[::4]]
-    assert [each["step"] for each in samples] == [1] * 5 + [2] * 5
+    assert [each["completion"] for each in samples] == [each.text for part in texts for each in part]
+    assert [each["step"] for each in samples] == [1] * 20 + [2] * 20
     with pytest.raises(Killed):
         run(place, tmp_path / "killed", replace(options, save_steps=1), reporter=killing(2))
     run(place, tmp_path / "killed", replace(options, save_steps=1))
