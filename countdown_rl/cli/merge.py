@@ -23,14 +23,14 @@ def merge(
     An adapter trained over NF4 weights (QLoRA) has two possible bases: the original full-precision weights, or the
     values that NF4 gave them in training (dequantized). Choose by the next step:
 
-    - for quantize --format nf4: original. The new rounding is then close to the one of training. From dequantized,
-    NF4 would round the adapter away, and quantize refuses.
+    - for quantize --format nf4: original. Rounding again gives nearly the weights of training. From dequantized, NF4
+    would round the adapter away, and quantize refuses.
 
-    - for bf16, GGUF or W4A16: dequantized, which is the trained policy but for one rounding.
+    - for bf16, GGUF or W4A16: dequantized, the trained policy up to one rounding.
 
-    Plain LoRA is merged a tensor at a time, so with --verify none a model larger than memory can be merged. Other
-    adapters (DoRA, biases, modules trained in full), and 4-bit and GGUF bases, are merged by PEFT with the whole model
-    in memory, in fp32. A result whose logits differ from those of the adapter over the same base is refused.
+    Plain LoRA is merged a tensor at a time; with --verify none the model may be larger than memory. Other adapters
+    (DoRA, biases, modules trained in full) and 4-bit and GGUF bases are merged by PEFT with the whole model in memory,
+    in fp32. A result whose logits differ from those of the adapter over the same base is refused.
 
     Examples:
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
@@ -41,9 +41,7 @@ def merge(
     with console.status(f"merging {adapter}"):
         facts = stages.merge(adapter, out, revision=revision, base_model=base_model, **vars(options)).facts
     if facts.get("changes_nothing"):
-        console.warn(
-            f"{adapter} changes nothing, as its weights or their scale are zero; {out} holds its base. Train it."
-        )
+        console.warn(f"{adapter} changes nothing: its weights or their scale are zero. {out} holds the base alone.")
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

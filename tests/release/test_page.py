@@ -297,9 +297,9 @@ def test_faults_are_listed_with_the_points_they_cost(run):
 
 
 def test_a_log_of_another_run_is_reported_and_an_altered_manifest_refused(run):
-    assert "This log is not of the run" not in page()
+    assert "This log is not from the run" not in page()
     assert "A curriculum is on" in page()
-    assert "Every manifest in this chain has the digest" in page()
+    assert "Every manifest in this chain has its recorded digest" in page()
     trainlog.write(run / "train" / "log.csv", steps(4))
     assert "A curriculum is on" not in page()
     entry = chained("model", "adapter")
@@ -312,7 +312,7 @@ def test_a_log_of_another_run_is_reported_and_an_altered_manifest_refused(run):
             (draft.path / "samples.jsonl").write_text(samples)
         return page(results=[str(run / "eval" / "base"), str(run / "eval" / "z")])
 
-    assert "This log is not of the run that made z," in page_of(entry)
+    assert "This log is not from the run that made z," in page_of(entry)
     entry["manifest"]["inputs"]["model"]["manifest"]["options"]["n"] = 1
     with pytest.raises(ArtifactError, match=r"the manifest of artifacts/model in .* was changed"):
         page_of(entry)
