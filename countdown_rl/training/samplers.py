@@ -86,8 +86,15 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
             counts[kinds[outcome.row]] = seen + 1, mixed + (len({*outcome.correct}) > 1)
 
 
-def hints(rows: Sequence[Row], size: int, seed: int, *, rounds: int) -> Rounds:
-    """All rows in turn, with the first lines of a right answer as hints: UFT (Liu et al. 2025, arXiv:2505.16984).
+def hints(
+    rows: Sequence[Row],
+    size: int,
+    seed: int,
+    *,
+    rounds: int,
+    lines: Callable[[Row], list[str]] = lambda row: row.worked_lines(),
+) -> Rounds:
+    """All rows in turn, with the first *lines* of a right answer as hints: UFT (Liu et al. 2025, arXiv:2505.16984).
 
     The number of lines is binomial. Its mean falls from all of them to 0 by a cosine, over 60% of the *rounds*.
     """
@@ -95,13 +102,12 @@ def hints(rows: Sequence[Row], size: int, seed: int, *, rounds: int) -> Rounds:
     for number in count():
         share = (1 + math.cos(math.pi * min(1.0, number / (_HINTED * rounds)))) / 2
         rng = np.random.default_rng((seed, number))
-        yield [(row, _hint(rows[row], share, rng)) for row in islice(order, size)]
-
-
-def _hint(row: Row, share: float, rng: np.random.Generator) -> str:
-    lines = row.worked_lines()
-    first = lines[: rng.binomial(len(lines), share)]
-    return "\n".join([row.style.opening, *first, ""]) if first else ""
+        prompts = []
+        for row in islice(order, size):
+            worked = lines(rows[row])
+            first = worked[: rng.binomial(len(worked), share)]
+            prompts.append((row, "\n".join([rows[row].style.opening, *first, ""]) if first else ""))
+        yield prompts
 
 
 def probabilities(members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]) -> dict[str, float]:

@@ -123,6 +123,7 @@ def test_hints_are_lines_of_a_right_answer_and_become_fewer():
     sampled = [dict(next(sampler)) for _ in range(10)]
     assert sampled[0] == {0: "\n50 + 3 = 53\n53 - 7 = 46\n", 1: ""}
     assert sampled[6:] == [{0: "", 1: ""}] * 4
+    assert next(samplers.hints([row], 1, 1, rounds=9, lines=lambda row: ["50 7 3"])) == [(0, "\n50 7 3\n")]
 
 
 def test_an_error_of_a_sampler_shows_its_own_frames():
