@@ -17,29 +17,43 @@ ROOT = Path(__file__).parents[2]
 HELP = {name: text for panel in main.COMMANDS.values() for name, text in panel.items()}
 
 
-def modules_after(*words):
-    """Return the modules that a command of words imports."""
-    code = (
-        "import atexit, sys; from countdown_rl.cli.main import main;"
-        "atexit.register(lambda: print('MODULES', *sys.modules)); main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.partition("MODULES")[2].split())
+#: For each command line a child process, which starts with the imports of ``main`` alone.
+LOADED = f"""
+import os, sys
+from countdown_rl.cli import main
+for words in ("--help", *(name + " --help" for name in {list(HELP)})):
+    sys.stdout.flush()
+    if os.fork():
+        os.wait()
+        continue
+    sys.argv[1:] = words.split()
+    try:
+        main.main()
+    except SystemExit as stop:
+        print("MODULES", stop.code or 0, words.split()[0], *sys.modules, flush=True)
+    os._exit(0)
+"""
 
 
-def test_the_list_of_commands_imports_no_command():
-    loaded = modules_after("--help")
-    assert not loaded & {f"countdown_rl.cli.{name.replace('-', '_')}" for name in HELP}
-    assert not loaded & {"torch", "numpy", "rich"}
+@pytest.fixture(scope="module")
+def loaded():
+    """The modules that the help of each command imports, and that of the list of commands, "--help"."""
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, cwd=ROOT, check=True)
+    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("MODULES")]
+    assert {status for status, *_ in lines} == {"0"}
+    return {name: set(modules) for _, name, *modules in lines}
+
+
+def test_the_list_of_commands_imports_no_command(loaded):
+    assert not loaded["--help"] & {f"countdown_rl.cli.{name.replace('-', '_')}" for name in HELP}
+    assert not loaded["--help"] & {"torch", "numpy", "rich"}
 
 
 @pytest.mark.parametrize("name", HELP)
-def test_the_help_of_a_command_imports_no_other_command(name):
-    loaded = modules_after(name, "--help")
-    commands = {other for other in HELP if f"countdown_rl.cli.{other.replace('-', '_')}" in loaded}
+def test_the_help_of_a_command_imports_no_other_command(name, loaded):
+    commands = {other for other in HELP if f"countdown_rl.cli.{other.replace('-', '_')}" in loaded[name]}
     assert commands == {name}
-    assert "torch" not in loaded
+    assert "torch" not in loaded[name]
 
 
 def test_help_takes_a_quarter_of_a_second_at_most():
