@@ -65,7 +65,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(kind, type) and issubclass(kind, Options):
             groups[name], hints = kind, field_hints(kind)
             defaults = {field.name: field.default for field in fields(kind)}
-            own_first = dict.fromkeys([*kind.__annotations__, *hints])  # before the fields of its base class
+            own = [field for field in kind.__annotations__ if not hasattr(kind.__base__, field)]
+            own_first = dict.fromkeys([*own, *hints])  # before the fields of its base class
             parameters += [_parameter(field, hints[field], defaults[field]) for field in own_first]
         else:
             parameters.append(parameter.replace(annotation=_declared(kind)))
