@@ -186,6 +186,7 @@ class Validation:
         flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
         shares = [rounded(sum(column) / len(samples)) for column in zip(*flags, strict=True)]
         figures = dict(zip(("eval_correct", "eval_format", "eval_truncated"), shares, strict=True))
+        figures |= {name: rounded(value) for name, value in run.validation_loss(self.trainer).items()}
         correct = figures["eval_correct"]
         if count > 1:
             solved = sum(any(flag[0] for flag in flags[start : start + count]) for start in range(0, len(flags), count))

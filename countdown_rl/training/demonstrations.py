@@ -59,10 +59,12 @@ class Demonstrations:
     """Demonstrations to train on, and counts of those read, graded, and left out by the reason.
 
     Attributes:
+        validation: those for validation puzzles, to evaluate.
         wrong: counts by the grader's reason; *example* shows the first one.
     """
 
     filtered: list[Demonstration] = field(default_factory=list)
+    validation: list[Demonstration] = field(default_factory=list)
     read: int = 0
     graded: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
@@ -156,6 +158,7 @@ def read(
             _check_prompt(demonstration, row, layout)
         if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), ""):
             result.left_out[f"of {split} puzzles"] += 1
+            result.validation += [demonstration] if split == "validation" else []
             continue
         if row is not None:
             result.graded += 1
@@ -164,11 +167,19 @@ def read(
                 result.add_wrong(demonstration, row, grade.reason)
                 continue
         result.filtered.append(demonstration)
+    generated = _generated(options, data, tokenizer, "valid") if options.eval_every else ()
+    candidates = [each for each in chain(result.validation, generated) if options.keep_wrong or not _is_wrong(each)]
+    result.validation = candidates[: options.eval_size]
     if not result.filtered:
         reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
         wrong = f" (--keep-wrong keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
         raise InputError(f"none of the demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}.")
     return result, inputs
+
+
+def _is_wrong(demonstration: Demonstration) -> bool:
+    row = demonstration.row
+    return row is not None and not row.grade(demonstration.completion).correct
 
 
 def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]) -> Iterator[Published]:
@@ -196,21 +207,21 @@ def _parsed(records: Iterable[Published], layout: Mapping[str, str], left_out: C
             yield parse(fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout)
 
 
-def _generated(options: SftOptions, data: Path | None, tokenizer: Any) -> Iterator[Demonstration]:
-    """The demonstrations of ``demonstrator`` for the training rows of *data*."""
+def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: str = "train") -> Iterator[Demonstration]:
+    """The demonstrations of ``demonstrator`` for the rows of a *split* of *data*."""
     name = options.demonstrator
     if not name:
         return
     if data is None:
         raise UsageError(f"--demonstrator {name} answers the training puzzles of --data; give that too.")
-    rows = jsonl.read_rows(data / "train.jsonl")
+    rows = jsonl.read_rows(data / f"{split}.jsonl")
     task, baseline = task_of(rows[0]), baselines.find(name, rows)
     demonstrate = task.demonstrators.get(name)
     if baseline is None and demonstrate is None:
         names = ", ".join((*task.demonstrators, *task.baselines))
         raise UsageError(f"--demonstrator {name}: the task {task.name} has {names}.")
     for index, row in enumerate(rows):
-        seed = f"{options.seed} {index}"
+        seed = f"{options.seed} {index}" if split == "train" else f"{options.seed} {split} {index}"
         if baseline:
             completion = baselines.answer(baseline, row, seed)
         elif demonstrate and not row.style.direct:
@@ -334,7 +345,7 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
                 f"{demonstration.place}: prompt and completion have {length} tokens, more than --max-length "
                 f"{max_length}; raise it, or remove that row."
             )
-    if not filtered:
+    if known.filtered and not filtered:
         raise InputError(f"all demonstrations are longer than --max-length {max_length}; raise it.")
     known.filtered = filtered
     return examples

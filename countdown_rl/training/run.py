@@ -128,6 +128,10 @@ class Run(ABC):
     def validate(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
         """A completion of each of *prompts* at ``eval_temperature``, in every process."""
 
+    def validation_loss(self, trainer: Any) -> dict[str, float]:
+        """Further figures of an evaluation, by their columns in the log."""
+        return {}
+
     @abstractmethod
     def facts(self, last: Any) -> dict[str, Any]:
         """Facts for the manifest beside those of every run; *last* is the mean row of the last tenth of the run."""

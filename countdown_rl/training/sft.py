@@ -36,6 +36,7 @@ class SftRun(Run):
     options: SftOptions
     demonstrations: Demonstrations
     examples: Any
+    validation_examples: list[dict[str, list[int]]]
 
     def read(self) -> dict[str, Any]:
         if self.options.eval_every and processes.shards_weights():
@@ -56,6 +57,8 @@ class SftRun(Run):
         if options.packing:
             check_packing(loaded.model.config, trust_remote_code=self.arguments.trust_remote_code)
         self.examples = dataset(demonstrations.tokenize(known, loaded.tokenizer, options.max_length), options)
+        evaluated = Demonstrations(known.validation)
+        self.validation_examples = demonstrations.tokenize(evaluated, loaded.tokenizer, options.max_length)
         shape.check_tokens(adapted, self.examples["input_ids"], self.arguments.model)
         self.longest_prompt(self.validation, loaded, adapted)
         self.longest = max(map(len, self.examples["input_ids"]))
@@ -104,6 +107,22 @@ class SftRun(Run):
             completions |= zip(batch, generator.complete([ids[index] for index in batch], number), strict=True)
         policy.train()
         return [completions[index] for index in range(len(prompts))]
+
+    def validation_loss(self, trainer: Any) -> dict[str, float]:
+        """Mean negative log-likelihood in nats, and accuracy, of the tokens of the validation demonstrations."""
+        policy, loss, correct, count = trainer.accelerator.unwrap_model(trainer.model), 0.0, 0, 0
+        policy.eval()
+        for example in self.validation_examples:
+            ids, labels = (torch.tensor(example[name], device=policy.device) for name in ("input_ids", "labels"))
+            learned = labels[1:] != -100
+            with torch.inference_mode():
+                logits = policy(input_ids=ids[None]).logits[0, :-1][learned].float()
+            targets = labels[1:][learned]
+            loss += float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"))
+            correct += int((logits.argmax(-1) == targets).sum())
+            count += len(targets)
+        policy.train()
+        return {"eval_loss": loss / count, "eval_token_accuracy": correct / count} if count else {}
 
     def facts(self, last: SftRow) -> dict[str, Any]:
         row, logged = self.demonstrations.row(), self.journal.rows
