@@ -223,11 +223,12 @@ def quantize(
     Raises:
         ModelError: the model cannot be quantized.
     """
-    from countdown_rl.export import quantize as quantization
-    from countdown_rl.export.config import QuantizeOptions
     from countdown_rl.models import load, reference
 
-    load.silence_libraries()
+    load.silence_libraries()  # before gguf imports tqdm
+    from countdown_rl.export import quantize as quantization
+    from countdown_rl.export.config import QuantizeOptions
+
     settings, ref = QuantizeOptions(**options), reference.find_model(str(model), revision=revision)
     if warning := quantization.warning(ref, settings.format):
         on_warning(warning)

@@ -100,7 +100,7 @@ def _prompt(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
 
 
 def _measured(chain: Sequence[ProvenanceEntry], evaluation: Result | None) -> dict[str, Any]:
-    """The figures of *evaluation*, the model that it measured, and the first of its puzzles with the range of all."""
+    """The figures of *evaluation*, and the first of its puzzles with the range of all."""
     if evaluation is None:
         return {"metrics": None, "puzzles": []}
     puzzles = [samples[0].row.puzzle for samples in evaluation.by_puzzle if isinstance(samples[0].row, CountdownRow)]
@@ -108,10 +108,10 @@ def _measured(chain: Sequence[ProvenanceEntry], evaluation: Result | None) -> di
         [number for puzzle in puzzles for number in puzzle.numbers],
         [puzzle.target for puzzle in puzzles],
     )
-    digest = evaluation.metrics.model.digest
+    same = evaluation.metrics.model.digest == chain[-1].digest
     return {
         "metrics": evaluation.metrics,
-        "measured": next((link.name for link in chain if link.digest == digest), evaluation.metrics.model.source),
+        "measured": "It" if same else "Before quantization it",
         "split": results.split(evaluation),
         "ranges": [(min(values), max(values)) for values in (numbers, targets)],
         "puzzles": [[*puzzle.numbers, puzzle.target] for puzzle in puzzles[:PUZZLES]],

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -110,11 +111,11 @@ def test_a_merge_into_original_weights_warns_with_its_divergence(base, trained_o
 
 
 @pytest.mark.parametrize(
-    ("kl", "greedy", "words"),
-    [(3.6e-8, 1.0, "at most 0.1 points"), (1e-6, 1.0, "at most 0.7"), (5e-4, 1.0, "close"), (0.3, 0.8, "different")],
+    ("kl", "words"),
+    [(3.6e-8, "equivalent.* 0.1 points"), (1e-6, "equivalent.* 0.7"), (7e-6, "close.* 1.9"), (5e-4, "unclear.*eval")],
 )
-def test_a_verdict_is_no_stronger_than_pinskers_bound(kl, greedy, words):
-    assert words in agreement.verdict({"kl": kl, "greedy": greedy})
+def test_a_verdict_is_no_stronger_than_pinskers_bound(kl, words):
+    assert re.match(words, agreement.verdict({"kl": kl}))
 
 
 @pytest.mark.parametrize("format", ["nf4", "w4a16", "gguf"])

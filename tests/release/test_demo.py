@@ -14,12 +14,15 @@ from countdown_rl.core.errors import ArtifactError, CountdownError, ModelError, 
 from countdown_rl.core.provenance import ProvenanceEntry
 from countdown_rl.data import build as gen_data
 from countdown_rl.data.config import DataOptions
+from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.export import quantize
 from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.release import demo
 from countdown_rl.tasks.countdown.task import CountdownRow
-from tests.support import browser, tiny_llama
+from tests.support import browser, evaluations, tiny_llama
 
 PUZZLES = 100
 ANSWERS = [
@@ -113,6 +116,23 @@ def test_the_counts_of_numbers_and_the_format_are_those_of_the_data(tiny):
     assert "step by step" not in page
 
 
+def test_the_page_states_the_greedy_accuracy_and_offers_the_test_puzzles(tiny):
+    rows = [CountdownRow({"nums": [5, 3, number], "target": 8 + number}) for number in range(20, 60)]
+    right = [Sample.of(row, Completion(f"</think><answer>5 + 3 + {row['nums'][2]}</answer>", 9, True)) for row in rows]
+    samples = right[:30] + [Sample.of(row, Completion("", 1, True)) for row in rows[30:]]
+    digest = reference.find_model(str(tiny)).digest
+    about = {"model": {"source": "gguf", "kind": "gguf", "digest": digest}, "data": {"digest": "d"}}
+    greedy = {"greedy": True, "temperature": 0.0, "samples": 1}
+    measured = Result(evaluations.metrics(samples, rows, decoding=greedy, **about), samples)
+    sampled = Result(evaluations.metrics(right, rows, decoding=greedy | {"greedy": False}, **about), right)
+    page = demo.of_model(tiny, [measured, sampled])
+    assert "It solved <b>75.0%</b> of 40 puzzles" in re.sub("(held-out|training|validation) ", "", page)
+    assert "numbers from 3 to 59 and targets from 28 to 67" in page
+    assert "PUZZLES = [[5, 3, 20, 28], " in page
+    assert "Another test puzzle" in page
+    assert "PUZZLES = [];" in demo.of_model(tiny)
+
+
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
     """A browser that is offline."""
@@ -149,6 +169,14 @@ def test_the_page_solves_an_example_within_three_seconds_without_a_network(shipp
     offline.run(IDLE)
     assert offline.run("$('verdict').textContent")[0] in "✓✗"
     assert offline.run("navigator.onLine") is False
+
+
+@pytest.mark.slow
+def test_another_puzzle_replaces_the_search(shipped, offline):
+    offline.run("($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())")  # has no solution
+    offline.run(f"($('another').click(), new Promise(done => setTimeout(done, 500)).then(() => {IDLE}))")
+    assert offline.run("$('verdict').textContent")[0] in "✓✗"
+    assert offline.run("$('numbers').value") != "91 7 44 12"
 
 
 @pytest.mark.slow
