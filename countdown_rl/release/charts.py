@@ -21,8 +21,8 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 14, 12, 26
 POINTS = 30
 #: Heights of a chart's title in a picture, and of a row of a legend.
 _TITLE, _ROW = 34, 16
-#: Dashes of the lines of a chart, whose colors are those of the classes c0, c1 and so on.
-_DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4")
+#: Styles of lines: the classes c0, c1 and so on, which have colors and dashes.
+STYLES = 5
 
 Log = Sequence[StepRow]
 Series = list[tuple[int, float]]
@@ -38,10 +38,6 @@ class Line:
     mean: Series
     range: Series
 
-    @property
-    def dashes(self) -> str:
-        return _DASHES[self.style]
-
 
 @dataclass(frozen=True)
 class Curve:
@@ -49,7 +45,6 @@ class Curve:
 
     title: str
     subtitle: str
-    note: str
     change: str
     height: int
     content: str
@@ -67,32 +62,19 @@ class _Panel(NamedTuple):
     subtitle: str
     text: Formatter
     columns: dict[str, str]
-    note: str = ""
 
 
 _VALIDATION = _Panel("Validation accuracy", "share solved", percent, {"eval_correct": ""})
 _PANELS = (
     _Panel("Length", "mean tokens per completion", _number, {"mean_length": ""}),
-    _Panel(
-        *("Equal rewards", "share of groups", percent, {"frac_reward_zero_std": ""}),
-        "If all completions of a puzzle have the same reward, they give no gradient.",
-    ),
+    _Panel("Equal rewards", "share of groups", percent, {"frac_reward_zero_std": ""}),
     _Panel("Completions", "share of those sampled", percent, {"correct": "solved", "format": "correct format"}),
     _Panel("Reward", "mean over completions", _number, {"reward": ""}),
     _Panel("Reward hacking", "share wrong, but paid by a proxy reward", percent, {"hacking": ""}),
     _Panel("Truncated", "share at the length limit", percent, {"truncated": ""}),
-    _Panel(
-        *("Entropy", "nats per token", _number, {"entropy": ""}),
-        "How varied the sampled tokens are. Near zero, all completions of a puzzle are alike and learning stops.",
-    ),
-    _Panel(
-        *("KL from the initial model", "nats per token", _number, {"kl": ""}),
-        "How far the policy has moved from the model that training started from.",
-    ),
-    _Panel(
-        *("Importance sampling ratio", "of the policy to vLLM, mean", _number, {"importance_sampling_ratio": ""}),
-        "1 if vLLM and the trainer compute the same probabilities.",
-    ),
+    _Panel("Entropy", "nats per token", _number, {"entropy": ""}),
+    _Panel("KL from the initial model", "nats per token", _number, {"kl": ""}),
+    _Panel("Importance sampling ratio", "policy to vLLM, mean", _number, {"importance_sampling_ratio": ""}),
     _Panel("Gradient norm", "before clipping", _number, {"grad_norm": ""}),
     _Panel("Seconds per step", "generation, rewards and loss", _number, {"seconds": ""}),
 )
@@ -117,7 +99,7 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     charts = []
     for panel in panels:
         lines = [
-            _line(run if len(runs) > 1 else name, style % len(_DASHES), seeds, column, every)
+            _line(run if len(runs) > 1 else name, style % STYLES, seeds, column, every)
             for style, ((run, seeds), (column, name)) in enumerate(product(runs.items(), panel.columns.items()))
         ]
         if measured := [line for line in lines if line]:
@@ -128,7 +110,7 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
 def budgets(evaluations: Mapping[str, Figures]) -> Curve | None:
     """The chart of accuracy by token limit, for *evaluations* with several limits; None if there are none."""
     lines = [
-        Line(name, style % len(_DASHES), [(limit, budget.accuracy) for limit, budget in figures.budgets.items()], [])
+        Line(name, style % STYLES, [(limit, budget.accuracy) for limit, budget in figures.budgets.items()], [])
         for style, (name, figures) in enumerate(evaluations.items())
         if figures.budgets
     ]
@@ -229,4 +211,4 @@ def _curve(panel: _Panel, lines: Sequence[Line], unit: str = "step") -> Curve:
         bands=list(zip(steps, labels, edges, edges[1:], strict=False)),
         left=LEFT, right=right, top=top, bottom=bottom, unit=unit, x=x, y=y,
     )  # fmt: skip
-    return Curve(panel.title, panel.subtitle, panel.note, "" if legend else changes[0], bottom + BOTTOM, content)
+    return Curve(panel.title, panel.subtitle, "" if legend else changes[0], bottom + BOTTOM, content)

@@ -23,11 +23,10 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.release import charts, film
 from countdown_rl.release.charts import Curve
 from countdown_rl.tasks import registry
-from countdown_rl.tasks.countdown.arithmetic import pieces, steps
+from countdown_rl.tasks.countdown import arithmetic
 from countdown_rl.tasks.countdown.expression import ExpressionError, parse
 from countdown_rl.tasks.task import REASONS
 from countdown_rl.training import log as trainlog
-from countdown_rl.training.log import StepRow
 
 #: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
 Runs = dict[str, list[Path]]
@@ -68,9 +67,15 @@ def save_figures(curves: Sequence[Curve], directory: Path) -> None:
 def text(values: Mapping[str, Any], demo: str | None = None) -> str:
     """The HTML of the report about *values* of :func:`view`; *demo* is the file name of the demo beside it."""
     environment = formatting.html_templates()
-    filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, tables.points, pieces)
-    environment.filters |= {filter.__name__: filter for filter in filters}
-    environment.filters |= {"leaves": _leaves, "operations": _operations, "sha256": _sha256, "value": _value}
+    filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, tables.points)
+    own = {
+        "leaves": _leaves,
+        "operations": _operations,
+        "pieces": arithmetic.pieces,
+        "sha256": _sha256,
+        "value": _value,
+    }
+    environment.filters |= {filter.__name__: filter for filter in filters} | own
     return formatting.printable(environment.get_template("release/page.html.jinja").render(values, demo=demo))
 
 
@@ -95,7 +100,7 @@ def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
 
 def _operations(answer: str | None) -> list[Any]:
     try:
-        return steps(parse(answer or "").tree)
+        return arithmetic.steps(parse(answer or "").tree)
     except ExpressionError:
         return []
 
@@ -124,6 +129,7 @@ def view(
     rows = {row["name"]: row for row in described[0]["rows"]}
     own = next((path for path in logs if trainlog.is_log_of(path, chain)), None)
     log = logs[own or next(iter(logs))] if logs else []
+    steps = [row.step for row in log]
     paired = len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n
     return {
         "version": version(),
@@ -139,7 +145,7 @@ def view(
         "runs": runs,
         "curves": charts.curves(runs, task) if log else [],
         "film": film.read(own or next(iter(logs))) if logs else None,
-        "seconds": seconds(log),
+        "seconds": sum(row.seconds * (row.step - before) for row, before in zip(log, [0, *steps], strict=False)),
         "puzzles": min(puzzles, first.metrics.n),
         "transcripts": {name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names},
         "changed": _changed(first, last) if paired else None,
@@ -151,12 +157,6 @@ def view(
         "warnings": caveats({name: item for group in groups for name, item in group.items()}),
         "reasons": {**REASONS, **task.reasons},
     }
-
-
-def seconds(log: Sequence[StepRow]) -> float:
-    """The time that all steps of *log* took. A row is the mean of the steps since the row before it."""
-    before = [0, *(row.step for row in log)]
-    return sum(row.seconds * (row.step - step) for row, step in zip(log, before, strict=False))
 
 
 def _groups(scored: Group) -> list[Group]:

@@ -33,7 +33,7 @@ from countdown_rl.tasks.task import Row
 CONFIRMED, REFUTED, TOO_FEW = "confirmed", "refuted", "too few to tell"
 #: Significance level of each test.
 LEVEL = 0.01
-#: With fewer puzzles in the claim or in a measurement, nothing is confirmed.
+#: Fewer puzzles, in the claim or in a measurement, confirm nothing.
 MIN_PUZZLES = 100
 #: Share of the greedy fp32 completions that another processor repeats word by word, at least.
 REPEATED = 0.9
@@ -110,13 +110,9 @@ def verify(
 ) -> Verification:
     """Verify the release at *source*, a directory or ``NAME/MODEL@REVISION`` on the Hub.
 
-    Args:
-        fresh: number of new puzzles; *seed* is theirs, random if None.
-        limit: number of recorded puzzles to complete again; None is all.
-        data: files of the recorded puzzles, if the manifests do not say how to generate them.
-
-    Raises:
-        CountdownError: *source* is not a release with an evaluation, or cannot be measured here.
+    Complete the first *limit* recorded puzzles again, and *fresh* new ones, from a random *seed* by default. *data* are
+    files of the recorded puzzles, if no manifest says how to generate them. Raises CountdownError if *source* is not a
+    release with an evaluation, or cannot be measured here.
     """
     folder, revision = Path(source).expanduser(), None
     if not folder.is_dir():
