@@ -90,7 +90,9 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
                 matches.append((path, _around(task, row, fields if path else {})))
                 break
     if not matches:
-        raise NoRowError(_explain(fields, faults))
+        near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
+        every = " and ".join(f"no {task.noun} ({error})" for task, error in faults)
+        raise NoRowError(near[0] if len(near) == 1 else f"it is {every}")
     path, row = matches[0]
     task = registry.task(row.task)
     for other, same in matches[1:]:
@@ -133,12 +135,6 @@ def _around(task: Task, row: Row, record: Mapping[str, Any]) -> Row:
         return row
     named = {} if task.name == registry.DEFAULT else {"task": task.name}
     return task.row({**more, **{key: value for key, value in row.items() if key != "task"}, **named})
-
-
-def _explain(fields: Mapping[str, Any], faults: list[tuple[Task, InputError]]) -> str:
-    """The fault of the task that *fields* name or resemble, else those of all."""
-    near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
-    return near[0] if len(near) == 1 else "it is " + " and ".join(f"no {task.noun} ({error})" for task, error in faults)
 
 
 def held_out(published: str) -> str | None:

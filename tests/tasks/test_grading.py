@@ -50,70 +50,56 @@ def test_rule_operators_and_style_reach_the_prompt():
     assert "with + - and parentheses, using each number at most once; every result" in turns[1]["content"]
 
 
-def test_completions_of_a_prompt_that_ends_in_an_open_think():
-    right = grade("I see.\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>", ROW)
-    assert right == Grade(True, True, True, "55 + 36 - 7 - 19", "65", "", False)
+@pytest.mark.parametrize(
+    ("completion", "format", "strict", "answer"),
+    [
+        # The prompt opened the thinking.
+        ("I see.\n</think>\n<answer> 1 </answer>", True, True, "1"),
+        ("so <think> again</think>\n<answer>1</answer>", True, False, "1"),
+        ("hm</think>\n<answer>1</answer>\nDone", True, False, "1"),
+        ("hm</think> <answer>1</answer>", True, False, "1"),
+        ("hm</think>\n</think>\n<answer>1</answer>", True, False, "1"),
+        ("1", False, False, None),
+        # The last complete answer after the thinking counts.
+        ("try <answer>1</answer></think><answer>2</answer>", True, False, "2"),
+        ("</think><answer>1</answer> no <answer>2</answer>", True, False, "2"),
+        ("</think><answer>1</answer> <answer>2", True, False, "1"),
+        ("</think><answer>1 <answer>2</answer>", True, False, "2"),
+        ("</think><answer>1</answer> </answer>", True, False, "1"),
+        ("<answer>3</answer>", False, False, "3"),  # no thinking at all
+        ("<think>maybe <answer>3</answer>", False, False, None),  # never finished thinking
+        ("</think>\n<answer>\n55 + 36\n- 7 - 19\n</answer>", True, True, "55 + 36\n- 7 - 19"),
+    ],
+)
+def test_completions_of_a_prompt_that_opens_the_thinking(completion, format, strict, answer):
+    graded = grade(completion, ROW)
+    assert (graded.format, graded.strict_format, graded.answer) == (format, strict, answer)
+
+
+@pytest.mark.parametrize(
+    ("completion", "format", "strict"),
+    [
+        ("<think>so</think>\n<answer>1</answer>", True, True),
+        *((f"<think>so</think>{between}<answer>1</answer>", True, False) for between in ("", " ", "\n\n", "\nso\n")),
+        ("so</think>\n<answer>1</answer>", False, False),  # the model did not open it
+        ("<answer>1</answer>\n<think>so</think>", False, False),
+        ("<answer>1</answer>", False, False),
+        ("<think>so</think>\n<answer>1", False, False),
+    ],
+)
+def test_format_of_completions_that_open_the_thinking(completion, format, strict):
+    graded = grade(completion, SMALL)
+    assert (graded.format, graded.strict_format) == (format, strict)
+
+
+def test_a_grade_has_all_facts_of_an_answer():
+    correct = grade("I see.\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>", ROW)
+    assert correct == Grade(True, True, True, "55 + 36 - 7 - 19", "65", "", False)
     assert grade("55 + 36 - 7 - 19", ROW) == Grade(False, False, False, None, None, "no-answer", False)
-    wrong = grade(_prefilled("55 + 36 - 7 - 18"), ROW)
+    wrong = grade(_prefilled("55 + 36 - 7 - 18") + " and more", ROW)
     assert (wrong.format, wrong.correct, wrong.value, wrong.reason) == (True, False, "66", "number-not-given")
-
-
-@pytest.mark.parametrize(
-    ("between", "strict"), [("\n", True), ("", False), (" ", False), ("\n\n", False), ("\nso\n", False)]
-)
-def test_strict_format_needs_exactly_one_line_break_between_the_blocks(between, strict):
-    graded = grade(f"<think>4 * 3 is 12</think>{between}<answer>4 * 3 + 2</answer>", SMALL)
-    assert (graded.format, graded.strict_format, graded.correct) == (True, strict, True)
-
-
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "so</think>\n<answer>4 * 3 + 2</answer>",  # the model did not open it
-        "<answer>4 * 3 + 2</answer>\n<think>so</think>",
-        "<answer>4 * 3 + 2</answer>",
-        "<think>so</think>\n<answer>4 * 3 + 2",
-    ],
-)
-def test_format_needs_both_blocks_in_order(completion):
-    assert not grade(completion, SMALL).format
-
-
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "so <think> again</think>\n<answer>4*3+2</answer>",
-        "hm</think>\n<answer>4*3+2</answer>\nDone",
-        "hm</think> <answer>4*3+2</answer>",
-        "hm</think>\n<answer>1</answer><answer>4*3+2</answer>",
-        "hm</think>\n</think>\n<answer>4*3+2</answer>",
-    ],
-)
-def test_strict_format_is_the_two_blocks_and_nothing_else(completion):
-    graded = grade(completion, {**SMALL, "style": "prefilled"})
-    assert graded.format
-    assert not graded.strict_format
-    assert graded.correct
-
-
-def test_the_last_complete_answer_after_the_thinking_counts():
-    def answer(text):
-        return grade(text, ROW).answer
-
-    assert answer("try <answer>1</answer></think><answer>2</answer>") == "2"
-    assert answer("</think><answer>1</answer> no <answer>2</answer>") == "2"
-    assert answer("</think><answer>1</answer> <answer>2") == "1"
-    assert answer("</think><answer>1 <answer>2</answer>") == "2"
-    assert answer("</think><answer>1</answer> </answer>") == "1"
-    assert answer("<answer>3</answer>") == "3"  # no thinking at all
-    assert answer("<think>maybe <answer>3</answer>") is None  # never finished thinking
-    assert answer("</think>\n<answer>\n55 + 36\n- 7 - 19\n</answer>") == "55 + 36\n- 7 - 19"
-
-
-def test_text_after_the_answer_is_trailing():
-    assert grade(_prefilled("1") + " and more", ROW).trailing
+    assert wrong.trailing
     assert not grade(_prefilled("1") + "\n", ROW).trailing
-    assert not grade("no answer", ROW).trailing
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,14 @@ MAX_BITS, MAX_DEPTH = 16_384, 50
 TOLERANCE = 1e-5
 
 _LEXEMES = re.compile(r"[ \t\f]*([0-9]+\.?[0-9]*|\.[0-9]+|\*\*|//|[-+*/()]|[\r\n]+|\S|$)").findall
-_SUM = {"+": operator.add, "-": operator.sub}
-_PRODUCT: dict[str, Callable[[Any, Any], Any]]
-_PRODUCT = {"*": operator.mul, "/": operator.truediv, "//": operator.floordiv}
+#: The precedence of each operator of two values, and its operation.
+_OPERATORS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
+    "+": (1, operator.add),
+    "-": (1, operator.sub),
+    "*": (2, operator.mul),
+    "/": (2, operator.truediv),
+    "//": (2, operator.floordiv),
+}
 
 
 def evaluate(text: str) -> Any:
@@ -28,14 +33,14 @@ def evaluate(text: str) -> Any:
         return None
     parser = _Parser(text.strip())
     try:
-        value = parser.sum()
+        value = parser.expression()
         return None if parser.lexeme else value
     except (ArithmeticError, TypeError, ValueError):
         return None
 
 
 class _Parser:
-    """Recursive descent by the precedence of Python: sums, products, signs, powers."""
+    """Recursive descent by the precedence of Python: sums, products, signs, powers, and parentheses."""
 
     def __init__(self, text: str) -> None:
         self._lexemes, self._index, self._open, self._depth = _LEXEMES(text), 0, 0, 0
@@ -47,26 +52,21 @@ class _Parser:
             self._index += 1
         return str(self._lexemes[self._index])
 
-    def sum(self) -> Any:
-        value = self._product()
-        while operation := _SUM.get(self.lexeme):
-            self._index += 1
-            value = operation(value, self._product())
-        return value
-
-    def _product(self) -> Any:
+    def expression(self, lowest: int = 1) -> Any:
+        """The value of operators with a precedence from *lowest* on."""
         value = self._signed()
-        while operation := _PRODUCT.get(self.lexeme):
+        while (entry := _OPERATORS.get(self.lexeme)) and entry[0] >= lowest:
+            precedence, operation = entry
             self._index += 1
-            value = operation(value, self._signed())
+            value = operation(value, self.expression(precedence + 1))
         return value
 
     def _signed(self) -> Any:
-        if self.lexeme not in _SUM:
+        sign = self.lexeme
+        if sign not in ("+", "-"):
             return self._power()
-        negative = self.lexeme == "-"
         value = self._nested(self._signed)
-        return -value if negative else +value
+        return -value if sign == "-" else +value
 
     def _power(self) -> Any:
         base = self._atom()
@@ -82,7 +82,7 @@ class _Parser:
         lexeme = self.lexeme
         if lexeme == "(":
             self._open += 1
-            value = self._nested(self.sum)
+            value = self._nested(self.expression)
             if self.lexeme != ")":
                 raise ValueError
             self._open -= 1
