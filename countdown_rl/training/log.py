@@ -8,7 +8,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,9 +22,8 @@ from countdown_rl.tasks.task import Row
 
 #: Completions sampled during training, beside the ``log.csv`` of the run.
 SAMPLES = "samples.jsonl"
-#: Files of a journal in a checkpoint, and the fields in the second one.
-_ROWS, _REST = "steps.csv", "journal.json"
-_FIELDS = ("start", "warnings", "samples", "outcomes", "threads")
+#: The file of a journal in a checkpoint, and its fields beside the rows.
+_FILE, _FIELDS = "journal.json", ("start", "warnings", "samples", "outcomes", "threads")
 #: Prefix of the column of a group's value: ``correct_numbers_4``.
 GROUP = "correct_"
 #: Characters of such a value in a column name.
@@ -132,14 +131,13 @@ class Journal:
 
     def save(self, checkpoint: Path) -> None:
         """Write the journal into the directory *checkpoint*."""
-        write(checkpoint / _ROWS, self.rows)
-        (checkpoint / _REST).write_text(json.dumps({name: getattr(self, name) for name in _FIELDS}))
+        values = {name: getattr(self, name) for name in _FIELDS} | {"rows": list(map(asdict, self.rows))}
+        (checkpoint / _FILE).write_text(json.dumps(values))
 
     def load(self, checkpoint: Path) -> None:
         """Restore what :meth:`save` wrote into *checkpoint*."""
-        self.rows = read(checkpoint / _ROWS, self.kind)
-        for name, value in json.loads((checkpoint / _REST).read_bytes()).items():
-            setattr(self, name, value)
+        for name, value in json.loads((checkpoint / _FILE).read_bytes()).items():
+            setattr(self, name, [self.kind(**row) for row in value] if name == "rows" else value)
 
     def write(self) -> None:
         """Write log and samples anew, without what an interrupted run added after its last checkpoint."""

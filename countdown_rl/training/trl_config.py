@@ -1,12 +1,12 @@
 """TRL's configurations: the fields that follow from the options, and those of ``--trl key=value``."""
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import processes
-from countdown_rl.core.errors import UsageError
+from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.models.load import Loaded
 from countdown_rl.training import weights
 from countdown_rl.training.config import SftOptions, TrainOptions, TuningOptions
@@ -25,6 +25,8 @@ _FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval"
 
 def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[float], directory: Path) -> Any:
     """The ``GRPOConfig`` of a run with checkpoints in *directory*; *reward_weights* in the order of the functions."""
+    from trl import GRPOConfig
+
     shared = _shared(options, loaded, directory)
     fields = shared | {
         "max_steps": options.max_steps,
@@ -48,7 +50,16 @@ def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[
         "vllm_importance_sampling_mode": "token_truncate",
         "vllm_importance_sampling_clip_max": 2.0,
     }
-    return build(fields, options.trl, defaults)
+    values = parse(options.trl, fields)
+    try:
+        config = GRPOConfig(**fields, **{**defaults, **values})
+    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+        if not values:
+            raise
+        raise UsageError(f"--trl {' --trl '.join(options.trl)}: TRL refuses this: {first_line(error)}") from error
+    if config.n_gpu > 1:
+        raise UsageError(f"one process trains on one GPU, and {config.n_gpu} are visible; set CUDA_VISIBLE_DEVICES=0.")
+    return config
 
 
 def sft_config(options: SftOptions, loaded: Loaded, directory: Path, *, max_steps: int) -> Any:
@@ -86,23 +97,6 @@ def _shared(options: TuningOptions, loaded: Loaded, directory: Path) -> dict[str
         "project": "countdown-rl",
         "disable_tqdm": True,
     }
-
-
-def build(fields: Mapping[str, Any], trl: Sequence[str], defaults: Mapping[str, Any] = {}) -> Any:
-    """The ``GRPOConfig`` of *fields*, of *trl*, the values of ``--trl``, and of *defaults* for what these leave out."""
-    from trl import GRPOConfig
-
-    values = parse(trl, fields)
-    try:
-        config = GRPOConfig(**fields, **{**defaults, **values})
-    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-        if not values:
-            raise
-        reason = " ".join(str(error).split())
-        raise UsageError(f"--trl {' --trl '.join(trl)}: TRL refuses this: {reason[:200]}") from error
-    if config.n_gpu > 1:
-        raise UsageError(f"one process trains on one GPU, and {config.n_gpu} are visible; set CUDA_VISIBLE_DEVICES=0.")
-    return config
 
 
 def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:

@@ -322,11 +322,6 @@ def least_rewarded(rows, size, seed):
             sums[outcome.row] += sum(outcome.rewards) + sum(outcome.correct) - sum(outcome.truncated) / 2
 
 
-def starving(rows, size, seed):
-    while True:
-        yield [0]
-
-
 def changing(rows, size, seed):
     while True:
         yield [len(OBSERVED)] * size
@@ -378,13 +373,6 @@ def test_every_round_is_observed_once(place, tmp_path, changes):
     if "sampler" in changes:
         *_, last = OBSERVED
         assert [list(map(list, group[1:])) for group in last] == [group[1:] for group in journal.outcomes[0]]
-
-
-def test_a_sampler_that_starves_is_named_once(place, tmp_path):
-    warnings = []
-    options = replace(SMALL, sampler=f"{__name__}:starving", max_steps=4)
-    run(place, tmp_path, options, reporter=Reporter(warning=warnings.append))
-    assert ["1 of 2 rows" in text for text in warnings if "sampler" in text] == [True]
 
 
 def test_a_sampler_that_samples_otherwise_than_before_ends_a_resumed_run(place, tmp_path):

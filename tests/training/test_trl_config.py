@@ -1,8 +1,10 @@
 """``--trl key=value``: conversion to the type of the field, and errors."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
@@ -50,11 +52,15 @@ def test_an_invalid_field_is_refused_by_name(item, cause):
         trl_config.parse([item], OWN)
 
 
+def config(directory, *trl, device="cpu"):
+    loaded = SimpleNamespace(device=device, model=SimpleNamespace(dtype=torch.float32))
+    return trl_config.grpo_config(TrainOptions(learning_rate=1e-4, trl=trl), loaded, [1.0, 1.0], directory)
+
+
 def test_an_error_of_trl_is_a_usage_error(tmp_path):
-    own = {"output_dir": str(tmp_path), "per_device_train_batch_size": 8, "use_cpu": True, "report_to": "none"}
     with pytest.raises(UsageError, match=r"--trl generation_kwargs=\{: TRL refuses this"):
-        trl_config.build(own, ["generation_kwargs={"])
-    assert trl_config.build(own, ['generation_kwargs={"typical_p": 0.9}']).generation_kwargs == {"typical_p": 0.9}
+        config(tmp_path, "generation_kwargs={")
+    assert config(tmp_path, 'generation_kwargs={"typical_p": 0.9}').generation_kwargs == {"typical_p": 0.9}
 
 
 def test_one_process_takes_one_of_the_visible_gpus(tmp_path, monkeypatch):
@@ -66,7 +72,7 @@ def test_one_process_takes_one_of_the_visible_gpus(tmp_path, monkeypatch):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == used
     monkeypatch.setattr("transformers.training_args.torch.cuda.device_count", lambda: 2)  # torch knew them before
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0"):
-        trl_config.build({"output_dir": str(tmp_path), "bf16": False, "report_to": "none"}, [])
+        config(tmp_path, device="cuda")
 
 
 @pytest.mark.parametrize("given", ["delta", "=1", "a b=1", "--delta=1"])
