@@ -64,8 +64,10 @@ class CheckpointCallback(TrainerCallback):
         return self.journal.kind(**figures | {"step": step, "seconds": rounded(seconds), "groups": groups})
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.validation and self.options.keep == "best" and state.global_step == 0:
+        if self.validation and state.global_step == 0:
             self.journal.start = self.validation(0)["eval_correct"]
+            if processes.is_main():
+                self.run.reporter.note(f"Before training: {self.journal.start:.1%} of the validation puzzles solved.")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._start = time.perf_counter()
