@@ -4,6 +4,8 @@
 own would repeat the protocol of the server.
 """
 
+import os
+import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -60,6 +62,10 @@ class PolicyEngine(VLLMGeneration):
         if self.directory:
             layers = {name.rpartition(".")[2] for name, module in model.named_modules() if hasattr(module, "lora_A")}
             options |= lora_options(model.peft_config["default"].r) | {"lora_target_modules": sorted(layers)}
+        # TRL takes the first free port of a short list, on which runs that start together collide.
+        with socket.socket() as free:
+            free.bind(("", 0))
+            os.environ.setdefault("MASTER_PORT", str(free.getsockname()[1]))
         engine = vllm_generation.LLM
         vllm_generation.LLM = partial(engine, **options)
         # TRL reads the path of the model, and loads the engine in 4 bits where the model has 4-bit layers.
