@@ -46,7 +46,7 @@ QUICK = {
 }
 
 #: Flags in the text that belong to other programs.
-FOREIGN = {"--quick"}
+FOREIGN = {"--quick", "--enable-lora"}
 
 _BLOCK = re.compile(r"(?:<!-- not run: ([^>]+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`([^`\n]+)`")
