@@ -118,6 +118,7 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> 
             length=PROMPT + options.max_completion_length,
             scored=options.max_completion_length,
             sequences=options.step_size * options.steps_per_generation // card.count,
+            prompts=options.prompts * options.steps_per_generation // card.count,
             reference=bool(options.beta),
         )
         rewards = [1.0] * len(options.reward)

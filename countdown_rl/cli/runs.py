@@ -10,6 +10,7 @@ import typer
 from countdown_rl.cli import console, parameters
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import printable
 from countdown_rl.core.options import option
 from countdown_rl.training.config import RUN, RunArguments
 
@@ -74,9 +75,10 @@ def perform(
 def _show_check(run: "Run", *, as_json: bool) -> None:
     """Print what was checked, as JSON or as a table of memory; warn if memory or disk are too small."""
     memory, values, place = run.memory, run.check_result(), run.checkpoints.directory.absolute()
+    noun = "demonstration" if run.command == "sft" else "prompt"
     console.note(
         f"{values['model']}: {values['architecture']}, {memory.trainable:,} of {values['parameters']:,} parameters "
-        f"trained; the longest {'example' if run.command == 'sft' else 'prompt'} has {run.longest} tokens."
+        f"trained; the longest {noun} has {run.longest} tokens."
     )
     needed, available = _size(memory.estimates[0].peak), _size(memory.available or 0)
     if memory.fits is False:
@@ -84,6 +86,8 @@ def _show_check(run: "Run", *, as_json: bool) -> None:
             f"the run needs about {needed} and a margin, and this machine has {available}; lower {run.less_memory}, or "
             "add --gradient-checkpointing."
         )
+    if memory.free is not None and memory.available and memory.free < 0.95 * memory.available:
+        console.warn(f"other processes use this GPU: {_size(memory.free)} of {available} are free.")
     place = next(path for path in (place, *place.parents) if path.is_dir())
     twice, free = 2 * memory.checkpoint, shutil.disk_usage(place).free
     if twice > free:
@@ -102,6 +106,9 @@ def _show_check(run: "Run", *, as_json: bool) -> None:
         table.caption = (
             f"an estimate; fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
         )
+    if not as_json:
+        console.data(f"first {noun}, as the model reads it{', learned from ▶ on' if run.learned else ''}:")
+        console.data(printable(run.first + (f"▶{run.learned}" if run.learned else "")))
     console.result(values, as_json=as_json, view=table)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.inference.generate import STOP, Completion
-from countdown_rl.models import load
+from countdown_rl.models import chat_template, load
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, rewards, samplers, shared_prompts, trl_config, vllm, weights
@@ -62,6 +62,7 @@ class GrpoRun(Run):
         if options.share_prompts:
             shared_prompts.check(loaded.model)
         self.max_steps, self.example = options.max_steps, self.rows[0].messages()
+        self.first = loaded.tokenizer.decode(chat_template.encode(loaded.tokenizer, [self.example])[0])
         self.longest = self.longest_prompt([*self._used(), *self.validation], loaded, adapted)
         weights_of_rewards = list(self.rewards.values())
         config = partial(trl_config.grpo_config, options, loaded, weights_of_rewards, self.checkpoints.directory)
@@ -76,6 +77,7 @@ class GrpoRun(Run):
             length=self.longest + options.max_completion_length,
             scored=options.max_completion_length,
             sequences=sequences,
+            prompts=-(-sequences // options.num_generations),
             reference=bool(options.beta),
         )
         self.rollouts, planned = vllm.plan(options, loaded, adapted, config, planned)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from countdown_rl.inference import generate
+from countdown_rl.inference import generate, graph_decoder
 from countdown_rl.models import load, nf4
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.training.config import TuningOptions
@@ -60,12 +60,13 @@ class Memory:
     Attributes:
         trainable: parameters that are trained.
         estimates: for the device of this machine and, where that is another one, for CUDA: the last is for CUDA.
-        available: bytes of the device of this machine, if known.
+        available: bytes of the device of this machine, if known; *free*: those of a GPU that are not in use.
     """
 
     trainable: int
     estimates: list[Estimate]
     available: int | None
+    free: int | None = None
 
     @property
     def checkpoint(self) -> int:
@@ -101,7 +102,7 @@ def plan(model: Any, adapted: Any, options: TuningOptions, precision: str, **siz
         fits = kind == device and memory is not None and load.fits_plainly(model.num_parameters(), memory)
         in_4_bits = kind == "cuda" and precision == "nf4" and not fits
         estimates.append(estimate(model, options, trainable, device=kind, in_4_bits=in_4_bits, width=width, **sizes))
-    return Memory(trainable, estimates, memory)
+    return Memory(trainable, estimates, memory, _free_memory(device))
 
 
 def estimate(
@@ -115,6 +116,7 @@ def estimate(
     length: int,
     scored: int,
     sequences: int = 0,
+    prompts: int = 0,
     reference: bool = False,
 ) -> Estimate:
     """The memory of a process of a run of *options* on *model*, which needs no weights.
@@ -122,7 +124,7 @@ def estimate(
     Args:
         in_4_bits: linear layers are held in NF4, which only CUDA does; *width*: bytes per number in the forward pass.
         length: tokens of the longest sequence, of which the loss is computed on *scored*.
-        sequences: those that are generated at a time.
+        sequences: those that are generated at a time, after so many distinct *prompts*.
         reference: a run that trains all weights keeps the initial model too.
     """
     shape, total = ModelShape.of(model.config), model.num_parameters()
@@ -133,8 +135,15 @@ def estimate(
         weights = round((total - layers) * width + layers * (NF4_BYTES if in_4_bits else width))
         adapter = 4 * trainable
 
-    generation = sequences * 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width * length
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
+    generation = sequences * cache * length
     generation += sequences * 12 * shape.vocab_size  # raw logits, warped ones and probabilities, in fp32
+    # Before it prompts are read, by the decoders of this package once: a block has its input, the normed one, gate, its
+    # activation, up and their product, and of the normed input and the product fp32 copies for LoRA.
+    read = prompts if device == "cpu" or graph_decoder.supports(model) else sequences
+    copies = 4 if options.tune == "lora" else 0
+    block = shape.intermediate_size * (4 * width + copies) + shape.hidden_size * (2 * width + copies)
+    generation = max(generation, read * (length - scored) * (cache + block))
     generation += width * layers if device == "cpu" and sequences else 0  # a copy for the CPU decoder
 
     tokens = options.micro_batch * length
@@ -185,3 +194,7 @@ def forward_width(precision: str, device: str, skeleton: Any) -> int:
 def _device_memory(device: str) -> int | None:
     """Bytes of memory that *device* has in total."""
     return int(torch.cuda.mem_get_info()[1]) if device == "cuda" else generate.main_memory()
+
+
+def _free_memory(device: str) -> int | None:
+    return int(torch.cuda.mem_get_info()[0]) if device == "cuda" and torch.cuda.is_available() else None

@@ -77,6 +77,7 @@ class Run(ABC):
         parameters: of the model without the adapter.
         longest: tokens of the longest prompt (GRPO) or example.
         example: messages that the chat template is completed by, see :func:`chat_template.complete_user_turn`.
+        first: the first prompt as text, special tokens included; *learned*: the completion after it, of ``sft``.
         details: what ``--check --json`` prints beside the values of every run.
     """
 
@@ -95,6 +96,8 @@ class Run(ABC):
     parameters: int
     max_steps: int
     longest: int
+    first: str
+    learned: str = ""
     example: Sequence[Mapping[str, str]] | None
     details: dict[str, Any]
     memory: Memory
@@ -231,7 +234,8 @@ class Run(ABC):
     def check_result(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
         added = self.memory.trainable if self.options.tune == "lora" else 0
-        values = {"model": self.ref.portable_source, "parameters": self.parameters + added}
+        values = {"model": self.ref.portable_source, "parameters": self.parameters + added, "first": self.first}
+        values |= {"learned": self.learned} if self.learned else {}
         return values | self.details | self.memory.as_dict()
 
     def _finished(self, overwrite: bool) -> Result | None:

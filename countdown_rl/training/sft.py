@@ -56,7 +56,10 @@ class SftRun(Run):
         options, known = self.options, self.demonstrations
         if options.packing:
             check_packing(loaded.model.config, trust_remote_code=self.arguments.trust_remote_code)
-        self.examples = dataset(demonstrations.tokenize(known, loaded.tokenizer, options.max_length), options)
+        examples = demonstrations.tokenize(known, loaded.tokenizer, options.max_length)
+        ids, count = examples[0]["input_ids"], examples[0]["labels"].count(-100)
+        self.first, self.learned = map(loaded.tokenizer.decode, (ids[:count], ids[count:]))
+        self.examples = dataset(examples, options)
         evaluated = Demonstrations(known.validation)
         self.validation_examples = demonstrations.tokenize(evaluated, loaded.tokenizer, options.max_length)
         shape.check_tokens(adapted, self.examples["input_ids"], self.arguments.model)

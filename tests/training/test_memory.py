@@ -136,6 +136,16 @@ def test_memory_depends_on_batch_length_precision_and_checkpointing():
     assert plain.peak == plain.weights + 16 * count + max(plain.generation, plain.loss)
 
 
+def test_reading_prompts_needs_205_kb_a_token_and_its_cache(monkeypatch):
+    model = big()
+    sizes = {"sequences": 128, "length": 384, "scored": 128, "prompts": 32}
+    assert estimate(model, **sizes).generation == 128 * (
+        384 * 131_072 + 12 * 128_256
+    )  # prompts of a group are read once
+    monkeypatch.setattr(memory.graph_decoder, "supports", lambda model: False)
+    assert estimate(model, **sizes).generation == 128 * 256 * (131_072 + 204_800)  # 11.0 GB
+
+
 def test_the_decoder_of_a_cpu_has_a_copy_of_the_layers():
     model = big(num_hidden_layers=2)
     there, here = (estimate(model, sequences=8, device=device) for device in ("cuda", "cpu"))

@@ -15,7 +15,7 @@ from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.models import load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
-from countdown_rl.training import run, vllm
+from countdown_rl.training import memory, run, vllm
 from countdown_rl.training.config import RunArguments, SftOptions, TrainOptions
 from countdown_rl.training.grpo import GrpoRun
 from countdown_rl.training.run import Reporter
@@ -40,8 +40,8 @@ def rows(tmp_path):
 def check(monkeypatch, capsys, tmp_path):
     """`countdown-rl train --check` with some more words: its exit status and what it said on each stream."""
 
-    def run(*words):
-        words = ["train", "--check", "--out", tmp_path / "adapter", "--checkpoints", tmp_path / "checkpoints", *words]
+    def run(*words, command="train"):
+        words = [command, "--check", "--out", tmp_path / "adapter", "--checkpoints", tmp_path / "checkpoints", *words]
         monkeypatch.setattr(sys, "argv", ["countdown-rl", *map(str, words)])
         with pytest.raises(SystemExit) as left:
             main.main()
@@ -139,6 +139,25 @@ def test_a_valid_run_is_described_and_nothing_is_written(check, llama, rows, tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]
     status, out, err = check("--model", llama, "--data", rows)
     assert (status, "peak" in out, "LlamaForCausalLM" in err) == (0, True, True)
+
+
+def test_check_shows_the_first_prompt_and_demonstration_as_the_model_reads_them(check, llama, rows, tmp_path):
+    out = check("--model", llama, "--data", rows)[1]
+    prompt = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>"
+    assert "first prompt, as the model reads it:\n" + prompt in out
+    assert "Target: 46" in out
+    jsonl.write_rows(tmp_path / "demos.jsonl", [{"prompt": [{"role": "user", "content": "1 + 1?"}], "completion": "2"}])
+    status, out, _ = check("--model", llama, "--from", tmp_path / "demos.jsonl", command="sft")
+    assert (status, "1 + 1?<|eot_id|>" in out, "▶2<|eot_id|>\n" in out) == (0, True, True)
+    status, out, _ = check("--model", llama, "--from", tmp_path / "demos.jsonl", "--json", command="sft")
+    assert json.loads(out)["learned"] == "2<|eot_id|>"
+
+
+def test_a_gpu_that_others_use_is_a_warning(check, llama, rows, monkeypatch):
+    available = json.loads(check("--model", llama, "--data", rows, "--json")[1])["device_memory"]
+    for share, warned in ((0.94, True), (0.96, False)):
+        monkeypatch.setattr(memory, "_free_memory", lambda device, share=share: int(share * available))
+        assert ("other processes use this GPU" in check("--model", llama, "--data", rows)[2]) == warned
 
 
 def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
