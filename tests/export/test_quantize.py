@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.errors import ArtifactError, ModelError
+from countdown_rl.core.errors import ModelError
 from countdown_rl.export import agreement, quantize
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model, warning
@@ -140,17 +140,6 @@ def test_a_sharded_source_gives_a_sharded_output():
         assert torch.equal(a, load_model(find_model("full"), precision="nf4").model(ids).logits)
 
 
-def test_a_source_that_is_replaced_meanwhile_is_refused():
-    as_merged("original")
-    ref = find_model("merged")
-    as_merged("dequantized")
-    with pytest.raises(ArtifactError, match="replaced merged"):
-        quantize_model(ref, Path("quantized"), QuantizeOptions())
-    with pytest.raises(ArtifactError, match="replaced merged"):
-        load_model(ref)
-    assert not Path("quantized").exists()
-
-
 def edited(change, **settings) -> None:
     """A checkpoint whose tensors were changed by *change*."""
     from safetensors.torch import load_file, save_file
@@ -239,6 +228,8 @@ def test_4_bit_weights_of_other_architectures_load_in_transformers():
         architectures.checkpoint(Path(name), name, hidden_size=64, intermediate_size=128)
         facts = quantize_model(find_model(name), Path("quantized"), QuantizeOptions()).facts
         theirs = AutoModelForCausalLM.from_pretrained("quantized", device_map={"": "cpu"})
+        for layer in four_bit_layers(theirs).values():
+            layer.support_avx512bf16_for_cpu = False  # that path wants outputs in multiples of 32
         assert (
             sum(layer.in_features * layer.out_features for layer in four_bit_layers(theirs).values())
             == (facts["parameters_in_4_bits"])
