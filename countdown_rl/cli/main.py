@@ -19,7 +19,7 @@ from countdown_rl.core import errors, packages, processes
 
 COMMANDS = {
     "Stages, in order": {
-        "gen-data": "Generate or import puzzles, as splits for training and testing.",
+        "gen-data": "Generate or import puzzles, split for training and testing.",
         "train": "Train a LoRA adapter, or all weights, with GRPO.",
         "eval": "Evaluate a model on held-out puzzles.",
         "merge": "Merge a LoRA adapter into its base, as ordinary safetensors.",

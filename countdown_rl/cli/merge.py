@@ -46,22 +46,13 @@ def merge(
 
 
 def _view(out: Path, facts: dict) -> str:
+    from countdown_rl.export import agreement
+
     lines = [
         f"{out}: {facts['parameters']:,} parameters, {facts['bytes'] / 1e6:,.1f} MB, "
         f"{facts['adapted_modules']} modules merged into the {facts['base']} base"
     ]
     names = {"with_definition": "the adapter over that base", "with_policy_as_trained": "the policy as trained"}
     for key, name in names.items() if "agreement" in facts else ():
-        lines += agreement_lines(name, facts["agreement"][key])
+        lines += agreement.described(name, facts["agreement"][key])
     return "\n".join(lines)
-
-
-def agreement_lines(name: str, facts: dict) -> list[str]:
-    """The *facts* of an agreement with the weights called *name*, and a verdict, as two lines."""
-    from countdown_rl.export.agreement import verdict
-
-    return [
-        f"  against {name}: same token at {100 * facts['greedy']:.1f}% of {facts['positions']:.0f} positions, "
-        f"KL {facts['kl']:.2g}",
-        f"    {verdict(facts)}",
-    ]

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.cli import console
-from countdown_rl.cli.merge import agreement_lines
 from countdown_rl.cli.parameters import AsJson, Out, Revision
 from countdown_rl.core.options import option
 from countdown_rl.export.config import QuantizeOptions
@@ -46,12 +45,14 @@ def quantize(
 
 
 def _view(out: Path, facts: dict) -> str:
+    from countdown_rl.export import agreement
+
     lines = [
         f"{out}: {facts['bytes_before'] / 1e6:,.1f} MB to {facts['bytes'] / 1e6:,.1f} MB, "
         f"{facts['parameters']:,} parameters ({facts['bits_per_parameter']:.2f} bits per parameter)"
     ]
     if "agreement" in facts:
-        lines += agreement_lines("the full-precision weights", facts["agreement"])
+        lines += agreement.described("the full-precision weights", facts["agreement"])
     if "llama_cpp" in facts:
         check = facts["llama_cpp"]
         differs = "; its chat template differs from the tokenizer's, so give prompts as text"

@@ -57,6 +57,15 @@ def verdict(facts: Mapping[str, float]) -> str:
     return f"{word}: accuracy differs by at most {max(points, 0.1):.1f} points in answers of {_ANSWER} tokens"
 
 
+def described(name: str, facts: Mapping[str, float]) -> list[str]:
+    """The *facts* of an agreement with the weights called *name*, and its verdict, as two lines for a terminal."""
+    return [
+        f"  against {name}: same token at {100 * facts['greedy']:.1f}% of {facts['positions']:.0f} positions, "
+        f"KL {facts['kl']:.2g}",
+        f"    {verdict(facts)}",
+    ]
+
+
 @torch.inference_mode()
 def transcripts(reference: Loaded, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[Transcript]:
     """Render each conversation and let *reference* continue it greedily for `TOKENS` tokens."""

@@ -8,8 +8,6 @@ https://github.com/evaleval/every_eval_ever.
 import json
 from typing import Any
 
-import yaml
-
 from countdown_rl.core import typed_json
 from countdown_rl.core.formatting import interval
 from countdown_rl.evaluation.results import Result, breakdowns
@@ -23,6 +21,8 @@ DEFINITION, RECORD = "eval.yaml", "every_eval_ever.json"
 
 def definition(task: Task) -> str:
     """The ``eval.yaml`` of a data set of *task*, whose test split is the benchmark."""
+    from huggingface_hub.utils import yaml_dump
+
     grading = "Graded exactly by the Inspect task of countdown-rl: inspect eval countdown_rl/exact -T data=DIRECTORY."
     values = {
         "name": task.title,
@@ -30,7 +30,7 @@ def definition(task: Task) -> str:
         "evaluation_framework": "inspect-ai",
         "tasks": [{"id": task.name, "config": "default", "split": "test"}],
     }
-    return yaml.safe_dump(values, sort_keys=False, width=120)
+    return yaml_dump(values, sort_keys=False, width=120)
 
 
 def results(evaluation: Result, name: str, dataset: str | None) -> dict[str, str]:
@@ -38,13 +38,14 @@ def results(evaluation: Result, name: str, dataset: str | None) -> dict[str, str
     if dataset is None:
         return {}
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+    from huggingface_hub.utils import yaml_dump
 
     metrics = evaluation.metrics
     conditions = f"{decoding_text(typed_json.dump(metrics.decoding))}; {metrics.n:,} {task(metrics.task).noun}s"
     notes = f"{conditions}, 95% interval {interval(metrics.interval)}"
     entry = EvalResultEntry(dataset, metrics.task, round(100 * metrics.accuracy, 2), notes=notes)
     return {
-        f".eval_results/{metrics.task}.yaml": yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False),
+        f".eval_results/{metrics.task}.yaml": yaml_dump(eval_result_entries_to_yaml([entry]), sort_keys=False),
         RECORD: json.dumps(_record(evaluation, name, dataset), indent=2) + "\n",
     }
 
