@@ -50,7 +50,7 @@ def ask(
     if limit <= 0:
         raise ModelError(f"the model reads {context} tokens, and the prompt alone has {len(ids)}; shorten the prompt.")
     generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
-    opening, written = prompt.completion(row.style, ""), ""
+    opening, written = row.style.joined(prompt.answer, ""), ""
 
     def write(text: str) -> None:
         nonlocal written

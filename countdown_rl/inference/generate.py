@@ -62,12 +62,12 @@ class Completion:
 
     def after(self, row: Row, prompt: str) -> "Completion":
         """This completion of *row* with the thinking that its rendered *prompt* opened in place of the model."""
+        answer = chat_template.Rendered(prompt, row.prompt().prefill).answer
         beginnings = {
-            limit: chat_template.completion(row, prompt, text)
-            for limit, text in self.details.get("beginnings", {}).items()
+            limit: row.style.joined(answer, text) for limit, text in self.details.get("beginnings", {}).items()
         }
         details = self.details | ({"beginnings": beginnings} if beginnings else {})
-        return replace(self, text=chat_template.completion(row, prompt, self.text), details=details)
+        return replace(self, text=row.style.joined(answer, self.text), details=details)
 
 
 def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from countdown_rl.core.errors import InputError, first_line
-from countdown_rl.tasks.response_format import STYLES, Style
-from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.response_format import STYLES
 
 #: Arguments of every template. Llama 3 templates print today's date by default, and a prompt must not depend on it.
 CHAT_ARGUMENTS = {"date_string": "26 Jul 2024"}
@@ -51,10 +50,6 @@ class Rendered(NamedTuple):
         opened = _OPENED.search(self.text.removesuffix(self.prefill))
         return (opened[0] if opened else "") + self.prefill
 
-    def completion(self, style: Style, text: str) -> str:
-        """Return the completion that a model continues with *text*, with all that *style* asks the model to write."""
-        return style.joined(self.answer, text)
-
     def continuation(self, completion: str) -> str:
         """Return the part of *completion* that a model writes after this prompt, which may hold its beginning."""
         for style in STYLES.values():
@@ -87,12 +82,6 @@ def render(
     return text
 
 
-def opened(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> str:
-    """Return the thinking that the generation prompt after *turns* opens; :func:`render` replaces it by a prefill."""
-    match = _OPENED.search(_apply(tokenizer, [dict(turn) for turn in turns], CHAT_ARGUMENTS))
-    return match[0] if match else ""
-
-
 def note(tokenizer: Any) -> str:
     """Return a sentence about the prompts of a *tokenizer* without a chat template; "" if it has one."""
     if tokenizer.chat_template:
@@ -115,11 +104,6 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
                 f"the tokenizer of {_model(tokenizer)} has no tokens for a part of {text!r:.200}; use another model."
             )
     return ids
-
-
-def completion(row: Row, prompt: str, text: str) -> str:
-    """Return the completion of *row* that a model continues with *text* after its rendered *prompt*."""
-    return Rendered(prompt, row.prompt().prefill).completion(row.style, text)
 
 
 def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> None:

@@ -104,7 +104,8 @@ def _prompt(release: Release) -> dict[str, Any]:
         messages, prefill = [message for message in messages if message["role"] == "user"], ""
     elif "<think" in prefill and "<think" in template:
         ref = ModelRef(release.name, "directory", release.weights.path)
-        opened = chat_template.opened(load.load_tokenizer(ref), messages)
+        prompt = chat_template.render(load.load_tokenizer(ref), messages, chat_template.CHAT_ARGUMENTS)
+        opened = chat_template.Rendered(prompt).answer
     return {
         "messages": messages,
         "prefill": prefill,

@@ -98,7 +98,6 @@ CASES = {
     "an exponent in a gold answer": Case(
         "grade", 1, "exact number", stdin=row(task="gsm8k", question="?", gold="1e1000000000")
     ),
-    "many completions": Case(f"{TRAIN} --num-generations 1000000000 --micro-batch 1", 2, "GB"),
     "too many prompts": Case(f"{TRAIN} --prompts 1000000000000", 2, "too large"),
     "the largest numbers": Case(f"solve {' '.join(['999999999999999'] * 5)} 7 --target 7 --all", 0, "distinct"),
     "too large numbers": Case("solve 1000000000000000 1 --target 1", 2, "15 digits"),
@@ -106,7 +105,6 @@ CASES = {
         words: Case(words, 2, word)
         for words, word in (
             (f"{TRAIN} --learning-rate inf", "learning"),
-            (f"{TRAIN} --trl entropy_coef=1e308", "trl"),
             (f"{TRAIN} --lora-r 1000000", "lora"),
             (f"{TRAIN} --reward correct=nan", "finite"),
             ("gen-data --out out --seed 4294967296", "seed"),
@@ -139,7 +137,6 @@ CASES = {
             ("eval/details.json", REPORT, {"n": "many"}, "`n`"),
             ("eval/details.json", REPORT, {"groups": {"numbers": {"3": {"interval": 3}}}}, "groups.numbers.3"),
             ("eval/samples.jsonl", "samples eval", "x\n", "line 1, is damaged (not JSON"),
-            ("eval/samples.jsonl", "samples eval", {"completion": 3}, "completion"),
             ("adapter/adapter_config.json", MERGE, {"peft_type": "XLORA", "adapters": {"0": "elsewhere"}}, "LoRA"),
             (CONFIG, f"{ASK} model", {"model_type": "unheard-of"}, "unheard-of"),
             ("model/generation_config.json", f"{ASK} model", "[]", "object"),

@@ -140,7 +140,7 @@ def test_a_completion_has_the_opening_tag_where_its_style_asks_the_model_for_it(
 ):
     turns = [*CHAT, {"role": "assistant", "content": prefill}] if prefill else CHAT
     prompt = Rendered(render(tiny_llama.tokenizer(template), turns), prefill)
-    assert prompt.completion(STYLES[style], written) == completion
+    assert STYLES[style].joined(prompt.answer, written) == completion
 
 
 @pytest.mark.parametrize(

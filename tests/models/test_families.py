@@ -1,4 +1,4 @@
-"""Prompts, padding and end tokens of the model families that the recipes train."""
+"""Prompts of the model families that the recipes train."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,6 @@ import torch
 
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
-from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.registry import parse_row
 from tests.support import standins
@@ -28,7 +27,7 @@ BEGUN = "Let me work through this step by step.\n<think>"
 
 @pytest.fixture(scope="module", params=OPENED)
 def family(request, tmp_path_factory):
-    """(name, tokenizer as a run loads it, model) of one family."""
+    """The name and the tokenizer, as a run loads it, of one family."""
     name = request.param
     path = tmp_path_factory.mktemp(name)
     if name == "smollm2":  # Qwen's special tokens, the same end and pad token, a template of its own
@@ -38,8 +37,7 @@ def family(request, tmp_path_factory):
         other_tokenizer.save_pretrained(path)
     else:
         standins.checkpoint(path, name)
-    loaded = load.load_model(reference.find_model(str(path)), precision="fp32", device="cpu")
-    return name, loaded.tokenizer, loaded.model
+    return name, load.load_tokenizer(reference.find_model(str(path)))
 
 
 def ids(tokenizer, text):
@@ -49,7 +47,7 @@ def ids(tokenizer, text):
 @pytest.mark.parametrize("system", [True, False])
 @pytest.mark.parametrize("style", ["prefilled", "model_opens"])
 def test_a_prompt_ends_in_the_assistant_turn(family, system, style):
-    name, tokenizer, _ = family
+    name, tokenizer = family
     turns = parse_row(ROW | {"style": style}).messages()
     turns_to_render = turns if system else turns[1:]
     text = chat_template.render(tokenizer, turns_to_render)
@@ -62,31 +60,6 @@ def test_a_prompt_ends_in_the_assistant_turn(family, system, style):
     assert text.count(OPENED[name]) == 1
     assert ids(tokenizer, text).count(tokenizer.bos_token_id) == (tokenizer.bos_token is not None)
     assert text.split(OPENED[name])[1].count("<think>") == len(begun) // len(BEGUN)
-
-
-def test_shorter_prompts_are_padded_on_the_left_with_the_familys_pad_token(family):
-    name, tokenizer, _ = family
-    texts = ["Target: 46", "Numbers: 3 7 50 Target: 46"]
-    padded = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
-    short = ids(tokenizer, texts[0])
-    assert padded["input_ids"][0].tolist()[-len(short) :] == short
-    assert padded["attention_mask"][0].tolist()[-len(short) - 1 :] == [0] + [1] * len(short)
-    assert padded["input_ids"][0, 0] == tokenizer.pad_token_id
-    pads = {"llama-3.1": "<|eot_id|>", "smollm2": "<|im_end|>"}  # else a token of their own
-    assert tokenizer.pad_token == pads.get(name, "<|endoftext|>")
-
-
-def test_a_completion_ends_with_any_end_token_of_the_family_and_with_its_answer(family):
-    name, tokenizer, model = family
-    stop = Stop(tokenizer, model, "</answer>")
-    ends = standins.FAMILIES["qwen2.5" if name == "smollm2" else name].end
-    text_ids = ids(tokenizer, " Let me work")
-    for end in ends:
-        token = tokenizer.convert_tokens_to_ids(end)
-        assert stop.cut([*text_ids, token, *text_ids]) == [*text_ids, token]
-    answered = ids(tokenizer, "<answer> 3 + 7 </answer>")
-    assert stop.cut([*answered, *text_ids]) == answered
-    assert not stop(text_ids)
 
 
 def test_a_gguf_file_of_a_model_with_its_own_head_size_loads_in_transformers(tmp_path, monkeypatch):
