@@ -193,9 +193,9 @@ class Validation:
         if count > 1:
             solved = sum(any(flag[0] for flag in flags[start : start + count]) for start in range(0, len(flags), count))
             figures["eval_pass_at_n"] = rounded(solved * count / len(flags))
-        if all("kl" in sample.details for sample in samples):
-            total = sum(sample.details.pop("kl") for sample in samples)
-            figures["eval_kl"] = rounded(total / sum(sample.tokens or 0 for sample in samples))
+        if scored := [sample for sample in samples if "kl" in sample.details]:
+            total = sum(sample.details.pop("kl") for sample in scored)
+            figures["eval_kl"] = rounded(total / sum(sample.tokens or 0 for sample in scored))
         if not correct:
             text = (
                 f"step {step}: none of the validation puzzles is solved; {figures['eval_format']:.0%} of the "

@@ -56,9 +56,7 @@ class StepRow:
     eval_pass_at_n: float | None = None  # share of the validation puzzles with a correct completion among several
     eval_format: float | None = None
     eval_truncated: float | None = None
-    eval_kl: float | None = (
-        None  # from the start, in nats per token of these completions; None where it is not in memory
-    )
+    eval_kl: float | None = None  # from the start, nats per token of the first 64 of these; None where it is not loaded
     importance_sampling_ratio: float | None = None  # mean ratio of the policy's probabilities to vLLM's
     draws: float | None = None  # groups sampled for the round; None without dynamic sampling
     hacking: float | None = None  # share of wrong completions that a proxy reward scores 1; None without such a reward

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.samplers import Prompt
+
+#: Completions of an evaluation on which each process measures the KL divergence from the start.
+KL_COMPLETIONS = 64
 
 
 @dataclass
@@ -115,9 +119,10 @@ class Rollouts:
         for start in range(0, share, size):
             asked = prompt_ids[start : start + size]
             sampled, _ = self.complete(asked, trainer, temperature)
-            divergences = trainer.divergence(asked, sampled)
-            for index, ids in enumerate(sampled):
-                details = {} if divergences is None else {"kl": divergences[index]}
+            scored = slice(0, max(0, KL_COMPLETIONS - start))
+            divergences = trainer.divergence(asked[scored], sampled[scored])
+            for ids, divergence in zip_longest(sampled, divergences):
+                details = {} if divergence is None else {"kl": divergence}
                 completions.append(replace(to_completion(self.stop, ids), details=details))
         return gather_object(completions)[: len(prompts)]
 

@@ -78,15 +78,15 @@ class RoundTrainer(GRPOTrainer):
         self.log_metric(_MEAN_RATIO, self.accelerator.gather(ratio.mean()).nanmean().item())
 
     @torch.no_grad()
-    def divergence(self, prompts: list[list[int]], completions: list[list[int]]) -> list[float] | None:
-        """The KL divergence from the start, summed over the tokens of each completion; None where it is not in memory.
+    def divergence(self, prompts: list[list[int]], completions: list[list[int]]) -> list[float]:
+        """The KL divergence from the start, summed over the tokens of each completion; [] where it is not in memory.
 
         It is estimated as in the loss, by k3 of Schulman 2020, "Approximating KL Divergence".
         """
         model = self.accelerator.unwrap_model(self.model)
         start = "ref" if "ref" in getattr(model, "peft_config", ()) else None
-        if self.ref_model is None and not (start or self.adapter_is_new):
-            return None
+        if not prompts or (self.ref_model is None and not (start or self.adapter_is_new)):
+            return []
         columns = []
         for rows, side in ((prompts, "left"), (completions, "right")):
             ids = [torch.tensor(row, device=self.accelerator.device) for row in rows]

@@ -299,7 +299,7 @@ def test_the_divergence_from_the_start_is_that_of_separate_forward_passes(loaded
     assert trainer.divergence(prompts, completions) == pytest.approx(expected, rel=1e-3)
     assert min(expected) > 0
     trainer.adapter_is_new = False
-    assert trainer.divergence(prompts, completions) is None  # the start is not in memory
+    assert trainer.divergence(prompts, completions) == []  # the start is not in memory
 
 
 def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
