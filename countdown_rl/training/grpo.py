@@ -47,6 +47,10 @@ class GrpoRun(Run):
         if not self.rows:
             raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
         rewards.check_rewards(self.rewards, self.rows[:2])
+        if self.options.sampler == "hints" and not any(row.worked_lines() for row in self.rows[:100]):
+            raise UsageError(
+                "--sampler hints: these rows have no solutions with lines; use Countdown puzzles with reasoning."
+            )
         next(self._order()())
         if ":" in (self.options.advantage or ""):
             user_code.imported(str(self.options.advantage))

@@ -620,6 +620,8 @@ def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, 
     )
     one_file = place / "data" / "train.jsonl"
     assert "validation split" in refusal(UsageError, replace(SMALL, eval_every=1), data=one_file)
+    (tmp_path / "direct.jsonl").write_text(json.dumps(ROWS[0] | {"style": "direct"}) + "\n")
+    assert "hints" in refusal(UsageError, replace(SMALL, sampler="hints"), data=tmp_path / "direct.jsonl")
     (tmp_path / "empty.jsonl").write_text("")
     refusal(InputError, data=tmp_path / "empty.jsonl")
     (tmp_path / "file").write_text("")
