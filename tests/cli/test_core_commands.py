@@ -246,6 +246,14 @@ def test_grade_reads_layouts_of_others_in_every_format(command, tmp_path, fields
     assert ("read from" in err) == ("target" not in fields)
 
 
+def test_grade_reads_a_pipe(command):
+    read, write = os.pipe()
+    os.write(write, json.dumps(GOOD).encode())
+    os.close(write)
+    assert command("grade", f"/dev/fd/{read}", "--json")[0] == 0
+    os.close(read)
+
+
 def test_several_completions_of_a_row_are_graded_one_by_one(command):
     row = {"id": "a", "nums": [3, 7, 50], "target": 46, "response": ["", REPLY["content"]]}
     grades = [json.loads(line) for line in command("grade", stdin=json.dumps(row))[1].splitlines()]
