@@ -274,7 +274,7 @@ FORGERIES: list[tuple[str, Callable[[Path], None]]] = [
     (r"^generation_config\.json is missing", lambda root: (root / "release" / GENERATION).unlink()),
     ("is not in the manifest", unlisted),
     (DAMAGED, noise),
-    ("the manifest of merged, in the chain of model in manifest.json, was changed", an_altered_chain),
+    ("the manifest of merged in manifest.json was changed", an_altered_chain),
     ("eval is an evaluation of other weights", weights_without_their_evaluation),
     (GENERATION, with_sampling),
     (f"{FIGURES} .accuracy", forged_figure(lambda values: values.update(accuracy=0.9))),
