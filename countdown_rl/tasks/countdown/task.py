@@ -204,8 +204,19 @@ class CountdownRow(Row):
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
-    """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None if it has none."""
-    nums = next((fields[name] for name in NUMBERS if fields.get(name) is not None), None)
+    """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None if it has none.
+
+    Raises:
+        InputError: the row has two lists that differ.
+    """
+    present = [_numbers(fields[name]) for name in NUMBERS if fields.get(name) is not None]
+    for other in filter(None, present[1:]):
+        if present[0] and sorted(other) != sorted(present[0]):
+            raise InputError(f"it has two lists of numbers, {present[0]} and {other}")
+    return present[0] if present else None
+
+
+def _numbers(nums: Any) -> list[int] | None:
     if isinstance(nums, str):
         nums = re.findall(r"[^][(){},;\s]+", nums)
     if not isinstance(nums, list | tuple):
