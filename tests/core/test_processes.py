@@ -260,6 +260,32 @@ def test_workers_have_a_quarter_of_an_hour_to_finish_their_round(monkeypatch):
 
 
 @pytest.mark.slow
+def test_workers_that_need_38_seconds_for_their_round_save_a_checkpoint_after_sigterm(place):
+    (place / "late.py").write_text(
+        "import os, time\n"
+        "def reward(grade, row, tokens):\n"
+        "    started = 'late-' + os.environ['RANK']\n"
+        "    if os.path.exists('late/log.csv') and not os.path.exists(started):\n"
+        "        open(started, 'w').close()\n"
+        "        time.sleep(38)\n"
+        "    return 0.0\n"
+    )
+    words = [sys.executable, "-m", "countdown_rl", *run_into("late"), "--processes", "2", "--reward", "late:reward=1"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{place}", "OMP_NUM_THREADS": "1"}
+    launcher = subprocess.Popen(words, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
+    while not all((place / f"late-{rank}").exists() for rank in "01"):
+        assert launcher.poll() is None
+        time.sleep(0.2)
+    launcher.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    _, err = launcher.communicate(timeout=240)
+    assert time.monotonic() - begin > 30  # torch's default would have killed them
+    assert launcher.returncode == 128 + signal.SIGTERM
+    assert (place / "late" / "kept" / "checkpoint-1" / "complete").is_file()
+    assert "The same command continues after step 1" in err
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux ends them")
 def test_workers_end_with_their_launcher(place):
     words = [sys.executable, "-m", "countdown_rl", *run_into("orphans"), "--max-steps", "9999", "--processes", "2"]
