@@ -29,17 +29,13 @@ class Checkpoints:
 
         Raises:
             ArtifactError: *out* or this directory holds files of other programs, or *out* cannot be written.
-            UsageError: this directory or *log* lies in *out*, or they are one path.
+            UsageError: this directory or *log* lies in *out*.
         """
         artifacts.check_writable(out, kind)  # before the lock of *checkpoints*, which could be a file in *out*
         for option, path in (("--log", log), ("--checkpoints", self.directory)):
             if path.resolve().is_relative_to(out.resolve()):
                 raise UsageError(f"{option} {path} lies in --out {out}, which the run replaces; give another path.")
             artifacts.check_place(path, option)
-        if log.resolve() in (self.directory.resolve(), self.directory.resolve() / RUN):
-            raise UsageError(f"--log {log} is a path of --checkpoints {self.directory}; give another one.")
-        if self.directory.exists() and not self.directory.is_dir():
-            raise ArtifactError(f"--checkpoints {self.directory} is no directory; give another path.")
         if (others := self._directories()) and not (self.directory / RUN).is_file():
             raise ArtifactError(
                 f"{others[0]} was not written by countdown-rl; give another directory of --checkpoints."

@@ -32,18 +32,14 @@ LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 _LOGGING = ("save_steps", "report_to")
 
 
-def _ignore(*_: Any) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Reporter:
     """Callbacks of a run: for the row of each step, progress (done, total, detail), remarks and warnings."""
 
-    step: Callable[[Any], None] = _ignore
-    progress: Callable[..., None] = _ignore
-    note: Callable[[str], None] = _ignore
-    warning: Callable[[str], None] = _ignore
+    step: Callable[[Any], None] = lambda row: None
+    progress: Callable[..., None] = lambda *values: None
+    note: Callable[[str], None] = lambda text: None
+    warning: Callable[[str], None] = lambda text: None
 
 
 SILENT = Reporter()
@@ -187,9 +183,16 @@ class Run(ABC):
         weights.check_model(light, options, sharded=processes.shards_weights())
         self.tokenizer = load.load_tokenizer(light)
         inputs = self.read()
-        self.validation = self._read_validation()
+        self.validation = []
+        if options.eval_every:
+            if arguments.data is None or arguments.data.is_file():
+                raise UsageError("--eval-every needs a data directory with a validation split; give one as --data.")
+            self.validation = jsonl.read_rows(arguments.data / "valid.jsonl")[: options.eval_size]
         self.inputs = {"model": self.ref.as_input(), **inputs}
-        self.checkpoints = Checkpoints(self.checkpoints.directory, self._identity())
+        settings = {key: value for key, value in asdict(options).items() if key not in _LOGGING}
+        settings["processes"] = self.processes  # each has its own random numbers
+        identity = artifacts.identity(settings, self.inputs, versions=artifacts.versions(LIBRARIES))
+        self.checkpoints = Checkpoints(self.checkpoints.directory, identity)
         self.resume = None if arguments.restart else self.checkpoints.to_resume()
         log.check_log(self.log, self.row_type)
 
@@ -203,19 +206,6 @@ class Run(ABC):
         self.memory = self.encode(loaded, adapted)
         self.details |= {"learning_rate": self.options.learning_rate, "architecture": type(skeleton).__name__}
         self.journal = Journal(self.log if processes.is_main() else None, self.max_steps, self.row_type)
-
-    def _read_validation(self) -> list[Row]:
-        if not self.options.eval_every:
-            return []
-        if self.arguments.data is None or self.arguments.data.is_file():
-            raise UsageError("--eval-every needs a data directory with a validation split; give one as --data.")
-        return jsonl.read_rows(self.arguments.data / "valid.jsonl")[: self.options.eval_size]
-
-    def _identity(self) -> dict[str, Any]:
-        """Everything that decides the weights."""
-        settings = {key: value for key, value in asdict(self.options).items() if key not in _LOGGING}
-        settings["processes"] = self.processes  # each has its own random numbers
-        return artifacts.identity(settings, self.inputs, versions=artifacts.versions(LIBRARIES))
 
     def longest_prompt(self, rows: Sequence[Row], loaded: load.Loaded, adapted: Any) -> int:
         """The tokens of the longest prompt of *rows*; 0 without rows.
