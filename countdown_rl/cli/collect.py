@@ -17,11 +17,11 @@ def collect(
     options: CollectOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Make demonstrations or preference pairs of a model's own answers.
+    """Make demonstrations or preference pairs from a model's answers.
 
-    The correct completions of evaluations are demonstrations for sft: rejection sampling, and repeated with the model
-    that sft writes, expert iteration. With --pairs each is paired with a wrong one of the same puzzle, in TRL's
-    preference format, for trl dpo --dataset_name DIRECTORY.
+    Writes the correct completions of evaluations as demonstrations for sft (rejection sampling). Repeating this with
+    the model that sft writes is expert iteration. With --pairs each correct completion is paired with a wrong one of
+    the same puzzle, in TRL's preference format, for trl dpo --dataset_name DIRECTORY.
 
     Examples:
         countdown-rl eval --data artifacts/data/train.jsonl --limit 1000 \\

@@ -16,8 +16,8 @@ def diagnose(
 ) -> None:
     """Break down an evaluation's errors by cause.
 
-    For each fault: the points that repairing it would win. The result of a repaired equation is passed on to the
-    equations after it. Equations, format, truncation and answers are checked.
+    Each cause is listed with the accuracy points that repairing it would gain. The result of a repaired equation is
+    passed on to later equations. The causes are wrong equations, format, truncation and wrong answers.
 
     Examples:
         countdown-rl diagnose artifacts/eval/adapter

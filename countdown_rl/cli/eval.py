@@ -26,7 +26,7 @@ def eval(
     base_model: parameters.BaseModel = None,
     trust_remote_code: parameters.TrustRemoteCode = False,
     completions: Annotated[
-        Path | None, option("Judge the completions in this file instead of a model's.", metavar="FILE")
+        Path | None, option("Grade the completions in this file; no model is run.", metavar="FILE")
     ] = None,
     data: Annotated[
         Path | None,
@@ -45,12 +45,12 @@ def eval(
     """Evaluate a model on held-out puzzles.
 
     Greedy by default. Every completion is kept with its grade. If the command is interrupted, run it again to resume.
-    With --engine openai a server completes, and --model is its name for the model. The models random and solver are
-    baselines: the lower and the upper bound.
+    With --engine openai a server generates the completions, and --model is the name of the model on that server. The
+    models random and solver are baselines: the lower and the upper bound.
 
-    --completions judges what another program made: rows with `completion`, or a file of TRL, verl, verifiers, Inspect,
-    lm-evaluation-harness, vLLM or an OpenAI batch. A record names its puzzle by its fields, its id or its prompt; ids
-    need --data.
+    --completions grades completions of another program: rows with `completion`, or a file of TRL, verl, verifiers,
+    Inspect, lm-evaluation-harness, vLLM or an OpenAI batch. A record identifies its puzzle by its fields, its id or
+    its prompt; ids need --data.
 
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl

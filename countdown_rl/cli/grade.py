@@ -35,8 +35,8 @@ def grade(
 
     A row has `nums` and `target`, or the fields of another task, and `completion`: text, messages, or a list of them;
     optionally `rule`, `operators`, `style`, `task` and `id`. Records of verl, reasoning-gym, verifiers and OpenAI
-    batches are read, too. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
-    `reason` and `trailing`, and `sample` if a row has several completions. Memory does not grow with a JSONL file.
+    batches are read too. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
+    `reason` and `trailing`, and `sample` if a row has several completions. JSONL is streamed.
 
     Examples:
         countdown-rl grade samples.jsonl --out grades.jsonl

@@ -28,7 +28,7 @@ COMMANDS = {
     },
     "Other commands": {
         "sft": "Fine-tune a model on demonstrations.",
-        "collect": "Make demonstrations or preference pairs of a model's own answers.",
+        "collect": "Make demonstrations or preference pairs from a model's answers.",
         "compare": "Compare evaluations on the same puzzles.",
         "diagnose": "Break down an evaluation's errors by cause.",
         "samples": "Show completions with their grades.",

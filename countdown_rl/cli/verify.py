@@ -31,10 +31,10 @@ def verify(
     """Re-measure the accuracy a release claims.
 
     The weights complete the recorded test puzzles again, and new puzzles of the same distribution. The claim is
-    confirmed if both measurements fit it, each by a two-sided exact test at 1%, on at least 100 puzzles. It is refuted
-    by files that differ from the chain of manifests, by figures that differ from those of the samples, and if greedy
-    decoding repeats none of the recorded completions (fewer than 90% in fp32). The exit status is 0 only if the claim
-    is confirmed.
+    confirmed if both measurements are consistent with it, each by a two-sided exact test at 1% on at least 100
+    puzzles. It is refuted if files differ from the chain of manifests, if figures differ from the samples, or if
+    greedy decoding reproduces none of the recorded completions (in fp32: fewer than 90%). The exit status is 0 only
+    if the claim is confirmed.
 
     Examples:
         countdown-rl verify artifacts/release

@@ -53,7 +53,7 @@ class DataOptions(Options):
     from_hub: Annotated[
         str | None,
         option(
-            "Hub data set to import, e.g. openai/gsm8k. Its test and validation splits stay what they are.",
+            "Hub data set to import, e.g. openai/gsm8k. Its test and validation splits are kept.",
             IMPORT,
             metavar="NAME[:CONFIG][@REVISION]",
         ),
@@ -62,7 +62,7 @@ class DataOptions(Options):
     exclude: Annotated[
         tuple[str, ...],
         option(
-            "Rows to keep out; a puzzle without target keeps out its numbers. Repeatable.",
+            "File of rows to leave out; a row without target excludes its numbers. Repeatable.",
             IMPORT,
             metavar="FILE",
         ),

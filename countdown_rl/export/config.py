@@ -14,7 +14,7 @@ class MergeOptions(Options):
 
     base: Annotated[Literal["original", "dequantized"], option("Base weights to merge into, see above.")] = "original"
     trained_over: Annotated[
-        Precision, option("Base weights that the adapter was trained over, if no manifest tells.")
+        Precision, option("Base weights that the adapter was trained over, if no manifest says so.")
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "bf16", "fp16", "fp32"], option("Data type of the result; auto keeps the base's.")

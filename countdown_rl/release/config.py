@@ -39,7 +39,7 @@ class PublishOptions(Options):
     license: Annotated[
         str | None, option("License id of the Hub, e.g. apache-2.0.", CARD, show_default="the base's")
     ] = None
-    license_file: Annotated[str | None, option("License text, for LICENSE.", CARD, metavar="FILE")] = None
+    license_file: Annotated[str | None, option("License text to add as LICENSE.", CARD, metavar="FILE")] = None
     trained_on: Annotated[
         tuple[str, ...], option("Hub data set used in training; repeatable.", CARD, metavar="NAME")
     ] = ()

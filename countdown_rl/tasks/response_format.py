@@ -138,7 +138,7 @@ def style_name(name: Any) -> Any:
 StyleName = Annotated[
     Literal["prefilled", "model_opens", "lines", "direct"] | None,
     option(
-        "Response format. prefilled: the prompt opens <think>; model_opens: the model does; direct: the answer alone; "
+        "Response format. prefilled: the prompt opens <think>; model_opens: the model opens it; direct: answer only; "
         "lines: GSM8K only.",
         PROMPT,
         metavar="NAME",

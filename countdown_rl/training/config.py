@@ -129,12 +129,10 @@ class TuningOptions(Options):
     ] = 0
     eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
     eval_samples: Annotated[
-        int, option("Completions per puzzle of an evaluation; N above 1 also log pass@N.", RUN, min=1, max=4096)
+        int, option("Completions per puzzle of an evaluation; N above 1 also logs pass@N.", RUN, min=1, max=4096)
     ] = 1
     eval_temperature: Annotated[float, option("Temperature of an evaluation; 0: greedy.", RUN, min=0, max=2)] = 0.0
-    keep: Annotated[
-        Literal["last", "best"], option("Weights to write: of the last step, or of the best evaluation.", RUN)
-    ] = "last"
+    keep: Annotated[Literal["last", "best"], option("Weights to write: last step or best evaluation.", RUN)] = "last"
     report_to: Annotated[
         tuple[Literal["tensorboard", "wandb", "trackio"], ...],
         option("Tracker, offline, beside the log; repeatable.", RUN),
@@ -211,8 +209,8 @@ class TrainOptions(TuningOptions):
     sampler: Annotated[
         str | None,
         option(
-            "Choice of the puzzles. hints: completions begin with lines of a right answer, fewer and fewer over the "
-            "run; or a generator function of your own as module:function.",
+            "Choice of the puzzles. hints: completions begin with lines of a correct answer, fewer as the run "
+            "goes on; or a generator function of your own as module:function.",
             BATCH,
             metavar="NAME",
         ),
@@ -254,7 +252,9 @@ class TrainOptions(TuningOptions):
     beta: Annotated[float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)] = 0.0
     discount: Annotated[
         float,
-        option("Factor of the reward for each later line; 1: one advantage per completion.", LOSS, min=0.5, max=1),
+        option(
+            "Multiplies a line's reward once per later line; 1: one advantage per completion.", LOSS, min=0.5, max=1
+        ),
     ] = 1.0
     trl: Annotated[
         tuple[str, ...],
@@ -269,7 +269,7 @@ class TrainOptions(TuningOptions):
 
     rollouts: Annotated[
         Literal["auto", "transformers", "vllm", "vllm-server"],
-        option("Engine; vllm: in the training processes; vllm-server: at --trl vllm_server_base_url=URL.", COMPLETIONS),
+        option("Sampling engine. vllm: in the run; vllm-server: at --trl vllm_server_base_url=URL.", COMPLETIONS),
     ] = "auto"
     temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01, max=2)] = 1.0
     max_completion_length: Annotated[int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)] = 256
@@ -371,7 +371,7 @@ class SftOptions(TuningOptions):
             metavar="NAME",
         ),
     ] = None
-    keep_wrong: Annotated[bool, option("Also train on answers that are wrong by the grader.", DEMONSTRATIONS)] = False
+    keep_wrong: Annotated[bool, option("Also train on answers that the grader rejects.", DEMONSTRATIONS)] = False
     max_length: Annotated[
         int, option("Maximum tokens of prompt and completion; longer ones are an error.", DEMONSTRATIONS, min=8)
     ] = 1_024
@@ -408,5 +408,5 @@ class CollectOptions(Options):
     max_tokens: Annotated[int, option("Skip longer completions; 0: no limit.", min=0)] = 0
     pairs: Annotated[bool, option("Write preference pairs for TRL: correct and wrong.", name="--pairs")] = False
     model: Annotated[
-        str | None, option("Model whose chat template --pairs are for.", show_default="the evaluated one")
+        str | None, option("Model whose chat template --pairs uses.", show_default="the evaluated one")
     ] = None
