@@ -12,6 +12,8 @@ from countdown_rl.core.options import Options, Precision, option
 DEMONSTRATIONS, BATCH, LOSS, COMPLETIONS = "Demonstrations", "Batch", "Loss", "Completions"
 OPTIMIZER, MODEL, RUN = "Optimizer", "Weights and precision", "Run"
 
+#: Most examples of an optimizer step.
+MAX_STEP = 1_000_000
 #: Largest ``micro_batch`` that is chosen where the option is 0.
 MAX_MICRO_BATCH = 16
 
@@ -164,6 +166,8 @@ class TuningOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.step_size > MAX_STEP:
+            raise UsageError(f"a step has {self.step_size:,} examples, more than {MAX_STEP:,}; give it fewer.")
         if not self.micro_batch:
             fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if self.step_size % size == 0)
             object.__setattr__(self, "micro_batch", fitting)
