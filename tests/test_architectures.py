@@ -133,5 +133,5 @@ def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
 def test_an_architecture_that_takes_no_adapter_is_refused_before_its_weights_are_loaded(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     architectures.checkpoint(Path("base"), name)
-    with pytest.raises(ModelError, match="adapter"):
+    with pytest.raises(ModelError, match="LoRA"):
         fine_tuned("base", "lora")

@@ -41,7 +41,7 @@ def merge(
     with console.status(f"merging {adapter}"):
         facts = stages.merge(adapter, out, revision=revision, base_model=base_model, **vars(options)).facts
     if facts.get("changes_nothing"):
-        console.warn(f"{adapter} changes nothing: its weights or their scale are zero. {out} holds the base alone.")
+        console.warn(f"{adapter} changes nothing: its weights are zero. {out} holds the base alone.")
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

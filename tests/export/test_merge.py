@@ -263,18 +263,14 @@ def test_an_option_tells_what_an_adapter_was_trained_over():
         merged(adapter, trained_over="nf4")
 
 
-@pytest.mark.parametrize("kind", ["lora_A", "lora_B", "alpha"])
 @pytest.mark.parametrize("config", [{}, {"target_modules": ["q_proj", "embed_tokens"]}], ids=str)
-def test_an_adapter_that_changes_nothing_is_told(kind, config, monkeypatch, capsys):
+def test_an_adapter_that_changes_nothing_is_told(config, monkeypatch, capsys):
     from safetensors.torch import load_file, save_file
 
     peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base", **config)
-    file, settings = peft / "adapter_model.safetensors", json.loads((peft / "adapter_config.json").read_text())
-    part = kind.removeprefix("lora")
-    tensors = load_file(file)
-    save_file({name: value * (part not in name) for name, value in tensors.items()}, file, {"format": "pt"})
-    if kind == "alpha":
-        (peft / "adapter_config.json").write_text(json.dumps(settings | {"lora_alpha": 0}))
+    file = peft / "adapter_model.safetensors"
+    trained = load_file(file)  # before its first step an adapter has B = 0
+    save_file({name: value * ("_B" not in name) for name, value in trained.items()}, file, {"format": "pt"})
     assert merged(peft)[0].facts["changes_nothing"] is True
     assert command.status(monkeypatch, "merge", "--adapter", peft, "--out", "again") == 0
     assert "warning: peft changes nothing" in capsys.readouterr().err

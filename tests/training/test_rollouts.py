@@ -97,11 +97,11 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, fit, vllm, tun
     assert (engine.options["model"], engine.options["quantization"]) == (str(place / "model"), None)
     assert engine.options["dtype"] == ("bfloat16" if precision == "bf16" else "float32")  # of a small model on a CPU
     assert len(engine.adapters) == (2 + 3 + 1 if precision == "bf16" else 0)  # in fp32 merging is exact
-    sampling, greedy = engine.params[0], engine.params[-1]
+    greedy, sampling = engine.params[0], engine.params[1]
     assert sampling.stop == ["</answer>"]
     assert (sampling.temperature, greedy.temperature) == (1.0, 0.0)
     assert all(engine.requests) == bool(engine.adapters)
-    # Before each step, and for the evaluation; at the start a large adapter and that of the run.
+    # Before each step, and for the last evaluation; at the start a large adapter and that of the run.
     assert engine.syncs - 2 * bool(engine.adapters) == 3 + 1
     # The engine sampled from the very policy that is trained, so that no token needs a correction.
     assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 3, abs=0.02)

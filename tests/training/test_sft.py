@@ -178,8 +178,8 @@ def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_pa
     assert all("<answer>90 - 7</answer>" in text for text in warnings)
     samples = log.read_samples(tmp_path / "samples.jsonl")
     assert [(each["step"], each["validation"], each["correct"]) for each in samples[:2]] == [
-        (1, True, False),
-        (1, True, bool(solved)),
+        (0, True, False),
+        (0, True, bool(solved)),
     ]
     assert command.status(monkeypatch, "samples", tmp_path / "samples.jsonl", "--step", 2) == 0
     assert "step 2, validation" in capsys.readouterr().out
