@@ -132,6 +132,15 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
     assert not (tmp_path / "out" / "adapter").exists()
 
 
+def test_the_recipe_of_areals_example_exports_to_areal(tmp_path, monkeypatch):
+    commands = cards.recipe_commands("qwen2.5-3b-areal", tmp_path / "out", "--quick", ENGINE="areal")
+    assert [command[0] for command in commands] == ["gen-data", "export-task"]
+    monkeypatch.chdir(tmp_path / "out")
+    for words in commands:
+        assert status(monkeypatch, *words) == 0
+    assert Path("areal", "config.yaml").is_file()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIELD)
 def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Qwen2.5-3B-Instruct with the puzzles and the score of AReaL's Countdown example: eight GPUs of 80 GB.
 #
-#   [MODEL=...] [EXCLUDE=hands.jsonl] [PROCESSES=8] qwen2.5-3b-areal.sh OUT [--check] [--quick]
+#   [MODEL=...] [EXCLUDE=hands.jsonl] [PROCESSES=8] [ENGINE=areal] qwen2.5-3b-areal.sh OUT [--check] [--quick]
 #
 # Targets of 10 to 25 from 2, 3 or 4 numbers of 1 to 24; a correct answer scores 1, a well-formed wrong one 0.1,
 # anything else 0. The original's mean reward rose from 0.13 to 0.79 by step 930. Differences:
@@ -14,6 +14,8 @@
 #
 # EXCLUDE names a file of sets of numbers to keep out of the data, one {"nums": [...]} a line, as AReaL kept out some
 # 200 published ones of the game of 24. MODEL is a Hub id or a local checkpoint, PROCESSES the number of processes.
+# ENGINE=areal trains nothing here: it writes the rows, the reward and a configuration for AReaL itself to OUT/areal
+# (untested), whose weights `countdown-rl eval` then reads.
 set -euo pipefail
 arguments=1
 . "$(dirname "$0")/common.bash"
@@ -38,6 +40,7 @@ if [ "${EXCLUDE-}" ]; then exclude=$(realpath "$EXCLUDE"); data+=(--exclude "$ex
 enter "$1"
 
 countdown-rl gen-data --out data "${data[@]}"
+if [ "${ENGINE-}" = areal ]; then exec countdown-rl export-task --to areal --data data --out areal; fi
 train+=(--model "$model" --data data --out adapter --log train/log.csv --checkpoints checkpoints)
 if [ "$check" ]; then exec countdown-rl train "${train[@]}" --check; fi
 
