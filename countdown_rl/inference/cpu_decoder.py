@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from countdown_rl.inference.cpu_attention import attend
-from countdown_rl.inference.generate import Decoding
-from countdown_rl.inference.sampling import distribution
+from countdown_rl.inference.sampling import Decoding, distribution
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import lora, torch_internals
 from countdown_rl.models.shape import ModelShape

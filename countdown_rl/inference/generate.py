@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core.errors import ModelError, out_of_memory
+from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.shape import ModelShape, check_tokens
@@ -17,34 +18,9 @@ from countdown_rl.tasks.task import Row
 if TYPE_CHECKING:
     from countdown_rl.inference.stop import Stop
 
-#: The sampling parameters that every engine applies, and no others, in the order of transformers.
-SAMPLERS = ("temperature", "top_k", "top_p", "min_p")
 #: Maximum rows of a batch on a CPU and on a GPU, and maximum bytes of main memory for a batch beside the weights.
 MAX_ROWS, MAX_GPU_ROWS = 256, 1024
 MAX_BATCH_BYTES = 2 << 30
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """Sampling parameters; temperature 0 is greedy decoding. Completions have their beginnings of *shorter_limits*."""
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int = 0
-    shorter_limits: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, options: Any) -> "Decoding":
-        """The fields of these names in *options*."""
-        names = [field.name for field in fields(cls) if hasattr(options, field.name)]
-        return cls(**{name: getattr(options, name) for name in names})
-
-    def samplers(self) -> dict[str, Any]:
-        """The sampling parameters by name."""
-        return {name: getattr(self, name) for name in SAMPLERS}
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from countdown_rl.core.errors import first_line
-from countdown_rl.inference.generate import Decoding
-from countdown_rl.inference.sampling import distribution
+from countdown_rl.inference.sampling import Decoding, distribution
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models.transformers_internals import attention_of, has_static_cache
 

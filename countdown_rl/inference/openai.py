@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from countdown_rl.core.errors import ModelError, UsageError, first_line
-from countdown_rl.inference import engines, generate
+from countdown_rl.inference import engines, generate, sampling
 from countdown_rl.inference.config import OPENAI
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import chat_template
@@ -25,7 +25,7 @@ RETRIES = 10
 #: Servers that support prefill, by ``owned_by`` in their list of models, and what they need for that, for the text as
 #: the model wrote it, and for sampling by the parameters of ``Decoding`` alone.
 PREFILLS: dict[str, dict[str, Any]] = {
-    "llamacpp": {"reasoning_format": "none", "samplers": list(generate.SAMPLERS)},
+    "llamacpp": {"reasoning_format": "none", "samplers": list(sampling.SAMPLERS)},
     "vllm": {"stop": [generate.STOP], "include_stop_str_in_output": True, "repetition_penalty": 1.0},
 }
 _REFUSALS = ("content_filter", "content_policy_violation")
