@@ -213,6 +213,7 @@ def locked(*paths: Path | None) -> Iterator[None]:
 
     with ExitStack() as stack:
         for path in (path.resolve() for path in paths if path is not None):
+            missing = [parent for parent in path.parents if not parent.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             # One lock a process for each path: its holder can take it again.
             lock = FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True, thread_local=False, blocking=False)
@@ -220,14 +221,17 @@ def locked(*paths: Path | None) -> Iterator[None]:
                 lock.acquire()
             except Timeout as error:
                 raise ArtifactError(f"{path} is being written by another process; wait for it.") from error
-            stack.callback(_release, lock)
+            stack.callback(_release, lock, missing)
         yield
 
 
-def _release(lock: Any) -> None:
+def _release(lock: Any, parents: list[Path]) -> None:
     if lock.lock_counter == 1:
         Path(lock.lock_file).unlink(missing_ok=True)  # before the release, so that no other process holds it
     lock.release()
+    with suppress(OSError):  # one of them holds something now
+        for parent in parents:
+            parent.rmdir()
 
 
 def check_place(path: Path, option: str) -> None:

@@ -680,8 +680,9 @@ def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings
     assert json.loads(out)["resumed"] is None
     # A random model succeeds at nothing, and finds no end.
     warned = [line.removeprefix("warning: ") for line in err.splitlines() if line.startswith("warning: ")]
-    assert sorted(json.loads(out)["warnings"].values()) == sorted(warned)
-    assert sorted(json.loads(out)["warnings"]) == ["length", "start", "zero"]
+    reported = json.loads(out)["warnings"]  # a terminal shows no control characters of the example
+    assert sorted(text[:80] for text in reported.values()) == sorted(text[:80] for text in warned)
+    assert sorted(reported) == ["length", "start", "zero"]
 
     saved = set()
     for how in (signal.SIGKILL, signal.SIGINT):
