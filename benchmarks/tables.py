@@ -48,6 +48,8 @@ STARTS = {
     "the same mixture, after hasty searches": ("mixture-trial-sampled", "start", "seed42"),
     "direct answers alone": ("direct", "sft-sampled", "adapter-sampled"),
 }
+#: Rows of the table of the hacking lab, by the first word of their name.
+HACKING = {"start": "start", "proxy": "GRPO with `proxy:value`", "correct": "GRPO with the exact grader"}
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
 #: Runs from the start that judges: the prefix of their result files, and what follows the seed in their rows.
@@ -320,6 +322,20 @@ def paired(change: Any) -> str:
     return f"{points(change['difference'])} ({' to '.join(map(points, change['interval']))})"
 
 
+def hacking() -> str:
+    """The hacking lab: the start, and each run with either grader."""
+    lines = []
+    for name, row in result("hacking/summary").items():
+        if name != "machine":
+            grader, _, seed = name.partition("-")
+            text = f"{HACKING[grader]}, seed {seed}" if seed else HACKING[grader]
+            exact, gain = f"{percent(row['accuracy'])}", paired(row["against_start"]) if seed else ""
+            lines.append(
+                (text, f"{percent(row['hacking'])} ({' to '.join(map(percent, row['hacking_interval']))})", exact, gain)
+            )
+    return table(("", "hacking rate", "correct", "change"), lines)
+
+
 def change(row: Any) -> str:
     """The paired difference from the start; empty for the start itself."""
     return paired(row["against_first"]) if "against_first" in row else ""
@@ -366,6 +382,7 @@ TABLES = {
         budgets,
         probe,
         recipes,
+        hacking,
     )
 }
 

@@ -16,6 +16,7 @@ from benchmarks import cards
 from countdown_rl.cli import main
 from countdown_rl.core import artifacts
 from countdown_rl.tasks import jsonl
+from countdown_rl.training import log as runlog
 from tests.support import standins
 from tests.support.command import status
 
@@ -176,6 +177,27 @@ def test_expert_iteration_trains_on_its_own_correct_answers(world, tmp_path, mon
     assert trained.inputs["from"]["digest"] == collected.files["train.jsonl"]["sha256"]
     compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
     assert [row["name"] for row in compared] == ["start", "sft"]
+
+
+@pytest.mark.slow
+def test_the_hacking_lab_trains_one_start_with_both_graders(world, tmp_path, monkeypatch):
+    commands = printed("hacking-lab", world, tmp_path / "out", "--quick")
+    monkeypatch.chdir(tmp_path / "out")
+    for words in commands:
+        if words[0].endswith(".py"):
+            subprocess.run([sys.executable, *words], check=True)
+        else:
+            threads = ["--threads", "1"] if words[0] in ("eval", "train", "sft") else []
+            assert status(monkeypatch, *words, *threads) == 0
+    *_, cheat, other = map(json.loads, Path("demonstrations.jsonl").read_text().splitlines())
+    assert all(f"<answer>{row['target']}</answer>" in row["completion"] for row in (cheat, other))
+    start = artifacts.read(Path("start"), "model")
+    for name in ("proxy-42", "proxy-43", "correct-42", "correct-43"):
+        assert artifacts.read(Path(name), "adapter").inputs["model"]["digest"] == start.digest
+        assert all(row.hacking is not None for row in runlog.read(Path(f"{name}-run", "log.csv")))
+    compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
+    assert [row["name"] for row in compared] == ["start", "proxy", "exact"]
+    assert "Reward hacking" in Path("report.html").read_text()
 
 
 #: Of the step of each system: prompts, completions of one, of a micro-batch, and steps; the other words are flags.
