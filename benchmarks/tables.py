@@ -342,8 +342,8 @@ def change(row: Any) -> str:
 
 
 def before(rows: dict[str, dict[str, str]]) -> str:
-    """The name of the last column: the paired difference."""
-    return list(rows["adapter"])[-1]
+    """The name of the column with the paired difference of accuracies."""
+    return next(name for name in rows["adapter"] if name.startswith("against "))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
