@@ -13,7 +13,7 @@ DEMONSTRATIONS, BATCH, LOSS, COMPLETIONS = "Demonstrations", "Batch", "Loss", "C
 OPTIMIZER, MODEL, RUN = "Optimizer", "Weights and precision", "Run"
 
 #: Most examples of an optimizer step.
-MAX_STEP = 1_000_000
+MAX_STEP = 2**20
 #: Largest ``micro_batch`` that is chosen where the option is 0.
 MAX_MICRO_BATCH = 16
 

@@ -603,7 +603,7 @@ def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken,
     assert unbroken.memory is None  # on a CPU
 
 
-def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, unbroken):
+def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, unbroken, monkeypatch):
     def refusal(error, options=SMALL, **changes):
         with pytest.raises(error) as caught:
             run(place, tmp_path, options, **changes)
@@ -620,8 +620,9 @@ def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, 
     )
     one_file = place / "data" / "train.jsonl"
     assert "validation split" in refusal(UsageError, replace(SMALL, eval_every=1), data=one_file)
-    (tmp_path / "direct.jsonl").write_text(json.dumps(ROWS[0] | {"style": "direct"}) + "\n")
-    assert "hints" in refusal(UsageError, replace(SMALL, sampler="hints"), data=tmp_path / "direct.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(letters.LettersRow, "worked_lines", lambda row: [])
+        assert "hints" in refusal(UsageError, replace(SMALL, sampler="hints"))
     (tmp_path / "empty.jsonl").write_text("")
     refusal(InputError, data=tmp_path / "empty.jsonl")
     (tmp_path / "file").write_text("")
