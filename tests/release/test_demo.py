@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from countdown_rl.core.errors import ArtifactError, CountdownError, ModelError, UsageError
 from countdown_rl.core.provenance import ProvenanceEntry
@@ -168,7 +170,7 @@ def test_the_page_solves_an_example_within_three_seconds_without_a_network(shipp
     assert min(times) < 3000
     offline.run(IDLE)
     assert offline.run("$('verdict').textContent")[0] in "✓✗"
-    assert offline.run("navigator.onLine") is False
+    assert offline.run("performance.getEntriesByType('resource').map(entry => entry.name)") == []
 
 
 @pytest.mark.slow
@@ -214,7 +216,9 @@ def test_bad_input_is_explained(shipped, offline, numbers, target, word):
 
 
 @pytest.mark.slow
-def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(shipped, offline, tmp_path):
+def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_grades_those_of_the_grader(
+    shipped, offline, tmp_path
+):
     pytest.importorskip("xllamacpp")
     from countdown_rl.export import llama_cpp
 
@@ -223,10 +227,12 @@ def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(shi
     gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES, workers=1), tmp_path / "data")
     rows = [CountdownRow(json.loads(line)) for line in (tmp_path / "data" / "test.jsonl").read_text().splitlines()]
     ref = reference.find_model(str(shipped.parent / "gguf"))
+    tokenizer = load.load_tokenizer(ref)
     server = llama_cpp.server(reference.local_path(ref), 512)
     settings = {"n_predict": demo.MAX_TOKENS, "temperature": 0, "stop": ["</answer>"]}
     expected = []
-    for prompt in chat_template.encode(load.load_tokenizer(ref), (row.messages() for row in rows)):
+    prompts = list(chat_template.encode(tokenizer, (row.messages() for row in rows)))
+    for prompt in prompts:
         reply = llama_cpp.request(server, "/completion", settings | {"prompt": prompt})
         expected.append(reply["content"] + reply["stopping_word"])
     puzzles = json.dumps([[row["nums"], row["target"]] for row in rows])
@@ -242,6 +248,18 @@ def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(shi
     assert [right for _, right in completions] == [
         row.grade(text).correct for row, (text, _) in zip(rows, completions, strict=True)
     ]
-    # The shipped model imitates a random search: where two lines are equally likely, rounding decides.
-    equal = [text == other for (text, _), other in zip(completions, expected, strict=True)]
-    assert sum(equal) >= 0.9 * PUZZLES
+    # The shipped model imitates a random search: where several lines are equally likely, rounding decides.
+    path = reference.local_path(ref)
+    model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
+    for prompt, text, (other, _) in zip(prompts, expected, completions, strict=True):
+        tokens, others = (tokenizer(each, add_special_tokens=False)["input_ids"] for each in (text, other))
+        assert tokens
+        assert others
+        for place, pair in enumerate(zip(tokens, others, strict=False)):
+            if pair[0] != pair[1]:
+                with torch.inference_mode():
+                    logits = model(torch.tensor([[*prompt, *tokens[:place]]])).logits[0, -1]
+                assert logits[list(pair)].min() > logits.max() - 0.1, (text, other, place)
+                break
+        else:
+            assert text == other
