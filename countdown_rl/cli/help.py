@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable
@@ -38,7 +39,11 @@ OTHER_NAMES = {
 
 
 class _Panels:
-    """Lists options and commands under the headings that their declarations name."""
+    """Lists options and commands under the headings that their declarations name, on narrow terminals too."""
+
+    def get_help(self: Any, ctx: Any) -> str:
+        ctx.terminal_width = max(min(shutil.get_terminal_size().columns, 80) - 2, 20)  # Click's own least is 50
+        return super().get_help(ctx)  # type: ignore[misc]
 
     def format_options(self: Any, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
@@ -52,7 +57,7 @@ class _Panels:
         for heading, rows in panels.items():
             if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(rows)
+                    formatter.write_dl(rows, col_max=30 if formatter.width > 60 else 4)  # the text gets its own lines
 
 
 class Command(_Panels, TyperCommand):
