@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from countdown_rl.core.errors import CountdownError
+from countdown_rl.core.errors import HubError, InputError, ModelError
 from countdown_rl.data import external
 from countdown_rl.models import reference
 from countdown_rl.release import folder
@@ -20,6 +20,8 @@ USES = {
     "licence": lambda name, revision: folder.base_license(name, revision),
     "verify": lambda name, revision: reference.download(name, revision, allowed=None, ignored=None),
 }
+#: The error of a use, and what it advises, where that is not a ModelError that ends with its reason.
+ERRORS = {"data set": (InputError, " --from."), "licence": (HubError, " --license.")}
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +35,12 @@ def repositories(hub, tmp_path):
 
 
 def sentence(use, name="me/it", revision=None):
-    with pytest.raises(CountdownError) as raised:
+    error, end = ERRORS.get(use, (ModelError, "."))
+    with pytest.raises(error) as raised:
         USES[use](name, revision)
     text = str(raised.value)
     assert "\n" not in text
-    assert text.endswith(".")
+    assert text.endswith(end)
     assert name in text
     return text
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from pkgutil import resolve_name
 
+import pyarrow.parquet
 import pytest
-from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
@@ -17,59 +17,33 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.rules import SPLITS
 from countdown_rl.tasks.layouts import held_out
 from countdown_rl.tasks.registry import task
+from tests.support.command import status
 
 ROOT = Path(__file__).parents[2]
 COUNTDOWN = "Jiayi-Pan/Countdown-Tasks-3to4"
 PUZZLES = [{"nums": [3, 7, 50 + k], "target": 46 + k} for k in range(40)]
 
 
-def gen_data(hub, home, *arguments):
-    """Exit status, JSON object and stderr in one line of a process that uses *hub*."""
-    done = subprocess.run(
-        [sys.executable, "-m", "countdown_rl", "gen-data", "--json", *map(str, arguments)],
-        check=False, capture_output=True, text=True, cwd=ROOT, env=hub.env(home),
-    )  # fmt: skip
-    return done.returncode, json.loads(done.stdout or "{}"), " ".join(done.stderr.split())
-
-
-def parquet(path, rows):
-    import pyarrow
-    import pyarrow.parquet
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-
-
-@pytest.mark.parametrize("error", [OfflineModeIsEnabled("offline"), HTTPError("[Errno -2] no name")])
-def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch, error):
-    def refuse(*arguments, **more):
-        raise error
-
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
-    with pytest.raises(InputError, match=r"^a/b cannot be read, as [^\[]*--from\.$"):
-        external.from_hub("a/b", None)
-
-
-@pytest.mark.slow
-def test_puzzles_come_from_the_hub_at_a_pinned_revision(hub, tmp_path):
-    published = tmp_path / "published"
-    parquet(published / "data" / "train-00000-of-00001.parquet", PUZZLES)
-    pinned = hub.add_model(COUNTDOWN, published, repo_type="dataset")
-    parquet(published / "data" / "train-00000-of-00001.parquet", PUZZLES[:1])
-    hub.add_model(COUNTDOWN, published, repo_type="dataset")
-    arguments = ["--from-hub", COUNTDOWN, "--revision", pinned, "--out", tmp_path / "data"]
-    status, facts, err = gen_data(hub, tmp_path, *arguments)
-    assert status == 0, err
+def test_puzzles_come_from_the_hub_at_a_pinned_revision(hub, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "published" / "data" / "train-00000-of-00001.parquet"
+    file.parent.mkdir(parents=True)
+    commits = []
+    for rows in (PUZZLES, PUZZLES[:1]):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+        commits.append(hub.add_model(COUNTDOWN, tmp_path / "published", repo_type="dataset"))
+    pinned, newest = commits
+    words = ("gen-data", "--json", "--from-hub", COUNTDOWN, "--out")
+    assert status(monkeypatch, *words, tmp_path / "data", "--revision", pinned) == 0
+    facts = json.loads(capsys.readouterr().out)
     assert (facts["read"], facts["dropped"]) == (40, {})
     assert sum(split["rows"] for split in facts["splits"].values()) == 40
     assert jsonl.read_rows(tmp_path / "data" / "train.jsonl")[0]["solution"] == "50 + 3 - 7"
     manifest = artifacts.read(tmp_path / "data", "data")
     assert manifest.inputs["from"] == {"hub": COUNTDOWN, "revision": pinned}
     # Without a revision the newest commit is taken and recorded.
-    status, facts, err = gen_data(hub, tmp_path, "--from-hub", COUNTDOWN, "--out", tmp_path / "newest")
-    assert (status, facts["read"]) == (0, 1), err
-    newest = artifacts.read(tmp_path / "newest", "data").inputs["from"]["revision"]
-    assert newest == hub.repos["dataset", COUNTDOWN].find("main") != pinned
+    assert status(monkeypatch, *words, tmp_path / "newest") == 0
+    assert json.loads(capsys.readouterr().out)["read"] == 1
+    assert artifacts.read(tmp_path / "newest", "data").inputs["from"]["revision"] == newest
 
 
 def publish(hub, folder, splits, card=""):
@@ -190,24 +164,6 @@ def test_a_cached_data_set_is_read_where_the_hub_cannot_be_reached(hub, tmp_path
     done = subprocess.run([sys.executable, "-c", again], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.stdout.split() == [pinned, "40"], done.stderr
     assert not hub.log
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--from-hub", "me/none"], "me/none"),
-        (["--from-hub", COUNTDOWN, "--revision", "v9"], COUNTDOWN),
-    ],
-)
-def test_a_missing_data_set_or_revision_is_reported_in_one_sentence(hub, tmp_path, arguments, complaint):
-    (tmp_path / "published").mkdir()
-    (tmp_path / "published" / "train.jsonl").write_text(json.dumps(PUZZLES[0]) + "\n")
-    hub.add_model(COUNTDOWN, tmp_path / "published", repo_type="dataset")
-    status, facts, err = gen_data(hub, tmp_path, *arguments, "--out", tmp_path / "data")
-    assert (status, facts) == (1, {}), err
-    assert err.startswith("error: ")
-    assert complaint in err
-    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import DatasetCard, ModelCard
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.errors import ArtifactError, HubError
+from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import cell
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
@@ -200,15 +200,6 @@ def test_the_upload_of_data_is_a_data_set_with_a_tag_for_each_release(hub, data,
     options = PublishOptions(data=str(data), license="cc0-1.0")
     folder.build(dataclasses.replace(options, license="mit"), tmp_path / "next")
     assert push(tmp_path / "next", PUZZLES).tag == "v2"
-
-
-def test_a_data_set_of_another_tool_is_not_overwritten(hub, published, tmp_path):
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "train.jsonl").write_text("{}\n")
-    before = hub.add_model(PUZZLES, tmp_path / "theirs", private=True, repo_type="dataset")
-    with pytest.raises(HubError, match="did not make it"):
-        push(published, PUZZLES)
-    assert hub.repos["dataset", PUZZLES].branches == {"main": before}
 
 
 def test_damaged_data_are_refused(data, tmp_path):

@@ -122,9 +122,10 @@ def test_a_repository_is_public_on_request_and_only_then(hub, folder):
         push(folder, NAME)
 
 
-def test_a_repository_of_another_tool_is_not_overwritten(hub, folder, tmp_path):
+@pytest.mark.parametrize("file", ["manifest.json", "train.jsonl"])
+def test_a_repository_of_another_tool_is_not_overwritten(hub, folder, tmp_path, file):
     (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "manifest.json").write_text('{"kind": "something else"}')
+    (tmp_path / "theirs" / file).write_text('{"kind": "something else"}')
     before = hub.add_model(NAME, tmp_path / "theirs", private=True)
     with pytest.raises(HubError, match="did not make it"):
         push(folder, NAME)
