@@ -16,11 +16,7 @@ from countdown_rl.release import charts
 from countdown_rl.tasks.countdown.task import TASK
 from countdown_rl.training import log as trainlog
 from countdown_rl.training.log import StepRow
-
-
-def steps(count: int, **values) -> list[StepRow]:
-    usual = dict.fromkeys(trainlog.COLUMNS[1:], 0.5) | {"kl": None, "eval_correct": None} | values
-    return [StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
+from tests.support.runs import steps
 
 
 def curves(*rows: list[StepRow]) -> list[charts.Curve]:

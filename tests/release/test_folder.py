@@ -14,6 +14,7 @@ from countdown_rl.models import reference
 from countdown_rl.release import demo, folder
 from countdown_rl.release.config import PublishOptions, UploadOptions
 from tests.support import release_chain, tiny_llama
+from tests.support.runs import files
 
 OUT = Path("release")
 TOKEN = "hf_" + "a" * 30
@@ -50,10 +51,10 @@ def test_the_release_holds_the_weights_and_the_chain(root):
 
 def test_the_same_artifacts_give_the_same_bytes(root):
     release_chain.log_of(Path())
-    first = build()
-    files = {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()}
-    assert build().digest == first.digest
-    assert {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()} == files
+    build()
+    first = files(OUT)
+    build()
+    assert files(OUT) == first
 
 
 def test_an_evaluation_of_the_gguf_file_is_one_of_its_artifact(root):

@@ -17,6 +17,7 @@ from countdown_rl.release import folder
 from countdown_rl.release.config import PublishOptions
 from tests.support import release_chain
 from tests.support.hub import EXPIRED, READ, STRANGER, WRITE, Blob, push
+from tests.support.runs import files
 
 ROOT = Path(__file__).parents[2]
 NAME = "me/tiny"
@@ -30,10 +31,6 @@ def changed(chain, tmp_path_factory) -> Path:
     release_chain.evaluate(root, "merged", accuracy=0.7)
     folder.build(PublishOptions(model=str(root / "merged")), root / "release")
     return root / "release"
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def sent(hub, line: str) -> list[str]:

@@ -19,8 +19,7 @@ from countdown_rl.export.merge import merge_adapter
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import chat_template, reference
 from countdown_rl.tasks import jsonl
-from countdown_rl.training import log
-from tests.support import tiny_llama
+from tests.support import release_chain, tiny_llama
 
 #: The completion, token by token, after the token that ends every prompt.
 TOKENS = ["<think>", "</think>", "<answer>", "impossible", "</answer>", "<|end|>"]
@@ -91,9 +90,5 @@ def chain(root: Path, *, base: str) -> Path:
     for name in ("random", "adapter", "merged", "quantized", "gguf"):
         model = name if name == "random" else str(root / name)
         evaluate.evaluate(EVALUATION, model=model, data=root / "data", out=root / "eval" / name)
-    rows = [
-        log.StepRow(step, 0.1 * step, 0.05 * step, 0.9, 80, 0, 0.2, 0.3, None, 0.1, 1e-4, 1, 0.5, 0.1, 0.4)
-        for step in (1, 4)
-    ]
-    log.write(root / "train" / "log.csv", rows)
+    release_chain.log_of(root)
     return root

@@ -4,7 +4,7 @@ The weights are real tiny checkpoints; the training and the figures are invented
 """
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,7 @@ from countdown_rl.models import reference
 from countdown_rl.tasks import registry
 from countdown_rl.training import log
 from countdown_rl.training.config import TrainOptions
-from tests.support import evaluations, tiny_llama
-
-DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
+from tests.support import evaluations, runs, tiny_llama
 
 
 def chain_data(path: Path, options: dict[str, Any]) -> Path:
@@ -30,12 +28,12 @@ def chain_data(path: Path, options: dict[str, Any]) -> Path:
     return path
 
 
-def chain(root: Path, *, seed: int = 0) -> Path:
+def chain(root: Path) -> Path:
     """``data``, ``base``, ``adapter``, ``merged``, ``eval/merged`` and ``eval/comparison`` under *root*."""
     chain_data(root / "data", {})
     data = artifacts.read(root / "data", "data")
     with artifacts.writing(root / "base", "model", options={"steps": 3}, inputs={"data": data.as_input()}) as draft:
-        tiny_llama.checkpoint(draft.path, seed=seed)
+        tiny_llama.checkpoint(draft.path)
     base = reference.find_model(str(root / "base"))
     # What train makes: only its manifest matters here.
     inputs = {"model": base.as_input() | {"source": "base"}, "data": data.as_input()}
@@ -49,7 +47,7 @@ def chain(root: Path, *, seed: int = 0) -> Path:
     with artifacts.writing(
         root / "merged", "merged", options=asdict(MergeOptions()), inputs={"adapter": adapter | {"source": "adapter"}}
     ) as draft:
-        tiny_llama.checkpoint(draft.path, seed=seed + 1)
+        tiny_llama.checkpoint(draft.path, seed=1)
     evaluate(root, "merged", accuracy=0.62)
     evaluate(root, "base", accuracy=0.5)
     inputs = {name: artifacts.read(root / "eval" / name, "eval").as_input() for name in ("base", "merged")}
@@ -86,10 +84,7 @@ def quantized(root: Path, name: str, *, strings: dict[str, str] | None = None) -
 
 def log_of(root: Path, *, steps: int = 4) -> Path:
     """The log of the training of the adapter, where the pipeline keeps it."""
-    rows = [
-        log.StepRow(step, log.rounded(0.1 * step), 0.05 * step, 0.9, 80, 0, 0.2, 0.3, None, 0.1, 1e-4, 1, 0.5, 0.1, 0.4)
-        for step in range(1, steps + 1)
-    ]
+    rows = [replace(row, reward=log.rounded(0.1 * row.step)) for row in runs.steps(steps)]
     log.write(root / "train" / "log.csv", rows)
     return root / "train" / "log.csv"
 
@@ -110,7 +105,7 @@ def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = N
         "truncated": 0.01,
         "mean_tokens": 80.5,
         "task": task,
-        "decoding": DECODING,
+        "decoding": evaluations.GREEDY,
         "data": data,
         "model": {"source": name, "kind": "directory", "digest": manifest.digest},
         "reasons": {},

@@ -1,9 +1,10 @@
-"""Training runs in tests: killed after a step, and the bytes that they leave."""
+"""Training runs in tests: killed after a step, their logs, and the bytes that they leave."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from countdown_rl.training import log
 from countdown_rl.training.run import Reporter
 
 
@@ -21,6 +22,12 @@ def killing(step: int, **callbacks: Callable[..., None]) -> Reporter:
     return Reporter(step=on_step, **callbacks)
 
 
+def steps(count: int, **values: Any) -> list[log.StepRow]:
+    """A log of *count* steps with *values*, in which the share of correct completions rises to 1."""
+    usual = dict.fromkeys(log.COLUMNS[1:], 0.5) | {"kl": None, "eval_correct": None} | values
+    return [log.StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
+
+
 def files(path: Path) -> dict[str, bytes]:
-    """The files in a directory."""
-    return {file.name: file.read_bytes() for file in path.iterdir()}
+    """The files under a directory."""
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
