@@ -17,11 +17,6 @@ from tests.support import standins, tiny_llama
 PUZZLES = (((3, 7, 50), 46), ((2, 3, 4), 14), ((10, 20, 30), 60), ((5, 8, 9), 12))
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def written(kind: str, **changes):
     tiny_llama.checkpoint(Path("full"), **changes)
     return quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type=kind))
@@ -113,7 +108,7 @@ def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
 def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     """With no option and no begun answer, as ``llama-server`` is asked by any OpenAI client."""
     pytest.importorskip("xllamacpp")
-    from countdown_rl.export import gguf, llama_cpp
+    from countdown_rl.export import llama_cpp
     from countdown_rl.models import reference
     from countdown_rl.models.chat_template import complete_user_turn
     from countdown_rl.models.checkpoint import Checkpoint

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError
@@ -11,12 +13,7 @@ from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.models.load import load_model, load_tokenizer
 from countdown_rl.models.reference import find_model
-from tests.support import command, standins, tiny_llama
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+from tests.support import architectures, command, four_bit, standins, tiny_llama
 
 
 def trained(base: Path, *, precision: str = "nf4", **config) -> Path:
@@ -119,8 +116,6 @@ def test_heads_and_embeddings_are_merged_tied_and_untied(config, tied):
 
 @pytest.mark.parametrize(("dtype", "expected"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
 def test_weights_are_rounded_once_to_the_requested_dtype(dtype, expected):
-    from transformers import AutoModelForCausalLM
-
     adapter = trained(tiny_llama.checkpoint(Path("base")))
     merged(adapter, dtype=dtype)
     ours = AutoModelForCausalLM.from_pretrained("merged", dtype="auto")
@@ -141,8 +136,6 @@ def test_a_large_merge_is_checked_in_bf16_where_the_processor_has_it(monkeypatch
 
 
 def test_transformers_reads_a_sharded_merge():
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     manifest, ours = merged(trained(tiny_llama.checkpoint(Path("base"), shard="60KB")))
     shards = sorted(path.name for path in Path("merged").glob("*.safetensors"))
     assert shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
@@ -175,8 +168,6 @@ def test_an_unsupported_adapter_is_refused_by_name(changes, names):
 
 @pytest.mark.parametrize("dora", [False, True])
 def test_every_key_of_the_adapter_must_exist_in_the_base(dora):
-    from safetensors.torch import load_file, save_file
-
     peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base", use_dora=dora)
     tensors = load_file(peft / "adapter_model.safetensors")
     renamed = {key.replace("layers.1.", "layers.9."): value for key, value in tensors.items()}
@@ -196,42 +187,17 @@ def test_a_merge_that_differs_from_the_adapted_model_is_not_written(monkeypatch)
 
 
 def test_gpt2_with_biases_and_transposed_weights_is_merged():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=320,
-        n_positions=1024,
-        n_embd=64,
-        n_layer=2,
-        n_head=2,
-        eos_token_id=1,
-        bos_token_id=1,
-        pad_token_id=0,
-    )
-    GPT2LMHeadModel(config).to(torch.bfloat16).save_pretrained("base")
-    tiny_llama.tokenizer().save_pretrained("base")
-    adapter = trained(Path("base"), target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, lora_bias=True)
+    gpt2 = architectures.checkpoint(Path("base"), "gpt2")
+    adapter = trained(gpt2, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, lora_bias=True)
     for base in ("original", "dequantized"):
         manifest, _ = merged(adapter, base=base, dtype="fp32")
         assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
 
 
-def four_bit_base(path: Path) -> Path:
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
-    tiny_llama.checkpoint(Path("full"))
-    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
-    AutoModelForCausalLM.from_pretrained(
-        "full", quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu"}
-    ).save_pretrained(path)
-    tiny_llama.tokenizer().save_pretrained(path)
-    return path
-
-
 def test_an_adapter_without_a_manifest_over_a_4_bit_base_was_trained_over_nf4():
-    four_bit_base(Path("base"))
-    tiny_llama.adapter(Path("peft"), Path("full"), reference="base")
+    tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("full")), reference="base")
+    four_bit.save_by_transformers("full", "base")
+    tiny_llama.tokenizer().save_pretrained("base")
     with pytest.raises(UsageError, match=r"--base dequantized.*--base-model"):
         merged(Path("peft"))
     manifest, _ = merged(Path("peft"), base="dequantized", dtype="fp32")
@@ -265,8 +231,6 @@ def test_an_option_tells_what_an_adapter_was_trained_over():
 
 @pytest.mark.parametrize("config", [{}, {"target_modules": ["q_proj", "embed_tokens"]}], ids=str)
 def test_an_adapter_that_changes_nothing_is_told(config, monkeypatch, capsys):
-    from safetensors.torch import load_file, save_file
-
     peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base", **config)
     file = peft / "adapter_model.safetensors"
     trained = load_file(file)  # before its first step an adapter has B = 0
@@ -288,8 +252,6 @@ def test_repeated_layers_are_merged_each_with_its_own_change(family):
 
 @pytest.mark.parametrize("kept", ["both", "head"])
 def test_a_head_of_its_own_beside_a_tied_configuration_is_merged(kept):
-    from safetensors.torch import load_file, save_file
-
     base = tiny_llama.checkpoint(Path("base"))
     tensors = load_file(base / "model.safetensors")
     tensors["lm_head.weight"] = torch.randn_like(tensors["model.embed_tokens.weight"])

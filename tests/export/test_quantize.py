@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
@@ -14,24 +16,24 @@ from countdown_rl.export.quantize import quantize_model, warning
 from countdown_rl.models import nf4
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import find_model
-from tests.support import architectures, command, tiny_llama
+from tests.support import architectures, command, four_bit, tiny_llama
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def as_merged(base: str) -> None:
+def as_merged(base: str, **facts) -> None:
     tiny_llama.checkpoint(Path("full"))
     with artifacts.writing(Path("merged"), "merged", options={"base": base}) as draft:
         shutil.copytree("full", draft.path, dirs_exist_ok=True)
-        draft.facts["base"] = base
+        draft.facts.update(base=base, **facts)
 
 
 def quantized() -> artifacts.Manifest:
     as_merged("original")
     return quantize_model(find_model("merged"), Path("quantized"), QuantizeOptions())
+
+
+def logits(model):
+    with torch.inference_mode():
+        return model(torch.arange(5, 25).view(1, 20)).logits.float()
 
 
 def four_bit_layers(model) -> dict:
@@ -41,7 +43,6 @@ def four_bit_layers(model) -> dict:
 @pytest.mark.parametrize("avx512", [True, False])
 def test_from_pretrained_reads_the_values_of_direct_quantization(avx512):
     from bitsandbytes.functional import dequantize_4bit
-    from transformers import AutoModelForCausalLM
 
     quantized()
     merged = load_model(find_model("merged"), precision="fp32").model
@@ -55,22 +56,13 @@ def test_from_pretrained_reads_the_values_of_direct_quantization(avx512):
         direct = nf4.fake_quantize(merged.get_submodule(name).weight)
         assert torch.equal(dequantize_4bit(layer.weight.data, layer.weight.quant_state), direct)
     # And it runs as it is, whatever path bitsandbytes takes on this CPU.
-    ids = torch.arange(5, 25).view(1, 20)
-    ours = load_model(find_model("merged"), precision="nf4").model
-    with torch.inference_mode():
-        a, b = theirs(ids).logits.float(), ours(ids).logits
+    a, b = logits(theirs), logits(load_model(find_model("merged"), precision="nf4").model)
     assert (a - b).norm() / b.norm() < 0.05
 
 
 def test_the_files_equal_those_that_transformers_saves():
-    from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
     quantized()
-    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
-    AutoModelForCausalLM.from_pretrained(
-        "merged", quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu"}
-    ).save_pretrained("theirs")
+    four_bit.save_by_transformers("merged", "theirs")
     ours, theirs = load_file("quantized/model.safetensors"), load_file("theirs/model.safetensors")
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
@@ -102,10 +94,7 @@ def test_weights_that_would_lose_by_quantization_are_refused():
     ],
 )
 def test_a_merge_into_original_weights_warns_with_its_divergence(base, trained_over, format, warned):
-    tiny_llama.checkpoint(Path("full"))
-    with artifacts.writing(Path("merged"), "merged", options={}) as draft:
-        shutil.copytree("full", draft.path, dirs_exist_ok=True)
-        draft.facts.update(base=base, trained_over=trained_over, agreement={"with_policy_as_trained": {"kl": 0.161}})
+    as_merged(base, trained_over=trained_over, agreement={"with_policy_as_trained": {"kl": 0.161}})
     text = warning(find_model("merged"), format)
     assert ("KL from the trained policy is 0.16," in text) if warned else text is None
 
@@ -134,43 +123,26 @@ def test_a_sharded_source_gives_a_sharded_output():
     tiny_llama.checkpoint(Path("full"), shard="60KB", tie_word_embeddings=False)
     quantize_model(find_model("full"), Path("quantized"), QuantizeOptions())
     assert len(list(Path("quantized").glob("*.safetensors"))) > 1
-    ids = torch.arange(5, 25).view(1, 20)
-    with torch.inference_mode():
-        a = load_model(find_model("quantized")).model(ids).logits
-        assert torch.equal(a, load_model(find_model("full"), precision="nf4").model(ids).logits)
+    a = logits(load_model(find_model("quantized")).model)
+    assert torch.equal(a, logits(load_model(find_model("full"), precision="nf4").model))
 
 
 def edited(change, **settings) -> None:
     """A checkpoint whose tensors were changed by *change*."""
-    from safetensors.torch import load_file, save_file
-
     tiny_llama.checkpoint(Path("full"), **settings)
     tensors = load_file("full/model.safetensors")
     change(tensors)
     save_file(tensors, "full/model.safetensors", {"format": "pt"})
 
 
-def with_head(tensors) -> None:
-    tensors["lm_head.weight"] = torch.randn_like(tensors["model.embed_tokens.weight"])
-
-
-def with_copy(tensors) -> None:
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-
-
-def head_alone(tensors) -> None:
-    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
-
-
-def logits(model):
-    with torch.inference_mode():
-        return model(torch.arange(5, 25).view(1, 20)).logits.float()
-
-
-@pytest.mark.parametrize("change", [with_head, with_copy, head_alone])
+@pytest.mark.parametrize("head", ["its own", "a copy", "alone"])
 @pytest.mark.parametrize("format", ["nf4", "w4a16", "gguf"])
-def test_the_output_head_of_a_tied_configuration_is_the_one_in_the_checkpoint(change, format):
-    from transformers import AutoModelForCausalLM
+def test_the_output_head_of_a_tied_configuration_is_the_one_in_the_checkpoint(head, format):
+    def change(tensors):
+        embedding = tensors["model.embed_tokens.weight"]
+        tensors["lm_head.weight"] = torch.randn_like(embedding) if head == "its own" else embedding.clone()
+        if head == "alone":
+            del tensors["model.embed_tokens.weight"]
 
     edited(change, hidden_size=64)
     quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format=format, gguf_type="f16"))
@@ -184,7 +156,7 @@ def test_the_output_head_of_a_tied_configuration_is_the_one_in_the_checkpoint(ch
     ours = logits(load_model(find_model("quantized"), precision="fp32").model)
     assert (ours - original).norm() / original.norm() < closeness
     if format != "gguf":
-        assert json.loads(Path("quantized/config.json").read_text())["tie_word_embeddings"] == (change != with_head)
+        assert json.loads(Path("quantized/config.json").read_text())["tie_word_embeddings"] == (head != "its own")
 
 
 @pytest.mark.parametrize("format", ["nf4", "w4a16", "gguf"])
@@ -222,8 +194,6 @@ def test_a_model_whose_weights_would_mostly_stay_in_16_bits_is_refused(format, n
 
 
 def test_4_bit_weights_of_other_architectures_load_in_transformers():
-    from transformers import AutoModelForCausalLM
-
     for name in ("gpt_neox", "phi3", "cohere", "olmo2", "qwen3_5_text"):
         architectures.checkpoint(Path(name), name, hidden_size=64, intermediate_size=128)
         facts = quantize_model(find_model(name), Path("quantized"), QuantizeOptions()).facts

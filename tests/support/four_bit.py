@@ -1,9 +1,11 @@
-"""Models whose layers are bitsandbytes' on a CPU, as they are on a GPU."""
+"""Models whose layers are bitsandbytes' on a CPU, as they are on a GPU, and what transformers saves of one."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from bitsandbytes.nn import Linear4bit, Params4bit
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from countdown_rl.models import nf4
 
@@ -24,3 +26,10 @@ def quantize_layers(model: Any, device: torch.device) -> None:
         model.set_submodule(name, layer.to(device))
     model.to(device)
     model.is_loaded_in_4bit = True
+
+
+def save_by_transformers(source: str, out: str | Path) -> None:
+    """Quantize the checkpoint *source* to NF4 with transformers, and save it at *out* without a tokenizer."""
+    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+    settings = {"quantization_config": config, "dtype": torch.bfloat16, "device_map": {"": "cpu"}}
+    AutoModelForCausalLM.from_pretrained(source, **settings).save_pretrained(out)
