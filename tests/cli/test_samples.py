@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from countdown_rl.cli.main import app
+from countdown_rl.core.errors import UsageError
 from countdown_rl.tasks import jsonl
 
 
@@ -47,11 +48,11 @@ def test_samples_are_filtered_by_step_grade_and_reason(run, words, steps):
 
 def test_the_view_shows_step_and_verdict_and_escapes_control_characters(run):
     cut = sample(51, "no-answer", answer=None, value=None, truncated=True)
-    rows = [sample(41, completion="\x1b[2Jhaha\u202e</think>"), cut]
+    rows = [sample(41, completion="\x1b[2J[b]haha[/b]\u202e</think>"), cut]
     jsonl.write_rows(run / "samples.jsonl", rows, append=True)
     view = CliRunner().invoke(app, ["samples", str(run), "--step", "41-51"]).stdout
     assert "step 41  3 4 → 7" in view
-    assert "haha" in view
+    assert "[b]haha[/b]" in view
     assert not {"\x1b", "\u202e"} & set(view)
     assert "truncated" in view
 
@@ -62,9 +63,13 @@ def test_samples_are_shuffled_by_a_seed(run):
     assert {tuple(sorted(order)) for order in orders} == {(1, 1, 11, 21, 31)}
 
 
-@pytest.mark.parametrize("step", ["x", "1-", "-3", "1-2-3"])
-def test_an_invalid_step_is_a_usage_error(run, step):
-    assert "--step" in str(CliRunner().invoke(app, ["samples", str(run), f"--step={step}"]).exception)
+@pytest.mark.parametrize(
+    "words", ["--step=x", "--step=1-", "--step=-3", "--step=1-2-3", "--right --wrong", "--reason nothing-like-it"]
+)
+def test_an_invalid_choice_is_a_usage_error(run, words):
+    error = CliRunner().invoke(app, ["samples", str(run), *words.split()]).exception
+    assert isinstance(error, UsageError)
+    assert words.replace("=", " ").split()[0] in str(error)
 
 
 def test_a_file_without_samples_is_refused(run):

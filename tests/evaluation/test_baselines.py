@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.cli import main
 from countdown_rl.core.errors import InputError, ModelError
 from countdown_rl.evaluation import baselines, compare, evaluate, results, tables
 from countdown_rl.evaluation.config import EvalOptions
@@ -16,6 +15,7 @@ from countdown_rl.evaluation.sample import EvaluatedModel
 from countdown_rl.tasks.countdown import rules
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
+from tests.support.command import status
 
 ROWS = [
     {"id": "a", "nums": [3, 7, 50], "target": 46, "needs": "add-sub"},
@@ -23,7 +23,7 @@ ROWS = [
     {"id": "c", "nums": [5, 5, 5, 1], "target": 1000, "needs": None},
     {"id": "d", "nums": [4, 6, 9], "target": 24, "needs": "mul-div", "rule": "television", "operators": "+*/"},
 ]
-GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
+GREEDY = evaluations.GREEDY | {"samples": 1}
 
 rows = st.fixed_dictionaries(
     {
@@ -109,10 +109,7 @@ def test_a_baseline_is_evaluated_without_torch(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(Path("test.jsonl"))
     monkeypatch.setitem(sys.modules, "torch", None)  # so that importing it fails
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", "eval", "--model", "solver", "--data", "test.jsonl"])
-    with pytest.raises(SystemExit) as done:
-        main.main()
-    assert not done.value.code
+    assert status(monkeypatch, "eval", "--model", "solver", "--data", "test.jsonl") == 0
     assert "100.0%" in capsys.readouterr().out
 
 

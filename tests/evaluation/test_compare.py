@@ -22,8 +22,8 @@ from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 from tests.support import evaluations
 from tests.support.command import status
+from tests.support.evaluations import GREEDY
 
-GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
 
 
@@ -165,13 +165,13 @@ def test_every_difference_is_from_the_result_that_is_named(three, monkeypatch, c
     assert not {"against", "against_first", "against_previous"} & adapter.keys() | {"against_first"} & base.keys()
     pairs = {(change["from"], change["to"]) for change in jsonl.read_objects(Path("out") / compare.CHANGES)}
     assert pairs == {("adapter", "base"), ("adapter", "merged")}
-    assert command(monkeypatch, *three, "--against", "adapter", "--out", "out") == 0
+    assert status(monkeypatch, "compare", *three, "--against", "adapter", "--out", "out") == 0
     assert "against adapter" in capsys.readouterr().out
-    assert command(monkeypatch, *three, "--against", "adapter", "--out", "out", "--format", "latex") == 0
+    assert status(monkeypatch, "compare", *three, "--against", "adapter", "--out", "out", "--format", "latex") == 0
     latex = capsys.readouterr().out.splitlines()
     assert latex[2].endswith(r"& against adapter \\")
     assert latex[4].endswith(r"$-$0.8) \\")
-    assert command(monkeypatch, *three, "--against", "other", "--out", "new") == 2
+    assert status(monkeypatch, "compare", *three, "--against", "other", "--out", "new") == 2
 
 
 def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, monkeypatch, capsys):
@@ -187,7 +187,7 @@ def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, m
     latex = tables.latex(values).splitlines()
     assert latex[2].endswith(r"& pass@2 against the one before \\")
     assert latex[5].count("$-$33.3 (") == 2
-    assert command(monkeypatch, "b", "a", "--out", "out") == 0
+    assert status(monkeypatch, "compare", "b", "a", "--out", "out") == 0
     assert capsys.readouterr().out.count("-33.3 (") == 4
 
 
@@ -236,16 +236,16 @@ def test_pass_at_k_of_runs_is_the_mean_of_theirs(three):
 
 def test_tables_are_written_for_a_paper_and_for_programs(runs, monkeypatch, capsys):
     words = ("base", "SFT_1=s0,s1,s2", "adapter", "--out", "out", "--format")
-    assert command(monkeypatch, *words, "latex") == 0
+    assert status(monkeypatch, "compare", *words, "latex") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [r"\begin{tabular}{lrrrrrrr}", r"\hline"]
     assert lines[2].startswith(r" & solved & 95\% & 3 numbers & ")
     assert lines[5].startswith(r"SFT\_1 & 58.3\% $\pm$ 8.3 & ")
     assert r" & $+$16.7 $\pm$ 8.3 ($" in lines[5]
     assert "means over runs (SFT_1: 3)" in lines[-1]
-    assert command(monkeypatch, *words, "markdown") == 0
+    assert status(monkeypatch, "compare", *words, "markdown") == 0
     assert capsys.readouterr().out == Path("out/comparison.md").read_text()
-    assert command(monkeypatch, *words[:-1]) == 0
+    assert status(monkeypatch, "compare", *words[:-1]) == 0
     assert "mean of 3 runs" in capsys.readouterr().out
 
 
@@ -351,21 +351,17 @@ def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):
     assert {file.name: file.read_bytes() for file in Path("out").iterdir()} == before
 
 
-def command(monkeypatch, *words: str) -> int:
-    return status(monkeypatch, "compare", *words)
-
-
 def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):
-    assert command(monkeypatch, "base", "adapter/", "--out", "out", "--json") == 0
+    assert status(monkeypatch, "compare", "base", "adapter/", "--out", "out", "--json") == 0
     said = capsys.readouterr()
     assert "warning: base: the 95% interval is 48.7 points wide" in said.err
     assert said.out.count("\n") == 1
     assert json.loads(said.out) == {"out": "out"} | json.loads(Path("out/comparison.json").read_text())
-    assert command(monkeypatch, "base", "adapter", "merged", "--out", "out") == 0
+    assert status(monkeypatch, "compare", "base", "adapter", "merged", "--out", "out") == 0
     text = capsys.readouterr().out
     assert "12 held-out puzzles" in text
     assert "+33.3" in text
-    assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "2") == 0
+    assert status(monkeypatch, "compare", "base", "adapter", "--out", "out", "--changed", "2") == 0
     text = capsys.readouterr().out
     assert "2 of 4 whose grade changed" in text
     assert "base says r2" in text
@@ -375,8 +371,8 @@ def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):
 def test_the_command_names_results_by_directory_or_by_path(three, monkeypatch, capsys):
     for run in ("a", "b"):
         made(Path("runs", run, "eval"), BASE)
-    assert command(monkeypatch, "runs/a/eval", "runs/b/eval", "--out", "out", "--json") == 0
+    assert status(monkeypatch, "compare", "runs/a/eval", "runs/b/eval", "--out", "out", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["results"]
     assert [row["name"] for row in rows] == ["runs/a/eval", "runs/b/eval"]
-    assert command(monkeypatch, "base", "base/", "--out", "new") == 2
+    assert status(monkeypatch, "compare", "base", "base/", "--out", "new") == 2
     assert not Path("new").exists()

@@ -19,6 +19,7 @@ from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import constant_model, tiny_llama
 from tests.support.command import status as command
+from tests.support.runs import files
 
 SMALL = EvalOptions(max_new_tokens=8, batch_size=4, threads=1)
 ROWS = [
@@ -47,10 +48,6 @@ def run(place, out, options=SMALL, **changes):
     return evaluate.evaluate(options, **given)
 
 
-def files(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in path.iterdir()}
-
-
 @pytest.fixture(scope="module")
 def unbroken(place):
     run(place, place / "unbroken")
@@ -69,23 +66,6 @@ def written(monkeypatch):
 
     monkeypatch.setattr(generate.Generator, "complete", counting)
     return numbers
-
-
-@pytest.fixture
-def saying(monkeypatch):
-    """Makes every model write a given text."""
-
-    def as_said(text):
-        monkeypatch.setattr(
-            generate.Generator,
-            "complete",
-            lambda self, prompts, number=0: [Completion(text, 7, i % 2 == 0) for i in range(len(prompts))],
-        )
-
-    return as_said
-
-
-# What it measures
 
 
 def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_path):
@@ -156,9 +136,6 @@ def test_the_kind_of_model_and_its_precision_are_recognised(place, unbroken, tmp
     assert (rounded.metrics.precision, rounded.metrics.path) == ("nf4", "dequantized-nf4")
 
 
-# The same bytes
-
-
 def test_two_runs_give_the_same_bytes_and_no_other_files(place, unbroken, tmp_path):
     run(place, tmp_path / "deep" / "er" / "eval")
     assert files(tmp_path / "deep" / "er" / "eval") == unbroken
@@ -183,37 +160,26 @@ def breaking(done, *rest):
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_resumes_to_the_same_bytes_without_repeating_a_batch(place, tmp_path, written):
-    options = replace(SMALL, temperature=1.0)
-    run(place, tmp_path / "unbroken", options)
-    assert written == [0, 1, 2, 3]
-    written.clear()
-    with pytest.raises(KeyboardInterrupt):
-        run(place, tmp_path / "eval", options, on_batch=breaking)
-    assert not (tmp_path / "eval").exists()
-    counts = []
-    run(place, tmp_path / "eval", options, on_batch=lambda done, *rest: counts.append(done))
-    assert written == [0, 1, 2, 3]
-    assert counts == [8, 12, 14]
-    assert files(tmp_path / "eval") == files(tmp_path / "unbroken")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["eval", "unbroken"]
-
-
-def test_a_killed_run_resumes_to_the_same_bytes(place, unbroken, tmp_path):
+def test_a_killed_run_resumes_to_the_same_bytes_without_repeating_a_batch(place, tmp_path, written):
     def kill(done, *rest):
         if done == 8:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    options, out = replace(SMALL, temperature=1.0), tmp_path / "new" / "eval"
+    run(place, tmp_path / "unbroken", options)
+    assert written == [0, 1, 2, 3]
+    written.clear()
     fork = multiprocessing.get_context("fork")  # the child need not import what this process has
-    child = fork.Process(target=run, args=(place, tmp_path / "eval"), kwargs={"on_batch": kill})
+    child = fork.Process(target=run, args=(place, out, options), kwargs={"on_batch": kill})
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    assert [path.name for path in tmp_path.iterdir()] == [".eval.progress.jsonl"]
+    assert [path.name for path in out.parent.iterdir()] == [".eval.progress.jsonl"]
     told = []
-    run(place, tmp_path / "eval", on_batch=lambda *now: told.append(now[0]))
-    assert told == [8, 12, 14]
-    assert files(tmp_path / "eval") == unbroken
+    run(place, out, options, on_batch=lambda *now: told.append(now[0]))
+    assert (told, written) == ([8, 12, 14], [2, 3])
+    assert files(out) == files(tmp_path / "unbroken")
+    assert [path.name for path in out.parent.iterdir()] == ["eval"]
 
 
 def test_a_run_killed_after_its_last_step_leaves_nothing(place, tmp_path):
@@ -226,9 +192,9 @@ def test_a_run_killed_after_its_last_step_leaves_nothing(place, tmp_path):
 
 
 def test_batches_of_another_run_are_not_used(place, unbroken, tmp_path, written):
-    for changes in ({"options": replace(SMALL, max_new_tokens=7)}, {"options": replace(SMALL, limit=12)}):
+    for changes in ({"max_new_tokens": 7}, {"limit": 12}):
         with pytest.raises(KeyboardInterrupt):
-            run(place, tmp_path / "eval", on_batch=breaking, **changes)
+            run(place, tmp_path / "eval", replace(SMALL, **changes), on_batch=breaking)
     written.clear()
     run(place, tmp_path / "eval")
     assert written == [0, 1, 2, 3]
@@ -250,11 +216,9 @@ def test_shorter_limits_score_what_an_evaluation_at_that_limit_generates(tmp_pat
     assert results.read(tmp_path / "eval").metrics == result.metrics
     with pytest.raises(KeyboardInterrupt):
         evaluate.evaluate(options, out=tmp_path / "again", on_batch=breaking, **given)
+    assert [path.name for path in tmp_path.glob("*again*")] == [".again.progress.jsonl"]
     evaluate.evaluate(options, out=tmp_path / "again", **given)
     assert files(tmp_path / "again") == files(tmp_path / "eval")
-
-
-# The file of finished batches
 
 
 def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
@@ -277,9 +241,6 @@ def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
         for indices, completions in list(batches.items())[count:]:
             again.add(indices, completions)
         assert path.read_bytes() == complete_file
-
-
-# Bad input
 
 
 @pytest.fixture
@@ -343,30 +304,19 @@ def test_a_result_is_replaced_only_by_a_complete_one(here, monkeypatch, capsys):
     assert told == {"out": "out"} | json.loads(Path("out/details.json").read_text())
 
 
-def test_completions_without_the_format_are_followed_by_what_to_do(here, monkeypatch, capsys, saying):
-    saying("it is 5")
+def test_completions_without_the_format_are_followed_by_what_to_do(here, monkeypatch, capsys):
+    def complete(self, prompts, number=0):
+        return [Completion(text, 7, i % 2 == 0) for i in range(len(prompts))]
+
+    monkeypatch.setattr(generate.Generator, "complete", complete)
+    text = "it is 5"
     assert command(monkeypatch, *GOOD) == 0
     assert "warning: 0% of the completions keep the format; begin with" in capsys.readouterr().err
-    saying("</think><answer>0</answer>")
+    text = "</think><answer>0</answer>"
     assert command(monkeypatch, *GOOD, "--out", "kept") == 0
     said = capsys.readouterr().err
     assert "keep the format" not in said
     assert "warning: 50.0% of the completions are truncated at 4 tokens" in said
-
-
-# Reading completions
-
-
-def test_samples_of_an_evaluation_are_shown_as_text(here, place, monkeypatch, capsys, saying):
-    saying("<answer>[b]\x1b[31m1[/b]</answer>")
-    run(place, Path("eval"), data=write(Path("one.jsonl"), ROWS[:1]))
-    assert command(monkeypatch, "samples", "eval", "--reason", "nothing-like-it") == 2
-    assert command(monkeypatch, "samples", "eval", "--right", "--wrong") == 2
-    capsys.readouterr()
-    assert command(monkeypatch, "samples", "eval", "--wrong") == 0
-    text = capsys.readouterr().out
-    assert r"[b]\x1b[31m1[/b]" in text  # no markup, and nothing that a terminal would obey
-    assert "\x1b" not in text
 
 
 OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
