@@ -14,9 +14,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from countdown_rl.cli import main
 from countdown_rl.core import artifacts
 from countdown_rl.tasks import jsonl
+from tests.support.command import status
 
 
 @pytest.fixture
@@ -24,15 +24,10 @@ def command(capsys, monkeypatch):
     """A function that runs a command and returns its exit status, stdout and stderr."""
 
     def run(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "argv", ["countdown-rl", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        status = 0
-        try:
-            main.main()
-        except SystemExit as stop:
-            status = stop.code or 0
+        code = status(monkeypatch, *arguments)
         out, err = capsys.readouterr()
-        return status, out, " ".join(err.split())
+        return code, out, " ".join(err.split())
 
     return run
 
@@ -86,20 +81,22 @@ def test_an_invalid_request_is_one_sentence_and_writes_nothing(command, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(signal.SIGTERM, "--preset tv --n 100000"), (signal.SIGINT, "--size 6 --n 100000")]
+    ("number", "words"),
+    [(signal.SIGTERM, "--preset tv"), (signal.SIGINT, "--size 6"), (signal.SIGHUP, "--size 6")],
 )
-def test_a_signal_ends_the_generation_at_once(tmp_path, number, words):
-    code = (
-        "import os, signal, threading; from countdown_rl.cli.main import main;"
-        f"threading.Timer(1.5, lambda: (print(end='now', flush=True), os.kill(os.getpid(), {number:d}))).start();"
-        "main()"
-    )
-    command = [sys.executable, "-c", code, "gen-data", *words.split(), "--out", str(tmp_path / "data")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.read(3)
+def test_a_signal_ends_the_generation_at_once_and_leaves_no_partial_directory(tmp_path, number, words):
+    # nohup ignores SIGHUP
+    code = f"import signal; signal.signal({number:d}, signal.SIG_DFL); from countdown_rl.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "gen-data", *words.split(), "--n", "100000", "--out", tmp_path / "data"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / ".data.partial").is_dir():
+        assert process.poll() is None
+        time.sleep(0.1)
+    time.sleep(1)  # until the kernel searches
+    process.send_signal(number)
     start = time.monotonic()
     _, err = process.communicate()
-    assert (process.returncode, b"ended by" in err) == (128 + number, True), err
+    assert (process.returncode, f"ended by {number.name}" in err) == (128 + number, True), err
     assert time.monotonic() - start < 20  # the machine may be busy; the whole takes minutes
     assert not list(tmp_path.iterdir())
 

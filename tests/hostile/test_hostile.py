@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -16,12 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from countdown_rl.cli import main
 from countdown_rl.core import artifacts
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.tasks import jsonl
 from tests.support import tiny_llama
+from tests.support.command import status
 
 ROOT = Path(__file__).parents[2]
 ASK = "ask 3 4 --target 7 --model"
@@ -193,16 +192,11 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monke
     for name, value in case.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", *shlex.split(case.command)])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(case.stdin.encode())))
-    status = 0
-    try:
-        main.main()
-    except SystemExit as stop:
-        status = stop.code or 0
+    code = status(monkeypatch, *shlex.split(case.command))
     printed = "".join(capfd.readouterr())
     assert case.word in printed
-    assert status == case.status
+    assert code == case.status
     assert not re.search(r"Traceback|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", printed)
     assert not Path("executed").exists()
     assert not list(Path().glob(".out*"))
@@ -233,24 +227,3 @@ def test_grade_loses_no_lines_to_closed_or_shared_files(redirections, status, wo
     assert done.returncode == status
     assert word in done.stderr
     assert Path("F").read_text() == row()
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
-def test_a_signal_leaves_no_partial_directory_and_says_so(number, status, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", *shlex.split("gen-data --n 20 --out out")])
-
-    def stop(*_):
-        assert Path(".out.partial").is_dir()
-        os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(jsonl, "write_rows", stop)
-    before = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
-    try:
-        with pytest.raises(SystemExit) as stopped:
-            main.main()
-    finally:
-        signal.signal(number, before)
-    assert stopped.value.code == status
-    assert f"ended by {number.name}" in capfd.readouterr().err
-    assert not list(tmp_path.iterdir())
