@@ -18,10 +18,6 @@ from tests.support.command import status
 ROOT = Path(__file__).parents[2]
 
 
-def stages(directory: Path) -> dict:
-    return yaml.safe_load((directory / "dvc.yaml").read_text())["stages"]
-
-
 def record(site: Path, lines: str, monkeypatch) -> None:
     """Make *lines* the record of the installed files, and let the package be no clone."""
     information = site / "countdown_rl-1.0.dist-info"
@@ -34,7 +30,8 @@ def record(site: Path, lines: str, monkeypatch) -> None:
 
 def test_the_pipeline_is_that_of_the_repository_without_its_code(tmp_path, monkeypatch):
     assert status(monkeypatch, "init", str(tmp_path / "run")) == 0
-    assert stages(tmp_path / "run").keys() == stages(ROOT).keys()
+    ours, theirs = (yaml.safe_load((place / "dvc.yaml").read_text()) for place in (tmp_path / "run", ROOT))
+    assert ours["stages"].keys() == theirs["stages"].keys()
     assert "countdown_rl/" not in (tmp_path / "run" / "dvc.yaml").read_text()
     for name in ("gen-data", "train", "eval", "merge", "quantize", "publish"):
         assert (tmp_path / "run" / f"stages/{name}.yaml").read_text() == (ROOT / f"stages/{name}.yaml").read_text()

@@ -3,14 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from countdown_rl.core import artifacts, provenance
 from countdown_rl.core.errors import ArtifactError
+from tests.support.runs import locked_elsewhere
 
 
 @pytest.fixture(autouse=True)
@@ -242,13 +241,7 @@ def test_a_copied_file_is_checked():
 
 
 def test_an_output_that_another_process_writes_is_refused_until_that_process_ends():
-    code = (
-        "import sys; from pathlib import Path; from countdown_rl.core import artifacts\n"
-        "with artifacts.locked(Path('data')): print(flush=True); sys.stdin.read()"
-    )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", code], **pipes) as other:
-        other.stdout.readline()
+    with locked_elsewhere("data"):
         Path(".data.partial").mkdir()
         with pytest.raises(ArtifactError, match="written by another process"):
             make(Path("data"))
@@ -259,7 +252,6 @@ def test_an_output_that_another_process_writes_is_refused_until_that_process_end
         with pytest.raises(ArtifactError, match="does not exist"):
             artifacts.read(Path("data"), "data")
         Path(".data.previous").rmdir()
-        other.kill()
     make(Path("data"))
     assert os.listdir() == ["data"]
 

@@ -1,6 +1,9 @@
-"""Training runs in tests: killed after a step, their logs, and the bytes that they leave."""
+"""Runs in tests: killed after a step, beside another process, their logs, and the bytes that they leave."""
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,20 @@ def killing(step: int, **callbacks: Callable[..., None]) -> Reporter:
             raise Killed
 
     return Reporter(step=on_step, **callbacks)
+
+
+@contextmanager
+def locked_elsewhere(path: str) -> Iterator[None]:
+    """Let another process write *path*, and kill it."""
+    code = (
+        "import sys; from pathlib import Path; from countdown_rl.core import artifacts\n"
+        "with artifacts.locked(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code, path], **pipes) as other:
+        other.stdout.readline()
+        yield
+        other.kill()
 
 
 def steps(count: int, **values: Any) -> list[log.StepRow]:
