@@ -80,7 +80,7 @@ def test_every_file_that_the_card_links_to_is_there(root, model):
     release_chain.log_of(Path())
     page = card(license="llama3.1", model=model).text
     links = re.findall(r"\]\((?!https?://)([^)]+)\)", page)
-    assert "manifest.json" in links
+    assert {"manifest.json", "curves.svg"} <= set(links)
     assert [link for link in links if not (OUT / link).is_file()] == []
     assert "\n\n\n" not in page
 

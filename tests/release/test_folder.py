@@ -98,13 +98,6 @@ def test_a_comparison_and_a_log_of_others_are_refused_or_left_out(root):
     assert "curves.svg" not in manifest.files
 
 
-def test_the_curves_are_drawn_from_the_log_of_this_training(root):
-    release_chain.log_of(Path())
-    build()
-    assert "](curves.svg)" in (OUT / "README.md").read_text()
-    assert Path("release/curves.svg").read_text("utf-8").startswith("<svg xmlns=")
-
-
 @pytest.mark.parametrize("key", ["data", "from", "artifact"])
 def test_weights_evaluated_on_the_file_that_they_were_trained_on_are_refused(root, key):
     file = Path("data/test.jsonl")
@@ -141,17 +134,12 @@ def test_a_broken_chain_is_one_sentence(root, harm, word):
     assert not Path("release/README.md").exists()
 
 
-def test_the_command_takes_the_results_beside_the_weights_and_fails_without_a_trace(root, command):
-    words = ("publish", "--model", "merged", "--out", "release", "--json")
-    done = command(*words)
+def test_the_command_takes_the_results_beside_the_weights(root, command):
+    done = command("publish", "--model", "merged", "--out", "release", "--json")
     assert (done.exit_code, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert (result["accuracy"], result["n"]) == (0.62, 100)
-    before = artifacts.read(OUT, "release")
-    assert {"eval", "comparison"} <= before.inputs.keys()
-    release_chain.again(Path(), "merged", seed=5)
-    assert isinstance(command(*words).exception, ArtifactError)
-    assert artifacts.read(OUT, "release") == before
+    assert {"eval", "comparison"} <= artifacts.read(OUT, "release").inputs.keys()
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from countdown_rl.core import artifacts
 from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError, InputError
-from countdown_rl.evaluation import results
+from countdown_rl.evaluation import compare, results, tables
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
-from countdown_rl.release import film
+from countdown_rl.release import demo, film
 from countdown_rl.release import page as report
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
@@ -23,7 +23,7 @@ from tests.support import browser, evaluations
 from tests.support.command import status
 from tests.support.runs import steps
 
-DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
+DECODING = evaluations.GREEDY | {"samples": 1}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
 ROWS = [
     {
@@ -151,8 +151,8 @@ def test_the_page_is_well_formed_and_every_id_is_there_once(run):
     assert "<b>10</b><span>steps of GRPO,<br>in 3m 30s</span>" in page()
 
 
-def test_the_page_has_no_scripts_and_no_outside_references(run):
-    write_eval(run / "eval" / "hostile", "-+" * 6, text=HOSTILE)
+def test_model_text_is_escaped_and_the_page_has_no_scripts_and_no_outside_references(run):
+    write_eval(run / "eval" / "z<b>&'x", "-+" * 6, text=HOSTILE)
     text = page()
     tree = Tree(text)
     assert not {"script", "img", "iframe", "object", "embed", "link", "base", "form"} & {
@@ -168,17 +168,11 @@ def test_the_page_has_no_scripts_and_no_outside_references(run):
     assert not re.search(r"url\(|@import|expression|http", style)
     policy = next(attrs["content"] for attrs in tree.all("meta") if "http-equiv" in attrs)
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
-
-
-def test_model_text_is_escaped(run):
-    write_eval(run / "eval" / "z<b>&'x", "-+" * 6, text=HOSTILE)
-    text = page()
     assert "<script" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "{{ 7 * 7 }} {% raw %}" in text
     assert "z&lt;b&gt;&amp;&#39;x" in text
     assert not set("\x00\x1b\u202e\ud800") & set(text)
-    Tree(text)
 
 
 def test_figures_are_those_of_the_metrics(run):
@@ -224,8 +218,6 @@ def test_puzzles_are_called_by_their_split_and_not_by_their_file(tmp_path, monke
 
 
 def test_paired_differences_are_those_of_a_comparison(run):
-    from countdown_rl.evaluation import compare, tables
-
     values = compare.figures({name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
     text = page()
     for row in values["results"][1:]:
@@ -320,8 +312,6 @@ def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
 
 
 def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeypatch, capsys):
-    from countdown_rl.release import demo
-
     (run / "gguf").mkdir()
     monkeypatch.setattr(demo, "of_model", lambda model, evaluations: str(model))
     assert status(monkeypatch, "report", "--json") == 0
@@ -345,8 +335,6 @@ def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsy
 
 
 def test_results_of_one_name_are_the_runs_of_a_setting(run, monkeypatch, capsys):
-    from countdown_rl.evaluation import compare
-
     marks = ("++++++-++-+-", "+++++++++---", "+++---------")
     for seed, row in enumerate(marks):
         write_eval(Path(f"adapter{seed}"), row, decoding=DECODING | {"seed": seed})

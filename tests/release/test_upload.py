@@ -8,10 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, constants
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
+from countdown_rl.export import quantize
+from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.models import reference
 from countdown_rl.release import folder
 from countdown_rl.release.config import PublishOptions
@@ -71,9 +73,6 @@ def test_weights_load_back_from_the_hub(hub, folder, root, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("format", "library"), [("nf4", "bitsandbytes"), ("w4a16", "compressed-tensors")])
 def test_a_format_that_quantize_writes_comes_back_from_the_hub(hub, root, tmp_path, format, library):
-    from countdown_rl.export import quantize
-    from countdown_rl.export.config import QuantizeOptions
-
     pytest.importorskip("compressed_tensors")
     quantize.quantize_model(reference.find_model("merged"), Path("four"), QuantizeOptions(format=format))
     manifest = folder.build(PublishOptions(model="four"), Path("release"))
@@ -201,8 +200,6 @@ def test_a_lasting_fault_is_one_sentence(hub, folder, fault, sentence):
     [("ENDPOINT", "http://127.0.0.1:9", "cannot be reached"), ("HF_HUB_OFFLINE", True, "HF_HUB_OFFLINE")],
 )
 def test_without_a_network_nothing_is_asked(hub, folder, monkeypatch, name, value, sentence):
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, name, value)
     with pytest.raises(HubError, match=sentence):
         push(folder, NAME)

@@ -265,14 +265,10 @@ def with_sampling(root: Path) -> None:
     seal(root / "release")
 
 
-def unlisted(root: Path) -> None:
-    (root / "release" / "adapter_config.json").write_text("{}")
-
-
 FORGERIES: list[tuple[str, Callable[[Path], None]]] = [
     (r"^model\.safetensors is damaged", lambda root: without_answers(root / "release")),
     (r"^generation_config\.json is missing", lambda root: (root / "release" / GENERATION).unlink()),
-    ("is not in the manifest", unlisted),
+    ("is not in the manifest", lambda root: (root / "release" / "adapter_config.json").write_text("{}")),
     (DAMAGED, noise),
     ("the manifest of merged in manifest.json was changed", an_altered_chain),
     ("eval is an evaluation of other weights", weights_without_their_evaluation),

@@ -6,7 +6,6 @@ The weights are real tiny checkpoints; the training and the figures are invented
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.data.config import DataOptions
@@ -20,17 +19,11 @@ from countdown_rl.training.config import TrainOptions
 from tests.support import evaluations, runs, tiny_llama
 
 
-def chain_data(path: Path, options: dict[str, Any]) -> Path:
-    """A data artifact of one puzzle, with these options beside the usual ones."""
-    with artifacts.writing(path, "data", options=asdict(DataOptions(n=10)) | options) as draft:
-        (draft.path / "test.jsonl").write_text('{"id": "a", "nums": [1, 2], "target": 3}\n')
-        draft.facts["splits"] = {"test": {"rows": 1}}
-    return path
-
-
 def chain(root: Path) -> Path:
     """``data``, ``base``, ``adapter``, ``merged``, ``eval/merged`` and ``eval/comparison`` under *root*."""
-    chain_data(root / "data", {})
+    with artifacts.writing(root / "data", "data", options=asdict(DataOptions(n=10))) as draft:
+        (draft.path / "test.jsonl").write_text('{"id": "a", "nums": [1, 2], "target": 3}\n')
+        draft.facts["splits"] = {"test": {"rows": 1}}
     data = artifacts.read(root / "data", "data")
     with artifacts.writing(root / "base", "model", options={"steps": 3}, inputs={"data": data.as_input()}) as draft:
         tiny_llama.checkpoint(draft.path)
@@ -67,11 +60,8 @@ def quantized(root: Path, name: str, *, strings: dict[str, str] | None = None) -
     merged = reference.find_model(str(root / "merged")).as_input() | {"source": "merged"}
     with artifacts.writing(root / name, "quantized", options={"format": name}, inputs={"model": merged}) as draft:
         writer = GGUFWriter(draft.path / "model-q8_0.gguf", "llama")
-        for key, value in {
-            "general.name": "tiny",
-            "tokenizer.chat_template": "{{ a }}/think>/x/y",
-            **(strings or {}),
-        }.items():
+        texts = {"general.name": "tiny", "tokenizer.chat_template": "{{ a }}/think>/x/y"} | (strings or {})
+        for key, value in texts.items():
             writer.add_string(key, value)
         writer.add_tensor("token_embd.weight", np.arange(64, dtype=np.float32).reshape(8, 8))
         writer.write_header_to_file()
