@@ -99,10 +99,6 @@ def llama_cpp(run: partial[None]) -> None:
     run("countdown-rl", "eval", "--model", "gguf", "--data", "rows.jsonl", "--limit", "1")
 
 
-def w4a16(run: partial[None]) -> None:
-    run("countdown-rl", "quantize", "--model", "countdown-tiny", "--format", "w4a16", "--out", "w4a16")
-
-
 def tracker(name: str) -> Callable[[partial[None]], None]:
     train = ("countdown-rl", "train", "--data", "rows.jsonl", "--max-steps", "1", "--prompts", "2")
     train += ("--num-generations", "2", "--max-completion-length", "16")
@@ -168,7 +164,9 @@ USES: dict[str, Callable[[partial[None]], None]] = {
     "tensorboard": tracker("tensorboard"),
     "trackio": tracker("trackio"),
     "verl": verl,
-    "w4a16": w4a16,
+    "w4a16": lambda run: run(
+        "countdown-rl", "quantize", "--model", "countdown-tiny", "--format", "w4a16", "--out", "q"
+    ),
     "wandb": tracker("wandb"),
 }
 

@@ -95,23 +95,16 @@ def words(line: str) -> list[list[str]]:
     return [command[: command.index(">")] if ">" in command else command for command in commands]
 
 
-def check(command: list[str]) -> None:
-    """Parse *command* as its own program does, without running it."""
-    if command[0] == "countdown-rl":
-        assert command[1] in COMMANDS
-        COMMANDS[command[1]].make_context(command[1], command[2:])
-    elif command[0] == "dvc":
-        parse_args = pytest.importorskip("dvc.cli").parse_args
-        parse_args(command[1:])
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_each_command_parses(name, tmp_path):
     (tmp_path / "prompt.jinja").touch()  # read when it is parsed
     with chdir(tmp_path):
         for line in (line for block in blocks(PAGES[name]) for line in block.lines()):
-            for command in words(line):
-                check(command)
+            for program, *arguments in words(line):
+                if program == "countdown-rl":
+                    COMMANDS[arguments[0]].make_context(arguments[0], arguments[1:])
+                elif program == "dvc":
+                    pytest.importorskip("dvc.cli").parse_args(arguments)
 
 
 @pytest.mark.parametrize("name", PAGES)

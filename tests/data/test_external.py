@@ -146,12 +146,11 @@ def test_other_splits_are_for_training(split):
     assert held_out(split) is None
 
 
-@pytest.mark.parametrize("cached_by", ["gen-data", "hf download", "load_dataset"])
+@pytest.mark.parametrize("cached_by", ["hf download", "load_dataset"])
 @pytest.mark.parametrize("how", ["offline", "no network"])
 def test_a_cached_data_set_is_read_where_the_hub_cannot_be_reached(hub, tmp_path, cached_by, how):
     pinned = publish(hub, tmp_path / "published", {"train.jsonl": PUZZLES})
     first = {
-        "gen-data": "from countdown_rl.data import external; list(external.from_hub('me/rows', None)[1])",
         "hf download": "from huggingface_hub import snapshot_download as d; d('me/rows', repo_type='dataset')",
         "load_dataset": "from datasets import load_dataset; load_dataset('me/rows')",
     }[cached_by]
