@@ -1,14 +1,26 @@
-"""Runs in tests: killed after a step, beside another process, their logs, and the bytes that they leave."""
+"""Runs in tests: their data, killed after a step, beside another process, their logs, and the bytes that they leave."""
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from countdown_rl.core import artifacts
+from countdown_rl.tasks import jsonl
 from countdown_rl.training import log
 from countdown_rl.training.run import Reporter
+
+SPLITS = ("train", "valid", "test")
+
+
+def write_data(path: Path, splits: dict[str, Iterable[dict[str, Any]]], **options: Any) -> Path:
+    """Write a data artifact of *options* with the rows of each of *splits*."""
+    with artifacts.writing(path, "data", options=options) as draft:
+        for split, rows in splits.items():
+            jsonl.write_rows(draft.path / f"{split}.jsonl", rows)
+    return path
 
 
 class Killed(BaseException):

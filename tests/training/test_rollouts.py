@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import accelerate
 import numpy as np
@@ -23,6 +24,7 @@ from countdown_rl.training.grpo import GrpoRun
 from countdown_rl.training.run import Reporter
 from countdown_rl.training.trainer import Trainer
 from tests.support import four_bit, tiny_llama, vllm_stub
+from tests.support.runs import SPLITS, write_data
 
 SMALL = TrainOptions(
     max_steps=3,
@@ -59,10 +61,8 @@ def vllm(monkeypatch):
 def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("rollouts")
     tiny_llama.checkpoint(path / "model", max_position_embeddings=1024)
-    row = '{{"id": "r{0}", "nums": [{0}, 3, 5], "target": {0}}}\n'
-    with artifacts.writing(path / "data", "data", options={}) as draft:
-        for split in ("train", "valid", "test"):
-            (draft.path / f"{split}.jsonl").write_text("".join(row.format(n) for n in range(10, 20)))
+    rows = [{"id": f"r{n}", "nums": [n, 3, 5], "target": n} for n in range(10, 20)]
+    write_data(path / "data", dict.fromkeys(SPLITS, rows))
     return path
 
 
@@ -79,14 +79,6 @@ def fit(place, tmp_path, vllm, monkeypatch):
         return SimpleNamespace(out=result.out, rows=result.rows, said="\n".join(warnings))
 
     return train
-
-
-def sent(engine, result, precision):
-    """Check that *engine* has the weights of *result*, which it got for the evaluation after the last step."""
-    trained = load.load_model(reference.find_model(str(result.out)), precision=precision).model
-    trained = trained.merge_and_unload() if hasattr(trained, "merge_and_unload") else trained
-    for name, value in engine.policy.named_parameters():
-        torch.testing.assert_close(value, trained.get_parameter(name).float(), rtol=0.01, atol=0.001)
 
 
 @pytest.mark.parametrize(("tune", "precision"), [("lora", "nf4"), ("lora", "bf16"), ("all", "fp32")])
@@ -107,7 +99,11 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, fit, vllm, tun
     assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 3, abs=0.02)
     assert result.rows[-1].eval_correct is not None
     assert all(row.grad_norm > 0 for row in result.rows)
-    sent(engine, result, precision)
+    # It has the trained weights, which it got for the evaluation after the last step.
+    trained = load.load_model(reference.find_model(str(result.out)), precision=precision).model
+    trained = trained.merge_and_unload() if tune == "lora" else trained
+    for name, value in engine.policy.named_parameters():
+        torch.testing.assert_close(value, trained.get_parameter(name).float(), rtol=0.01, atol=0.001)
 
 
 def test_the_seed_decides_what_an_engine_samples(fit, vllm):
@@ -359,10 +355,8 @@ def test_auto_is_an_engine_where_its_weights_fit_its_share_of_the_memory():
 
 
 def test_transformers_completes_where_vllm_does_not_start_and_the_choice_was_automatic(fit, monkeypatch):
-    def fail(*_, **options):
-        raise ValueError("No available memory for the cache blocks.")
-
-    monkeypatch.setattr(vllm_generation, "LLM", fail)
+    failing = Mock(side_effect=ValueError("No available memory for the cache blocks."))
+    monkeypatch.setattr(vllm_generation, "LLM", failing)
     monkeypatch.setattr(engines, "plan", lambda *arguments: ("vllm", arguments[-1]))
     with pytest.raises(ModelError, match=r"cache blocks; .* 0.3 .* --trl vllm_gpu_memory_utilization"):
         fit()
@@ -373,9 +367,6 @@ def test_transformers_completes_where_vllm_does_not_start_and_the_choice_was_aut
 
 
 def test_advice_on_exhausted_memory_names_the_share_of_the_engine(fit, monkeypatch):
-    def exhausted(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(Trainer, "compute_loss", exhausted)
+    monkeypatch.setattr(Trainer, "compute_loss", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory.")))
     with pytest.raises(ModelError, match="or --trl vllm_gpu_memory_utilization"):
         fit()

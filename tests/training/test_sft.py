@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, ModelError
@@ -28,7 +29,7 @@ from countdown_rl.training.log import SftRow
 from countdown_rl.training.run import SILENT, Reporter
 from countdown_rl.training.sft import SftRun
 from tests.support import architectures, command, standins, tiny_llama
-from tests.support.runs import Killed, files, killing
+from tests.support.runs import Killed, files, killing, write_data
 
 SMALL = SftOptions(
     max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32", threads=1
@@ -106,7 +107,6 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
 def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     """TRL tokenizes and labels the text of the same demonstrations itself."""
     import datasets
-    from transformers import AutoModelForCausalLM
     from trl import SFTConfig, SFTTrainer
 
     options = replace(SMALL, tune="all", micro_batch=4, packing=packing, max_length=400)
@@ -135,12 +135,8 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
 
 
 def test_the_loss_of_validation_demonstrations_is_the_mean_over_their_tokens(place, tmp_path):
-    from transformers import AutoModelForCausalLM
-
     rows = sums(20)
-    with artifacts.writing(tmp_path / "data", "data", options={}) as writer:
-        jsonl.write_rows(writer.path / "valid.jsonl", rows[:3])
-        jsonl.write_rows(writer.path / "test.jsonl", sums(1, 2, 80, 99))
+    write_data(tmp_path / "data", {"valid": rows[:3], "test": sums(1, 2, 80, 99)})
     options = replace(SMALL, max_steps=2, eval_every=1, learning_rate=0.0, tune="all", max_completion_length=8)
     prepared = prepare(place, tmp_path, options, data=tmp_path / "data")
     model, total, correct, count = AutoModelForCausalLM.from_pretrained(place / "model").float(), 0.0, 0, 0
@@ -165,9 +161,8 @@ def impossible(row):
 
 @pytest.mark.parametrize("solved", [0, 1])
 def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_path, monkeypatch, capsys, solved):
-    with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
-        jsonl.write_rows(draft.path / "valid.jsonl", [{"nums": [90, 7], "target": 97, "style": "model_opens"}] * 2)
-        jsonl.write_rows(draft.path / "test.jsonl", sums(1, 2, 80, 99))
+    puzzles = [{"nums": [90, 7], "target": 97, "style": "model_opens"}] * 2
+    write_data(tmp_path / "data", {"valid": puzzles, "test": sums(1, 2, 80, 99)})
     texts = ["<think>\n</think>\n<answer>90 - 7</answer>", f"<answer>90 {'+-'[not solved]} 7</answer>"]
     monkeypatch.setattr(SftRun, "validate", lambda *arguments: [Completion(text, 1, True) for text in texts])
     options = replace(SMALL, max_steps=2, eval_every=1)
@@ -187,10 +182,8 @@ def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_pa
 
 def test_a_small_model_learns_from_500_demonstrations(tmp_path):
     """Its loss falls, and it solves puzzles that it does not solve before."""
-    data = tmp_path / "data"
-    with artifacts.writing(data, "data", options={}) as draft:
-        jsonl.write_rows(draft.path / "valid.jsonl", map(impossible, sums(20, 1, 4, 6)))
-        jsonl.write_rows(draft.path / "test.jsonl", sums(5, 2, 9, 9))
+    splits = {"valid": map(impossible, sums(20, 1, 4, 6)), "test": sums(5, 2, 9, 9)}
+    data = write_data(tmp_path / "data", splits)
     tiny_llama.checkpoint(tmp_path / "model", initializer_range=0.05)
     jsonl.write_rows(tmp_path / "demos.jsonl", [*map(impossible, sums(500, 3, 1, 3)), *sums(7, 4, 9, 9)])
     options = SftOptions(
@@ -243,7 +236,6 @@ def evaluated(model: Path, place: Path, where: Path):
 
 def test_embeddings_of_added_tokens_survive_further_training(place, tmp_path):
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(place / "model")
     model.resize_token_embeddings(330)
@@ -278,15 +270,11 @@ def test_check_refuses_tokens_that_the_embeddings_do_not_have(place, tmp_path):
     tokenizer.save_pretrained(model)
     with pytest.raises(ModelError, match="320 rows"):
         prepare(place, tmp_path, model=str(model))
-    with pytest.raises(ModelError, match="320 rows"):
-        evaluated(model, place, tmp_path)
 
 
 @pytest.mark.parametrize("tune", ["lora", "all"])
 def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
     """A base model with a chat template: text ends with one token, turns with another."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
     standins.base_checkpoint(tmp_path / "base")
     jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
     changes = {"model": str(tmp_path / "base"), "files": (tmp_path / "demos.jsonl",)}
@@ -336,9 +324,8 @@ def test_packing_is_possible_where_samples_are_kept_apart(tmp_path, name):
 def test_validation_prompts_are_checked_before_weights_are_loaded(tmp_path, length, template):
     tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=length)
     (tmp_path / "model" / "chat_template.jinja").write_text(template)
-    with artifacts.writing(tmp_path / "data", "data", options={"style": "model_opens"}) as draft:
-        jsonl.write_rows(draft.path / "valid.jsonl", sums(2, 1, 11, 19))
-        jsonl.write_rows(draft.path / "test.jsonl", sums(2, 2, 20, 30))
+    splits = {"valid": sums(2, 1, 11, 19), "test": sums(2, 2, 20, 30)}
+    write_data(tmp_path / "data", splits, style="model_opens")
     jsonl.write_rows(tmp_path / "demos.jsonl", [{"prompt": "1 + 1", "completion": " 2"}])
     with pytest.raises((InputError, ModelError), match="prompt"):
         prepare(tmp_path, tmp_path, replace(SMALL, eval_every=1), data=tmp_path / "data")
