@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from countdown_rl.cli import main
 from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.models import load, reference
 from countdown_rl.tasks import jsonl
@@ -20,7 +18,8 @@ from countdown_rl.training.config import RunArguments, SftOptions, TrainOptions
 from countdown_rl.training.grpo import GrpoRun
 from countdown_rl.training.run import Reporter
 from countdown_rl.training.samplers import in_turn
-from tests.support import standins
+from tests.support import standins, tiny_llama
+from tests.support.command import status
 
 ROWS = [{"id": f"row-{n}", "nums": [3, 7, 50 + n], "target": 46} for n in range(20)]
 
@@ -41,12 +40,8 @@ def check(monkeypatch, capsys, tmp_path):
     """`countdown-rl train --check` with some more words: its exit status and what it said on each stream."""
 
     def run(*words, command="train"):
-        words = [command, "--check", "--out", tmp_path / "adapter", "--checkpoints", tmp_path / "checkpoints", *words]
-        monkeypatch.setattr(sys, "argv", ["countdown-rl", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main.main()
-        said = capsys.readouterr()
-        return left.value.code or 0, said.out, said.err
+        paths = ["--out", tmp_path / "adapter", "--checkpoints", tmp_path / "checkpoints"]
+        return status(monkeypatch, command, "--check", *paths, *words), *capsys.readouterr()
 
     return run
 
@@ -95,20 +90,6 @@ def test_check_tells_the_rate_of_the_run(check, llama, rows, words, rate):
     status, out, err = check("--model", llama, "--data", rows, "--precision", "auto", "--json", *words)
     assert (status, json.loads(out)["learning_rate"]) == (0, rate)
     assert f"Peak learning rate: {rate:g}." in err
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"eval_samples": 4, "eval_temperature": 1.0}, "--eval-every"),
-        ({"eval_temperature": 1.0}, "--eval-every"),
-        ({"keep": "best"}, "--eval-every"),
-        ({"eval_samples": 4, "eval_every": 1}, "--eval-temperature"),
-    ],
-)
-def test_several_equal_or_unused_samples_are_refused(options, word):
-    with pytest.raises(UsageError, match=word):
-        TrainOptions(**options)
 
 
 def test_all_prompts_of_the_last_round_are_checked(llama):
@@ -161,8 +142,6 @@ def test_a_gpu_that_others_use_is_a_warning(check, llama, rows, monkeypatch):
 
 
 def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
-    from tests.support import tiny_llama
-
     base = tiny_llama.checkpoint(tmp_path / "base", max_position_embeddings=2_048)
     tiny_llama.adapter(tmp_path / "trained", base, r=4)
     _, out, _ = check("--model", tmp_path / "trained", "--data", rows, "--json")
