@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
@@ -17,6 +16,7 @@ from countdown_rl.training import demonstrations
 from countdown_rl.training.config import SftOptions
 from countdown_rl.training.demonstrations import Demonstrations
 from tests.support import tiny_llama
+from tests.support.runs import write_data
 
 RIGHT = {"nums": [3, 7, 50], "target": 46, "completion": "\n</think>\n<answer>50 - 7 + 3</answer>"}
 WRONG = RIGHT | {"completion": "\n</think>\n<answer>50 - 7</answer>"}
@@ -60,24 +60,6 @@ def test_wrong_demonstrations_are_counted_and_left_out(tmp_path):
         read(tmp_path, [WRONG, RIGHT | {"completion": "50 - 7 + 3"}])
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"prompt": "p"},
-        {"completion": "c"},
-        {"nums": [1, 2], "completion": "c"},
-        {"prompt": TURNS, "completion": TURNS},
-        {"messages": [{"role": "user"}]},
-        {"prompt": 3, "completion": "c"},
-        {"prompt": "p", "completion": ""},
-    ],
-)
-def test_what_is_no_demonstration_is_named_by_its_place(tmp_path, fields):
-    with pytest.raises(InputError, match=r"demos.jsonl, line 2"):
-        read(tmp_path, [RIGHT, fields])
-
-
 ASK = {"role": "user", "content": "u"}
 GPT = {"from": "gpt", "value": "a"}
 PART = {"type": "text", "text": "u"}
@@ -93,14 +75,11 @@ PART = {"type": "text", "text": "u"}
         {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}, GPT]},
         {"conversations": [{"from": "human", "value": "u"}, GPT], "system": "s"},
         {"messages": json.dumps([*TURNS, ANSWER])},
-        {"messages": str([*TURNS, ANSWER])},
         {"messages": [*TURNS, ANSWER | {"tool_calls": None, "thinking": ""}], "prompt": "u"},
         {"messages": TURNS, "completion": "a"},
-        {"messages": [{"role": "system", "content": "s"}, ASK], "completion": {"message": ANSWER}},
         {"instruction": "u", "input": "", "output": "a", "system": "s"},
         {"prompt": json.dumps(TURNS), "response": "a"},
         {"prompt": [TURNS[0] | {"role": "developer"}, ASK | {"content": [PART]}], "response": ["a"]},
-        {"query": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a"},
         {"query": TURNS, "response": "a"},
         {"prompt": TURNS, "chosen": [ANSWER], "rejected": [ANSWER | {"content": "b"}]},
         {"query": TURNS, "response_w": "a", "response_l": "b"},
@@ -151,7 +130,14 @@ def test_reasoning_beside_the_content_is_learned(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"messages": [ASK, ANSWER | {"tool_calls": [{"id": "1"}]}]}, "tool_calls"),
+        ({}, ""),
+        ({"prompt": "p"}, ""),
+        ({"completion": "c"}, ""),
+        ({"nums": [1, 2], "completion": "c"}, ""),
+        ({"prompt": TURNS, "completion": TURNS}, ""),
+        ({"messages": [{"role": "user"}]}, ""),
+        ({"prompt": 3, "completion": "c"}, ""),
+        ({"prompt": "p", "completion": ""}, ""),
         ({"messages": [ASK | {"name": "me"}, ANSWER]}, "name"),
         ({"messages": [ASK, ANSWER | {"thinking": "t"}, ASK, ANSWER]}, "earlier turn"),
         ({"messages": [ASK, TURNS[0], ANSWER]}, "system"),
@@ -164,7 +150,6 @@ def test_reasoning_beside_the_content_is_learned(tmp_path):
         ({"messages": [ASK, ANSWER], "tools": [{"type": "function"}]}, "tools"),
         ({"prompt": "u", "completion": "a", "system": "s"}, "system"),
         ({"prompt": "u", "response": []}, "empty"),
-        ({"prompt": "u", "completion": "a", "response": "b"}, "leave one of them out"),
         ({"instruction": "u", "output": "a", "history": [["q", "a"]]}, "history"),
         ({"messages": [ASK, ANSWER], "images": ["a.png"]}, "images"),
         ({"prompt": "u", "completion": "a", "label": False}, "`label`"),
@@ -175,7 +160,7 @@ def test_reasoning_beside_the_content_is_learned(tmp_path):
         (RIGHT | {"metadata": {"numbers": [3, 7, 51], "target": 46}}, "two puzzles"),
     ],
 )
-def test_what_would_be_dropped_is_refused(tmp_path, fields, word):
+def test_what_is_no_demonstration_or_would_be_dropped_is_refused_by_its_place(tmp_path, fields, word):
     with pytest.raises(InputError, match=rf"demos.jsonl, line 2.*{word}"):
         read(tmp_path, [RIGHT, fields])
 
@@ -195,16 +180,10 @@ def test_rows_of_a_published_test_split_are_left_out(tmp_path):
 
 @pytest.fixture
 def data(tmp_path):
-    rows = {"train": [5, 8, 9], "valid": [2, 4, 40], "test": [3, 7, 50]}
-    with artifacts.writing(tmp_path / "data", "data", options={}, inputs={}) as draft:
-        for split, nums in rows.items():
-            row = {
-                "nums": nums,
-                "target": 46,
-                **({"template": "Reach {{ target }} with {{ nums | join(' & ') }}"} if split == "test" else {}),
-            }
-            jsonl.write_rows(draft.path / f"{split}.jsonl", [row])
-    return tmp_path / "data"
+    number_sets = {"train": [5, 8, 9], "valid": [2, 4, 40], "test": [3, 7, 50]}
+    splits = {split: [{"nums": nums, "target": 46}] for split, nums in number_sets.items()}
+    splits["test"][0]["template"] = "Reach {{ target }} with {{ nums | join(' & ') }}"
+    return write_data(tmp_path / "data", splits)
 
 
 TINYZERO = "Using the numbers [{}], create an equation that equals 46, for example (1 + 2) / 3."
@@ -251,9 +230,7 @@ def test_one_that_is_too_long_is_named_or_of_a_baseline_left_out(tokenizer):
 @pytest.mark.parametrize("name", ["search", "stream-of-search"])
 def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name):
     rows = [{"nums": [number, 7, 11, 2], "target": 50} for number in range(3, 23)]
-    with artifacts.writing(tmp_path / "data", "data", options={}) as writer:
-        jsonl.write_rows(writer.path / "train.jsonl", rows)
-        jsonl.write_rows(writer.path / "test.jsonl", [RIGHT])
+    write_data(tmp_path / "data", {"train": rows, "test": [RIGHT]})
     budget = {"search": 150, "stream-of-search": 3_000}[name]
     options = SftOptions(demonstrator=name, keep_wrong=True, max_completion_length=budget)
     known, _ = demonstrations.read(options, [], tmp_path / "data", tokenizer=tokenizer)
@@ -286,7 +263,6 @@ END = "<|end|>"
     ("fields", "template", "learned"),
     [
         ({"prompt": TURNS, "completion": "<think>\na"}, OPENS, f"a{END}"),
-        ({"messages": [*TURNS, {"role": "assistant", "content": "<think>\na"}]}, OPENS, f"a{END}"),
         ({"prompt": "u<think>", "completion": "<think>a"}, OPENS, f"a{END}"),
         ({"prompt": TURNS, "completion": "<think>\na"}, tiny_llama.TEMPLATE, f"<think>\na{END}"),
         (RIGHT | {"completion": "<think>\n</think>\n<answer>50 - 7 + 3</answer>"}, tiny_llama.TEMPLATE,
