@@ -25,15 +25,6 @@ def test_a_group_is_equal_whatever_rounding_leaves_and_where_no_reward_applies()
     assert advantages.equal(torch.tensor(groups)).flatten().tolist() == [True] * 3 + [False]
 
 
-def test_leave_one_out_is_the_difference_from_the_mean_of_the_others():
-    rewards = torch.tensor([1.0, 0.0, 0.5, 2.0, 1.0, NONE, 0.0, NONE])
-    found = advantages.leave_one_out(rewards.view(2, 4)).flatten()
-    others = [[rewards[j] for j in range(i // 4 * 4, i // 4 * 4 + 4) if j != i] for i in range(8)]
-    expected = torch.stack([reward - torch.stack(rest).nanmean() for reward, rest in zip(rewards, others, strict=True)])
-    torch.testing.assert_close(found, expected, equal_nan=True)
-    assert not advantages.leave_one_out(torch.tensor([[1.0, NONE]])).any()  # none to compare with
-
-
 MIXED = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.5, 0.5, 0.5, 0.5], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, NONE, 0.0]])
 
 
@@ -48,6 +39,7 @@ def test_the_advantages_of_a_group_are_those_of_the_formulas():
     for function, values in expected.items():
         torch.testing.assert_close(function(MIXED), torch.tensor(values), equal_nan=True)
     assert advantages.max_rl(torch.tensor([[-1.0, 0.0]])).tolist() == [[-0.5, 0.5]]  # not turned around
+    assert not advantages.leave_one_out(torch.tensor([[1.0, NONE]])).any()  # none to compare with
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
@@ -62,47 +54,33 @@ def test_group_advantages_have_the_bits_of_trl(scale):
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
 
 
-def ranks(rewards):
-    return rewards.argsort(1).argsort(1)
-
-
 def halved(rewards, completion_mask):
     return torch.ones(completion_mask.shape) / 2
-
-
-def narrow(rewards):
-    return rewards[:, :1]
-
-
-def infinite(rewards):
-    return 1 / rewards
-
-
-def numbers(rewards):
-    return rewards.tolist()
 
 
 def broken(rewards, line_ends):
     raise KeyError("mine")
 
 
-def computed(name):
-    """The advantages of a group by a function of this module, after those of :func:`advantages.columns`."""
-    function = advantages.advantage(TrainOptions(advantage=f"{__name__}:{name}"))
+def computed(function):
+    """The advantages of a group by *function*, which gets the tokens of :func:`advantages.columns`."""
     tokens = dict.fromkeys(advantages.columns(function), torch.ones(1, 4, 3, dtype=torch.bool))
-    return advantages.compute(name, function, torch.tensor([[1.0, 0.0, NONE, 0.0]]), tokens)
+    return advantages.compute("mine", function, torch.tensor([[1.0, 0.0, NONE, 0.0]]), tokens)
 
 
 def test_a_function_of_the_user_is_accepted():
-    assert computed("halved").tolist() == [[[0.5] * 3, [0.5] * 3, [0.0] * 3, [0.5] * 3]]
-    assert computed("ranks")[0, 2] == 0  # no reward applies
+    by_name = advantages.advantage(TrainOptions(advantage=f"{__name__}:halved"))
+    assert computed(by_name).tolist() == [[[0.5] * 3, [0.5] * 3, [0.0] * 3, [0.5] * 3]]
+    assert computed(lambda rewards: rewards.argsort(1).argsort(1))[0, 2] == 0  # no reward applies
 
 
-@pytest.mark.parametrize("name", ["narrow", "infinite", "numbers", "broken"])
-def test_a_wrong_function_is_refused(name):
-    with pytest.raises(UsageError, match=f"advantage {name}") as caught:
-        computed(name)
-    assert ('raise KeyError("mine")' in user_frames(caught.value)) == (name == "broken")
+@pytest.mark.parametrize(
+    "function", [lambda rewards: rewards[:, :1], lambda rewards: 1 / rewards, lambda rewards: rewards.tolist(), broken]
+)
+def test_a_wrong_function_is_refused(function):
+    with pytest.raises(UsageError, match="advantage mine") as caught:
+        computed(function)
+    assert ('raise KeyError("mine")' in user_frames(caught.value)) == (function is broken)
 
 
 @pytest.mark.parametrize("name", ["maxrl", "no.such:thing"])
@@ -112,12 +90,8 @@ def test_a_name_that_is_no_advantage_is_refused(name):
 
 
 def discounted(rewards, mask, ends, discount, *, group, **options):
-    rewards, mask, ends = (
-        rewards.view(-1, group),
-        mask.view(-1, group, mask.shape[1]),
-        ends.view(-1, group, ends.shape[1]),
-    )
-    return advantages.discounted(rewards, mask, ends, discount, **options).flatten(0, 1)
+    by_group = (tensor.view(-1, group, *tensor.shape[1:]) for tensor in (rewards, mask, ends))
+    return advantages.discounted(*by_group, discount, **options).flatten(0, 1)
 
 
 def test_discounted_returns_are_compared_within_a_group_line_by_line():

@@ -2,10 +2,12 @@
 
 from types import SimpleNamespace
 
+import peft
 import pytest
+import torch
+import transformers
 
-from countdown_rl.models import shape
-from countdown_rl.models.nf4 import linears
+from countdown_rl.models import nf4, shape
 from countdown_rl.training import memory, weights
 from countdown_rl.training.config import SftOptions
 from tests.support import standins
@@ -46,10 +48,6 @@ def test_an_8b_adapter_of_rank_8_has_the_published_count_of_parameters():
 
 
 def test_4_bit_weights_are_counted_in_stored_bytes():
-    import torch
-
-    from countdown_rl.models import nf4
-
     model = big(num_hidden_layers=1, hidden_size=1_024, intermediate_size=2_048)
     stored = 2 * model.num_parameters()
     for name, layer in nf4.linears(model).items():
@@ -60,8 +58,6 @@ def test_4_bit_weights_are_counted_in_stored_bytes():
 
 def saved_bytes(model):
     """Bytes per token that autograd keeps of a forward pass of *model*, and its base."""
-    import torch
-
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     alive, found = [], {}
 
@@ -90,10 +86,6 @@ def saved_bytes(model):
     ],
 )
 def test_activations_of_a_block_are_those_that_autograd_keeps(name, options, width):
-    import peft
-    import torch
-    import transformers
-
     family, whole = standins.FAMILIES[name], options.tune == "all"
 
     def kept_by(layers):
@@ -149,6 +141,6 @@ def test_reading_prompts_needs_205_kb_a_token_and_its_cache(monkeypatch):
 def test_the_decoder_of_a_cpu_has_a_copy_of_the_layers():
     model = big(num_hidden_layers=2)
     there, here = (estimate(model, sequences=8, device=device) for device in ("cuda", "cpu"))
-    layers = sum(layer.weight.numel() for layer in linears(model).values())
+    layers = sum(layer.weight.numel() for layer in nf4.linears(model).values())
     assert here.generation - there.generation == 2 * layers
     assert estimate(model, device="cpu").generation == 0

@@ -1,6 +1,5 @@
 """Demonstrations and preference pairs: which completions are taken, and that they are the tokens that were sampled."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -48,9 +47,6 @@ def evaluation(path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", diges
 def collect(out: Path, *evaluations: Path, **options) -> list[dict]:
     selection.collect(evaluations, CollectOptions(**options), out)
     return jsonl.read_objects(out / selection.FILE)
-
-
-# Selection
 
 
 @pytest.mark.parametrize(
@@ -136,9 +132,6 @@ def test_what_was_collected_is_told_in_a_line(tmp_path, monkeypatch, capsys):
     assert "3 completions read, 3 correct; 3 demonstrations of 1 puzzle kept (3.0 per puzzle)" in printed.out
 
 
-# Pairs
-
-
 @pytest.mark.parametrize(
     ("family", "style", "conversational"),
     [
@@ -167,42 +160,14 @@ def test_trl_renders_a_pair_as_the_text_that_was_read_and_written(family, style,
     ]
 
 
-def dpo(data: Path, model: Path, out: Path):
-    """TRL's trainer after a step of IPO on the pairs in the directory *data*, read as ``trl dpo`` does."""
-    from datasets import load_dataset
-    from trl import DPOConfig, DPOTrainer
-
-    settings = {
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "save_strategy": "no",
-        "gradient_checkpointing": False,
-    }
-    config = DPOConfig(str(out), loss_type=["ipo"], max_steps=1, per_device_train_batch_size=2, **settings)
-    trainer = DPOTrainer(str(model), args=config, train_dataset=load_dataset(str(data))["train"])
-    trainer.train()
-    return trainer
-
-
-# Tokens of the shipped model
-
-
-@dataclass
-class Sampled:
-    """An evaluation, and by the text of each completion the token ids of its prompt and its own."""
-
-    path: Path
-    ids: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
-
-
 @pytest.fixture(scope="module")
-def sampled(tmp_path_factory) -> Sampled:
-    """Three completions of each of eight puzzles by the shipped model."""
+def sampled(tmp_path_factory) -> tuple[Path, dict[str, tuple[list[int], list[int]]]]:
+    """An evaluation of the shipped model, three completions of each of eight puzzles, and by the text of each
+    completion the token ids of its prompt and its own."""
     place = tmp_path_factory.mktemp("sampled")
     puzzles = [{"nums": [a, b, 9, 7], "target": a + b + 2} for a in (2, 3, 4, 5) for b in (11, 25)]
     jsonl.write_rows(place / "train.jsonl", puzzles)
-    result = Sampled(place / "eval")
+    by_text = {}
     complete, to_completion = generate.Generator.complete, generate.to_completion
     with pytest.MonkeyPatch.context() as patch:
         written: list[list[int]] = []
@@ -214,14 +179,14 @@ def sampled(tmp_path_factory) -> Sampled:
         def noting_prompts(self, prompts, number=0):
             written.clear()
             completions = complete(self, prompts, number)
-            result.ids.update({c.text: (p, ids) for c, p, ids in zip(completions, prompts, written, strict=True)})
+            by_text.update({c.text: (p, ids) for c, p, ids in zip(completions, prompts, written, strict=True)})
             return completions
 
         patch.setattr(generate, "to_completion", noting_ids)
         patch.setattr(generate.Generator, "complete", noting_prompts)
         options = EvalOptions(temperature=1, samples=3, max_new_tokens=64, threads=1)
-        evaluate.evaluate(options, model="countdown-tiny", data=place / "train.jsonl", out=result.path)
-    return result
+        evaluate.evaluate(options, model="countdown-tiny", data=place / "train.jsonl", out=place / "eval")
+    return place / "eval", by_text
 
 
 @pytest.fixture(scope="module")
@@ -230,23 +195,34 @@ def tokenizer():
 
 
 def test_sft_learns_the_tokens_that_were_sampled(sampled, tokenizer, tmp_path):
-    rows = collect(tmp_path / "out", sampled.path)
+    path, by_text = sampled
+    rows = collect(tmp_path / "out", path)
     known, _ = demonstrations.read(SftOptions(), [tmp_path / "out" / selection.FILE], None)
     assert known.facts() == {"read": len(rows), "graded": len(rows), "kept": len(rows)}
     examples = demonstrations.tokenize(known, tokenizer, 1_000)
     assert len(examples) > 4
     for row, example in zip(rows, examples, strict=True):
-        prompt, completion = sampled.ids[row["completion"]]
+        prompt, completion = by_text[row["completion"]]
         learned = [*completion, tokenizer.eos_token_id]
         assert example == {"input_ids": prompt + learned, "labels": [-100] * len(prompt) + learned}
 
 
 def test_trl_trains_on_the_tokens_that_were_sampled_of_a_pair(sampled, tokenizer, tmp_path):
-    rows = collect(tmp_path / "out", sampled.path, pairs=True)
-    trainer = dpo(tmp_path / "out", reference.local_path(reference.find_model("countdown-tiny")), tmp_path / "dpo")
+    from datasets import load_dataset
+    from trl import DPOConfig, DPOTrainer
+
+    path, by_text = sampled
+    rows = collect(tmp_path / "out", path, pairs=True)
+    settings = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
+    settings |= {"gradient_checkpointing": False, "max_steps": 1, "per_device_train_batch_size": 2}
+    config = DPOConfig(str(tmp_path / "dpo"), loss_type=["ipo"], **settings)
+    model = str(reference.local_path(reference.find_model("countdown-tiny")))
+    pairs = load_dataset(str(tmp_path / "out"))["train"]  # as `trl dpo` reads them
+    trainer = DPOTrainer(model, args=config, train_dataset=pairs)
+    trainer.train()
     for row, example in zip(rows, trainer.train_dataset, strict=True):
         for side in ("chosen", "rejected"):
-            prompt, completion = sampled.ids[row[side].removesuffix(tokenizer.eos_token)]
+            prompt, completion = by_text[row[side].removesuffix(tokenizer.eos_token)]
             assert example["prompt_ids"] == prompt
             assert example[f"{side}_ids"] == [*completion, tokenizer.eos_token_id]
 

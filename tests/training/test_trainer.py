@@ -33,11 +33,8 @@ REWARDS = [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 def stage():
     """The options of the pipeline about the loss."""
-    read = {
-        name.replace("-", "_"): value
-        for name, value in yaml.safe_load((STAGES / "train.yaml").read_text())["train"].items()
-    }
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
+    read = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]
+    return {name.replace("-", "_"): tuple(value) if isinstance(value, list) else value for name, value in read.items()}
 
 
 def recipes():
@@ -54,24 +51,21 @@ LOSS = dict.fromkeys(("beta", "discount", "temperature"), float)
 LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "baseline"), str)
 LOSS |= {"num_iterations": int, "trl": tuple}
 DISCOUNTED = {"discount": 0.9, "scale_rewards": "none"}
+LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo", "cispo")
 COMBINATIONS = {
     "pipeline": {name: value for name, value in stage().items() if name in LOSS},
     **{name: {field: LOSS[field](value) for field, value in given.items()} for name, given in recipes()},
     "gsm8k, fast": {"num_iterations": 4, "beta": 0.02, "trl": ("epsilon_high=0.2",)},
-    **{loss: {"loss_type": loss} for loss in ("dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo")},
-    **{f"{loss}, discount": {"loss_type": loss} | DISCOUNTED for loss in ("dapo", "grpo", "dr_grpo", "bnpo", "sapo")},
-    "cispo": {"loss_type": "cispo"},
-    "cispo, discount": {"loss_type": "cispo"} | DISCOUNTED,
-    "vespo, discount": {"loss_type": "vespo"} | DISCOUNTED,
+    **{loss: {"loss_type": loss} for loss in LOSSES},
+    **{f"{loss}, discount": {"loss_type": loss} | DISCOUNTED for loss in (*LOSSES, "luspo")},
     "luspo": {"loss_type": "luspo", "trl": ("importance_sampling_level=sequence",)},
-    "luspo, discount": {"loss_type": "luspo"} | DISCOUNTED,
     "gspo": {"loss_type": "grpo", "trl": ("importance_sampling_level=sequence",)},
     "rloo": {"baseline": "leave-one-out", "scale_rewards": "none"},
     "max-rl": {"advantage": "max-rl"},
     "entropy": {"trl": ("entropy_coef=0.1",)},
     "shared prompts": {"share_prompts": True},
     "shared prompts, KL": {"share_prompts": True, "beta": 0.02},
-    "shared prompts, discount": {"share_prompts": True, "discount": 0.9, "scale_rewards": "none"},
+    "shared prompts, discount": {"share_prompts": True} | DISCOUNTED,
 }
 
 
@@ -209,7 +203,7 @@ def kept(trainer, batch):
 def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded, tmp_path, loss):
     trainer = made(loaded, tmp_path, {"loss_type": loss})
     assert kept(trainer, round_of(trainer, trainer.options)) == ((8, 9) if loss == "bnpo" else (4, 9))
-    trainer = made(loaded, tmp_path, {"loss_type": loss, "discount": 0.9, "scale_rewards": "none"})
+    trainer = made(loaded, tmp_path, {"loss_type": loss} | DISCOUNTED)
     # Only the row that is solved and those beside it have an advantage, in the line that all have.
     batch = round_of(trainer, trainer.options)
     assert kept(trainer, batch) == ((8, 9) if loss == "bnpo" else (4, 5) if loss == "dapo" else (4, 9))
@@ -226,7 +220,7 @@ def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded,
     ],
 )
 def test_means_over_a_completion_keep_the_tokens_after_the_last_advantage(loaded, tmp_path, changes):
-    trainer = made(loaded, tmp_path, {"discount": 0.9, "scale_rewards": "none"} | changes)
+    trainer = made(loaded, tmp_path, DISCOUNTED | changes)
     assert kept(trainer, round_of(trainer, trainer.options)) == (4, 9)
 
 
@@ -274,12 +268,10 @@ def test_a_hint_is_graded_with_the_completion_and_gets_no_gradient(loaded, tmp_p
         states.append(output.last_hidden_state)
 
     with shared_prompts.decoder_of(trainer.model).register_forward_hook(keep):
-        trainer.compute_loss(
-            trainer.model, batch | {"advantages": torch.tensor([1.0, -1, 1, -1]), "share": 1.0}
-        ).backward()
-    assert (
-        not states[0].grad[:, : length - 1].any()
-    )  # the last token of the prompt predicts the first one of a completion
+        batch |= {"advantages": torch.tensor([1.0, -1, 1, -1]), "share": 1.0}
+        trainer.compute_loss(trainer.model, batch).backward()
+    # The last token of the prompt predicts the first one of a completion.
+    assert not states[0].grad[:, : length - 1].any()
     assert states[0].grad[:, length - 1].any()
 
 
