@@ -38,11 +38,8 @@ def loaded(folder):
 def complete_with(monkeypatch):
     """Let every model complete with the same text."""
 
-    def set_completion(text, ended=True):
-        def complete(self, prompts, number=0):
-            return [Completion(text, 7, ended)]
-
-        monkeypatch.setattr(generate.Generator, "complete", complete)
+    def set_completion(text):
+        monkeypatch.setattr(generate.Generator, "complete", lambda *_, **__: [Completion(text, 7, True)])
 
     return set_completion
 

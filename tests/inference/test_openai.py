@@ -16,7 +16,10 @@ from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export import llama_cpp
+from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference import engines, openai
+from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.registry import task
 from tests.support.command import status as command
@@ -318,18 +321,21 @@ def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_
     assert (endpoint["server"], endpoint["prefill"]) == ("", "left out")
 
 
-# llama.cpp's own server
-
-
-def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process(tmp_path, gguf, monkeypatch):
+def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_its_model(tmp_path, monkeypatch):
     pytest.importorskip("xllamacpp")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    gguf, model = tmp_path / "tiny", "countdown-tiny"
+    quantize_model(find_model(model), gguf, QuantizeOptions(format="gguf", gguf_type="f16"))
     jsonl.write_rows(
         tmp_path / "puzzles.jsonl", [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
     )
     data, small = tmp_path / "puzzles.jsonl", EvalOptions(max_new_tokens=32)
     options = replace(small, threads=1)
-    expected = evaluate.evaluate(options, model=str(gguf), data=data, out=tmp_path / "in-process").samples
+    plain = evaluate.evaluate(options, model=model, data=data, out=tmp_path / "plain").samples
+    in_process = evaluate.evaluate(options, model=str(gguf), data=data, out=tmp_path / "in-process")
+    assert (in_process.metrics.engine, in_process.metrics.precision) == ("transformers", "fp32")
+    expected = in_process.samples
+    assert sum(a.completion == b.completion for a, b in zip(expected, plain, strict=True)) >= 36  # rounding in fp16
     server = llama_cpp.server(next(gguf.glob("*.gguf")), 4 * 256, 4)
     options = replace(small, engine="openai", base_url=f"{server.listening_address}/v1", concurrency=4)
     result = evaluate.evaluate(options, model="any", data=data, out=tmp_path / "server")
