@@ -1,5 +1,6 @@
 """Steps of an answer, equations in a text, and canonical forms against all expressions of a few numbers."""
 
+import operator
 import random
 from collections import defaultdict
 from fractions import Fraction
@@ -26,9 +27,8 @@ def test_steps_end_in_the_value_and_each_is_right(nums, seed):
     done = steps(parse(text).tree)
     assert len(done) == len(nums) - 1
     assert [done[-1].result] == [parse(text).value] if done else text == str(nums[0])
-    for left, operator, right, result in done:
-        a, b = Fraction(left), Fraction(right)
-        assert Fraction(result) == {"+": a + b, "-": a - b, "*": a * b, "/": a / b if b else None}[operator]
+    for left, sign, right, result in done:
+        assert Fraction(result) == OPERATORS[sign](Fraction(left), Fraction(right))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_tags_are_pieces():
     assert kinds == [("a", ""), ("</think>", "tag"), ("\n", ""), ("<answer>", "tag"), ("3", ""), ("</answer>", "tag")]
 
 
-OPERATORS = "+-*/"
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
 def normal(text):
@@ -107,15 +107,8 @@ def trees(leaves):
     for cut in range(1, len(leaves)):
         for left, a in trees(leaves[:cut]):
             for right, b in trees(leaves[cut:]):
-                for operator in OPERATORS:
-                    yield (
-                        f"({left} {operator} {right})",
-                        tuple(_value(x, operator, y) for x, y in zip(a, b, strict=True)),
-                    )
-
-
-def _value(x, operator, y):
-    return x + y if operator == "+" else x - y if operator == "-" else x * y if operator == "*" else x / y
+                for sign, function in OPERATORS.items():
+                    yield f"({left} {sign} {right})", tuple(map(function, a, b))
 
 
 @pytest.mark.parametrize(("count", "classes"), [(1, 1), (2, 6), (3, 68)])
@@ -137,16 +130,16 @@ def test_expressions_have_one_form_exactly_when_they_are_one_function_of_their_n
 def expressions():
     return st.recursive(
         st.integers(1, 9).map(str),
-        lambda inner: st.tuples(inner, st.sampled_from(OPERATORS), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
         max_leaves=12,
     )
 
 
 @given(expressions(), expressions(), expressions())
 def test_order_and_parentheses_of_sums_and_products_do_not_change_the_form(a, b, c):
-    for operator in "+*":
-        assert normal(f"{a} {operator} {b}") == normal(f"{b} {operator} {a}")
-        left, right = f"({a} {operator} {b}) {operator} {c}", f"{a} {operator} ({b} {operator} {c})"
+    for sign in "+*":
+        assert normal(f"{a} {sign} {b}") == normal(f"{b} {sign} {a}")
+        left, right = f"({a} {sign} {b}) {sign} {c}", f"{a} {sign} ({b} {sign} {c})"
         assert normal(left) == normal(right)
     assert normal(f"{a} - ({b} - {c})") == normal(f"{c} - {b} + {a}")
     assert normal(f"{a} / ({b} / {c})") == normal(f"{c} * {a} / {b}")

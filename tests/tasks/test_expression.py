@@ -4,6 +4,7 @@ import ast
 import contextlib
 import re
 from fractions import Fraction
+from operator import add, mul, sub, truediv
 
 import pytest
 from hypothesis import given
@@ -41,12 +42,7 @@ def _by_python(text):
         left, right = value(node.left), value(node.right)
         if left is None or right is None or (isinstance(node.op, ast.Div) and right == 0):
             return None
-        return {
-            ast.Add: lambda: left + right,
-            ast.Sub: lambda: left - right,
-            ast.Mult: lambda: left * right,
-            ast.Div: lambda: left / right,
-        }[type(node.op)]()
+        return {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}[type(node.op)](left, right)
 
     return value(ast.parse(text, mode="eval").body)
 
@@ -85,7 +81,6 @@ def test_any_text_is_parsed_or_refused(text):
         ("2 3", "juxtaposition"),
         ("1_0", "bad-character"),
         ("٣ + 4", "bad-character"),
-        ("4!", "bad-character"),
         ("__import__('os')", "bad-character"),
         ("-3 + 5", "leading-sign"),
         ("4 * (-2)", "leading-sign"),

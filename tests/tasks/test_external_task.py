@@ -64,12 +64,6 @@ def check_words(text):
     assert not (match := COUNTDOWN.search(text)), text[max(0, match.start() - 200) : match.end() + 200]
 
 
-def visible(page: Path) -> str:
-    """The text of an HTML page."""
-    text = re.sub(r"(?s)<(script|style)\b.*?</\1>", "", page.read_text("utf-8"))
-    return re.sub(r"<[^>]+>", " ", text)
-
-
 def go_through(run, noun, headline, purpose, identifier):
     """Take the rows at ``data`` through every stage."""
     tiny_llama.checkpoint(Path("base"), max_position_embeddings=1024)
@@ -85,7 +79,8 @@ def go_through(run, noun, headline, purpose, identifier):
     run("diagnose", "eval/adapter")
     assert re.search(headline, run("samples", "eval/adapter"))
     run("report", "--result", "eval/base", "--result", "eval/adapter", "--log", "log.csv", "--out", "page.html")
-    text = visible(Path("page.html"))
+    page = re.sub(r"(?s)<(script|style)\b.*?</\1>", "", Path("page.html").read_text("utf-8"))
+    text = re.sub(r"<[^>]+>", " ", page)
     assert re.search(headline, text)
     check_words(text)
     run("publish", "--model", "merged", "--eval", "eval/merged", "--out", "release", "--log", "log.csv")

@@ -195,7 +195,6 @@ def test_gsm8k_answers_are_right_where_they_equal_the_gold_number(answer, correc
 
 
 def test_gsm8k_strict_format_has_each_tag_on_its_own_line():
-    assert grade("<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>", PROBLEM).strict_format
     loose = grade("<thinking>x</thinking> <answer>72</answer>", PROBLEM)
     assert (loose.format, loose.strict_format, loose.correct) == (True, False, True)
     assert "each tag on a line of its own" in messages(PROBLEM)[0]["content"].lower().replace("put ", "")

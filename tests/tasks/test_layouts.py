@@ -72,23 +72,14 @@ def test_word_problems_are_found_too(record):
         ({"custom_id": "request-7"}, "no `nums`"),
         ({"completion": json.dumps(PUZZLE)}, "no `nums`"),
         ({"response": PUZZLE}, "no `nums`"),
-    ],
-)
-def test_what_is_no_puzzle_or_two_is_refused(record, words):
-    with pytest.raises(InputError, match=words):
-        layouts.find_row(record)
-
-
-@pytest.mark.parametrize(
-    ("record", "words"),
-    [
+        # The fault is that of the task that the fields resemble.
         ({"question": "1 + 1?", "answer": "2"}, "`answer` should end with"),
         ({"question": "1 + 1?", "answer": 2}, "no text in `question` or none in `answer`"),
         ({"Nums": [3, 7, 50]}, "no puzzle .* and no problem"),
         ({"nums": [3, 7], "target": "x"}, "^`target` should be"),
     ],
 )
-def test_the_fault_is_that_of_the_task_that_the_fields_resemble(record, words):
+def test_what_is_no_row_or_two_is_refused(record, words):
     with pytest.raises(InputError, match=words):
         layouts.find_row(record)
 
@@ -137,7 +128,6 @@ ANSWER = {"role": "assistant", "content": "a"}
         {"completion": [ANSWER]},
         {"completion": ANSWER},
         {"completion": json.dumps([ANSWER])},
-        {"completion": [{"from": "gpt", "value": "a"}]},
         {"completion": [{"role": "model", "content": [{"type": "text", "text": "a"}]}]},
         {"completion": [ANSWER | {"tool_calls": None, "refusal": None, "annotations": []}]},
         {"messages": [{"role": "user", "content": "?"}, ANSWER]},

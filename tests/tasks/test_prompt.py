@@ -181,6 +181,5 @@ def test_a_prompt_file_that_is_not_there_is_named(monkeypatch, capsys):
 
 
 def test_styles_of_earlier_versions_are_read_by_their_present_names():
-    row = {"nums": [3, 7, 50], "target": 46}
-    assert [parse_row({**row, "style": name})["style"] for name in ("begun", "own")] == ["prefilled", "model_opens"]
+    assert [parse_row({**ROW, "style": name})["style"] for name in ("begun", "own")] == ["prefilled", "model_opens"]
     assert DataOptions(style="own").style == "model_opens"

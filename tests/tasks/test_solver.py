@@ -18,44 +18,35 @@ def _random_puzzle(rng: random.Random, sizes: list[int]) -> Puzzle:
     return Puzzle(numbers, rng.randint(1, 60), rng.choice(list(RULES.values())))
 
 
-def check_against_brute_force(puzzle: Puzzle) -> None:
-    solved = solver.solve(puzzle)
-    wanted = {"every": puzzle.rule.every, "whole": puzzle.rule.whole}
-    assert solved.solutions == oracle.count(puzzle.numbers, puzzle.target, **wanted), puzzle
-    texts = list(solver.solutions(puzzle))
-    assert len(texts) == solved.solutions
-    for text in texts:
-        expression = parse(text)
-        left = list(puzzle.numbers)
-        for number in expression.numbers:
-            left.remove(number)
-        assert not (left and puzzle.rule.every)
-        assert expression.numerator == puzzle.target * expression.denominator
-        assert expression.whole or not puzzle.rule.whole
-    if not solved.solutions:
-        assert solved.solution is None
-        assert solved.needs is None
-        return
-    plain = oracle.count(puzzle.numbers, puzzle.target, **wanted, operators="+-")
-    assert solved.needs == ("add-sub" if plain else "mul-div")
-    assert solved.solution in texts
-    best = [text for text in texts if parse(text).whole] or texts
-    assert len(solved.solution) == min(map(len, best))
-    whole = oracle.count(puzzle.numbers, puzzle.target, every=puzzle.rule.every, whole=True)
-    assert parse(solved.solution).whole == (whole > 0)
-
-
-def test_counts_and_solutions_agree_with_brute_force_on_small_puzzles():
+@pytest.mark.parametrize(("sizes", "count"), [([1, 2, 3, 3, 4], 150), pytest.param([5], 25, marks=pytest.mark.slow)])
+def test_counts_and_solutions_agree_with_brute_force(sizes, count):
     rng = random.Random(1)
-    for _ in range(150):
-        check_against_brute_force(_random_puzzle(rng, [1, 2, 3, 3, 4]))
-
-
-@pytest.mark.slow
-def test_counts_and_solutions_agree_with_brute_force_on_five_numbers():
-    rng = random.Random(2)
-    for _ in range(25):
-        check_against_brute_force(_random_puzzle(rng, [5]))
+    for _ in range(count):
+        puzzle = _random_puzzle(rng, sizes)
+        solved = solver.solve(puzzle)
+        wanted = {"every": puzzle.rule.every, "whole": puzzle.rule.whole}
+        assert solved.solutions == oracle.count(puzzle.numbers, puzzle.target, **wanted), puzzle
+        texts = list(solver.solutions(puzzle))
+        assert len(texts) == solved.solutions
+        for text in texts:
+            expression = parse(text)
+            left = list(puzzle.numbers)
+            for number in expression.numbers:
+                left.remove(number)
+            assert not (left and puzzle.rule.every)
+            assert expression.numerator == puzzle.target * expression.denominator
+            assert expression.whole or not puzzle.rule.whole
+        if not solved.solutions:
+            assert solved.solution is None
+            assert solved.needs is None
+            continue
+        plain = oracle.count(puzzle.numbers, puzzle.target, **wanted, operators="+-")
+        assert solved.needs == ("add-sub" if plain else "mul-div")
+        assert solved.solution in texts
+        best = [text for text in texts if parse(text).whole] or texts
+        assert len(solved.solution) == min(map(len, best))
+        whole = oracle.count(puzzle.numbers, puzzle.target, every=puzzle.rule.every, whole=True)
+        assert parse(solved.solution).whole == (whole > 0)
 
 
 @pytest.mark.parametrize(("n", "expressions"), [(1, 1), (2, 6), (3, 68), (4, 1170), (5, 27142)])
