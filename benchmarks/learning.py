@@ -1,5 +1,6 @@
 """Learning: accuracy on held-out puzzles after training, greedy and sampled at the temperature of training, over
-several seeds. Each run is the ``train`` command with the options of ``stages/train.yaml`` and its own seed.
+several seeds. Each run is the ``train`` command with the options of ``stages/train.yaml`` and its own seed, or with
+``--sft`` one epoch of the ``sft`` command on these demonstrations, with an adapter and steps of the same size.
 
     python -m benchmarks.learning [--data artifacts/data] [--seeds 42 43 44] [--set learning-rate=0.0004 ...]
 
@@ -34,6 +35,20 @@ def flags(stage, changes=()):
         for item in value if isinstance(value, list) else [value]:
             words += [f"--{'' if item is not False else 'no-'}{key}", *([] if isinstance(item, bool) else [str(item)])]
     return words
+
+
+def sft_flags(demonstrations, seed=42):
+    """The flags of ``sft`` for an epoch of *demonstrations* in steps of 128, with the adapter of ``train``."""
+    train = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]
+    shared = {key: train[key] for key in ("lora-r", "lora-alpha", "precision", "max-completion-length")}
+    options = shared | {
+        "from": demonstrations,
+        "num-train-epochs": 1,
+        "batch-size": 128,
+        "micro-batch": 8,
+        "seed": seed,
+    }
+    return [word for key, value in options.items() for word in (f"--{key}", str(value))]
 
 
 def command(*words, program="countdown_rl"):
@@ -76,6 +91,7 @@ def main():
     parser.add_argument("--data", type=Path, default=Path("artifacts/data"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--sft", type=Path, metavar="DEMONSTRATIONS")
     parser.add_argument("--name", default="learning")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -85,10 +101,10 @@ def main():
         base = score(args.model, args.data / "test.jsonl", out / "base")
         for seed in args.seeds:
             place = out / str(seed)
-            options = flags("train", [*args.set, f"seed={seed}"])
+            options = sft_flags(args.sft, seed) if args.sft else flags("train", [*args.set, f"seed={seed}"])
             log = place / "log.csv"
             words = ["--model", args.model, "--data", args.data, "--out", place / "adapter", "--log", log]
-            command("train", *words, *options, "--checkpoints", place / "checkpoints")
+            command("sft" if args.sft else "train", *words, *options, "--checkpoints", place / "checkpoints")
             trained = score(place / "adapter", args.data / "test.jsonl", place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
@@ -100,7 +116,7 @@ def main():
                     "model": base["greedy"].metrics.to_json()["model"],
                     "data": base["greedy"].metrics.data,
                     "decoding": {name: result.metrics.to_json()["decoding"] for name, result in base.items()},
-                    "options": flags("train", args.set),
+                    "options": sft_flags(args.sft) if args.sft else flags("train", args.set),
                     "base": {name: summary(result) for name, result in base.items()},
                     "runs": runs,
                 },

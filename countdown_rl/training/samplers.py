@@ -96,11 +96,11 @@ def hints(
 ) -> Rounds:
     """All rows in turn, with the first *lines* of a right answer as hints: UFT (Liu et al. 2025, arXiv:2505.16984).
 
-    The number of lines is binomial. Its mean falls from all of them to 0 by a cosine, over 60% of the *rounds*.
+    The number of lines is binomial with the mean of :func:`hint_share`.
     """
     order = in_turn(len(rows), seed)
     for number in count():
-        share = (1 + math.cos(math.pi * min(1.0, number / (_HINTED * rounds)))) / 2
+        share = hint_share(number, rounds)
         rng = np.random.default_rng((seed, number))
         prompts = []
         for row in islice(order, size):
@@ -108,6 +108,11 @@ def hints(
             first = worked[: rng.binomial(len(worked), share)]
             prompts.append((row, "\n".join([rows[row].style.opening, *first, ""]) if first else ""))
         yield prompts
+
+
+def hint_share(number: int, rounds: int) -> float:
+    """The mean share of the lines that are hints in a round: from 1 to 0 by a cosine, over 60% of the *rounds*."""
+    return (1 + math.cos(math.pi * min(1.0, number / (_HINTED * rounds)))) / 2
 
 
 def probabilities(members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
