@@ -48,6 +48,13 @@ STARTS = {
     "the same mixture, after hasty searches": ("mixture-trial-sampled", "start", "seed42"),
     "direct answers alone": ("direct", "sft-sampled", "adapter-sampled"),
 }
+#: Rows of the table of searches by heuristics: the evaluation, and what it is called there.
+SEARCHES = {
+    "sft": "supervised start",
+    "more-sft": "control: more fine-tuning",
+    "adapter-42": "GRPO, seed 42",
+    "adapter-43": "GRPO, seed 43",
+}
 #: Rows of the table of the hacking lab, by the first word of their name.
 HACKING = {"start": "start", "proxy": "GRPO with `proxy:value`", "correct": "GRPO with the exact grader"}
 #: What computes completions, by the name of ``--rollouts``.
@@ -113,8 +120,7 @@ def learning() -> str:
 
 def pretrained() -> str:
     """SmolLM2-135M before and after GRPO: sampled, where it was, and greedily."""
-    sampled = {row["name"]: row for row in result("smollm2/sampled")["results"]}
-    greedy, lines = compared_pretrained(), []
+    sampled, greedy, lines = sampled_results("sampled"), compared_pretrained(), []
     for name, text in PRETRAINED.items():
         cells = sampled_cells(sampled[f"{name}-sampled"]) if f"{name}-sampled" in sampled else [""] * 4
         lines.append((text, *cells, percent(greedy[name]["accuracy"]), change(greedy[name])))
@@ -125,11 +131,24 @@ def starts() -> str:
     """Sampled accuracy and pass@16 before and after GRPO, by what was demonstrated."""
     lines = []
     for text, (name, start, trained) in STARTS.items():
-        rows = {row["name"]: row for row in result(f"smollm2/{name}")["results"]}
+        rows = sampled_results(name)
         before, after = sampled_cells(rows[start]), sampled_cells(rows[trained])
         lines.append((text, f"{rows[start]['n']:,}", before[0], *after[:2], before[2], *after[2:]))
     header = ("demonstrations", "puzzles", "start", "trained", "gain", "pass@16, start", "trained", "change")
     return table(header, lines)
+
+
+def searches() -> str:
+    """SmolLM2-135M from the searches of `sft --demonstrator search`, and what GRPO has over more fine-tuning."""
+    over, lines = sampled_results("heuristic-against-more-sft"), []
+    for name, row in sampled_results("heuristic").items():
+        control = paired(over[name]["against"]) if name.startswith("adapter") else ""
+        lines.append((SEARCHES[name.removesuffix("-sampled")], *sampled_cells(row), control))
+    return table(("", "sampled", "gain", "pass@16", "change", "over the control"), lines)
+
+
+def sampled_results(name: str) -> dict[str, Any]:
+    return {row["name"]: row for row in result(f"smollm2/{name}")["results"]}
 
 
 def sampled_cells(row: Any) -> list[str]:
@@ -371,6 +390,7 @@ TABLES = {
         pretrained,
         pretrained_greedy,
         starts,
+        searches,
         learning,
         sizes,
         variants,
