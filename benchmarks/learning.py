@@ -108,7 +108,7 @@ def main():
             trained = score(place / "adapter", args.data / "test.jsonl", place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
-            runs.append({"seed": seed, "minutes": round(bench.minutes(log), 2)} | gains(base, trained))
+            runs.append({"seed": seed, "minutes": round(bench.minutes(log.read_text()), 2)} | gains(base, trained))
             print(json.dumps(runs[-1]), file=sys.stderr)
             bench.save(
                 args.name,
@@ -116,7 +116,7 @@ def main():
                     "model": base["greedy"].metrics.to_json()["model"],
                     "data": base["greedy"].metrics.data,
                     "decoding": {name: result.metrics.to_json()["decoding"] for name, result in base.items()},
-                    "options": sft_flags(args.sft) if args.sft else flags("train", args.set),
+                    "options": sft_flags(args.sft.name) if args.sft else flags("train", args.set),
                     "base": {name: summary(result) for name, result in base.items()},
                     "runs": runs,
                 },

@@ -7,7 +7,6 @@ that nothing would change. The results of the pipeline are those in Git's index:
 before.
 """
 
-import csv
 import json
 import re
 import subprocess
@@ -15,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cards
+from benchmarks import bench, cards
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -54,6 +53,12 @@ SEARCHES = {
     "more-sft": "control: more fine-tuning",
     "adapter-42": "GRPO, seed 42",
     "adapter-43": "GRPO, seed 43",
+}
+#: Rows of the table of hints, which are the results over three seeds.
+HINTS = {
+    "learning": "GRPO, the pipeline",
+    "hints": "GRPO with hints",
+    "hints-sft": "fine-tuning on the same searches",
 }
 #: Rows of the table of the hacking lab, by the first word of their name.
 HACKING = {"start": "start", "proxy": "GRPO with `proxy:value`", "correct": "GRPO with the exact grader"}
@@ -145,6 +150,21 @@ def searches() -> str:
         control = paired(over[name]["against"]) if name.startswith("adapter") else ""
         lines.append((SEARCHES[name.removesuffix("-sampled")], *sampled_cells(row), control))
     return table(("", "sampled", "gain", "pass@16", "change", "over the control"), lines)
+
+
+def hints() -> str:
+    """Gains of each way to use the teacher's searches, over its seeds. Seed 42 of the pipeline is its own run."""
+    rows = compared()
+    lines = []
+    for name, text in HINTS.items():
+        cells = []
+        for kind, row in (("sampled", "adapter-sampled"), ("greedy", "adapter")):
+            gains = [run[kind]["gain"]["difference"] for run in result(name)["runs"]]
+            if name == "learning":
+                gains.insert(0, float(rows[row][before(rows)].split()[0]) / 100)
+            cells += [points(mean(gains)), ", ".join(map(points, gains))]
+        lines.append((text, *cells))
+    return table(("", "sampled", "by seed", "greedy", "by seed"), lines)
 
 
 def sampled_results(name: str) -> dict[str, Any]:
@@ -305,8 +325,7 @@ def recipes() -> str:
 
 
 def minutes(log: str) -> str:
-    """The minutes of all steps in the text of a training log."""
-    return f"{sum(float(row['seconds']) for row in csv.DictReader(log.splitlines())) / 60:.1f}"
+    return f"{bench.minutes(log):.1f}"
 
 
 def by_seed(rows: Sequence[Sequence[str]]) -> str:
@@ -393,6 +412,7 @@ TABLES = {
         searches,
         learning,
         sizes,
+        hints,
         variants,
         passes,
         coverage,
