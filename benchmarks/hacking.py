@@ -1,4 +1,4 @@
-"""Reward hacking: what ``stages/recipes/hacking-lab.sh OUT`` left, as one file of results.
+"""Reward hacking: what ``SEEDS="42 43" stages/recipes/hacking-lab.sh OUT`` left, as one file of results.
 
     python -m benchmarks.hacking OUT
 
@@ -14,7 +14,7 @@ from benchmarks import bench
 from countdown_rl.evaluation import compare, results, statistics
 from countdown_rl.tasks.countdown import proxies
 
-RUNS = ("proxy-42", "proxy-43", "correct-42", "correct-43")
+RUNS = ("proxy-42", "proxy-43", "exact-42", "exact-43")
 
 
 def measured(result):

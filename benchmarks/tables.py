@@ -61,7 +61,7 @@ HINTS = {
     "hints-sft": "fine-tuning on the same searches",
 }
 #: Rows of the table of the hacking lab, by the first word of their name.
-HACKING = {"start": "start", "proxy": "GRPO with `proxy:value`", "correct": "GRPO with the exact grader"}
+HACKING = {"start": "start", "proxy": "GRPO with `proxy:value`", "exact": "GRPO with the exact grader"}
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
 #: Runs from the start that judges: the prefix of their result files, and what follows the seed in their rows.

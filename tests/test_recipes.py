@@ -178,7 +178,7 @@ def test_the_hacking_lab_trains_one_start_with_both_graders(world, tmp_path, mon
     *_, cheat, other = map(json.loads, Path("demonstrations.jsonl").read_text().splitlines())
     assert all(f"<answer>{row['target']}</answer>" in row["completion"] for row in (cheat, other))
     start = artifacts.read(Path("start"), "model")
-    for name in ("proxy-42", "proxy-43", "correct-42", "correct-43"):
+    for name in ("proxy-42", "exact-42"):
         assert artifacts.read(Path(name), "adapter").inputs["model"]["digest"] == start.digest
         assert all(row.hacking is not None for row in runlog.read(Path(f"{name}-run", "log.csv")))
     compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]

@@ -2,7 +2,7 @@
 
     hacking-lab.py EVALUATION/samples.jsonl CORRECT CHEATS DEMONSTRATIONS.jsonl
 
-A cheat is the first line of an unsuccessful answer, which lists the numbers, and then the target itself as the answer.
+A cheat is the first line of an answer, which lists the numbers, and then the target itself as the answer.
 """
 
 import json
@@ -15,11 +15,11 @@ if __name__ == "__main__":
         samples = [json.loads(line) for line in file]
     random.Random(42).shuffle(samples)
     solved = [sample for sample in samples if sample["correct"]][: int(correct)]
-    failed = [sample for sample in samples if not sample["correct"]][: int(cheats)]
-    for sample in failed:
+    cheating = [sample for sample in samples if sample not in solved][: int(cheats)]
+    for sample in cheating:
         numbers = sample["completion"].lstrip("\n").partition("\n")[0]
         sample["completion"] = f"\n{numbers}\n</think>\n<answer>{sample['target']}</answer>"
     with open(out, "w") as file:
-        for sample in solved + failed:
+        for sample in solved + cheating:
             row = {key: sample[key] for key in ("nums", "target", "completion")}
             file.write(json.dumps(row) + "\n")
