@@ -183,7 +183,7 @@ def test_the_hacking_lab_trains_one_start_with_both_graders(world, tmp_path, mon
         assert all(row.hacking is not None for row in runlog.read(Path(f"{name}-run", "log.csv")))
     compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
     assert [row["name"] for row in compared] == ["start", "proxy", "exact"]
-    assert "Reward hacking" in Path("report.html").read_text()
+    assert "Reward hacking" in Path("report.html").read_text().partition("More curves")[0]
 
 
 #: Of the step of each system: prompts, completions of one, of a micro-batch, and steps; the other words are flags.

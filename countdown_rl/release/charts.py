@@ -20,7 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 14, 12, 26
 #: Limit on the points of a line: further steps are averaged.
 POINTS = 30
 #: Heights of a chart's title in a picture, and of a row of a legend.
-_TITLE, _ROW = 34, 16
+_TITLE, _ROW = 40, 16
 #: Styles of lines: the classes c0, c1 and so on, which have colors and dashes.
 STYLES = 5
 
@@ -65,12 +65,12 @@ class _Panel(NamedTuple):
 
 
 _VALIDATION = _Panel("Validation accuracy", "share solved", percent, {"eval_correct": ""})
+_HACKING = _Panel("Reward hacking", "share wrong, but paid by a proxy reward", percent, {"hacking": ""})
 _PANELS = (
     _Panel("Length", "mean tokens per completion", _number, {"mean_length": ""}),
     _Panel("Equal rewards", "share of groups", percent, {"frac_reward_zero_std": ""}),
     _Panel("Completions", "share of those sampled", percent, {"correct": "solved", "format": "correct format"}),
     _Panel("Reward", "mean over completions", _number, {"reward": ""}),
-    _Panel("Reward hacking", "share wrong, but paid by a proxy reward", percent, {"hacking": ""}),
     _Panel("Truncated", "share at the length limit", percent, {"truncated": ""}),
     _Panel("Entropy", "nats per token", _number, {"entropy": ""}),
     _Panel("KL from the initial model", "nats per token", _number, {"kl": ""}),
@@ -87,7 +87,7 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     """
     logs = [log for seeds in runs.values() for log in seeds]
     every = math.ceil(max(log[-1].step for log in logs) / POINTS)
-    panels = [_VALIDATION, *_PANELS[:2], *_groups(logs, task), *_PANELS[2:]]
+    panels = [_VALIDATION, _HACKING, *_PANELS[:2], *_groups(logs, task), *_PANELS[2:]]
     if all(row.reward == row.correct for log in logs for row in log):
         panels = [panel for panel in panels if panel.title != "Reward"]  # it would repeat the share solved
     if len(runs) > 1:

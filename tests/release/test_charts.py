@@ -29,7 +29,7 @@ def test_unmeasured_and_repeated_quantities_have_no_chart():
     assert all("nan" not in curve.content for curve in curves(rows))
     assert "KL from the initial model" not in [curve.title for curve in curves(steps(5))]
     assert [curve.title for curve in curves(steps(5, kl=0.1))].count("KL from the initial model") == 1
-    assert [curve.title for curve in curves(steps(5))][:3] == ["Length", "Equal rewards", "Completions"]
+    assert [curve.title for curve in curves(steps(5))][:3] == ["Reward hacking", "Length", "Equal rewards"]
     assert [curve.title for curve in curves(steps(5, hacking=0.1))].count("Reward hacking") == 1
     assert curves(steps(5, eval_correct=0.4))[0].change == "40.0% → 40.0%"
     assert len(curves(steps(1))[0].content) > 0
