@@ -51,6 +51,7 @@ STARTS = {
 SEARCHES = {
     "sft": "supervised start",
     "more-sft": "control: more fine-tuning",
+    "rejection": "control: rejection sampling",
     "adapter-42": "GRPO, seed 42",
     "adapter-43": "GRPO, seed 43",
 }
@@ -144,12 +145,13 @@ def starts() -> str:
 
 
 def searches() -> str:
-    """SmolLM2-135M from the searches of `sft --demonstrator search`, and what GRPO has over more fine-tuning."""
-    over, lines = sampled_results("heuristic-against-more-sft"), []
+    """SmolLM2-135M from the searches of `sft --demonstrator search`, and what GRPO has over each control."""
+    against, lines = [sampled_results(f"heuristic-against-{name}") for name in ("more-sft", "rejection")], []
     for name, row in sampled_results("heuristic").items():
-        control = paired(over[name]["against"]) if name.startswith("adapter") else ""
-        lines.append((SEARCHES[name.removesuffix("-sampled")], *sampled_cells(row), control))
-    return table(("", "sampled", "gain", "pass@16", "change", "over the control"), lines)
+        over = [paired(rows[name]["against"]) if name.startswith("adapter") else "" for rows in against]
+        lines.append((SEARCHES[name.removesuffix("-sampled")], *sampled_cells(row), *over))
+    header = ("", "sampled", "gain", "pass@16", "change", "over more fine-tuning", "over rejection sampling")
+    return table(header, lines)
 
 
 def hints() -> str:
