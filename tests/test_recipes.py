@@ -14,8 +14,8 @@ import pytest
 
 from benchmarks import cards
 from countdown_rl.core import artifacts
+from countdown_rl.evaluation import training_log
 from countdown_rl.tasks import jsonl
-from countdown_rl.training import log as runlog
 from tests.support import standins
 from tests.support.command import flags, status
 
@@ -180,7 +180,7 @@ def test_the_hacking_lab_trains_one_start_with_both_graders(world, tmp_path, mon
     start = artifacts.read(Path("start"), "model")
     for name in ("proxy-42", "exact-42"):
         assert artifacts.read(Path(name), "adapter").inputs["model"]["digest"] == start.digest
-        assert all(row.hacking is not None for row in runlog.read(Path(f"{name}-run", "log.csv")))
+        assert all(row.hacking is not None for row in training_log.read(Path(f"{name}-run", "log.csv")))
     compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
     assert [row["name"] for row in compared] == ["start", "proxy", "exact"]
     assert "Reward hacking" in Path("report.html").read_text().partition("More curves")[0]

@@ -60,12 +60,11 @@ def samples(
 
 
 def _read(result: Path) -> list[dict[str, Any]]:
-    from countdown_rl.evaluation import results
-    from countdown_rl.training import log
+    from countdown_rl.evaluation import results, training_log
 
-    file = result / log.SAMPLES if result.is_dir() else result
+    file = result / training_log.SAMPLES if result.is_dir() else result
     if file.is_file() and not (file.parent / results.DETAILS).exists():
-        return log.read_samples(file)
+        return training_log.read_samples(file)
     return [sample.to_json() for sample in results.read(result).samples]
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from countdown_rl.core.formatting import html_templates, percent, printable
 from countdown_rl.evaluation.sample import Figures
+from countdown_rl.evaluation.training_log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
-from countdown_rl.training.log import GROUP, StepRow, thinned
 
 #: Size of a chart without a legend, and its margins.
 WIDTH, HEIGHT = 360, 196

@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training import log as trainlog
 
 #: Limits on the puzzles and on the validations shown.
 PUZZLES, FRAMES = 20, 25
@@ -33,7 +33,7 @@ class Film:
 
 def read(log: Path) -> Film | None:
     """Return the film of the run of *log*; None unless it was validated twice. The samples are graded again."""
-    file, shown = trainlog.samples_file(log), dict[str, dict[int, list[Sample]]]()
+    file, shown = training_log.samples_file(log), dict[str, dict[int, list[Sample]]]()
     for line in jsonl.read_objects(file) if file.is_file() else ():
         if not line.get("validation"):
             continue

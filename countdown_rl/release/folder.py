@@ -11,7 +11,7 @@ from countdown_rl.core.artifacts import MANIFEST, ArtifactWriter, Manifest
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.core.formatting import as_section
 from countdown_rl.core.provenance import ProvenanceEntry
-from countdown_rl.evaluation import results
+from countdown_rl.evaluation import results, training_log
 from countdown_rl.models import ends, model_files
 from countdown_rl.models.model_files import GENERATION
 from countdown_rl.models.reference import SHIPPED
@@ -21,7 +21,6 @@ from countdown_rl.release.formats import ADAPTER_CONFIG, FILES, Weights
 from countdown_rl.release.model_card import Release
 from countdown_rl.release.upload import check_no_token
 from countdown_rl.tasks.probe import trained_on
-from countdown_rl.training import log as trainlog
 
 
 def build(options: PublishOptions, out: Path) -> Manifest:
@@ -78,7 +77,7 @@ def read_inputs(options: PublishOptions) -> Release:
     if comparison := _input(options.comparison, default if (default / MANIFEST).exists() else None, is_comparison):
         table = as_section((comparison / "comparison.md").read_text("utf-8"))
         inputs["comparison"] = artifacts.read(comparison, "comparison").as_input()
-    if log := _input(options.log, parent / "train" / "log.csv", lambda path: trainlog.is_log_of(path, chain)):
+    if log := _input(options.log, parent / "train" / "log.csv", lambda path: training_log.is_log_of(path, chain)):
         inputs["log"] = artifacts.file_input(log)
     origin = provenance.origin(chain)
     base_model = options.base_model or (origin.name if origin.kind == "hub" else None)
@@ -157,7 +156,7 @@ def _write_model(release: Release, options: PublishOptions, draft: ArtifactWrite
     if options.license_file:
         (draft.path / model_card.LICENSE).write_bytes(Path(options.license_file).read_bytes())
     if release.log:
-        curves = charts.curves({"": [trainlog.read(release.log)]}, trained_on(release.chain))
+        curves = charts.curves({"": [training_log.read(release.log)]}, trained_on(release.chain))
         (draft.path / model_card.CURVES).write_text(charts.picture(curves), "utf-8")
     if options.with_demo:
         page = demo.text(release.weights.loadable, release.chain, release.evaluation)

@@ -16,7 +16,7 @@ from countdown_rl.core.artifacts import MADE_BY
 from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.packages import version
 from countdown_rl.core.provenance import ProvenanceEntry
-from countdown_rl.evaluation import compare, diagnose, results, tables
+from countdown_rl.evaluation import compare, diagnose, results, tables, training_log
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.results import Result, breakdowns
 from countdown_rl.evaluation.sample import Sample
@@ -26,7 +26,6 @@ from countdown_rl.tasks import registry
 from countdown_rl.tasks.countdown import arithmetic
 from countdown_rl.tasks.countdown.expression import ExpressionError, parse
 from countdown_rl.tasks.task import REASONS
-from countdown_rl.training import log as trainlog
 
 #: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
 Runs = dict[str, list[Path]]
@@ -115,7 +114,7 @@ def view(
     other puzzles, or decoded in another way, are in groups of their own, the largest first.
     """
     scored = {name: compare.pooled(name, [*map(results.read, paths)]) for name, paths in evaluations.items()}
-    logs = {path: trainlog.read(path) for paths in training.values() for path in paths}
+    logs = {path: training_log.read(path) for paths in training.values() for path in paths}
     if empty := [path for path, rows in logs.items() if not rows]:
         raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
     runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
@@ -127,7 +126,7 @@ def view(
     chain, task = results.chain(last), registry.task(last.metrics.task)
     described = [_table(group) for group in groups]
     rows = {row["name"]: row for row in described[0]["rows"]}
-    own = next((path for path in logs if trainlog.is_log_of(path, chain)), None)
+    own = next((path for path in logs if training_log.is_log_of(path, chain)), None)
     log = logs[own or next(iter(logs))] if logs else []
     steps = [row.step for row in log]
     paired = len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n

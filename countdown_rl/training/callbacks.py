@@ -17,10 +17,10 @@ from transformers import TrainerCallback
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import CountdownError
 from countdown_rl.evaluation.sample import Sample
+from countdown_rl.evaluation.training_log import GROUP, rounded
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
 from countdown_rl.training import diagnostics, weights
-from countdown_rl.training.log import GROUP, rounded
 
 if TYPE_CHECKING:
     from countdown_rl.training.run import Run

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from countdown_rl.evaluation.sample import Sample
+from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task_of
-from countdown_rl.training.log import StepRow
 
 #: Steps over which a condition must hold.
 WINDOW = 10

@@ -7,6 +7,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import chat_template, load
 from countdown_rl.tasks import jsonl
@@ -14,7 +15,6 @@ from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, rewards, samplers, shared_prompts, trl_config, vllm, weights
 from countdown_rl.training.checkpoints import step_of
 from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.log import StepRow
 from countdown_rl.training.memory import Memory
 from countdown_rl.training.run import Run
 

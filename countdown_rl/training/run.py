@@ -16,14 +16,16 @@ import torch
 
 from countdown_rl.core import artifacts, packages, processes
 from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
+from countdown_rl.evaluation import training_log
+from countdown_rl.evaluation.training_log import SftRow, StepRow
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import log, weights
+from countdown_rl.training import weights
 from countdown_rl.training.checkpoints import Checkpoints, step_of
 from countdown_rl.training.config import RunArguments
-from countdown_rl.training.log import Journal, SftRow, StepRow
+from countdown_rl.training.journal import Journal, check_log
 from countdown_rl.training.memory import Memory
 
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
@@ -194,7 +196,7 @@ class Run(ABC):
         identity = artifacts.identity(settings, self.inputs, versions=artifacts.versions(LIBRARIES))
         self.checkpoints = Checkpoints(self.checkpoints.directory, identity)
         self.resume = None if arguments.restart else self.checkpoints.to_resume()
-        log.check_log(self.log, self.row_type)
+        check_log(self.log, self.row_type)
 
         skeleton = load.skeleton(light.base or light)
         adapted = weights.adapted(light, skeleton, options)
@@ -373,4 +375,4 @@ class Run(ABC):
             facts |= {"threads": self.journal.threads, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
         if correct is not None:
             facts |= {"kept_step": step, "eval_correct": correct}
-        return facts | self.facts(log.mean(rows[-max(1, len(rows) // 10) :]))
+        return facts | self.facts(training_log.mean(rows[-max(1, len(rows) // 10) :]))

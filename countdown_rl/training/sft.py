@@ -14,12 +14,12 @@ import torch
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.evaluation.training_log import SftRow
 from countdown_rl.inference.generate import Completion, Decoding, Generator, batches
 from countdown_rl.models import load, shape
 from countdown_rl.training import demonstrations, memory, trl_config, weights
 from countdown_rl.training.config import SftArguments, SftOptions
 from countdown_rl.training.demonstrations import Demonstrations
-from countdown_rl.training.log import SftRow
 from countdown_rl.training.memory import Memory
 from countdown_rl.training.run import Run
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.evaluation import training_log
+from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.release import charts
 from countdown_rl.tasks.countdown.task import TASK
-from countdown_rl.training import log as trainlog
-from countdown_rl.training.log import StepRow
 from tests.support.runs import steps
 
 
@@ -93,9 +93,9 @@ def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
         assert "<script>" not in picture
         assert not list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}script"))
         assert all("<script>" not in curve.content for curve in drawn)
-    trainlog.write(tmp_path / "log.csv", rows)
+    training_log.write(tmp_path / "log.csv", rows)
     with pytest.raises(InputError, match="training log"):
-        trainlog.read(tmp_path / "log.csv")
+        training_log.read(tmp_path / "log.csv")
 
 
 @pytest.mark.parametrize("rows", [steps(1), steps(2, entropy=None), steps(300, groups={"correct_needs_add-sub": 0.5})])

@@ -11,14 +11,13 @@ import pytest
 from countdown_rl.core import artifacts
 from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError, InputError
-from countdown_rl.evaluation import compare, results, tables
+from countdown_rl.evaluation import compare, results, tables, training_log
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.release import demo, film
 from countdown_rl.release import page as report
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training import log as trainlog
 from tests.support import browser, evaluations
 from tests.support.command import status
 from tests.support.runs import steps
@@ -94,7 +93,7 @@ def run(tmp_path, monkeypatch):
     write_eval(Path("artifacts/eval/base"), "++--++--+---")
     write_eval(Path("artifacts/eval/merged"), "++++++-++--+")
     write_eval(Path("artifacts/eval/adapter"), "++++++-++-+.")
-    trainlog.write(Path("artifacts/train/log.csv"), steps(3))
+    training_log.write(Path("artifacts/train/log.csv"), steps(3))
     return Path("artifacts")
 
 
@@ -147,7 +146,7 @@ def test_the_page_is_well_formed_and_every_id_is_there_once(run):
     assert text == page()
     assert text.startswith("<!doctype html>")
     assert re.findall(r'<a href="#([^"]*)"', text) == re.findall(r'<section id="([^"]*)"', text)
-    trainlog.write(run / "train" / "log.csv", trainlog.thinned(steps(10, seconds=21.0), 4))
+    training_log.write(run / "train" / "log.csv", training_log.thinned(steps(10, seconds=21.0), 4))
     assert "<b>10</b><span>steps of GRPO,<br>in 3m 30s</span>" in page()
 
 
@@ -211,7 +210,7 @@ def of_split(split: str) -> list[dict]:
 def test_puzzles_are_called_by_their_split_and_not_by_their_file(tmp_path, monkeypatch, split, called):
     monkeypatch.chdir(tmp_path)
     write_eval(Path("artifacts/eval/base"), 12 * "+", rows=of_split(split))
-    trainlog.write(Path("artifacts/train/log.csv"), steps(3, eval_correct=0.5))
+    training_log.write(Path("artifacts/train/log.csv"), steps(3, eval_correct=0.5))
     assert f"base solves 12 of {called}" in summary(page())
     assert page().count("held-out") == (4 if split == "test" else 0)
     assert ("nor those above" in page()) == (split == "test")
@@ -287,7 +286,7 @@ def test_a_log_of_another_run_is_reported(run):
     assert "This log is not from the run" not in page()
     assert "A curriculum is on" in page()
     assert "Every manifest in this chain has its recorded digest" in page()
-    trainlog.write(run / "train" / "log.csv", steps(4))
+    training_log.write(run / "train" / "log.csv", steps(4))
     assert "A curriculum is on" not in page()
     two = page(results=["artifacts/eval/base", "artifacts/eval/adapter"])
     assert "This log is not from the run that made adapter," in two
@@ -322,7 +321,7 @@ def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeyp
 
 def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsys):
     for seed in range(3):
-        trainlog.write(Path(f"{seed}.csv"), steps(9, reward=seed, eval_correct=seed / 10))
+        training_log.write(Path(f"{seed}.csv"), steps(9, reward=seed, eval_correct=seed / 10))
     names = ["--log", "grpo=0.csv,1.csv", "--log", "2.csv", "--figures", "figures"]
     assert status(monkeypatch, "report", "--json", *names) == 0
     assert json.loads(capsys.readouterr().out)["logs"] == {"grpo": ["0.csv", "1.csv"], "2.csv": ["2.csv"]}
@@ -400,7 +399,7 @@ def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run):
     size = write("deep/page.html")
     before = Path("deep/page.html").read_bytes()
     assert (len(before), write("deep/page.html"), Path("deep/page.html").read_bytes()) == (size, size, before)
-    trainlog.write(run / "train" / "log.csv", [])
+    training_log.write(run / "train" / "log.csv", [])
     with pytest.raises(InputError, match=r"log\.csv has no steps"):
         write("deep/page.html")
     (run / "eval" / "merged" / "samples.jsonl").write_text("")
@@ -418,7 +417,7 @@ def filmed(log: Path, marks: dict[int, list[str]]) -> None:
             texts = [solved(row) if sign == "+" else f"wrong at {step} {HOSTILE}" for sign in signs]
             lines += [{"step": step, "validation": True, **row, "completion": text} for text in texts]
     graded = {"correct": False, "reason": "", "answer": None, "value": None, "tokens": 9, "truncated": False}
-    jsonl.write_rows(trainlog.samples_file(log), [line | graded for line in lines])
+    jsonl.write_rows(training_log.samples_file(log), [line | graded for line in lines])
 
 
 def test_the_film_holds_the_same_puzzles_after_each_validation(run):
@@ -432,7 +431,7 @@ def test_the_film_holds_the_same_puzzles_after_each_validation(run):
     assert shown.shares == [[0, 0.5], [0.5, 1], [1, 0]]
     filmed(log, {step: ["+"] * 3 for step in range(0, 500, 5)})
     assert (film.read(log).steps[0], film.read(log).steps[-1], len(film.read(log).steps)) == (0, 495, film.FRAMES)
-    trainlog.samples_file(log).unlink()
+    training_log.samples_file(log).unlink()
     assert 'id="film"' not in page()
 
 

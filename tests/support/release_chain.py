@@ -9,12 +9,11 @@ from pathlib import Path
 
 from countdown_rl.core import artifacts
 from countdown_rl.data.config import DataOptions
-from countdown_rl.evaluation import results
+from countdown_rl.evaluation import results, training_log
 from countdown_rl.evaluation.sample import Metrics
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import reference
 from countdown_rl.tasks import registry
-from countdown_rl.training import log
 from countdown_rl.training.config import TrainOptions
 from tests.support import evaluations, runs, tiny_llama
 
@@ -74,8 +73,8 @@ def quantized(root: Path, name: str, *, strings: dict[str, str] | None = None) -
 
 def log_of(root: Path, *, steps: int = 4) -> Path:
     """The log of the training of the adapter, where the pipeline keeps it."""
-    rows = [replace(row, reward=log.rounded(0.1 * row.step)) for row in runs.steps(steps)]
-    log.write(root / "train" / "log.csv", rows)
+    rows = [replace(row, reward=training_log.rounded(0.1 * row.step)) for row in runs.steps(steps)]
+    training_log.write(root / "train" / "log.csv", rows)
     return root / "train" / "log.csv"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts
+from countdown_rl.evaluation import training_log
 from countdown_rl.tasks import jsonl
-from countdown_rl.training import log
 from countdown_rl.training.run import Reporter
 
 SPLITS = ("train", "valid", "test")
@@ -51,10 +51,10 @@ def locked_elsewhere(path: str) -> Iterator[None]:
         other.kill()
 
 
-def steps(count: int, **values: Any) -> list[log.StepRow]:
+def steps(count: int, **values: Any) -> list[training_log.StepRow]:
     """A log of *count* steps with *values*, in which the share of correct completions rises to 1."""
-    usual = dict.fromkeys(log.COLUMNS[1:], 0.5) | {"kl": None, "eval_correct": None} | values
-    return [log.StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
+    usual = dict.fromkeys(training_log.COLUMNS[1:], 0.5) | {"kl": None, "eval_correct": None} | values
+    return [training_log.StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
 
 
 def files(path: Path) -> dict[str, bytes]:

@@ -5,11 +5,12 @@ import random
 import pytest
 
 from benchmarks import tables
+from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.sample import Sample
+from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training import diagnostics, log
-from countdown_rl.training.log import StepRow
+from countdown_rl.training import diagnostics
 
 PUZZLE = parse_row({"nums": [1, 2, 3], "target": 7})
 SAMPLES = [Sample.of(PUZZLE, Completion(f"<answer>{text}</answer>", 5, True)) for text in ("1 + 2 + 3", "2 + 3", "7")]
@@ -107,7 +108,7 @@ def test_a_healthy_run_raises_no_alarm(seed):
 
 def test_the_run_of_the_pipeline_raises_no_alarm(tmp_path):
     (tmp_path / "log.csv").write_text(tables.committed("artifacts/train/log.csv"))
-    rows = log.read(tmp_path / "log.csv")
+    rows = training_log.read(tmp_path / "log.csv")
     names = {name for step in range(1, len(rows) + 1) for name in warnings(rows[:step])}
     assert not [name for name in names if name.startswith(diagnostics.COLLAPSE)]
 

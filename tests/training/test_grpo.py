@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from countdown_rl.core import artifacts, processes, provenance
 from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.evaluation import training_log
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference.generate import Completion
@@ -28,7 +29,6 @@ from countdown_rl.training import (
     callbacks,
     checkpoints,
     dynamic_sampling,
-    log,
     rewards,
     rollouts,
     trainer,
@@ -36,6 +36,7 @@ from countdown_rl.training import (
 )
 from countdown_rl.training.config import RunArguments, TrainOptions
 from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.journal import Journal
 from countdown_rl.training.run import SILENT, Reporter
 from tests.support import constant_model, letters, tiny_llama, vllm_engine
 from tests.support.runs import SPLITS, Killed, files, killing, write_data
@@ -89,7 +90,7 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def timeless(rows):
-    parts = dict.fromkeys(name for name in log.COLUMNS if name.startswith("seconds"))
+    parts = dict.fromkeys(name for name in training_log.COLUMNS if name.startswith("seconds"))
     return [replace(row, **dict.fromkeys(parts, 0)) for row in rows]
 
 
@@ -124,7 +125,7 @@ def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
     config = json.loads((unbroken.out / "adapter_config.json").read_text())
     assert not Path(config["base_model_name_or_path"]).is_absolute()
     assert chat_template.MARK in (unbroken.out / "chat_template.jinja").read_text()  # completed, see its own tests
-    rows = log.read(out / "log.csv")
+    rows = training_log.read(out / "log.csv")
     assert rows == unbroken.rows
     assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
     assert all(row.grad_norm > 0 for row in rows)
@@ -165,7 +166,9 @@ def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(place, tmp_
     whole, again = resumed(place, tmp_path, replace(SMALL, save_steps=1, **changes), step)
     assert again.resumed == start
     assert all((row.kl is not None) == ("beta" in changes) for row in whole.rows)
-    hinted = [sample["step"] for sample in log.read_samples(tmp_path / "whole" / "samples.jsonl") if "hint" in sample]
+    hinted = [
+        sample["step"] for sample in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if "hint" in sample
+    ]
     assert hinted == ([1] * 4 if "sampler" in changes else [])
 
 
@@ -353,7 +356,7 @@ def test_every_round_is_observed_once(place, tmp_path, changes):
     options = replace(SMALL, num_iterations=2, reward=("correct=1", "format=0.1"), save_steps=4, **changes)
     with pytest.raises(Killed):
         run(place, tmp_path, options, reporter=killing(5))
-    journal = log.Journal(None, 6)
+    journal = Journal(None, 6)
     journal.load(tmp_path / "checkpoints" / "checkpoint-4")
     assert len(journal.outcomes) == 2
     for groups in journal.outcomes:
@@ -417,7 +420,7 @@ def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
 def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_path):
     options = replace(SMALL, eval_every=4, eval_size=5)
     result = run(place, tmp_path, options)
-    rows = log.read(tmp_path / "log.csv")
+    rows = training_log.read(tmp_path / "log.csv")
     assert [row.step for row in rows if row.eval_correct is not None] == [4, 6]
     assert result.facts["eval_correct"] == rows[-1].eval_correct
     assert (rows[-1].eval_correct * 5) % 1 == pytest.approx(0)  # a share of five puzzles
@@ -488,14 +491,14 @@ def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(place, tm
     monkeypatch.setattr(rollouts.Rollouts, "validate", lambda *given: texts.append(validate(*given)) or texts[-1])
     result, _ = resumed(place, tmp_path, options, 2)
     texts = texts[:3]  # of the run that was not killed, before its first step and after each
-    for completions, row in zip(texts[1:], log.read(tmp_path / "whole" / "log.csv"), strict=True):
+    for completions, row in zip(texts[1:], training_log.read(tmp_path / "whole" / "log.csv"), strict=True):
         right = [len(each.text) % 2 == 0 for each in completions]
         groups = [right[start : start + 4] for start in range(0, 20, 4)]
         assert len({each.text for each in completions[:4]}) > 1
         assert row.eval_correct == pytest.approx(sum(right) / 20)
         assert row.eval_pass_at_n == pytest.approx(sum(map(any, groups)) / 5)
         assert row.eval_truncated == pytest.approx(sum(not each.ended for each in completions) / 20)
-    samples = [each for each in log.read_samples(tmp_path / "whole" / "samples.jsonl") if "validation" in each]
+    samples = [each for each in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if "validation" in each]
     assert [each["completion"] for each in samples] == [each.text for part in texts for each in part]
     assert [each["step"] for each in samples] == [0] * 20 + [1] * 20 + [2] * 20
     assert files(result.out)[WEIGHTS] == files(plain.out)[WEIGHTS]  # training is the same

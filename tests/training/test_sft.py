@@ -12,8 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, ModelError
+from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import evaluate
+from countdown_rl.evaluation.training_log import SftRow
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.export.quantize import quantize_model
@@ -22,10 +24,9 @@ from countdown_rl.models import chat_template, ends, shape
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
-from countdown_rl.training import demonstrations, log, sft, weights
+from countdown_rl.training import demonstrations, sft, weights
 from countdown_rl.training.config import SftArguments, SftOptions
 from countdown_rl.training.demonstrations import Demonstrations
-from countdown_rl.training.log import SftRow
 from countdown_rl.training.run import SILENT, Reporter
 from countdown_rl.training.sft import SftRun
 from tests.support import architectures, command, standins, tiny_llama
@@ -82,7 +83,7 @@ def test_a_run_writes_an_adapter_and_a_log(unbroken):
     assert manifest.facts["demonstrations"] == {"read": 20, "graded": 20, "kept": 20}
     assert manifest.inputs["from"]["file"] == "demos.jsonl"
     assert {path.name for path in unbroken.out.parent.iterdir()} == {"out", "log.csv"}
-    rows = log.read(unbroken.out.parent / "log.csv", SftRow)
+    rows = training_log.read(unbroken.out.parent / "log.csv", SftRow)
     assert rows == unbroken.rows
     assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
     assert all(row.loss > 0 and row.grad_norm > 0 for row in rows)
@@ -171,7 +172,7 @@ def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_pa
     assert len(warnings) == 2 * (1 - solved)  # after the first evaluation, and at the end
     assert all("50% of the completions keep the format" in text and "for 90 7 → 97" in text for text in warnings)
     assert all("<answer>90 - 7</answer>" in text for text in warnings)
-    samples = log.read_samples(tmp_path / "samples.jsonl")
+    samples = training_log.read_samples(tmp_path / "samples.jsonl")
     assert [(each["step"], each["validation"], each["correct"]) for each in samples[:2]] == [
         (0, True, False),
         (0, True, bool(solved)),

@@ -1,0 +1,55 @@
+"""Log of a run: read back as written, thinned to means."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.evaluation import training_log
+from countdown_rl.evaluation.training_log import StepRow
+from countdown_rl.tasks.registry import parse_row
+
+ROW = StepRow(1, 0.25, 0.5, 1.0, 40.5, 0.0, 1 / 3, None, None, 0.1, 1e-5, 2.5, 1.5, 0.01, 0.9)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_log_is_read_back_as_written():
+    groups = {"correct_needs_mul-div": None, "correct_numbers_3": 0.5}
+    rows = [ROW, replace(ROW, step=4, seconds_rest=0.25, groups=groups)]
+    training_log.write(Path("log.csv"), rows)
+    assert training_log.read(Path("log.csv")) == [replace(ROW, groups=dict.fromkeys(groups)), rows[1]]
+
+
+def test_a_thinned_row_is_the_mean_of_its_steps():
+    second = replace(ROW, step=2, reward=1.0, entropy=0.5, groups={"correct_numbers_3": 0.25})
+    (both,) = training_log.thinned([ROW, second], 2)
+    assert both.groups == {"correct_numbers_3": 0.25}
+    assert (both.step, both.reward, both.entropy, both.kl) == (2, 0.625, 0.5, None)
+
+
+def test_a_log_with_a_row_cut_off_is_refused():
+    training_log.write(Path("log.csv"), [ROW, replace(ROW, step=2)])
+    Path("log.csv").write_text(Path("log.csv").read_text()[:-8])
+    with pytest.raises(InputError, match="not a training log"):
+        training_log.read(Path("log.csv"))
+
+
+def test_rows_count_in_the_columns_of_the_main_groups_of_their_task():
+    puzzle = parse_row({"nums": [1, 2, 3], "target": 7, "needs": "mul-div", "solutions": 1})
+    assert training_log.group_columns(puzzle) == ("correct_numbers_3", "correct_needs_mul-div")
+    assert training_log.group_columns(parse_row({"task": "gsm8k", "question": "?", "gold": "7"})) == ()
+
+
+def test_the_value_of_a_group_becomes_a_name_of_a_column():
+    class WordRow(type(parse_row({"nums": [1], "target": 1}))):
+        groups: ClassVar = {"numbers": "one, two"}
+
+    (column,) = training_log.group_columns(WordRow({"nums": [1], "target": 1}))
+    training_log.write(Path("log.csv"), [replace(ROW, groups={column: 0.5})])
+    assert training_log.read(Path("log.csv"))[0].groups == {"correct_numbers_one-two": 0.5}
