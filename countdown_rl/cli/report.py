@@ -45,7 +45,7 @@ def report(
         countdown-rl report --result start --result GRPO=g1,g2,g3
         countdown-rl report --log grpo=a.csv,b.csv --log c.csv --figures figures
     """
-    from countdown_rl.release import page
+    from countdown_rl.release.report import page
 
     results, runs = page.find(run, results=result or (), logs=log or ())
     default = run / "gguf"
@@ -57,7 +57,7 @@ def report(
         page.save_figures(content["curves"], figures)
     if model:
         from countdown_rl.models.load import silence_libraries
-        from countdown_rl.release.demo import of_model
+        from countdown_rl.release.demo.page import of_model
 
         silence_libraries()
         page.save(of_model(model, content["results"]), beside)

@@ -15,10 +15,12 @@ from countdown_rl.evaluation import results, training_log
 from countdown_rl.models import ends, model_files
 from countdown_rl.models.model_files import GENERATION
 from countdown_rl.models.reference import SHIPPED
-from countdown_rl.release import benchmarks, charts, dataset_card, demo, model_card
+from countdown_rl.release import benchmarks, dataset_card, model_card
 from countdown_rl.release.config import DATA_OPTIONS, PublishOptions
+from countdown_rl.release.demo import page as demo
 from countdown_rl.release.formats import ADAPTER_CONFIG, FILES, Weights
 from countdown_rl.release.model_card import Release
+from countdown_rl.release.report import charts
 from countdown_rl.release.upload import check_no_token
 from countdown_rl.tasks.probe import trained_on
 

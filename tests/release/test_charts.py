@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
-from countdown_rl.release import charts
+from countdown_rl.release.report import charts
 from countdown_rl.tasks.countdown.task import TASK
 from tests.support.runs import steps
 

@@ -11,8 +11,9 @@ from countdown_rl.core import artifacts, provenance
 from countdown_rl.core.errors import ArtifactError, UsageError
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
-from countdown_rl.release import demo, folder
+from countdown_rl.release import folder
 from countdown_rl.release.config import PublishOptions, UploadOptions
+from countdown_rl.release.demo import page as demo
 from tests.support import release_chain, tiny_llama
 from tests.support.runs import files
 

@@ -24,7 +24,7 @@ from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.release import charts
+from countdown_rl.release.report import charts
 from countdown_rl.training import (
     callbacks,
     checkpoints,

@@ -146,7 +146,7 @@ def picture(charts: Sequence[Curve]) -> str:
 
 def _drawn(part: str, **values: Any) -> str:
     """The *part* of the template ``chart.svg.jinja``, in one line."""
-    text = html_templates().get_template("release/chart.svg.jinja").render(part=part, **values)
+    text = html_templates().get_template("release/report/chart.svg.jinja").render(part=part, **values)
     return "".join(line.strip() for line in text.splitlines())
 
 

@@ -20,8 +20,8 @@ from countdown_rl.evaluation import compare, diagnose, results, tables, training
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.results import Result, breakdowns
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.release import charts, film
-from countdown_rl.release.charts import Curve
+from countdown_rl.release.report import charts, film
+from countdown_rl.release.report.charts import Curve
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.countdown import arithmetic
 from countdown_rl.tasks.countdown.expression import ExpressionError, parse
@@ -75,7 +75,7 @@ def text(values: Mapping[str, Any], demo: str | None = None) -> str:
         "value": _value,
     }
     environment.filters |= {filter.__name__: filter for filter in filters} | own
-    return formatting.printable(environment.get_template("release/page.html.jinja").render(values, demo=demo))
+    return formatting.printable(environment.get_template("release/report/page.html.jinja").render(values, demo=demo))
 
 
 def _sha256(script: str) -> str:

@@ -21,7 +21,7 @@ from countdown_rl.tasks.probe import data, layout, trained_on
 from countdown_rl.tasks.task import REASONS
 
 #: The runtime, and its version in the npm registry; ``README.md`` there has the origin of each file.
-WLLAMA = Path(__file__).parents[1] / "assets" / "wllama"
+WLLAMA = Path(__file__).parents[2] / "assets" / "wllama"
 VERSION = "2.3.7"
 #: Most tokens of a completion, as in an evaluation.
 MAX_TOKENS = 256
@@ -60,7 +60,7 @@ def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: Result | None
         raise UsageError(f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it.")
     html = (
         formatting.html_templates()
-        .get_template("release/demo.html.jinja")
+        .get_template("release/demo/page.html.jinja")
         .render(
             name=provenance.origin(chain).name,
             trained=any(link.by_grpo for link in chain),
