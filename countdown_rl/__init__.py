@@ -97,8 +97,8 @@ def generate(
     """
     from countdown_rl.data import build
     from countdown_rl.data.config import DataOptions
-    from countdown_rl.tasks.countdown.rules import SPLITS
     from countdown_rl.tasks.registry import parse_row
+    from countdown_rl.tasks.splits import SPLITS
 
     if split not in SPLITS:
         raise UsageError(f"split {split!r} is not one of: {', '.join(SPLITS)}.")

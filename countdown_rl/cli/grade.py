@@ -44,7 +44,7 @@ def grade(
           | countdown-rl grade
     """
     from countdown_rl.core import artifacts
-    from countdown_rl.tasks import files, jsonl, layouts
+    from countdown_rl.tasks import conversations, files, jsonl, records
 
     reasons: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -70,8 +70,8 @@ def grade(
         for place, fields in files.read(lines, "standard input" if source == "-" else source, refuse):
             try:
                 with files.at(place):
-                    match = layouts.find_row(fields)
-                    turns = [layouts.completion(part) for part in layouts.split(fields)]
+                    match = records.find_row(fields)
+                    turns = [conversations.completion(part) for part in conversations.split(fields)]
                     texts = [turn.text(match.row.style) for turn in turns if turn]
                     if not texts or len(texts) < len(turns):
                         raise InputError("there is no text in `completion`")

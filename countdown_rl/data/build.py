@@ -18,7 +18,7 @@ from countdown_rl.data import external
 from countdown_rl.data.config import PUZZLES, DataOptions
 from countdown_rl.data.source import RowSource
 from countdown_rl.tasks import files, jsonl, registry
-from countdown_rl.tasks.layouts import held_out
+from countdown_rl.tasks.splits import held_out
 from countdown_rl.tasks.task import Task
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.

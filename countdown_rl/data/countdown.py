@@ -11,7 +11,7 @@ from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion, is_excluded
 from countdown_rl.data.source import Dropped, RowSource
-from countdown_rl.tasks import layouts
+from countdown_rl.tasks import records
 from countdown_rl.tasks.countdown import rules
 from countdown_rl.tasks.countdown.rules import MAX_NUMBERS
 from countdown_rl.tasks.countdown.task import NUMBERS, numbers_of
@@ -32,7 +32,7 @@ class CountdownSource(RowSource):
         """Keep out a puzzle; without a target, its numbers with every target."""
         try:
             row = self.find(record).row
-        except layouts.NoRowError:
+        except records.NoRowError:
             if (nums := numbers_of(record)) is None:
                 raise
             self._exclusion.add(tuple(sorted(nums)))
@@ -42,10 +42,10 @@ class CountdownSource(RowSource):
     def hold_out(self, row: Row) -> None:
         self._exclusion.add(tuple(sorted(row["nums"])))
 
-    def find(self, record: Mapping[str, Any]) -> layouts.Match:
+    def find(self, record: Mapping[str, Any]) -> records.Match:
         try:
             return super().find(record)
-        except layouts.NoRowError:  # all that is needed of a puzzle; other fields may have another meaning
+        except records.NoRowError:  # all that is needed of a puzzle; other fields may have another meaning
             match = super().find({name: record[name] for name in (*NUMBERS, "target") if name in record})
             return replace(match, unused=record.keys() - {*NUMBERS, "target"})
 

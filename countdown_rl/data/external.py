@@ -9,7 +9,8 @@ from typing import Any
 
 from countdown_rl.core import hub_requests
 from countdown_rl.core.errors import InputError, ModelError
-from countdown_rl.tasks import files, layouts
+from countdown_rl.tasks import files, records
+from countdown_rl.tasks.splits import held_out
 
 #: The place of a row, for error messages; its split, "" where none is known; its fields.
 Published = tuple[str, str, Mapping[str, Any]]
@@ -18,7 +19,7 @@ Published = tuple[str, str, Mapping[str, Any]]
 def from_file(path: Path) -> Iterator[Published]:
     """The rows of a file in any format, with the splits that they name."""
     for place, record in files.records(path):
-        yield place, layouts.split_of(record), record
+        yield place, records.split_of(record), record
 
 
 def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[tuple[str, Mapping[str, Any]]]]:
@@ -40,7 +41,7 @@ def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[tuple[str, 
     with _read_errors(name), TemporaryDirectory() as cache:  # HF_HOME may be read-only
         settings: Any = {"data_files": data_files, "streaming": True, "cache_dir": cache}
         splits = load_dataset(str(directory), chosen, **settings)
-    meanings = {split: layouts.held_out(split) for split in splits}
+    meanings = {split: held_out(split) for split in splits}
     published_test = "test" in meanings.values()
 
     def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:

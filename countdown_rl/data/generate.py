@@ -18,7 +18,8 @@ import numpy as np
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data.distribution import Distribution, Exclusion, is_excluded
 from countdown_rl.tasks.countdown import kernel, kernel_numba, rules, solver
-from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, PARTS, SPLITS, Puzzle
+from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
+from countdown_rl.tasks.splits import PARTS, SPLITS, parts_of
 
 #: Rows of one chunk.
 CHUNK = 1_024
@@ -73,7 +74,7 @@ def plan_split(distribution: Distribution, exclude: Exclusion, split: str, n: in
         raise UsageError("Such large numbers or targets cannot be sampled; lower --numbers or --targets.")
     rows = np.arange(n, dtype=np.int64)
     impossible = np.floor(np.arange(n + 1) * distribution.impossible + 1e-9)
-    first, last = rules.parts_of(split)
+    first, last = parts_of(split)
     limits = LIMITS * PARTS // (last - first + 1)
     plan = SplitPlan(distribution, exclude, split, seed, zeros(n), np.diff(impossible) == 0, limits)
     plan.choose_sizes(rows, distribution.sizes)
@@ -196,7 +197,7 @@ def _sample(
         limits,
         np.array(distribution.values, dtype=np.int64),
         distribution.tiles,
-        *rules.parts_of(plan.split),
+        *parts_of(plan.split),
         PARTS,
         stop,
     )

@@ -10,8 +10,8 @@ from typing import Any
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.external import Published
-from countdown_rl.tasks import files, layouts
-from countdown_rl.tasks.countdown.rules import SPLITS
+from countdown_rl.tasks import files, records
+from countdown_rl.tasks.splits import SPLITS, held_out
 from countdown_rl.tasks.task import Row, Task
 
 #: Attempts at one row.
@@ -63,9 +63,9 @@ class RowSource:
         """Keep out every row that must not be in another split than *row*."""
         self._excluded.add(row.identity)
 
-    def find(self, record: Mapping[str, Any]) -> layouts.Match:
+    def find(self, record: Mapping[str, Any]) -> records.Match:
         """The row of the task in a published *record*."""
-        return layouts.find_row(record, self.task)
+        return records.find_row(record, self.task)
 
     def convert(self, row: Row, *, own_test: bool) -> dict[str, Any]:
         """The fields of the published *row* as they are written; *own_test* for a test row of the user's own.
@@ -146,7 +146,7 @@ class RowSource:
         """Add the row in *record* and return the names of its unused fields. Raises Dropped if it is left out."""
         try:
             match = self.find(record)
-        except layouts.NoRowError as error:
+        except records.NoRowError as error:
             raise Dropped("not-a-row", f"that are none of the task {self.task.name}: {error}") from error
         fields, result = self.convert(match.row, own_test=own_test), self.imported
         split = "test" if own_test else self._split(match.row, published_split)
@@ -166,7 +166,7 @@ class RowSource:
         No row joins a published test split: it becomes a validation row.
         """
         own = row.own_split
-        split = layouts.held_out(published) or ("valid" if published and own == "test" else own)
+        split = held_out(published) or ("valid" if published and own == "test" else own)
         if self._splits.setdefault(row.identity, split) != split:
             raise Dropped("held-out", "equal to a row of a published test or validation split")
         return split

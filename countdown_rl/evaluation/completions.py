@@ -6,7 +6,7 @@ from typing import Any
 
 from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.inference.generate import Completion
-from countdown_rl.tasks import files, layouts, registry
+from countdown_rl.tasks import conversations, files, records, registry
 from countdown_rl.tasks.task import Row
 
 #: Values of ``finish_reason`` for a completion that reached a token limit.
@@ -49,7 +49,7 @@ class _Rows:
         self._by_prompt = {row.prompt().user.strip(): row for row in known}
 
     def of(self, record: Mapping[str, Any]) -> Row:
-        match = layouts.search(record)
+        match = records.search(record)
         named = self._by_name.get(str(record.get("id", record.get("custom_id", ""))))
         row = match.row if match else named or self._of_prompt(record)
         if self._known and row.id not in self.by_id:
@@ -57,7 +57,7 @@ class _Rows:
         return self.by_id.setdefault(row.id, row)
 
     def _of_prompt(self, record: Mapping[str, Any]) -> Row:
-        exchange = layouts.exchange(layouts.split(record)[0])
+        exchange = conversations.exchange(conversations.split(record)[0])
         if exchange is None or exchange.prompt is None:
             raise InputError("it has neither the fields of a row, nor the id of one in --data, nor a prompt")
         prompt = exchange.prompt
@@ -71,9 +71,9 @@ class _Rows:
 
 def _completions(record: Mapping[str, Any], row: Row) -> Iterator[Completion]:
     """The completions of *row* in *record*, with their ends and lengths if it has them."""
-    parts = layouts.split(record)
+    parts = conversations.split(record)
     for part in parts:
-        turn = layouts.completion(part)
+        turn = conversations.completion(part)
         if turn is None:
             raise InputError("there is no completion in it")
         choice = next((value for value in part.values() if isinstance(value, Mapping) and "finish_reason" in value), {})

@@ -9,7 +9,7 @@ from typing import IO, Any
 import jsonlines
 
 from countdown_rl.core import artifacts, typed_json
-from countdown_rl.tasks import files, layouts
+from countdown_rl.tasks import files, records
 from countdown_rl.tasks.task import Row
 
 
@@ -30,7 +30,7 @@ def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> li
     matches = []
     for place, fields in files.records(Path(path)):
         with files.at(place):
-            matches.append(layouts.find_row(fields))
+            matches.append(records.find_row(fields))
     for note in dict.fromkeys(match.note for match in matches if match.note):
         on_note(f"{path}: {note}.")
     if unused := set().union(*(match.unused for match in matches)):

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.countdown.rules import PARTS, split_at
 from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
 from countdown_rl.tasks.response_format import STYLES, Style, style_name
+from countdown_rl.tasks.splits import PARTS, split_at
 
 
 @dataclass(slots=True)  # not frozen: that would make grading a quarter slower

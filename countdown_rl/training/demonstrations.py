@@ -1,7 +1,7 @@
 """Demonstrations: read from files, the Hub or a baseline, graded, and tokenized as in inference.
 
 A record has TRL's fields (``prompt`` and ``completion``, as text or messages, or ``messages``, of which the last is the
-completion), those of another project (:mod:`countdown_rl.tasks.layouts`), or those of a task's row and ``completion``;
+completion), those of another project (:mod:`countdown_rl.tasks.records`), or those of a task's row and ``completion``;
 then the task writes the prompt.
 """
 
@@ -18,9 +18,10 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import external
 from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template, ends
-from countdown_rl.tasks import files, jsonl, layouts, registry
+from countdown_rl.tasks import conversations, files, jsonl, records, registry
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
+from countdown_rl.tasks.splits import held_out
 from countdown_rl.tasks.task import Row, check_text
 from countdown_rl.training.config import SftOptions
 
@@ -194,15 +195,17 @@ def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]
         yield from ((f"{source}, row {row}", split, fields) for row, (split, fields) in enumerate(rows, 1))
 
 
-def _parsed(records: Iterable[Published], layout: Mapping[str, str], left_out: Counter[str]) -> Iterator[Demonstration]:
-    """The demonstrations in *records*; *left_out* counts those of held-out splits."""
-    for place, published, record in records:
-        split = published or layouts.split_of(record)
-        if layouts.held_out(split):
+def _parsed(
+    published: Iterable[Published], layout: Mapping[str, str], left_out: Counter[str]
+) -> Iterator[Demonstration]:
+    """The demonstrations in *published* records; *left_out* counts those of held-out splits."""
+    for place, published_split, record in published:
+        split = published_split or records.split_of(record)
+        if held_out(split):
             left_out[f"of the split {split}"] += 1
             continue
         with files.at(place):
-            singles = layouts.split(record)
+            singles = conversations.split(record)
         for index, fields in enumerate(singles, 1):
             yield parse(fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout)
 
@@ -258,12 +261,12 @@ def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {})
         layout: the ``task`` and the default ``style`` and ``template`` of its rows.
     """
     with files.at(place):
-        is_row = registry.task(registry.DEFAULT).example.keys() <= layouts.given(fields)
-        match = layouts.find_row(fields) if is_row else layouts.search(fields)
+        is_row = registry.task(registry.DEFAULT).example.keys() <= conversations.given(fields)
+        match = records.find_row(fields) if is_row else records.search(fields)
         row = match.row if match else None
         if row is not None and row.task == layout.get("task") and not row.keys() & {"style", "template"}:
             row = parse_row({**row, **layout})
-        exchange = layouts.exchange(fields)
+        exchange = conversations.exchange(fields)
         prompt = exchange and (exchange.prompt or (row and row.messages()))
         if not exchange or not prompt:
             raise InputError(
@@ -283,7 +286,7 @@ def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {})
         notes.append("a prompt that is one text is used as it is, without a chat template")
     if any(turn["role"] == "assistant" for turn in turns[:-1]):  # the last one may be a prefill
         notes.append("earlier turns of the assistant are read and not learned")
-    if unused := (match.unused if match else layouts.given(fields)) - set(exchange.names):
+    if unused := (match.unused if match else conversations.given(fields)) - set(exchange.names):
         notes.append(f"not used: {', '.join(sorted(unused))}")
     return Demonstration(place, prompt, completion, row, tuple(filter(None, notes)))
 

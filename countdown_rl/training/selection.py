@@ -14,7 +14,7 @@ from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.tasks import jsonl
-from countdown_rl.tasks.layouts import held_out
+from countdown_rl.tasks.splits import held_out
 from countdown_rl.training.config import CollectOptions
 from countdown_rl.training.demonstrations import start_of_text
 

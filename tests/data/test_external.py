@@ -14,9 +14,8 @@ from countdown_rl.core.errors import InputError
 from countdown_rl.data import build, external
 from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import jsonl
-from countdown_rl.tasks.countdown.rules import SPLITS
-from countdown_rl.tasks.layouts import held_out
 from countdown_rl.tasks.registry import task
+from countdown_rl.tasks.splits import SPLITS, held_out
 from tests.support.command import status
 
 ROOT = Path(__file__).parents[2]

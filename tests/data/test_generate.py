@@ -13,8 +13,9 @@ from countdown_rl.core.errors import InputError
 from countdown_rl.data import generate
 from countdown_rl.data.distribution import PRESETS, Distribution, is_excluded
 from countdown_rl.tasks.countdown import rules, solver
-from countdown_rl.tasks.countdown.rules import RULES, SPLITS, Puzzle
+from countdown_rl.tasks.countdown.rules import RULES, Puzzle
 from countdown_rl.tasks.countdown.task import CountdownRow
+from countdown_rl.tasks.splits import SPLITS
 
 SMALL = Distribution({2: 1, 3: 2}, tuple(range(1, 13)), 5, 30)
 

@@ -80,43 +80,6 @@ class Matches(NamedTuple):
     solutions: Any
 
 
-class Source(NamedTuple):
-    """``seed`` and ``stream`` of the random numbers; the first attempt of each row and the limits of attempts by count
-    of numbers; the values to sample, as ``tiles`` without replacement; the parts (of ``parts``) that the numbers must
-    fall into; and ``stop``, an array whose first value ends the work once it is not 0."""
-
-    seed: int
-    stream: int
-    start: int
-    limits: Any
-    values: Any
-    tiles: bool
-    first_part: int
-    last_part: int
-    parts: int
-    stop: Any
-
-
-#: Values of ``attempts`` for a row that was not found within the limit, and for the rows after it.
-NOT_FOUND, NOT_SAMPLED = -1, -2
-
-
-class Rows(NamedTuple):
-    """Rows to sample: their indices, sizes, and whether they are to be solvable; the other fields are results.
-    ``attempts`` is the next attempt of each row, or one of the above."""
-
-    indices: Any
-    sizes: Any
-    solvable: Any
-    attempts: Any
-    nums: Any
-    targets: Any
-    counts: Any
-    plain: Any
-    lengths: Any
-    texts: Any
-
-
 def tables(zeros, size, targets, solutions):
     """Empty tables for up to *size* numbers, so many targets and so many tags of solutions; *zeros* makes each."""
     subsets = 1 << size
@@ -464,6 +427,46 @@ def write(tag, nums, classes, text, scratch):
                 scratch[depth] = _OPERATOR - side - (2 if kind == PRODUCT else 0)
                 depth += 1
     return end
+
+
+# Row drawing: random puzzles, solved by the functions above.
+
+
+class Source(NamedTuple):
+    """``seed`` and ``stream`` of the random numbers; the first attempt of each row and the limits of attempts by count
+    of numbers; the values to sample, as ``tiles`` without replacement; the parts (of ``parts``) that the numbers must
+    fall into; and ``stop``, an array whose first value ends the work once it is not 0."""
+
+    seed: int
+    stream: int
+    start: int
+    limits: Any
+    values: Any
+    tiles: bool
+    first_part: int
+    last_part: int
+    parts: int
+    stop: Any
+
+
+#: Values of ``attempts`` for a row that was not found within the limit, and for the rows after it.
+NOT_FOUND, NOT_SAMPLED = -1, -2
+
+
+class Rows(NamedTuple):
+    """Rows to sample: their indices, sizes, and whether they are to be solvable; the other fields are results.
+    ``attempts`` is the next attempt of each row, or one of the above."""
+
+    indices: Any
+    sizes: Any
+    solvable: Any
+    attempts: Any
+    nums: Any
+    targets: Any
+    counts: Any
+    plain: Any
+    lengths: Any
+    texts: Any
 
 
 def draw_numbers(state, source, pool, nums, ordered):

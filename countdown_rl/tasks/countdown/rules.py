@@ -9,13 +9,10 @@ from dataclasses import dataclass
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.countdown.kernel import split_part
+from countdown_rl.tasks.splits import PARTS, split_at
 
 OPERATORS = "+-*/"
 MAX_NUMBERS = 6
-SPLITS = ("train", "valid", "test")
-
-#: Sets of numbers fall into 20 parts: 18 for training, one for validation, one for testing.
-PARTS = 20
 
 
 @dataclass(frozen=True)
@@ -80,14 +77,3 @@ def puzzle_id(ordered: Iterable[int], target: int, rule_name: str = DEFAULT_RULE
 def split_of(numbers: Iterable[int]) -> str:
     """The split that a set of numbers belongs to in every data set."""
     return split_at(split_part(sorted(numbers), PARTS))
-
-
-def split_at(part: int) -> str:
-    """The split of a part."""
-    return SPLITS[max(0, part - PARTS + len(SPLITS))]
-
-
-def parts_of(split: str) -> tuple[int, int]:
-    """The first and the last part of *split*."""
-    last = PARTS - len(SPLITS) + SPLITS.index(split)
-    return (0, last) if split == "train" else (last, last)

@@ -1,22 +1,18 @@
-"""Find rows, prompts and completions in the records of other projects by the names of their fields.
+"""Find prompts and completions in the records of other projects by the names of their fields.
 
-The fields of a row may be in a mapping inside of a record, as in verl (``reward_model.ground_truth``), reasoning-gym
-(``metadata``) and verifiers (``info``), or be a row's id in ``custom_id`` (OpenAI batches). Mappings and conversations
-may be text in the notation of JSON or Python.
+Conversations may be text in the notation of JSON or Python.
 """
 
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks import registry
 from countdown_rl.tasks.response_format import Style
-from countdown_rl.tasks.task import Row, Task
 
 #: Fields that hold completions, prompts and conversations.
 COMPLETIONS = ("completion", "response", "output", "completions", "responses", "outputs", "choices")
@@ -38,135 +34,11 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _TURN, _CHOICE = ("role", "from"), ("message", "text")
 #: The beginning of messages as text; pandas writes those of an array without commas, which nothing can read.
 _MESSAGES = re.compile(r"""\[\s*\{\s*["'](role|from|content|value)["']\s*:""").match
-#: Names of splits that are not for training, as ``datasets`` finds them and as people write them (testmini, dev2).
-_TEST = re.compile(r"(?<![a-z])(test|eval|held.?out|hold.?out|bench)")
-_VALID = re.compile(r"(?<![a-z])(validation|valid|val|dev|devel|development)(sets?)?(?![a-z])")
-
-
-class NoRowError(InputError):
-    """A record has no row of a task."""
-
-
-@dataclass(frozen=True)
-class Match:
-    """A task's row in a record.
-
-    Attributes:
-        note: where the row was; "" if its fields are those of the record.
-        unused: names of the record's fields that the task does not know.
-    """
-
-    row: Row
-    note: str
-    unused: set[str]
-
-
-def search(record: Mapping[str, Any]) -> Match | None:
-    """The row in *record*; None if there is none. Raises InputError if there are two that differ."""
-    with suppress(NoRowError):
-        return find_row(record)
-    return None
-
-
-def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Match:
-    """The row in *record*: of the task *published_as*, else of the one that it names or resembles.
-
-    Raises:
-        NoRowError: there is none.
-        InputError: there are two that differ.
-    """
-    fields = _without_empty(record)
-    tasks = [published_as] if published_as else _tasks(fields)
-    names = [name for task in tasks if (name := task.row.of_id(fields.get("custom_id")))]
-    matches: list[tuple[str, Row]] = []
-    faults: list[tuple[Task, InputError]] = []
-    for path, inner in (*_mappings(fields), *(("custom_id", name) for name in names)):
-        for task in tasks:
-            try:
-                row = _read(task, inner, published_as is not None)
-            except InputError as error:
-                faults += [] if path else [(task, error)]
-            else:
-                matches.append((path, _around(task, row, fields if path else {})))
-                break
-    if not matches:
-        near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
-        every = " and ".join(f"no {task.noun} ({error})" for task, error in faults)
-        raise NoRowError(near[0] if len(near) == 1 else f"it is {every}")
-    path, row = matches[0]
-    task = registry.task(row.task)
-    for other, same in matches[1:]:
-        if same.task == row.task and same.id != row.id:
-            raise InputError(f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}")
-    if (split := held_out(split_of(record))) and row.get("split") != split:
-        row = task.row({**row, "split": split})
-    note = ""
-    if path:
-        note = f"the {task.noun} is read from {path}"
-    elif not published_as and task.name != fields.get("task", registry.DEFAULT):
-        note = f"read as rows of the task {task.name}"
-    used = {*task.fields, *task.aliases, path.partition(".")[0], "task", "split", "custom_id"}
-    return Match(row, note, fields.keys() - used)
-
-
-def _tasks(fields: Mapping[str, Any]) -> list[Task]:
-    """The task that *fields* name; if they name none that is known, those of this package."""
-    with suppress(InputError, TypeError):
-        return [registry.task(fields["task"])] if "task" in fields else registry.own_tasks()
-    return registry.own_tasks()
-
-
-def _read(task: Task, fields: Mapping[str, Any], published: bool) -> Row:
-    """The row of *task* in *fields*; of *published* ones, which may be those of a row too, by ``import_row`` first."""
-    own = task.example.keys() <= fields.keys()
-    if task.import_row and (published or not own):
-        try:
-            return task.row(task.import_row(fields))
-        except InputError:
-            if not own:
-                raise
-    return task.row(fields)
-
-
-def _around(task: Task, row: Row, record: Mapping[str, Any]) -> Row:
-    """*row* with the fields that the *record* around it has for it, and with the name of its task."""
-    more = {key: value for key, value in record.items() if key in task.fields and key not in row and key != "task"}
-    if not more and row.get("task", registry.DEFAULT) == task.name:
-        return row
-    named = {} if task.name == registry.DEFAULT else {"task": task.name}
-    return task.row({**more, **{key: value for key, value in row.items() if key != "task"}, **named})
-
-
-def held_out(published: str) -> str | None:
-    """The split, "test" or "valid", that rows of a *published* split stay in; None if they are for training."""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", published).lower()
-    return "test" if _TEST.search(words) else "valid" if _VALID.search(words) else None
-
-
-def split_of(record: Mapping[str, Any]) -> str:
-    """The split that *record* or a mapping in it names, a held-out one first; "" if there is none."""
-    splits = [split for _, holder in _mappings(record) if isinstance(split := holder.get("split"), str)]
-    return next(filter(held_out, splits), splits[0] if splits else "")
-
-
-def _mappings(fields: Mapping[str, Any], path: str = "", depth: int = 4) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """*fields* and the mappings in it with their paths, except for what a model wrote or read."""
-    yield path, fields
-    for name, value in fields.items() if depth else ():
-        if isinstance(value, str) and value.lstrip()[:1] == "{" and name not in (*COMPLETIONS, *PAIRS, *PROMPTS):
-            value = decoded(value)
-        if isinstance(value, Mapping) and name not in COMPLETIONS:
-            yield from _mappings(_without_empty(value), f"{path}.{name}" if path else name, depth - 1)
 
 
 def given(record: Mapping[str, Any]) -> set[str]:
     """The names of the fields of *record* that hold anything."""
     return {name for name, value in record.items() if value not in _EMPTY}
-
-
-def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The *fields* that have a value: a table has all columns in every row."""
-    return {str(name): value for name, value in fields.items() if value is not None and value != ""}
 
 
 def decoded(text: Any) -> Any:

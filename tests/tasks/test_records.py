@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks import jsonl, layouts
+from countdown_rl.tasks import conversations, jsonl, records
 from countdown_rl.tasks.response_format import STYLES
 
 PUZZLE = {"numbers": [3, 7, 50], "target": 46}
@@ -39,22 +39,22 @@ PROBLEM = {"question": "What is 3 + 4?", "answer": "3 + 4 = 7\n#### 7"}
     ],
 )
 def test_the_puzzle_is_found_and_its_place_is_said(record, place):
-    found = layouts.find_row(record)
+    found = records.find_row(record)
     assert (found.row["nums"], found.row["target"]) == ([3, 7, 50], 46)
     assert place in found.note
     assert bool(place) == bool(found.note)
 
 
 def test_what_the_record_says_of_a_nested_row_is_kept():
-    row = layouts.find_row(VERL | {"id": "a", "rule": "at-most-once", "style": "direct"}).row
+    row = records.find_row(VERL | {"id": "a", "rule": "at-most-once", "style": "direct"}).row
     assert (row["id"], row.rule, row.style.direct) == ("a", "at-most-once", True)
-    row = layouts.find_row({"custom_id": "3-7-50=46:television:+-"}).row
+    row = records.find_row({"custom_id": "3-7-50=46:television:+-"}).row
     assert (row.rule, row.puzzle.operators) == ("television", "+-")
 
 
 @pytest.mark.parametrize("record", [PROBLEM, {"extra_info": PROBLEM, "reward_model": {"ground_truth": "7"}}])
 def test_word_problems_are_found_too(record):
-    found = layouts.find_row(record)
+    found = records.find_row(record)
     assert (found.row.task, found.row.reference) == ("gsm8k", "7")
     assert found.note
 
@@ -81,7 +81,7 @@ def test_word_problems_are_found_too(record):
 )
 def test_what_is_no_row_or_two_is_refused(record, words):
     with pytest.raises(InputError, match=words):
-        layouts.find_row(record)
+        records.find_row(record)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_what_is_no_row_or_two_is_refused(record, words):
     ],
 )
 def test_a_row_keeps_the_split_that_its_record_names(record):
-    found = layouts.find_row(record)
-    assert (found.row.split, layouts.split_of(record).lower()[:4]) == ("test", "test")
+    found = records.find_row(record)
+    assert (found.row.split, records.split_of(record).lower()[:4]) == ("test", "test")
     assert "split" not in found.unused
 
 
@@ -114,7 +114,7 @@ def test_fields_that_are_not_used_are_said(tmp_path):
 
 
 def completions(record):
-    return [layouts.completion(each).text(STYLES["model_opens"]) for each in layouts.split(record)]
+    return [conversations.completion(each).text(STYLES["model_opens"]) for each in conversations.split(record)]
 
 
 ANSWER = {"role": "assistant", "content": "a"}
