@@ -164,9 +164,6 @@ USES: dict[str, Callable[[partial[None]], None]] = {
     "tensorboard": tracker("tensorboard"),
     "trackio": tracker("trackio"),
     "verl": verl,
-    "w4a16": lambda run: run(
-        "countdown-rl", "quantize", "--model", "countdown-tiny", "--format", "w4a16", "--out", "q"
-    ),
     "wandb": tracker("wandb"),
 }
 

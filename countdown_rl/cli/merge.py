@@ -26,7 +26,7 @@ def merge(
     - for quantize --format nf4: original. Rounding again gives nearly the weights of training. From dequantized, NF4
     would round the adapter away, and quantize refuses.
 
-    - for bf16, GGUF or W4A16: dequantized, the trained policy up to one rounding.
+    - for bf16 or GGUF: dequantized, the trained policy up to one rounding.
 
     Plain LoRA is merged a tensor at a time; with --verify none the model may be larger than memory. Other adapters
     (DoRA, biases, modules trained in full) and 4-bit and GGUF bases are merged by PEFT with the whole model in memory,

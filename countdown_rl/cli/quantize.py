@@ -26,9 +26,6 @@ def quantize(
     - gguf: one file with tokenizer and chat template for llama.cpp, LM Studio and Ollama (ollama create NAME -f
     Modelfile). Merge with --base dequantized. With the llama-cpp extra, llama.cpp reads the file back.
 
-    - w4a16: linear layers as 4-bit integers with a bf16 scale per group, rounded to nearest by compressed-tensors
-    (the w4a16 extra), for vLLM and transformers. Merge with --base dequantized.
-
     Weights are written a shard at a time, so the model may be larger than memory. Up to half a billion parameters, the
     result is compared with its source on 8 prompts.
 

@@ -28,9 +28,7 @@ class MergeOptions(Options):
 class QuantizeOptions(Options):
     """Format of the quantized weights."""
 
-    format: Annotated[
-        Literal["nf4", "gguf", "w4a16"], option("nf4: transformers; gguf: llama.cpp, Ollama; w4a16: vLLM; see above.")
-    ] = "nf4"
+    format: Annotated[Literal["nf4", "gguf"], option("nf4: transformers; gguf: llama.cpp, Ollama; see above.")] = "nf4"
     gguf_type: Annotated[
         Literal["f16", "q8_0", "q4_0", "q4_k_m"], option("Type of the GGUF weights; q4_k_m needs the llama-cpp extra.")
     ] = "q8_0"

@@ -1,12 +1,10 @@
-"""Quantizing full-precision weights: NF4 for bitsandbytes, W4A16 for vLLM, or GGUF for llama.cpp.
+"""Quantizing full-precision weights: NF4 for bitsandbytes, or GGUF for llama.cpp.
 
-Weights are written one shard at a time, or for GGUF one tensor, so that the model may be larger than memory. NF4 and
-W4A16 are safetensors checkpoints, which ``AutoModelForCausalLM.from_pretrained`` loads where bitsandbytes, or
-compressed-tensors, is installed.
+Weights are written one shard at a time, or for GGUF one tensor, so that the model may be larger than memory. NF4
+weights are a safetensors checkpoint, which ``AutoModelForCausalLM.from_pretrained`` loads with bitsandbytes.
 """
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
 from countdown_rl.export import agreement, gguf, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.models import checkpoint, ends, load, model_files, nf4, reference, shape, w4a16
+from countdown_rl.models import checkpoint, ends, load, model_files, nf4, reference, shape
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
@@ -30,7 +28,6 @@ MAX_COMPARED = 500_000_000
 LIBRARIES = {
     "nf4": ("torch", "transformers", "bitsandbytes", "safetensors"),
     "gguf": ("torch", "transformers", "gguf"),
-    "w4a16": ("torch", "transformers", "compressed-tensors", "safetensors"),
 }
 
 
@@ -51,7 +48,7 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
         if options.format == "gguf":
             facts = _write_gguf(ref, source, directory, draft.path, options.gguf_type, out.name, tokenizer)
         else:
-            facts = _write_four_bit(source, model, directory, draft.path, options.format)
+            facts = _write_nf4(source, model, directory, draft.path)
         model_files.copy(directory, draft.path)
         ends.write(draft.path, ends.of_checkpoint(tokenizer, directory), tokenizer.pad_token_id)
         specs = source.specs.values()
@@ -103,47 +100,35 @@ def _checked_source(ref: ModelRef, format: str) -> Path:
             f"{ref.source} was merged into de-quantized weights, and NF4 would round the adapter away again; "
             "run `countdown-rl merge --base original` and quantize that."
         )
-    if format == "w4a16":
-        w4a16.check_installed()
     if format == "gguf":
         gguf.architecture(shape.read_config(directory))
     return directory
 
 
-def _write_four_bit(source: Checkpoint, model: Any, directory: Path, out: Path, format: str) -> dict[str, Any]:
-    """Write *source* to *out* with plain linear layers in 4 bits and the rest in bf16; return facts for the manifest.
+def _write_nf4(source: Checkpoint, model: Any, directory: Path, out: Path) -> dict[str, Any]:
+    """Write *source* to *out* with plain linear layers in NF4 and the rest in bf16; return facts for the manifest.
 
     *model* is its skeleton. Raises ModelError if most weights would stay in 16 bits, as in a mixture of experts.
     """
     untied = source.drop_tied(model)
-    layers = {f"{name}.weight": part for name, part in nf4.linears(model).items() if not nf4.is_transposed(part)}
-    if absent := sorted(layers.keys() - source.specs.keys()):
+    names = {f"{name}.weight" for name, part in nf4.linears(model).items() if not nf4.is_transposed(part)}
+    if absent := sorted(names - source.specs.keys()):
         raise ModelError(
             f"{directory} has no {absent[0]}, as its tensors have other names than the layers of the model, so they "
             "cannot be written in 4 bits; publish the 16-bit weights."
         )
-    names, pack, quantization_config, facts = {*layers}, nf4.pack, nf4.CONFIG, {}
-    if format == "w4a16":
-        group = w4a16.group_size({source.specs[name].shape[1] for name in names})
-        skipped = {name for name in names if source.specs[name].shape[1] % group}
-        names -= skipped
-        # Layers that no 4-bit format of transformers includes: above all the output head.
-        linear = {f"{name}.weight" for name, part in model.named_modules() if type(part) is torch.nn.Linear}
-        ignored = {name.removesuffix(".weight") for name in skipped | (linear - layers.keys())}
-        pack, quantization_config = partial(w4a16.pack, group=group), w4a16.quantization_config(group, ignored)
-        facts = {"group_size": group, "left_in_16_bits": sorted(name.removesuffix(".weight") for name in skipped)}
     _check_share(model, names)
 
     def packed(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         if name in names:
             checkpoint.check_finite(name, weight)
-            return pack(name, weight)
+            return nf4.pack(name, weight)
         return {name: weight.to(torch.bfloat16) if weight.is_floating_point() else weight}
 
     size = checkpoint.write(source, out, packed)
     config = {"tie_word_embeddings": False} if untied else {}
-    model_files.write_config(directory, out, dtype="bfloat16", quantization_config=quantization_config, **config)
-    return facts | {"parameters_in_4_bits": sum(source.specs[name].numel() for name in names), "bytes": size}
+    model_files.write_config(directory, out, dtype="bfloat16", quantization_config=nf4.CONFIG, **config)
+    return {"parameters_in_4_bits": sum(source.specs[name].numel() for name in names), "bytes": size}
 
 
 def _check_share(model: Any, names: set[str]) -> None:

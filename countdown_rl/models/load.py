@@ -29,7 +29,7 @@ _LIBRARIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft
 
 @dataclass
 class Loaded:
-    """A model ready to run; *storage* is "bitsandbytes-nf4", "dequantized-nf4", "dequantized-w4a16" or "plain"."""
+    """A model ready to run; *storage* is "bitsandbytes-nf4", "dequantized-nf4" or "plain"."""
 
     model: Any
     tokenizer: Any
@@ -181,20 +181,18 @@ def unused_gpu() -> str:
 
 
 def stored_format(ref: ModelRef) -> str:
-    """Return the storage format of *ref* (not an adapter): "gguf", "bitsandbytes-4bit", "w4a16" or "plain"."""
+    """Return the storage format of *ref* (not an adapter): "gguf", "bitsandbytes-4bit" or "plain"."""
     path = local_path(without_weights(ref))
     if path.is_file():
         return "gguf"
     config = model_files.quantization_config(path)
     if config is None:
         return "plain"
-    if (config.get("quant_method"), config.get("format")) == ("compressed-tensors", "pack-quantized"):
-        return "w4a16"
     if config.get("load_in_4bit"):
         return "bitsandbytes-4bit"
     raise ModelError(
-        f"{ref.source} is quantized with {config.get('quant_method', 'an unknown method')}, which is not supported; "
-        "give a bitsandbytes 4-bit or W4A16 checkpoint, or an unquantized one."
+        f"{ref.source} is quantized with {config.get('quant_method', 'an unknown method')}, which vLLM alone may "
+        "run (--engine vllm); give a bitsandbytes 4-bit checkpoint, or an unquantized one."
     )
 
 
@@ -222,9 +220,9 @@ def fits_plainly(parameters: int, memory: int) -> bool:
 
 def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool | None) -> Loaded:
     import torch
-    from transformers import BitsAndBytesConfig, CompressedTensorsConfig, GenerationConfig, GgufConfig
+    from transformers import BitsAndBytesConfig, GenerationConfig, GgufConfig
 
-    from countdown_rl.models import nf4, w4a16
+    from countdown_rl.models import nf4
 
     stored = stored_format(ref)
     native = device.type == "cuda" and precision == "nf4"  # 4-bit layers of bitsandbytes
@@ -233,8 +231,6 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
         parameters = shape.skeleton(config, trust_remote_code=ref.trust_remote_code).num_parameters()
         plain = fits_plainly(parameters, torch.cuda.mem_get_info(device)[1])
     native = native and not plain
-    if stored == "w4a16" and precision == "nf4":
-        raise ModelError(f"{ref.source} is stored in 4 bits (W4A16) already; leave --precision nf4 out.")
     if precision == "nf4" and device.type == "mps":
         raise ModelError("4-bit weights are not supported on an Apple GPU; give --precision bf16, or --device cpu.")
     if stored == "gguf" and native:
@@ -247,9 +243,6 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
     options: dict[str, Any] = {"dtype": dtypes[precision]}
     if stored == "gguf":
         options |= {"quantization_config": GgufConfig(dequantize=True), "config": shape.read_config(local_path(ref))}
-    elif stored == "w4a16":
-        w4a16.check_installed()
-        options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
     elif native and stored == "plain":
         options["quantization_config"] = BitsAndBytesConfig.from_dict(nf4.CONFIG)
     if home.type == "cuda" and stored != "gguf":
@@ -259,7 +252,7 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
     model = _read_weights(ref, **options)
 
     dtype = compute_dtype(precision, device, model)
-    storage = {"bitsandbytes-4bit": "dequantized-nf4", "w4a16": "dequantized-w4a16"}.get(stored, "plain")
+    storage = "dequantized-nf4" if stored == "bitsandbytes-4bit" else "plain"
     if native:
         storage = "bitsandbytes-nf4"
     elif stored == "bitsandbytes-4bit":

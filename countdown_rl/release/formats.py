@@ -1,4 +1,4 @@
-"""Weights of a release, and their format: "full", "nf4", "w4a16", "gguf" or "adapter"."""
+"""Weights of a release, and their format: "full", "nf4", "gguf" or "adapter"."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from countdown_rl.models.reference import SHIPPED, ModelRef
 ADAPTER_CONFIG = "adapter_config.json"
 #: Names of the files of an artifact of weights that go into a release.
 FILES = re.compile(r"[\w-][\w.-]*\.(safetensors|gguf|json|jinja|model|txt)|Modelfile", re.ASCII)
-_METHODS = {None: "full", "bitsandbytes": "nf4", "compressed-tensors": "w4a16"}
+_METHODS = {None: "full", "bitsandbytes": "nf4"}
 
 
 @dataclass(frozen=True)
