@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from countdown_rl.core.errors import CountdownError
 
 if TYPE_CHECKING:
-    from countdown_rl.core.artifacts import Manifest
+    from countdown_rl.core.manifest import Manifest
     from countdown_rl.evaluation.results import Result as Evaluation
     from countdown_rl.tasks.task import Row
     from countdown_rl.training.config import RunArguments

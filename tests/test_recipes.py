@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import cards
 from countdown_rl.core import artifacts
+from countdown_rl.core.manifest import MANIFEST
 from countdown_rl.evaluation import training_log
 from countdown_rl.tasks import jsonl
 from tests.support import standins
@@ -154,7 +155,7 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
         if command in made:
             path = out / made[command]
             artifacts.read(path, artifacts.peek(path))
-            assert str(world) not in (path / artifacts.MANIFEST).read_text()
+            assert str(world) not in (path / MANIFEST).read_text()
     assert len((out / "train" / "log.csv").read_text().splitlines()) == 1 + 2
     card = (out / "release" / "README.md").read_text()
     assert "base_model:" in card
@@ -242,7 +243,7 @@ def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_librari
     kinds |= {f"eval/{name}": "eval" for name in EVALUATED}
     for name, kind in kinds.items():
         artifacts.read(out / name, kind)
-        assert "../" not in (out / name / artifacts.MANIFEST).read_text()
+        assert "../" not in (out / name / MANIFEST).read_text()
     facts = artifacts.read(out / "merged", "merged").facts
     assert facts["adapted_modules"] == 30 * 7
     assert facts["agreement"]["with_definition"]["kl"] < 1e-2

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console, parameters
 from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode
-from countdown_rl.core import provenance
+from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.core.options import option
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.config import AskOptions
@@ -41,7 +41,7 @@ def ask(
     from countdown_rl.models import chat_template, load, reference
 
     ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
-    chain = provenance.chain(ref.as_input())
+    chain = provenance_chain(ref.as_input())
     layout = probe.layout(chain) if probe.trained_on(chain).name == asking.CountdownRow.task else {}
     with parameters.input_as_usage():
         row = asking.puzzle_row(options, parameters.numbers_in(numbers), target, layout)

@@ -41,13 +41,14 @@ def export_task(
         MODEL=Qwen/Qwen2.5-3B-Instruct artifacts/verl/run.sh
     """
     from countdown_rl.core import artifacts
+    from countdown_rl.core.manifest import file_input
     from countdown_rl.integrations import export
     from countdown_rl.tasks import jsonl
 
     splits = export.splits(to)
     if splits == ("test",):
         files = {"test": jsonl.test_file(data)}
-        source = artifacts.file_input(files["test"])
+        source = file_input(files["test"])
     else:
         files = {split: data / f"{split}.jsonl" for split in splits}
         source = artifacts.read(data, "data").as_input()

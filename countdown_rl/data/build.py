@@ -13,6 +13,7 @@ from typing import Any
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag
+from countdown_rl.core.manifest import file_input
 from countdown_rl.core.options import field_hints
 from countdown_rl.data import external
 from countdown_rl.data.config import PUZZLES, DataOptions
@@ -42,12 +43,12 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
         for place, _, record in external.from_file(path):
             with files.at(place):
                 source.exclude(record)
-        inputs.setdefault("exclude", []).append(artifacts.file_input(path))
+        inputs.setdefault("exclude", []).append(file_input(path))
     imported, sizes = source.imported, options
     if options.test_from:
         path, sizes = Path(options.test_from), replace(options, test=0)
         source.import_rows(external.from_file(path), sys.maxsize, {}, own_test=True)
-        inputs["test"] = artifacts.file_input(path)
+        inputs["test"] = file_input(path)
         for row in imported.splits["test"]:
             source.hold_out(registry.parse_row(row))
     splits: dict[str, Any] = imported.splits
@@ -55,7 +56,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
         published, entry = _published(options)
         limits = {"valid": sizes.valid, "test": sizes.test}
         source.import_rows(published, options.n, limits, on_row=lambda done: on_row(done, options.n))
-        inputs["from"] = entry or artifacts.file_input(Path(options.from_ or ""))
+        inputs["from"] = entry or file_input(Path(options.from_ or ""))
     else:
         splits = source.rows(split_sizes(sizes)) | ({"test": splits["test"]} if options.test_from else {})
     rows_of_splits = [(split, registry.parse_row(row)) for split, rows in imported.splits.items() for row in rows]

@@ -9,7 +9,9 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, processes
+from countdown_rl.core import processes
+from countdown_rl.core.identity import run_identity
+from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.engines import Engine
@@ -63,10 +65,10 @@ def complete(
     """
     limit = options.limits[-1]
     rows, prompts = _prompts(engine, rows, limit)
-    run = artifacts.identity(
+    run = run_identity(
         options.recorded,
         inputs,
-        versions=artifacts.versions(engine.libraries),
+        versions=installed_versions(engine.libraries),
         engine=[engine.name, engine.storage, engine.precision, engine.device],
         prompts=hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     )

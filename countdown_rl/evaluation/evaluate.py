@@ -10,6 +10,8 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.identity import finished, run_identity
+from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import baselines, results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
 from countdown_rl.evaluation.completions import read as read_completions
@@ -58,11 +60,11 @@ def evaluate(
         raise UsageError("give a model and rows, or completions.")
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
-    inputs: dict[str, Any] = {"data": artifacts.file_input(file)}
+    inputs: dict[str, Any] = {"data": file_input(file)}
     baseline, server = baselines.find(model, rows), None
     if completions:
         recorded = {"pass_at": options.pass_at} if options.pass_at else {}
-        inputs["completions"] = artifacts.file_input(completions)
+        inputs["completions"] = file_input(completions)
         inputs["model"] = {"source": completions.name, "kind": "completions"}
     else:
         rows = _selected(rows, file, options, on_warning)
@@ -77,7 +79,7 @@ def evaluate(
             )
             inputs["model"] = ref.as_input()
     unfinished = out.with_name(f".{out.name}.progress.jsonl")
-    if artifacts.finished(out, "eval", artifacts.identity(recorded, inputs), overwrite=overwrite):
+    if finished(out, "eval", run_identity(recorded, inputs), overwrite=overwrite):
         unfinished.unlink(missing_ok=True)  # if the run was killed between its last two steps
         on_note(f"{out} is up to date (use --overwrite to rebuild).")
         return results.read(out)

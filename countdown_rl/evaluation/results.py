@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from countdown_rl.core import artifacts, provenance, typed_json
-from countdown_rl.core.artifacts import Manifest
+from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError, InputError
-from countdown_rl.core.provenance import ProvenanceEntry
+from countdown_rl.core.manifest import Manifest, ProvenanceEntry, provenance_chain
 from countdown_rl.evaluation import sample
 from countdown_rl.evaluation.sample import Accuracy, Figures, Metrics, Sample
 from countdown_rl.tasks import jsonl
@@ -61,7 +60,7 @@ def write(directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at:
 def chain(result: Result) -> list[ProvenanceEntry]:
     """Everything that the model of *result* was made from, itself last; empty for a baseline."""
     model = result.manifest.inputs.get("model", {})
-    return provenance.chain(model) if "digest" in model else []
+    return provenance_chain(model) if "digest" in model else []
 
 
 def split(*results: Result) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
-from countdown_rl.core.provenance import ProvenanceEntry
+from countdown_rl.core.manifest import ProvenanceEntry
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 

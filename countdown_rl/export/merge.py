@@ -13,6 +13,7 @@ import torch
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError, first_line
+from countdown_rl.core.manifest import Manifest
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import checkpoint, ends, model_files, nf4, reference, shape, torch_internals
@@ -32,7 +33,7 @@ MAX_KL = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 MAX_FP32_PARAMETERS = 2_000_000_000
 
 
-def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.Manifest:
+def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
     """Write the merged artifact of adapter *ref* at *out*; its manifest records the agreement on random prompts.
 
     Raises:

@@ -12,6 +12,7 @@ import torch
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.manifest import Manifest
 from countdown_rl.export import agreement, gguf, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.models import checkpoint, ends, load, model_files, nf4, reference, shape
@@ -31,7 +32,7 @@ LIBRARIES = {
 }
 
 
-def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifacts.Manifest:
+def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> Manifest:
     """Write the quantized artifact of *ref* at *out*; the manifest of a small one records its agreement with *ref*.
 
     Raises:

@@ -15,8 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from countdown_rl.core import artifacts, hub_requests
-from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.core.identity import RUN
+from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, portable
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
 
 #: Models that ship with the package, by name.
@@ -60,7 +61,7 @@ class ModelRef:
     @property
     def portable_source(self) -> str:
         """The source for manifests and cards: a path out of the working directory is reduced to its last name."""
-        return str(artifacts.portable(self.location))
+        return str(portable(self.location))
 
     @cached_property
     def digest(self) -> str:
@@ -71,7 +72,7 @@ class ModelRef:
             return self.revision
         path = local_path(self)
         if path.is_file():
-            return artifacts.file_sha256(path)
+            return file_sha256(path)
         weights = {"config.json", "adapter_config.json", *(file.name for file in path.glob("*.safetensors"))}
         return _digest(path, weights)
 
@@ -148,7 +149,7 @@ def without_weights(ref: ModelRef) -> ModelRef:
 def _digest(directory: Path, names: Iterable[str]) -> str:
     """Return the sha256 over those of the files *names* that are in *directory*."""
     files = [directory / name for name in sorted(names) if (directory / name).is_file()]
-    lines = "".join(f"{file.name} {artifacts.file_sha256(file)}\n" for file in files)
+    lines = "".join(f"{file.name} {file_sha256(file)}\n" for file in files)
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -160,12 +161,12 @@ def _check_finished(source: str, path: Path) -> None:
     """Raise ModelError if *path* is the output, or among the checkpoints, of a run that has not finished."""
     log = path.with_name("train") if path.name in ("adapter", "model") else Path(f"{path}-run")  # by default
     for place in (path, path.parent, path / "checkpoints", log / "checkpoints"):
-        if (place / artifacts.RUN).is_file():
+        if (place / RUN).is_file():
             raise ModelError(f"{source} is of an unfinished run; run the same command again, and give its --out.")
 
 
 def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
-    manifest = artifacts.read(path, LOADABLE) if (path / artifacts.MANIFEST).exists() else None
+    manifest = artifacts.read(path, LOADABLE) if (path / MANIFEST).exists() else None
     if (path / "adapter_config.json").is_file() and (manifest is None or manifest.kind in ("adapter", "release")):
         if not (path / "adapter_model.safetensors").is_file():
             raise ModelError(f"{source} has no adapter_model.safetensors; only safetensors weights are read.")

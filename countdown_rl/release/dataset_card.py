@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 from countdown_rl.core import artifacts, formatting
-from countdown_rl.core.artifacts import MADE_BY, ArtifactWriter
+from countdown_rl.core.artifacts import ArtifactWriter
 from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.manifest import MADE_BY
 from countdown_rl.release import benchmarks, model_card
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.tasks.registry import task_of

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, hub_requests, provenance
-from countdown_rl.core.artifacts import MANIFEST, ArtifactWriter, Manifest
+from countdown_rl.core import artifacts, hub_requests
+from countdown_rl.core.artifacts import ArtifactWriter
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.core.formatting import as_section
-from countdown_rl.core.provenance import ProvenanceEntry
+from countdown_rl.core.manifest import MANIFEST, Manifest, ProvenanceEntry, file_input, origin_of, provenance_chain
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.models import ends, model_files
 from countdown_rl.models.model_files import GENERATION
@@ -54,7 +54,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
 def read_inputs(options: PublishOptions) -> Release:
     """Read the inputs that *options* name, and those that the pipeline keeps beside the weights."""
     weights = Weights.read(options.model)
-    chain, parent = provenance.chain(weights.entry), weights.path.parent
+    chain, parent = provenance_chain(weights.entry), weights.path.parent
     inputs, evaluation, table = {"model": weights.entry}, None, None
     path = Path(options.evaluation or parent / "eval" / weights.path.name)
     if options.evaluation or (path / MANIFEST).exists():
@@ -73,15 +73,15 @@ def read_inputs(options: PublishOptions) -> Release:
 
     def is_comparison(path: Path) -> bool:
         compared = artifacts.read(path, "comparison").inputs.values()
-        return digest in [link.digest for link in provenance.chain(*compared)]
+        return digest in [link.digest for link in provenance_chain(*compared)]
 
     default = parent / "eval" / "comparison"
     if comparison := _input(options.comparison, default if (default / MANIFEST).exists() else None, is_comparison):
         table = as_section((comparison / "comparison.md").read_text("utf-8"))
         inputs["comparison"] = artifacts.read(comparison, "comparison").as_input()
     if log := _input(options.log, parent / "train" / "log.csv", lambda path: training_log.is_log_of(path, chain)):
-        inputs["log"] = artifacts.file_input(log)
-    origin = provenance.origin(chain)
+        inputs["log"] = file_input(log)
+    origin = origin_of(chain)
     base_model = options.base_model or (origin.name if origin.kind == "hub" else None)
     license = options.license
     if license is None and (origin.name in SHIPPED or (origin.kind == "model" and base_model is None)):

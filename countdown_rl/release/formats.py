@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models import model_files
 from countdown_rl.models.reference import SHIPPED, ModelRef

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core import artifacts, hub_requests
-from countdown_rl.core.artifacts import MANIFEST, Manifest
 from countdown_rl.core.errors import ArtifactError, HubError
+from countdown_rl.core.manifest import MANIFEST, Manifest
 from countdown_rl.core.packages import version
 from countdown_rl.release.config import UploadOptions
 

@@ -12,10 +12,10 @@ from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from countdown_rl.core import artifacts, provenance, typed_json
-from countdown_rl.core.artifacts import MANIFEST, Manifest
+from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import percent, short
+from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, provenance_chain
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import evaluate, results, statistics
@@ -155,7 +155,7 @@ def _check_files(weights: Weights, manifest: Manifest) -> Result:
             raise _RefutedError(f"{name} is not the file that the manifest of its weights or evaluation lists")
     if not weights.measured_by(recorded):
         raise _RefutedError("eval is an evaluation of other weights")
-    if recorded.metrics.data["digest"] in results.training_data(provenance.chain(weights.entry)):
+    if recorded.metrics.data["digest"] in results.training_data(provenance_chain(weights.entry)):
         raise _RefutedError("the evaluation is on puzzles that the weights were trained on")
     if ends.change_decoding(model_files.generation_config(weights.path)):
         raise _RefutedError(f"{GENERATION} sets more than the tokens that end a completion, as no evaluation does")
@@ -166,19 +166,19 @@ def _puzzles(
     recorded: Result, weights: Weights, data: Sequence[Path], fresh: int, report: Verification
 ) -> tuple[list[Row], list[Row]]:
     """The recorded puzzles, and *fresh* new ones if the recorded ones were generated."""
-    sha256, links = recorded.metrics.data["digest"], provenance.chain(weights.entry)
+    sha256, links = recorded.metrics.data["digest"], provenance_chain(weights.entry)
     files = [(link, Path(name).stem, file["sha256"]) for link in links for name, file in link.files.items()]
     source, split = next(((link, split) for link, split, digest in files if digest == sha256), (None, ""))
     options: DataOptions | None = None
     if source is not None and source.kind == "data" and not source.inputs:
         options = typed_json.build(dict(source.options), DataOptions, f"the manifest of {source.name}")
-    if match := [path for path in map(jsonl.test_file, data) if artifacts.file_sha256(path) == sha256]:
+    if match := [path for path in map(jsonl.test_file, data) if file_sha256(path) == sha256]:
         rows = jsonl.read_rows(match[0])
     elif options is not None:
         with TemporaryDirectory() as scratch:
             file = Path(scratch, "puzzles.jsonl")
             jsonl.write_rows(file, build.generate(options, split))
-            if artifacts.file_sha256(file) != sha256:
+            if file_sha256(file) != sha256:
                 raise _RefutedError("the recorded options do not generate the recorded puzzles")
             rows = jsonl.read_rows(file)
     else:

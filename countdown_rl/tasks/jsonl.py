@@ -9,13 +9,14 @@ from typing import IO, Any
 import jsonlines
 
 from countdown_rl.core import artifacts, typed_json
+from countdown_rl.core.manifest import MANIFEST
 from countdown_rl.tasks import files, records
 from countdown_rl.tasks.task import Row
 
 
 def test_file(data: Path) -> Path:
     """The file *data*, or that of the test split in the data artifact *data*."""
-    if not (data / artifacts.MANIFEST).is_file():
+    if not (data / MANIFEST).is_file():
         return data
     artifacts.read(data, "data")
     return data / "test.jsonl"

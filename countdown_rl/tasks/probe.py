@@ -4,8 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from countdown_rl.core import provenance
-from countdown_rl.core.provenance import ProvenanceEntry
+from countdown_rl.core.manifest import ProvenanceEntry, provenance_chain
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row, Task
 
@@ -19,7 +18,7 @@ def rows(task: Task, count: int, layout: Mapping[str, str] = {}) -> list[Row]:
 
 def conversations(model: Mapping[str, Any], count: int) -> list[list[dict[str, str]]]:
     """The prompts of *count* probe rows of the task that *model*, an entry of a manifest, was trained on."""
-    links = provenance.chain(model)
+    links = provenance_chain(model)
     return [row.messages() for row in rows(trained_on(links), count, layout(links))]
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.artifacts import RUN
 from countdown_rl.core.errors import ArtifactError, UsageError
+from countdown_rl.core.identity import RUN, describe_differences
 
 MARK = "complete"
 
 
 class Checkpoints:
-    """The checkpoints under *directory* of the run with *identity*, see :func:`artifacts.identity`."""
+    """The checkpoints under *directory* of the run with *identity*, see :func:`run_identity`."""
 
     def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
         self.directory, self.identity = directory, identity
@@ -50,7 +50,7 @@ class Checkpoints:
         newest, unfinished = self.newest(), self._unfinished()
         if newest is None or unfinished == self.identity:
             return newest
-        differences = artifacts.describe_differences(unfinished, self.identity) if unfinished else ""
+        differences = describe_differences(unfinished, self.identity) if unfinished else ""
         raise ArtifactError(
             f"{self.directory} holds an unfinished run that is not this one ({differences or 'it cannot be read'}); "
             "use its options to resume it, or give --restart to begin again."

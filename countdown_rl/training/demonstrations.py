@@ -15,6 +15,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
 from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template, ends
@@ -187,7 +188,7 @@ def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]
     """The records of files and of Hub data sets; adds their entries to *inputs*."""
     for index, file in enumerate(paths):
         yield from ((place, "", record) for place, record in files.records(file))
-        inputs[f"from-{index}" if index else "from"] = artifacts.file_input(file)
+        inputs[f"from-{index}" if index else "from"] = file_input(file)
     for index, name in enumerate(names):
         source, _, revision = name.partition("@")
         commit, rows = external.from_hub(source, revision or None)

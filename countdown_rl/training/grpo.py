@@ -7,6 +7,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import chat_template, load
@@ -39,7 +40,7 @@ class GrpoRun(Run):
             raise UsageError("there is nothing to train on; give --data.")
         self.rewards = rewards.parse(self.options.reward)
         one_file = self._is_file = data.is_file()
-        inputs = {"data": artifacts.file_input(data) if one_file else artifacts.read(data, "data").as_input()}
+        inputs = {"data": file_input(data) if one_file else artifacts.read(data, "data").as_input()}
         rows = jsonl.read_rows(data if one_file else data / "train.jsonl", self.reporter.note)
         self.rows = [row for row in rows if not one_file or row.get("split") not in ("valid", "test")]
         if held_out := len(rows) - len(self.rows):

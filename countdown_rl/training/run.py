@@ -16,6 +16,8 @@ import torch
 
 from countdown_rl.core import artifacts, packages, processes
 from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
+from countdown_rl.core.identity import finished, run_identity
+from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import SftRow, StepRow
 from countdown_rl.inference.generate import Completion
@@ -193,7 +195,7 @@ class Run(ABC):
         self.inputs = {"model": self.ref.as_input(), **inputs}
         settings = {key: value for key, value in asdict(options).items() if key not in _LOGGING}
         settings["processes"] = self.processes  # each has its own random numbers
-        identity = artifacts.identity(settings, self.inputs, versions=artifacts.versions(LIBRARIES))
+        identity = run_identity(settings, self.inputs, versions=installed_versions(LIBRARIES))
         self.checkpoints = Checkpoints(self.checkpoints.directory, identity)
         self.resume = None if arguments.restart else self.checkpoints.to_resume()
         check_log(self.log, self.row_type)
@@ -231,9 +233,9 @@ class Run(ABC):
         return values | self.details | self.memory.as_dict()
 
     def _finished(self, overwrite: bool) -> Result | None:
-        """The result that is there already, see :func:`artifacts.finished`."""
-        identity = artifacts.identity(self._described(), self.inputs)
-        manifest = artifacts.finished(self.out, self.options.kind, identity, overwrite=overwrite)
+        """The result that is there already, see :func:`finished`."""
+        identity = run_identity(self._described(), self.inputs)
+        manifest = finished(self.out, self.options.kind, identity, overwrite=overwrite)
         if manifest is None:
             return None
         if processes.is_main():

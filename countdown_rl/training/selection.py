@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, provenance
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import chat_template, ends, load, reference
@@ -90,7 +91,7 @@ def _test_puzzles(result: results.Result) -> set[str]:
     That file is the test split of data that a model in the chain was trained on, or named as one.
     """
     data = result.metrics.data
-    links = provenance.chain(*(entry for entry in result.manifest.inputs.values() if "digest" in entry))
+    links = provenance_chain(*(entry for entry in result.manifest.inputs.values() if "digest" in entry))
     tests = [link.files.get("test.jsonl", {}).get("sha256") for link in links]
     all_test = held_out(Path(data.get("file", "")).stem) == "test" or data["digest"] in tests
     return {sample.row.identity for sample in result.samples if all_test or sample.row.split == "test"}

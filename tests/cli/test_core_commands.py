@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from countdown_rl.core import artifacts
+from countdown_rl.core.manifest import file_input
 from countdown_rl.tasks import jsonl
 from tests.support.command import status
 
@@ -125,7 +126,7 @@ def test_imported_rows_are_checked_counted_and_split_as_generated_ones(command, 
         ("7-19-36-55=65", "55 + 36 - 19 - 7"),
     ]
     manifest = artifacts.read(tmp_path / "data", "data")
-    assert manifest.inputs["from"] == artifacts.file_input(tmp_path / "rows")
+    assert manifest.inputs["from"] == file_input(tmp_path / "rows")
     assert str(tmp_path) not in (tmp_path / "data" / "manifest.json").read_text()
 
 

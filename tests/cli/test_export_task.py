@@ -10,6 +10,7 @@ import pytest
 from countdown_rl.cli.export_task import export_task
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.manifest import file_sha256
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from tests.support.graded import PUZZLES, graded
@@ -126,7 +127,7 @@ def test_an_exported_task_is_an_artifact_with_its_data(evaluator, tmp_path):
     jsonl.write_rows(data, [{"nums": [3, 4], "target": 7}])
     export_task(to=evaluator, data=data, out=out)
     manifest = artifacts.read(out, "task")
-    assert manifest.inputs["data"]["digest"] == artifacts.file_sha256(data)
+    assert manifest.inputs["data"]["digest"] == file_sha256(data)
     (copy,) = out.rglob("test.jsonl")
     assert copy.read_bytes() == data.read_bytes()
     assert not any("NAME" in file.read_text() for file in out.rglob("*") if file.is_file())

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.core import artifacts, provenance
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.identity import finished, run_identity
+from countdown_rl.core.manifest import Manifest, ProvenanceEntry, file_entry, origin_of, provenance_chain
 from tests.support.runs import locked_elsewhere
 
 
@@ -17,7 +19,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def make(out: Path, text: str = "rows", kind: str = "data", **inputs) -> artifacts.Manifest:
+def make(out: Path, text: str = "rows", kind: str = "data", **inputs) -> Manifest:
     with artifacts.writing(out, kind, options={"n": 1}, **inputs) as writer:
         (writer.path / "rows.jsonl").write_text(text)
         writer.facts["rows"] = 1
@@ -27,10 +29,10 @@ def make(out: Path, text: str = "rows", kind: str = "data", **inputs) -> artifac
 def test_an_artifact_is_read_back_with_its_files_facts_and_inputs():
     data = make(Path("data"))
     assert (data.kind, data.options, data.facts) == ("data", {"n": 1}, {"rows": 1})
-    assert data.files == {"rows.jsonl": artifacts.entry(Path("data/rows.jsonl"))}
+    assert data.files == {"rows.jsonl": file_entry(Path("data/rows.jsonl"))}
     manifest = make(Path("eval"), kind="eval", inputs={"data": data.as_input()})
     assert manifest.inputs["data"]["digest"] == data.digest
-    assert artifacts.Manifest(**manifest.inputs["data"]["manifest"]).digest == data.digest
+    assert Manifest(**manifest.inputs["data"]["manifest"]).digest == data.digest
 
 
 def test_the_same_inputs_and_options_give_the_same_bytes():
@@ -75,13 +77,13 @@ def test_what_a_killed_writer_left_is_removed_or_restored():
 def test_two_runs_are_the_same_where_options_and_inputs_are():
     data = make(Path("data")).as_input()
     make(Path("eval"), kind="eval", inputs={"data": data})
-    same, other = artifacts.identity({"n": 1}, {"data": data}), artifacts.identity({"n": 2}, {"data": {}})
-    assert artifacts.finished(Path("eval"), "eval", same, overwrite=False)
-    assert artifacts.finished(Path("eval"), "eval", other, overwrite=True) is None
+    same, other = run_identity({"n": 1}, {"data": data}), run_identity({"n": 2}, {"data": {}})
+    assert finished(Path("eval"), "eval", same, overwrite=False)
+    assert finished(Path("eval"), "eval", other, overwrite=True) is None
     with pytest.raises(ArtifactError, match="--n was 1, is 2; other data"):
-        artifacts.finished(Path("eval"), "eval", other, overwrite=False)
+        finished(Path("eval"), "eval", other, overwrite=False)
     Path("eval/rows.jsonl").write_text("damaged")
-    assert artifacts.finished(Path("eval"), "eval", other, overwrite=False) is None
+    assert finished(Path("eval"), "eval", other, overwrite=False) is None
 
 
 def test_nothing_is_written_into_an_artifact():
@@ -217,7 +219,7 @@ def test_files_of_other_origin_are_not_overwritten(monkeypatch):
     ],
 )
 def test_no_manifest_holds_a_local_path_of_its_own(path, name):
-    entry = artifacts.Manifest("data", {"path": path}).as_input()  # whose digest covers it
+    entry = Manifest("data", {"path": path}).as_input()  # whose digest covers it
     inputs = {"from": {"source": path}, "data": entry}
     with artifacts.writing(Path("data"), "data", options={"from": [path]}, inputs=inputs) as writer:
         writer.facts["path"] = path
@@ -264,9 +266,9 @@ def test_a_lock_can_be_taken_again_by_its_holder_and_is_removed():
 
 
 def test_a_node_of_the_chain_knows_its_command_and_a_chain_without_a_model_has_no_origin():
-    commands = {kind: provenance.ProvenanceEntry(kind, "n", "d").command for kind in ("adapter", "data", "hub")}
+    commands = {kind: ProvenanceEntry(kind, "n", "d").command for kind in ("adapter", "data", "hub")}
     assert commands == {"adapter": "countdown-rl train", "data": "countdown-rl gen-data", "hub": ""}
-    tuned = provenance.ProvenanceEntry("adapter", "n", "d", facts={"command": "countdown-rl sft"})
+    tuned = ProvenanceEntry("adapter", "n", "d", facts={"command": "countdown-rl sft"})
     assert (tuned.command, tuned.by_grpo) == ("countdown-rl sft", False)
     with pytest.raises(ArtifactError, match="merged"):
-        provenance.origin(provenance.chain(artifacts.Manifest("merged", {}).as_input()))
+        origin_of(provenance_chain(Manifest("merged", {}).as_input()))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from countdown_rl.core.artifacts import Manifest
+from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import caveats as module
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.results import Result

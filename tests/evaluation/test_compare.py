@@ -13,8 +13,8 @@ import pytest
 from countdown_rl.cli import compare as command_line
 from countdown_rl.cli import console
 from countdown_rl.core import artifacts
-from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
+from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import compare, results, tables
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.tasks import jsonl

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.core import artifacts
+from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.complete import Progress
 from countdown_rl.evaluation.config import EvalOptions
@@ -77,7 +78,7 @@ def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_pa
     assert metrics.correct == sum(sample.grade.correct for sample in result.samples)
     counts = {group: {value: share.n for value, share in part.items()} for group, part in metrics.groups.items()}
     assert counts == {"numbers": {"3": 7, "4": 7}, "needs": {"add-sub": 7, "mul-div": 7}}
-    assert metrics.data == artifacts.file_input(place / "puzzles.jsonl") == manifest.inputs["data"]
+    assert metrics.data == file_input(place / "puzzles.jsonl") == manifest.inputs["data"]
     assert metrics.decoding.greedy
     assert metrics.decoding.max_new_tokens == 8
     assert metrics.model.digest == manifest.inputs["model"]["digest"]

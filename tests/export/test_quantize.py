@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.manifest import Manifest
 from countdown_rl.export import agreement, quantize
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model, warning
@@ -26,7 +27,7 @@ def as_merged(base: str, **facts) -> None:
         draft.facts.update(base=base, **facts)
 
 
-def quantized() -> artifacts.Manifest:
+def quantized() -> Manifest:
     as_merged("original")
     return quantize_model(find_model("merged"), Path("quantized"), QuantizeOptions())
 

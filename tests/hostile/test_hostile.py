@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from countdown_rl.core import artifacts
+from countdown_rl.core.manifest import file_entry
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.tasks import jsonl
@@ -178,7 +178,7 @@ def write(name: str, content: Any) -> None:
         path.write_text(json.dumps(present | content) + "\n")
     if name.startswith("eval/") and "manifest" not in name:  # as if the evaluation had written it
         manifest = json.loads(Path("eval/manifest.json").read_bytes())
-        manifest["files"][path.name] = artifacts.entry(path)
+        manifest["files"][path.name] = file_entry(path)
         Path("eval/manifest.json").write_text(json.dumps(manifest))
 
 

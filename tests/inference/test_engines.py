@@ -9,7 +9,7 @@ import torch
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError
-from countdown_rl.evaluation import evaluate
+from countdown_rl.evaluation import complete, evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
 from countdown_rl.models.reference import ModelRef, find_model
@@ -31,7 +31,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def vllm(monkeypatch):
-    monkeypatch.setattr(artifacts, "versions", lambda names: dict.fromkeys(names, "1"))
+    for module in (artifacts, complete):
+        monkeypatch.setattr(module, "installed_versions", lambda names: dict.fromkeys(names, "1"))
     return vllm_stub.install(monkeypatch)
 
 

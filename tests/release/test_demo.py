@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from countdown_rl.core.errors import ArtifactError, CountdownError, ModelError, UsageError
-from countdown_rl.core.provenance import ProvenanceEntry
+from countdown_rl.core.manifest import ProvenanceEntry
 from countdown_rl.data import build as gen_data
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation.results import Result

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from countdown_rl.core import artifacts, provenance
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, UsageError
+from countdown_rl.core.manifest import Manifest, file_input, provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
 from countdown_rl.release import folder
@@ -21,7 +22,7 @@ OUT = Path("release")
 TOKEN = "hf_" + "a" * 30
 
 
-def build(**options) -> artifacts.Manifest:
+def build(**options) -> Manifest:
     return folder.build(PublishOptions(**{"model": "merged"} | options), OUT)
 
 
@@ -43,7 +44,7 @@ def test_the_release_holds_the_weights_and_the_chain(root):
     evaluation = {f"eval/{name}" for name in ("manifest.json", "metrics.json", "details.json", "samples.jsonl")}
     assert manifest.files.keys() - merged.files.keys() == {"README.md", *evaluation}
     assert results.read(OUT / "eval") == results.read(Path("eval/merged"))
-    kinds = [link.kind for link in provenance.chain(manifest.inputs["model"])]
+    kinds = [link.kind for link in provenance_chain(manifest.inputs["model"])]
     assert kinds == ["data", "model", "adapter", "merged"]
     assert (manifest.facts["accuracy"], manifest.facts["license"]) == (0.62, "apache-2.0")
     assert {"eval", "comparison"} <= manifest.inputs.keys()
@@ -60,7 +61,7 @@ def test_the_same_artifacts_give_the_same_bytes(root):
 
 def test_an_evaluation_of_the_gguf_file_is_one_of_its_artifact(root):
     assert build(model="gguf").facts["accuracy"] == 0.6
-    remake("eval/gguf", "eval", inputs={"model": artifacts.file_input(Path("gguf/model-q8_0.gguf"))})
+    remake("eval/gguf", "eval", inputs={"model": file_input(Path("gguf/model-q8_0.gguf"))})
     manifest = build(model="gguf")
     assert (manifest.facts["accuracy"], manifest.facts["name"]) == (0.6, "base-countdown-grpo-gguf")
     assert "model-q8_0.gguf" in manifest.files
@@ -102,7 +103,7 @@ def test_a_comparison_and_a_log_of_others_are_refused_or_left_out(root):
 @pytest.mark.parametrize("key", ["data", "from", "artifact"])
 def test_weights_evaluated_on_the_file_that_they_were_trained_on_are_refused(root, key):
     file = Path("data/test.jsonl")
-    inputs = {key: artifacts.file_input(file)}
+    inputs = {key: file_input(file)}
     if key == "artifact":
         file = Path("data/train.jsonl")
         remake("data", "data", lambda path: (path / "train.jsonl").write_text('{"nums": [1, 2], "target": 3}\n'))

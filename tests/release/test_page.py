@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import compare, results, tables, training_log
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion

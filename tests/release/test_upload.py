@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard, constants
 
-from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
+from countdown_rl.core.manifest import Manifest, file_entry
 from countdown_rl.export import quantize
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.models import reference
@@ -216,8 +216,8 @@ def test_a_damaged_release_or_one_with_a_token_is_not_uploaded(hub, folder):
     (folder / "chat_template.jinja").write_text(f"{{# {WRITE} #}}")
     with pytest.raises(ArtifactError, match="damaged"):
         push(folder, NAME)
-    manifest["files"]["chat_template.jinja"] = artifacts.entry(folder / "chat_template.jinja")
-    (folder / "manifest.json").write_bytes(artifacts.Manifest(**manifest).to_bytes())
+    manifest["files"]["chat_template.jinja"] = file_entry(folder / "chat_template.jinja")
+    (folder / "manifest.json").write_bytes(Manifest(**manifest).to_bytes())
     with pytest.raises(ArtifactError, match="token"):
         push(folder, NAME)
     assert not hub.log

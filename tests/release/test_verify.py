@@ -18,8 +18,8 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import load_file, save_file
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.artifacts import MANIFEST, Manifest
 from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.manifest import MANIFEST, Manifest, file_entry, file_input
 from countdown_rl.data import build
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
@@ -110,7 +110,7 @@ def republish(root: Path, change: Callable[[list[Sample]], Any], rows: list[Any]
 def seal(folder: Path, change: Callable[[dict[str, Any]], Any] = lambda manifest: None, *added: str) -> None:
     """List the files of a release as they are now, with those *added*, and let *change* doctor the manifest."""
     manifest = json.loads((folder / MANIFEST).read_bytes())
-    manifest["files"] = {name: artifacts.entry(folder / name) for name in (*manifest["files"], *added)}
+    manifest["files"] = {name: file_entry(folder / name) for name in (*manifest["files"], *added)}
     change(manifest)
     (folder / MANIFEST).write_bytes(Manifest(**manifest).to_bytes())
 
@@ -152,7 +152,7 @@ def noise(root: Path) -> None:
 def weights_without_their_evaluation(root: Path) -> None:
     without_answers(root / "merged")
     made = artifacts.read(root / "release", "release").inputs["model"]["manifest"]
-    made["files"]["model.safetensors"] = artifacts.entry(root / "merged" / "model.safetensors")
+    made["files"]["model.safetensors"] = file_entry(root / "merged" / "model.safetensors")
     shutil.copyfile(root / "merged" / "model.safetensors", root / "release" / "model.safetensors")
     seal(root / "release", lambda manifest: manifest["inputs"]["model"].update(Manifest(**made).as_input()))
 
@@ -234,7 +234,7 @@ def puzzles_chosen_by_hand(root: Path) -> None:
         jsonl.write_rows(draft.path / "test.jsonl", map(dict, rows))
     chained(root, artifacts.read(root / "data", "data").as_input())
     recorded = evaluation(root)
-    recorded.manifest.inputs["data"] = artifacts.file_input(root / "data" / "test.jsonl")
+    recorded.manifest.inputs["data"] = file_input(root / "data" / "test.jsonl")
     record(root, recorded.metrics, recorded.samples, recorded.manifest)
 
     def change(samples: list[Sample]) -> None:
@@ -245,12 +245,12 @@ def puzzles_chosen_by_hand(root: Path) -> None:
 
 def an_evaluation_on_training_data(root: Path) -> None:
     # publish refuses it, so the release is changed afterwards.
-    train, folder = artifacts.file_input(root / "data" / "train.jsonl"), root / "release"
+    train, folder = file_input(root / "data" / "train.jsonl"), root / "release"
     details = json.loads((folder / "eval" / "details.json").read_text()) | {"data": train}
     (folder / "eval" / "details.json").write_text(json.dumps(details))
     manifest = json.loads((folder / "eval" / MANIFEST).read_bytes())
     manifest["inputs"]["data"] = train
-    manifest["files"]["details.json"] = artifacts.entry(folder / "eval" / "details.json")
+    manifest["files"]["details.json"] = file_entry(folder / "eval" / "details.json")
     changed = Manifest(**manifest)
     (folder / "eval" / MANIFEST).write_bytes(changed.to_bytes())
     seal(folder, lambda values: values["inputs"].update(eval=changed.as_input()))

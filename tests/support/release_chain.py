@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from countdown_rl.core import artifacts
+from countdown_rl.core.manifest import file_input
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.evaluation.sample import Metrics
@@ -81,7 +82,7 @@ def log_of(root: Path, *, steps: int = 4) -> Path:
 def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = None, task: str = "countdown") -> Path:
     """An eval artifact of the model at *root*/*name*, with that accuracy; *puzzles* None are the test split."""
     manifest = artifacts.read(root / name, reference.LOADABLE)
-    data = artifacts.file_input(puzzles or root / "data" / "test.jsonl")
+    data = file_input(puzzles or root / "data" / "test.jsonl")
     share = {
         "accuracy": accuracy,
         "n": 100,

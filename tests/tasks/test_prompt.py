@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.core import artifacts, provenance
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.inference import ask
@@ -138,7 +139,7 @@ def test_gen_data_writes_the_template_into_every_row_and_into_the_manifest(data)
 def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
     inputs = {"data": artifacts.read(data, "data").as_input()}
     adapter = {"digest": "a", "manifest": {"kind": "adapter", "inputs": inputs}}
-    links = provenance.chain(adapter)
+    links = provenance_chain(adapter)
     assert probe.layout(links) == {"style": "direct", "template": TEMPLATE}
     assert [turn["role"] for turn in probe.conversations(adapter, 1)[0]] == ["system", "user"]
     row = ask.puzzle_row(AskOptions(), [3, 7, 50], 46, probe.layout(links))
@@ -149,10 +150,10 @@ def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
     shipped = {"digest": "b", "manifest": {"kind": "model", "inputs": {"data": {"digest": "old", "manifest": {
         "kind": "data", "options": {"style": "model_opens"}}}}}}  # fmt: skip
     inputs["model"] = shipped
-    assert probe.layout(provenance.chain(adapter)) == {"style": "direct", "template": TEMPLATE}  # the newest data
+    assert probe.layout(provenance_chain(adapter)) == {"style": "direct", "template": TEMPLATE}  # the newest data
     later = {"digest": "c", "manifest": {"kind": "adapter", "inputs": {"model": adapter},
                                          "facts": {"layout": {"style": "prefilled"}}}}  # fmt: skip
-    assert probe.layout(provenance.chain(later)) == {"style": "prefilled"}
+    assert probe.layout(provenance_chain(later)) == {"style": "prefilled"}
     tokenizer = tiny_llama.tokenizer()
     chat_template.complete_user_turn(tokenizer, row.messages())
     shown = chat_template.render(tokenizer, [USER], chat_template.CHAT_ARGUMENTS)

@@ -17,8 +17,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from countdown_rl.core import artifacts, processes, provenance
+from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.core.manifest import origin_of, provenance_chain
 from countdown_rl.evaluation import training_log
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
@@ -517,9 +518,9 @@ def test_all_weights_give_a_model_artifact_that_other_stages_take(place, tmp_pat
     assert any("mlp" in name for name in moved)
     quantize_model(ref, tmp_path / "quantized", QuantizeOptions())
     assert artifacts.read(tmp_path / "quantized", "quantized").inputs["model"]["digest"] == manifest.digest
-    links = provenance.chain(manifest.as_input())
+    links = provenance_chain(manifest.as_input())
     assert links[-1].by_grpo
-    assert provenance.origin(links).name == "model"
+    assert origin_of(links).name == "model"
     assert all(row.kl is not None for row in all_weights.rows)
 
 

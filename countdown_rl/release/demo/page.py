@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import formatting, provenance
+from countdown_rl.core import formatting
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.core.provenance import ProvenanceEntry
+from countdown_rl.core.manifest import ProvenanceEntry, origin_of, provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models import chat_template, load, reference
@@ -46,7 +46,7 @@ def of_model(model: Path, evaluations: Sequence[Result] = ()) -> str:
     ref = reference.find_model(str(model))
     if ref.kind != "gguf":
         raise UsageError(f"{model} is not GGUF, which the demo needs; `countdown-rl quantize --format gguf` makes it.")
-    chain = provenance.chain(ref.as_input())
+    chain = provenance_chain(ref.as_input())
     order = {link.digest: index for index, link in enumerate(chain)}
     measured = [result for result in evaluations if result.metrics.model.digest in order]
     measured = [result for result in measured if result.metrics.decoding.greedy]
@@ -62,7 +62,7 @@ def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: Result | None
         formatting.html_templates()
         .get_template("release/demo/page.html.jinja")
         .render(
-            name=provenance.origin(chain).name,
+            name=origin_of(chain).name,
             trained=any(link.by_grpo for link in chain),
             version=VERSION,
             max_tokens=MAX_TOKENS,

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, formatting, provenance
-from countdown_rl.core.artifacts import MADE_BY
+from countdown_rl.core import artifacts, formatting
 from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.core.manifest import MADE_BY, ProvenanceEntry, origin_of
 from countdown_rl.core.packages import version
-from countdown_rl.core.provenance import ProvenanceEntry
 from countdown_rl.evaluation import compare, diagnose, results, tables, training_log
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.results import Result, breakdowns
@@ -134,7 +133,7 @@ def view(
         "version": version(),
         "results": list(scored.values()),
         "method": "GRPO" if any(link.by_grpo for link in chain) else names[-1],
-        "origin": provenance.origin(chain).name if chain else names[0],
+        "origin": origin_of(chain).name if chain else names[0],
         "groups": described,
         "names": names,
         "noun": task.noun,

