@@ -21,10 +21,10 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 #: Rows of the README's table: the evaluation, and what it is called there.
-SUMMARY = {"base": "start", "adapter": "trained with GRPO", "merged": "merged", "quantized": "4-bit (NF4)"}
+SUMMARY = {"base": "initial policy", "adapter": "trained with GRPO", "merged": "merged", "quantized": "4-bit (NF4)"}
 #: Rows of the table of SmolLM2-135M in docs/experiments.md: the evaluation, and what it is called there.
 PRETRAINED = {
-    "sft": "supervised start",
+    "sft": "SFT checkpoint",
     "more-sft": "control: more fine-tuning at 1e-4",
     "more-sft-3e-4": "control: more fine-tuning at 3e-4",
     "adapter": "GRPO, seed 42",
@@ -49,7 +49,7 @@ STARTS = {
 }
 #: Rows of the table of searches by heuristics: the evaluation, and what it is called there.
 SEARCHES = {
-    "sft": "supervised start",
+    "sft": "SFT checkpoint",
     "more-sft": "control: more fine-tuning",
     "rejection": "control: rejection sampling",
     "adapter-42": "GRPO, seed 42",
@@ -62,7 +62,7 @@ HINTS = {
     "hints-sft": "fine-tuning on the same searches",
 }
 #: Rows of the table of the hacking lab, by the first word of their name.
-HACKING = {"start": "start", "proxy": "GRPO with `proxy:value`", "exact": "GRPO with the exact grader"}
+HACKING = {"start": "initial policy", "proxy": "GRPO with `proxy:value`", "exact": "GRPO with the exact grader"}
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
 #: Runs from the start that judges: the prefix of their result files, and what follows the seed in their rows.
@@ -140,7 +140,7 @@ def starts() -> str:
         rows = sampled_results(name)
         before, after = sampled_cells(rows[start]), sampled_cells(rows[trained])
         lines.append((text, f"{rows[start]['n']:,}", before[0], *after[:2], before[2], *after[2:]))
-    header = ("demonstrations", "puzzles", "start", "trained", "gain", "pass@16, start", "trained", "change")
+    header = ("demonstrations", "puzzles", "initial", "trained", "gain", "pass@16, initial", "trained", "change")
     return table(header, lines)
 
 
@@ -188,7 +188,7 @@ def pretrained_greedy() -> str:
         low, high = (f"{100 * value:.1f}" for value in row["interval"])
         cells = (percent(row["accuracy"]), f"{low} to {high}", *by_need(row), f"{row['mean_tokens']:.0f}")
         lines.append((text, *cells, percent(row["truncated"]), change(row)))
-    header = ("", "solved", "95%", "+ and − suffice", "× or ÷ is needed", "tokens", "truncated", "against the start")
+    header = ("", "solved", "95%", "+ and − suffice", "× or ÷ is needed", "tokens", "truncated", "against SFT")
     return table(header, lines)
 
 
@@ -222,7 +222,7 @@ def variants() -> str:
 
 
 def passes() -> str:
-    names, results = ("start", "trained"), result("passes")["results"]
+    names, results = ("initial", "trained"), result("passes")["results"]
     counts = list(results[0]["pass_at"])
     lines = [
         (name, *(percent(found["pass_at"][k]["share"]) for k in counts))
@@ -246,22 +246,22 @@ def coverage() -> str:
 def judging_learning() -> str:
     """The gains of every seed from the start that judges, with the KL term and without it."""
     base = result("judging-learning")["base"]
-    start = ("start", percent(base["sampled"]["accuracy"]), "", percent(base["greedy"]["accuracy"]), "", "")
+    start = ("initial", percent(base["sampled"]["accuracy"]), "", percent(base["greedy"]["accuracy"]), "", "")
     return by_seed([start, *(row for name, label in JUDGING.items() for row in seeds(f"{name}-learning", label))])
 
 
 def judging_passes() -> str:
     """pass@k of the start that judges and of the models trained from it, and the paired difference of the last k."""
-    models = {"start": result("judging-passes")["results"][0]} | {
+    models = {"initial": result("judging-passes")["results"][0]} | {
         f"{Path(run['name']).parent.name}{label}": run
         for name, label in JUDGING.items()
         for run in result(f"{name}-passes")["results"][1:]
     }
-    counts, lines = list(models["start"]["pass_at"]), []
+    counts, lines = list(models["initial"]["pass_at"]), []
     for name, found in models.items():
-        difference = paired(found["against_first"]["pass_at"][counts[-1]]) if name != "start" else ""
+        difference = paired(found["against_first"]["pass_at"][counts[-1]]) if name != "initial" else ""
         lines.append((name, *(percent(found["pass_at"][k]["share"]) for k in counts), difference))
-    return table(("k", *counts, f"k = {counts[-1]}, against the start"), lines)
+    return table(("k", *counts, f"k = {counts[-1]}, against the initial policy"), lines)
 
 
 def judging() -> str:
@@ -301,7 +301,7 @@ def budgets() -> str:
     """Accuracy by the number of tokens, of models and of searches without a mistake."""
     found = result("teacher")["accuracy by tokens"]
     names = {
-        "teacher": "teacher: one of the next ways, drawn", "start": "start", "trained": "trained",
+        "teacher": "teacher: one of the next ways, drawn", "start": "initial", "trained": "trained",
         "plan in order": "the plan, way by way",
     }  # fmt: skip
     counts = list(found["teacher"]["all"])

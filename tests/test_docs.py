@@ -69,7 +69,7 @@ class Block(NamedTuple):
 
 def blocks(page: str) -> list[Block]:
     matches = list(_BLOCK.finditer(page))
-    followers = [*matches[1:], None]
+    followers = [*matches[1:], None][: len(matches)]
     return [
         Block(
             match[2],
