@@ -1,6 +1,8 @@
 """Generated puzzles: exact sizes and facts, no leaks between splits, the same rows for any number of workers."""
 
+import hashlib
 import itertools
+import json
 import time
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.data import generate
+from countdown_rl.data import build, generate
+from countdown_rl.data.config import DataOptions
 from countdown_rl.data.distribution import PRESETS, Distribution, is_excluded
 from countdown_rl.tasks.countdown import rules, solver
 from countdown_rl.tasks.countdown.rules import RULES, Puzzle
@@ -59,6 +62,26 @@ def test_every_row_is_of_the_split_of_its_numbers_for_any_seed_size_and_rule():
     for split, seed, rule in itertools.product(SPLITS, (1, 2), ("exactly-once", "television")):
         for row in make(replace(SMALL, rule=RULES[rule]), split, 40 + 60 * (split == "train"), seed=seed):
             assert rules.split_of(row["nums"]) == split
+
+
+@pytest.mark.parametrize(
+    ("options", "split", "digest"),
+    [
+        ({}, "train", "a47db1074e91a2c4"),
+        ({"seed": 7, "preset": "24", "impossible": 0.3}, "valid", "9620ca83cf884780"),
+        ({"rule": "at-most-once", "size": ("3=2", "5"), "operators": "+-"}, "test", "8cff4d170838f24b"),
+        (
+            {"rule": "television", "numbers": "25,50,1-10x2", "targets": "101-999", "size": ("4",)},
+            "train",
+            "9b6a5107fc6d60a2",
+        ),
+        ({"operators": "+*", "size": ("2", "3"), "numbers": "1-20", "targets": "5-60"}, "train", "0a1c5e3c77f58bcc"),
+        ({"preset": "tv", "n": 5, "valid": 1, "test": 1}, "train", "f54d089fccf29b6a"),
+    ],
+)
+def test_rows_keep_their_bytes(options, split, digest):
+    rows = build.generate(DataOptions(**{"n": 240, "valid": 60, "test": 60} | options), split)
+    assert hashlib.sha256("".join(map(json.dumps, rows)).encode()).hexdigest()[:16] == digest
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=6), st.randoms())
