@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
+from transformers import StaticCache
+from transformers.cache_utils import StaticLayer
 
 from countdown_rl.core.errors import first_line
 from countdown_rl.inference.sampling import Decoding, distribution
@@ -32,8 +34,6 @@ _MIN_ROWS = 8
 def supports(model: Any) -> bool:
     """Return True if all layers of *model* have full attention over a static cache, and no weight is sharded."""
     from torch.distributed.tensor import DTensor
-    from transformers import StaticCache
-    from transformers.cache_utils import StaticLayer
 
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if not has_static_cache(base) or attention_of(base) != "sdpa":
@@ -41,6 +41,16 @@ def supports(model: Any) -> bool:
     sharded = any(isinstance(weight, DTensor) or not weight.numel() for weight in base.parameters())
     cache = StaticCache(config=base.config.get_text_config(), max_cache_len=_COLUMNS)
     return not sharded and all(type(layer) is StaticLayer for layer in cache.layers)
+
+
+class _CacheLayer(StaticLayer):
+    """Static cache of a layer in the type of the values: under autocast, rotating keys of fp32 weights leaves fp32."""
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        super().lazy_initialization(key_states.to(value_states.dtype), value_states)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        return super().update(key_states.to(value_states.dtype), value_states, *args, **kwargs)
 
 
 class GraphDecoder:
@@ -104,9 +114,9 @@ class GraphDecoder:
 
     def cache(self, columns: int) -> Any:
         """An empty static cache."""
-        from transformers import StaticCache
-
-        return StaticCache(config=self.model.config.get_text_config(), max_cache_len=columns)
+        cache = StaticCache(config=self.model.config.get_text_config(), max_cache_len=columns)
+        cache.layers = [_CacheLayer(columns) for _ in cache.layers]
+        return cache
 
     def _read(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> tuple[Tensor, "_Steps"]:
         """The logits (B, V) of the first new tokens, and the steps after *prompts*, each distinct one read once."""

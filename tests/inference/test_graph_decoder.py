@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from countdown_rl.inference import generate, graph_decoder
@@ -73,6 +74,24 @@ def test_greedy_texts_are_those_of_generate(name, precision, tmp_path):
     assert supports(model)
     ours, theirs = both(model, loaded.tokenizer)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("tune", ["all", "lora"])
+@pytest.mark.parametrize("name", FULL_ATTENTION)
+def test_greedy_tokens_under_autocast_have_the_models_largest_logits(name, tune, tmp_path):
+    path = architectures.checkpoint(tmp_path / name, name)
+    loaded = load.load_model(
+        reference.find_model(str(path)), precision="fp32" if tune == "all" else "bf16", device="cpu"
+    )
+    policy = adapted(loaded.model) if tune == "lora" else loaded.model
+    policy = Accelerator(cpu=True, mixed_precision="bf16").prepare(policy)
+    prompts = [loaded.tokenizer.encode(text) for text in TEXTS]
+    completions = GraphDecoder(policy).decode(prompts, Decoding(24), Stop(loaded.tokenizer, policy, "</answer>"))
+    for prompt, ids in zip(prompts, completions, strict=True):
+        with torch.no_grad():
+            logits = policy(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        short = logits.max(-1).values - logits.gather(1, torch.tensor(ids)[:, None])[:, 0]
+        assert float(short.max()) < 0.1 * float(logits.std())
 
 
 @pytest.mark.parametrize("name", OTHER_ATTENTION)
