@@ -103,6 +103,9 @@ def load_model(
 
     from countdown_rl.models import lora
 
+    # Its attention returns NaN gradients under a mask at lengths of 64 modulo 128 (pytorch issue 196678, torch 2.11 to
+    # 2.13 on Hopper), other bits in each run, and plans each new shape for 30 ms.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     precision = trained_precision(ref, precision)
     with model_files.failures_of_libraries(f"{ref.source} cannot be loaded"):
         tokenizer = load_tokenizer(ref)

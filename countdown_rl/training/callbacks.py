@@ -37,6 +37,16 @@ _TRL_NAMES = {
     "token_accuracy": "mean_token_accuracy",
     "tokens": "num_tokens",
 }
+#: Causes of a number that is not finite, most likely first, with their remedies.
+_CAUSES = {
+    "loss": "The updates were too large: begin again with --restart and a lower --learning-rate.",
+    "grad_norm": (
+        "The loss is finite, so most likely a kernel of the backward pass failed: run the command again to resume, with "
+        "another version of torch if the step fails again. Otherwise the updates were too large: begin again with "
+        "--restart and a lower --learning-rate."
+    ),
+    "reward": "Correct the reward function that returned it, and run the command again to resume.",
+}
 
 
 class CheckpointCallback(TrainerCallback):
@@ -90,7 +100,7 @@ class CheckpointCallback(TrainerCallback):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise CountdownError(
                     f"step {state.global_step}: {name} is {logs[name]}; training stopped, and its last checkpoint is "
-                    "kept; begin again with --restart and a lower --learning-rate."
+                    f"kept. {_CAUSES[name]}"
                 )
         row = replace(self.row(state.global_step, logs, time.perf_counter() - self._start), **self._evaluation)
         self._evaluation = {}

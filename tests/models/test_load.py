@@ -121,6 +121,12 @@ def test_rotary_frequencies_are_never_rounded(base, precision):
     assert torch.equal(model.model.rotary_emb.inv_freq, exact)
 
 
+def test_a_loaded_model_never_uses_the_attention_of_cudnn(base):
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load_model(find_model(str(base)), device="cpu")
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_a_checkpoint_with_a_tensor_missing_or_of_another_size_is_refused(base, tmp_path):
     shutil.copytree(base, tmp_path, dirs_exist_ok=True)
     tensors = load_file(base / "model.safetensors")
