@@ -102,7 +102,7 @@ _MESSAGES = {
     r"|No space left": errno.ENOSPC,
     r"can't start new thread": errno.EAGAIN,
     r"Too many open files": errno.EMFILE,
-    r"(?i)out of memory|(cannot|can't) allocate memory|not enough memory": errno.ENOMEM,
+    r"(?i)out of memory|(cannot|can't) allocate memory|not enough memory|_STATUS_ALLOC_FAILED": errno.ENOMEM,
 }
 
 

@@ -9,7 +9,8 @@ Shapes: B rows, U distinct prompts, P prompt columns, S columns of the cache, V 
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from transformers import StaticCache
 from transformers.cache_utils import StaticLayer
 
-from countdown_rl.core.errors import first_line
+from countdown_rl.core.errors import causes, first_line, out_of_memory
 from countdown_rl.inference.sampling import Decoding, distribution
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models.transformers_internals import attention_of, has_static_cache
@@ -192,22 +193,49 @@ class _Steps:
             for part, value in zip(state, before, strict=True):
                 part.copy_(value)
 
-        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        side.wait_stream(torch.cuda.current_stream())
+        graph, side, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
+        side.wait_stream(stream)
         with torch.cuda.stream(side):
-            for _ in range(2):  # loads kernels and lets libraries choose algorithms, which capture forbids
-                self._step()
-                restore()
-        torch.cuda.current_stream().wait_stream(side)
+            expected = self._step().clone()  # loads kernels and chooses algorithms, which a capture forbids
+            restore()
+        stream.wait_stream(side)
         try:
-            with torch.cuda.graph(graph):
+            with _reads_raise():
+                self._step()
+            restore()
+            # After a failed capture torch leaves its stream the current one.
+            with torch.cuda.stream(stream), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._logits = self._step()
+            restore()
+            graph.replay()
+            self._check(expected)
         except RuntimeError as error:
+            if exhausted := next(filter(out_of_memory, causes(error)), None):
+                raise exhausted from None  # the batch is halved
             self._decoder.graphs = False
             warnings.warn(f"no CUDA graph of this model, completions take longer: {first_line(error)}", stacklevel=2)
         else:
             self._graph = graph
         restore()
+
+    def _check(self, expected: Tensor) -> None:
+        """Raise RuntimeError if the replayed logits differ from those *expected* by more than rounding."""
+        limit = torch.finfo(self._cache.layers[0].values.dtype).eps ** 0.5 * float(expected.abs().max())
+        difference = float((self._logits - expected).abs().max())
+        if not difference <= limit:
+            raise RuntimeError(f"its logits differ from those of a step without it by {difference:.2g}")
+
+
+@contextmanager
+def _reads_raise() -> Iterator[None]:
+    """Raise RuntimeError where the host reads a value, which in a capture would leave the allocator and the random
+    numbers of the process in capture."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _sample(logits: Tensor, decoding: Decoding, generator: torch.Generator | None) -> Tensor:

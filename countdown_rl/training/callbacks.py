@@ -41,9 +41,9 @@ _TRL_NAMES = {
 _CAUSES = {
     "loss": "The updates were too large: begin again with --restart and a lower --learning-rate.",
     "grad_norm": (
-        "The loss is finite, so most likely a kernel of the backward pass failed: run the command again to resume, with "
-        "another version of torch if the step fails again. Otherwise the updates were too large: begin again with "
-        "--restart and a lower --learning-rate."
+        "The loss is finite, so a kernel of the backward pass is the likely cause: run the command again to resume, "
+        "with another version of torch if the step fails again. Otherwise the updates were too large: begin again "
+        "with --restart and a lower --learning-rate."
     ),
     "reward": "Correct the reward function that returned it, and run the command again to resume.",
 }

@@ -8,12 +8,13 @@ import torch
 from accelerate import Accelerator
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from countdown_rl.core.errors import out_of_memory
 from countdown_rl.inference import generate, graph_decoder
 from countdown_rl.inference.generate import Decoding
 from countdown_rl.inference.graph_decoder import GraphDecoder, supports
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load, reference
-from tests.support import architectures, tiny_llama
+from tests.support import architectures, fake_cuda, tiny_llama
 
 FULL_ATTENTION = ("llama", "qwen2", "qwen3", "gemma", "gpt2", "phi3", "olmo2", "cohere", "granite", "smollm3")
 OTHER_ATTENTION = (
@@ -129,7 +130,7 @@ class HostReads(TorchDispatchMode):
         self.names = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(name in str(func) for name in ("_local_scalar_dense", "nonzero", "masked_select", "unique", "item")):
+        if any(name in str(func) for name in fake_cuda.READS):
             self.names.append(str(func))
         return func(*args, **(kwargs or {}))
 
@@ -178,3 +179,58 @@ def test_completions_of_one_prompt_differ_and_depend_on_the_generator(model, tok
     ]
     assert runs[0] == runs[1] != runs[2]
     assert len(set(map(tuple, runs[0]))) == 4
+
+
+def by_graphs(cuda, model, tokenizer):
+    decoder = GraphDecoder(model)
+    decoder.graphs = True
+    prompts = [tokenizer.encode(text) for text in TEXTS]
+    with cuda:
+        return decoder, decoder.decode(prompts, Decoding(20), Stop(tokenizer, model, "</answer>"))
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    return fake_cuda.FakeCuda(monkeypatch)
+
+
+def test_graphs_give_the_texts_of_generate(model, tokenizer, cuda):
+    decoder, ours = by_graphs(cuda, model, tokenizer)
+    assert ours == both(model, tokenizer, 20)[1]
+    assert decoder.graphs
+    assert cuda.captures == 1
+    assert cuda.replays == 20  # the first tokens are those of the prompts, and the graph is replayed once to check it
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"on_capture": lambda: float(torch.ones(1))}, "previous error during capture"),
+        ({"step": lambda logits: float(logits.sum())}, "synchronizing"),
+        ({"on_replay": lambda logits: logits.mul_(1.1)}, "its logits differ"),
+        ({"on_replay": lambda logits: logits.fill_(math.nan)}, "its logits differ"),
+    ],
+    ids=["capture", "read by the host", "other logits", "not a number"],
+)
+def test_without_a_graph_that_works_the_steps_run_one_by_one(model, tokenizer, cuda, fault, message):
+    if read := fault.pop("step", None):
+        step = cuda._step
+        cuda._step = lambda steps: (logits := step(steps), read(logits))[0]
+    vars(cuda).update(fault)
+    with pytest.warns(UserWarning, match=f"no CUDA graph of this model.*{message}"):
+        decoder, ours = by_graphs(cuda, model, tokenizer)
+    assert ours == both(model, tokenizer, 20)[1]
+    assert not decoder.graphs
+    assert (cuda.stream, cuda.mode) == (cuda.main, 0)
+
+
+@pytest.mark.parametrize("message", ["CUDA out of memory. Tried to allocate 1 GiB", "CUBLAS_STATUS_ALLOC_FAILED"])
+@pytest.mark.filterwarnings("error:no CUDA graph")
+def test_memory_that_runs_out_in_a_capture_is_raised_as_such(model, tokenizer, cuda, message):
+    def full():
+        raise RuntimeError(message)
+
+    cuda.on_capture = full
+    with pytest.raises(RuntimeError, check=out_of_memory):
+        by_graphs(cuda, model, tokenizer)
+    assert (cuda.stream, cuda.mode) == (cuda.main, 0)
