@@ -113,7 +113,7 @@ def figures(policy: Policy, precision: str, sent: str) -> dict[str, Any]:
     import torch
 
     from countdown_rl.models import reference
-    from countdown_rl.training.vllm_internals import PolicyEngine
+    from countdown_rl.training.grpo.vllm_internals import PolicyEngine
 
     engine = PolicyEngine(
         str(reference.local_path(policy.ref)),

@@ -65,7 +65,7 @@ def recipe_commands(recipe: str, out: Path, *words: Any, **environment: str) -> 
 def recipe_options(recipe: str) -> Any:
     """The options that *recipe* gives ``train``."""
     from countdown_rl.cli import main
-    from countdown_rl.training.config import TrainOptions
+    from countdown_rl.training.options import TrainOptions
 
     with tempfile.TemporaryDirectory() as place:
         commands = recipe_commands(recipe, Path(place, "out"), "--check")
@@ -96,7 +96,8 @@ class Plan(NamedTuple):
 def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> Plan:
     """The plan of ``train --check`` where vLLM is installed."""
     from countdown_rl.models import load
-    from countdown_rl.training import memory, trl_config, vllm, weights
+    from countdown_rl.training import memory, weights
+    from countdown_rl.training.grpo import trl, vllm
 
     model = _skeleton(shape_name)
     ref: Any = mock.Mock(base=None, trained_precision=None)
@@ -122,5 +123,5 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> 
             reference=bool(options.beta),
         )
         rewards = [1.0] * len(options.reward)
-        config = partial(trl_config.grpo_config, options, loaded, rewards, Path())
+        config = partial(trl.grpo_config, options, loaded, rewards, Path())
         return Plan(*vllm.plan(options, loaded, adapted, config, planned), model)

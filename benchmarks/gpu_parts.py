@@ -104,8 +104,8 @@ def equal_share(ours: list[str], theirs: list[str]) -> float:
 
 def train(settings: Settings, model: Path, data: Path, options: Any, name: str) -> dict[str, Any]:
     """Train a few steps: seconds and tokens a second of the last one, and the peak against ``train --check``."""
-    from countdown_rl.training.config import RunArguments
-    from countdown_rl.training.grpo import GrpoRun
+    from countdown_rl.training.grpo.run import GrpoRun
+    from countdown_rl.training.options import RunArguments
 
     reset_peak()
     place = settings.place / name
@@ -257,7 +257,7 @@ def _resolved(text: str, values: dict[str, Any]) -> str:
 
 def vllm_rollouts(settings: Settings, precision: str = "bf16") -> dict[str, Any]:
     """Memory, tokens a second and importance ratios of a few steps with rollouts by vLLM, at a high learning rate."""
-    from countdown_rl.training.config import TrainOptions
+    from countdown_rl.training.options import TrainOptions
 
     if find_spec("vllm") is None:
         raise Skipped("vllm is not installed")
@@ -343,10 +343,10 @@ def gradients(settings: Settings) -> dict[str, Any]:
     from countdown_rl.inference.stop import Stop
     from countdown_rl.models import lora
     from countdown_rl.tasks import jsonl
-    from countdown_rl.training import rollouts, trl_config
-    from countdown_rl.training.config import RunArguments, TrainOptions
-    from countdown_rl.training.grpo import GrpoRun
-    from countdown_rl.training.samplers import in_turn
+    from countdown_rl.training.grpo import rollouts, trl
+    from countdown_rl.training.grpo.prompts import in_turn
+    from countdown_rl.training.grpo.run import GrpoRun
+    from countdown_rl.training.options import RunArguments, TrainOptions
 
     base, data = make_checkpoint(settings, "qwen2-small"), make_data(settings)
     options = TrainOptions(
@@ -406,7 +406,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
                     learning_rate=0.0,
                     epsilon_high=options.loss.epsilon_high,
                     gradient_checkpointing=False,
-                    bf16=trl_config.grpo_config(options, loaded, [1.0], settings.place).bf16,
+                    bf16=trl.grpo_config(options, loaded, [1.0], settings.place).bf16,
                     use_cpu=loaded.device == "cpu",
                     shuffle_dataset=False,
                     save_strategy="no",

@@ -18,7 +18,7 @@ from itertools import count, islice
 import numpy as np
 
 from countdown_rl.models import reference
-from countdown_rl.training import samplers
+from countdown_rl.training.grpo.prompts import curriculum, hint_share
 from stages.recipes.tiny import traces
 
 STEPS = 50
@@ -39,9 +39,9 @@ def search(row, ways):
 
 def hinted(rows, size, seed):
     """The sampler."""
-    ways, rounds, outcomes = plan(), samplers.curriculum(rows, size, seed), None
+    ways, rounds, outcomes = plan(), curriculum(rows, size, seed), None
     for number in count():
-        share = samplers.hint_share(number, STEPS)
+        share = hint_share(number, STEPS)
         rng = np.random.default_rng((seed, number))
         prompts = []
         for row in rounds.send(outcomes):

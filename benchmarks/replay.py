@@ -10,7 +10,7 @@ import runpy
 import torch
 from torch.nn.functional import pad
 
-from countdown_rl.training import trainer
+from countdown_rl.training.grpo import trainer
 
 RARE = 0.25  # share solved
 

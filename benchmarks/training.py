@@ -26,11 +26,11 @@ from countdown_rl.inference.generate import STOP, Decoding
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks import jsonl
-from countdown_rl.training import rewards
-from countdown_rl.training.config import RunArguments, TrainOptions
-from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.grpo import rewards
+from countdown_rl.training.grpo.prompts import in_turn
+from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.run import Reporter
-from countdown_rl.training.samplers import in_turn
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.yaml"
 LISTS = ("reward", "trl", "report_to")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from countdown_rl.core.manifest import Manifest
     from countdown_rl.evaluation.results import Result as Evaluation
     from countdown_rl.tasks.task import Row
-    from countdown_rl.training.config import RunArguments
+    from countdown_rl.training.options import RunArguments
     from countdown_rl.training.run import Result
 
 Arguments = TypeVar("Arguments", bound="RunArguments")
@@ -63,15 +63,15 @@ def train(
         rewards: weight by name or function: ``f(grade, row, tokens)`` of one completion, or a TRL reward function. It
             must be defined at the top level of a module or script.
         on_step: called with each row of the log.
-        options: fields of :class:`countdown_rl.training.config.TrainOptions` and
-            :class:`countdown_rl.training.config.RunArguments`.
+        options: fields of :class:`countdown_rl.training.options.TrainOptions` and
+            :class:`countdown_rl.training.options.RunArguments`.
 
     Raises:
         UsageError: the options contradict each other.
         InputError, ModelError, ArtifactError: an input is missing or invalid, or *out* cannot be written.
     """
-    from countdown_rl.training.config import RunArguments, TrainOptions
-    from countdown_rl.training.grpo import GrpoRun
+    from countdown_rl.training.grpo.run import GrpoRun
+    from countdown_rl.training.options import RunArguments, TrainOptions
     from countdown_rl.training.run import Reporter
 
     arguments, settings = _arguments(
@@ -100,11 +100,11 @@ def sft(
             puzzle and ``completion``.
         data: a data directory, whose test puzzles are excluded from training and whose validation puzzles are
             evaluated.
-        options: fields of :class:`countdown_rl.training.config.SftOptions`; otherwise as in :func:`train`.
+        options: fields of :class:`countdown_rl.training.options.SftOptions`; otherwise as in :func:`train`.
     """
-    from countdown_rl.training.config import SftArguments, SftOptions
+    from countdown_rl.training.options import SftArguments, SftOptions
     from countdown_rl.training.run import Reporter
-    from countdown_rl.training.sft import SftRun
+    from countdown_rl.training.sft.run import SftRun
 
     files = (_file(demonstrations, Path(f"{out}-run", "demonstrations.jsonl")),)
     arguments, settings = _arguments(SftArguments, model, out, options, files=files, data=Path(data) if data else None)

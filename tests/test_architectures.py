@@ -18,11 +18,12 @@ from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training import demonstrations, rewards
-from countdown_rl.training.config import RunArguments, SftArguments, SftOptions, TrainOptions
-from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.grpo import rewards
+from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.options import RunArguments, SftArguments, SftOptions, TrainOptions
 from countdown_rl.training.run import Result
-from countdown_rl.training.sft import SftRun
+from countdown_rl.training.sft import demonstrations, tokens
+from countdown_rl.training.sft.run import SftRun
 from tests.support import architectures
 
 ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n in range(4)]
@@ -62,7 +63,7 @@ def loss_by_hand(model: str) -> float:
         [demonstrations.parse(fields, "") for fields in map(json.loads, Path("demos.jsonl").read_text().splitlines())]
     )
     total, count = 0.0, 0
-    for example in demonstrations.tokenize(known, loaded.tokenizer, 1024):
+    for example in tokens.tokenize(known, loaded.tokenizer, 1024):
         ids, labels = torch.tensor(example["input_ids"]), torch.tensor(example["labels"])
         with torch.inference_mode():
             scores = loaded.model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1)

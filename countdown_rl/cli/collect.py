@@ -7,7 +7,7 @@ import typer
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out
-from countdown_rl.training.config import CollectOptions
+from countdown_rl.training.options import CollectOptions
 
 
 def collect(
@@ -30,9 +30,9 @@ def collect(
         countdown-rl sft --from artifacts/demonstrations/train.jsonl
         countdown-rl collect artifacts/eval/own --pairs --out artifacts/pairs
     """
-    from countdown_rl.training import selection
+    from countdown_rl.training.sft import collect
 
-    facts = selection.collect(evaluations, options, out)
+    facts = collect.collect(evaluations, options, out)
     puzzles = console.plural(facts["puzzles"], "puzzle")
     if facts["test_puzzles"]:
         left_out = console.plural(facts["test_puzzles"], "puzzle")
@@ -43,6 +43,6 @@ def collect(
     view = (
         f"{facts['read']:,} completions read, {facts['correct']:,} correct; {kept} of {puzzles} kept "
         f"({facts['kept'] / facts['puzzles']:.1f} per puzzle), "
-        f"{facts['mean_tokens']:.0f} tokens per correct completion → {out / selection.FILE}"
+        f"{facts['mean_tokens']:.0f} tokens per correct completion → {out / collect.FILE}"
     )
     console.result({"out": str(out)} | facts, as_json=as_json, view=view)

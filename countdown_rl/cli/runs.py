@@ -12,7 +12,7 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import printable
 from countdown_rl.core.options import option
-from countdown_rl.training.config import RUN, RunArguments
+from countdown_rl.training.options import RUN, RunArguments
 
 if TYPE_CHECKING:
     from countdown_rl.training.run import Reporter, Run

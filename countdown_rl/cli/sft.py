@@ -1,7 +1,7 @@
 """``countdown-rl sft``: supervised fine-tuning on demonstrations."""
 
 from countdown_rl.cli import parameters, runs
-from countdown_rl.training.config import SftArguments, SftOptions
+from countdown_rl.training.options import SftArguments, SftOptions
 
 
 def sft(
@@ -28,6 +28,6 @@ def sft(
     """
     if not check:
         runs.start_processes(arguments)
-    from countdown_rl.training.sft import SftRun
+    from countdown_rl.training.sft.run import SftRun
 
     runs.perform(SftRun, arguments, options, check=check, overwrite=overwrite, as_json=as_json)

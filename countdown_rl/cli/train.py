@@ -6,7 +6,7 @@ from typing import Annotated
 from countdown_rl.cli import console, parameters, runs
 from countdown_rl.core.formatting import interval
 from countdown_rl.core.options import option
-from countdown_rl.training.config import RUN, RunArguments, TrainOptions
+from countdown_rl.training.options import RUN, RunArguments, TrainOptions
 
 
 def train(
@@ -40,12 +40,12 @@ def train(
     """
     if not check and probe is None:
         runs.start_processes(arguments)
-    from countdown_rl.training.grpo import GrpoRun
+    from countdown_rl.training.grpo.run import GrpoRun
 
     if probe is None or check:
         runs.perform(GrpoRun, arguments, options, check=check, overwrite=overwrite, as_json=as_json)
         return
-    from countdown_rl.training import probe as probing
+    from countdown_rl.training.grpo import probe as probing
 
     parameters.warn_of_unused_gpu()
     with console.progress("completions") as update:

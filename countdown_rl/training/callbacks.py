@@ -1,4 +1,4 @@
-"""Trainer callbacks: seed each step, log rows and samples, evaluate validation puzzles, and save checkpoints."""
+"""Trainer callbacks: seed each step, log rows and samples, and save checkpoints."""
 
 import math
 import time
@@ -14,21 +14,19 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
-from countdown_rl.core import artifacts, processes
+from countdown_rl.core import processes
 from countdown_rl.core.errors import CountdownError
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import GROUP, rounded
-from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
-from countdown_rl.training import diagnostics, weights
+from countdown_rl.training.grpo import warnings
+from countdown_rl.training.validation import Validation, stored_sample
 
 if TYPE_CHECKING:
     from countdown_rl.training.run import Run
 
 #: Steps between saved completions, and completions saved at a time.
 SAMPLE_EVERY, SAMPLES = 10, 4
-#: The first validation puzzles, which the report shows through training, and the completions saved of each of them.
-FILM_PUZZLES, FILM_SAMPLES = 20, 4
 #: The figures of a step that TRL, or the trainer, logs under another name.
 _TRL_NAMES = {
     "mean_length": "completions/mean_length",
@@ -157,13 +155,12 @@ class GrpoCallback(CheckpointCallback):
         due = (step - 1) // SAMPLE_EVERY != (step - 1 - self.options.round_steps) // SAMPLE_EVERY
         if processes.is_main() and due:
             stride = max(1, len(completions) // SAMPLES)
-            self.journal.add_samples([_sample(step, sample) for sample in completions[::stride][:SAMPLES]])
+            self.journal.add_samples([stored_sample(step, sample) for sample in completions[::stride][:SAMPLES]])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
         super().on_log(args, state, control, logs)
         if "grad_norm" in logs:
-            warnings = diagnostics.warnings(self.journal.rows, self._round)
-            self.journal.warn(warnings, self.run.reporter.warning)
+            self.journal.warn(warnings.warnings(self.journal.rows, self._round), self.run.reporter.warning)
 
     def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:
         if "reward" in logs:  # a step that reuses completions has none of its own
@@ -172,71 +169,6 @@ class GrpoCallback(CheckpointCallback):
         logs["seconds_rest"] = max(0.0, seconds - logs["step_time"])
         logs["seconds_loss"] = logs["step_time"] - logs["seconds_generation"] - logs["seconds_reward"]
         return super().row(step, {"entropy": None, "kl": None} | logs, seconds)
-
-
-class Validation:
-    """Completions of the validation puzzles of *run*; with ``keep`` best the best weights are saved.
-
-    The weights of the start are kept if none are better.
-    """
-
-    def __init__(self, run: "Run", trainer: Any, loaded: Loaded) -> None:
-        self.run, self.trainer, self.loaded = run, trainer, loaded
-        count = run.options.eval_samples
-        prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation]
-        self._rows = [row for row in run.validation for _ in range(count)]  # the completions of a puzzle side by side
-        self._prompts = [prompt for prompt in prompts for _ in range(count)]
-
-    def __call__(self, step: int) -> dict[str, float]:
-        """The figures of the weights after *step*, by their columns in the log."""
-        run, journal, count = self.run, self.run.journal, self.run.options.eval_samples
-        completions = run.validate(self.trainer, self.loaded, self._prompts)
-        samples = [
-            Sample.of(row, completion.after(row, prompt))
-            for row, prompt, completion in zip(self._rows, self._prompts, completions, strict=True)
-        ]
-        flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
-        shares = [rounded(sum(column) / len(samples)) for column in zip(*flags, strict=True)]
-        figures = dict(zip(("eval_correct", "eval_format", "eval_truncated"), shares, strict=True))
-        figures |= {name: rounded(value) for name, value in run.validation_loss(self.trainer).items()}
-        correct = figures["eval_correct"]
-        if count > 1:
-            solved = sum(any(flag[0] for flag in flags[start : start + count]) for start in range(0, len(flags), count))
-            figures["eval_pass_at_n"] = rounded(solved * count / len(flags))
-        if scored := [sample for sample in samples if "kl" in sample.details]:
-            total = sum(sample.details.pop("kl") for sample in scored)
-            figures["eval_kl"] = rounded(total / sum(sample.tokens or 0 for sample in scored))
-        if not correct:
-            text = (
-                f"step {step}: none of the validation puzzles is solved; {figures['eval_format']:.0%} of the "
-                f"completions keep the format, and {figures['eval_truncated']:.0%} are truncated. "
-            ) + diagnostics.common_fault(samples)
-            journal.warn({"validation" if step < journal.max_steps else "result": text}, run.reporter.warning)
-        if processes.is_main():
-            limits = [FILM_SAMPLES if index < FILM_PUZZLES * count else 1 for index in range(len(samples))]
-            shown = [sample for index, sample in enumerate(samples) if index % count < limits[index]]
-            journal.add_samples([_sample(step, sample, validation=True) for sample in shown])
-        best = journal.best()  # the row of this step follows
-        if run.options.keep == "best" and (best is None or correct > best[1]):
-            state = weights.gathered(self.trainer)
-            if processes.is_main():
-                directory = run.checkpoints.best(step)
-                directory.mkdir(parents=True, exist_ok=True)
-                weights.save(self.trainer, self.loaded.ref, run.options, directory, state)
-                artifacts.fsync(directory)
-        return figures
-
-
-def _sample(step: int, sample: Sample, *, validation: bool = False) -> dict[str, Any]:
-    return (
-        {"step": step}
-        | ({"validation": True} if validation else {})
-        | sample.row.kept
-        | {"completion": sample.completion}
-        | {key: getattr(sample.grade, key) for key in ("correct", "reason", "answer", "value")}
-        | {"tokens": sample.tokens, "truncated": sample.truncated}
-        | sample.details
-    )
 
 
 def step_seed(seed: int, step: int, process: int) -> int:

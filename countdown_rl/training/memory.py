@@ -14,7 +14,7 @@ import torch
 from countdown_rl.inference import generate, graph_decoder
 from countdown_rl.models import load, nf4
 from countdown_rl.models.shape import ModelShape
-from countdown_rl.training.config import TuningOptions
+from countdown_rl.training.options import TuningOptions
 
 #: Bytes per NF4 weight: 4 bits, one byte of scale per 64, and four per 256 of these scales.
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)

@@ -25,10 +25,9 @@ from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import weights
-from countdown_rl.training.checkpoints import Checkpoints, step_of
-from countdown_rl.training.config import RunArguments
-from countdown_rl.training.journal import Journal, check_log
 from countdown_rl.training.memory import Memory
+from countdown_rl.training.options import RunArguments
+from countdown_rl.training.state import Checkpoints, Journal, check_log, step_of
 
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 

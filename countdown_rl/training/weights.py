@@ -11,7 +11,7 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.models import ends, load, lora, reference, torch_internals
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.training.config import TuningOptions
+from countdown_rl.training.options import TuningOptions
 
 
 def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
@@ -62,10 +62,10 @@ def load_model(ref: ModelRef, options: TuningOptions, threads: int | None = None
     trainable, sharded = ref.base is not None, processes.uses_fsdp()
     loaded = load.load_model(ref, precision=options.precision, trainable=trainable, sharded=sharded)
     if loaded.device == "cpu":
-        from countdown_rl.training import sft_internals
+        from countdown_rl.training import loss_internals
 
         processes.keep_freed_memory()
-        sft_internals.score_less_at_a_time()
+        loss_internals.score_less_at_a_time()
     return loaded
 
 
@@ -73,6 +73,28 @@ def computes_in_bf16(loaded: load.Loaded) -> bool:
     """Return True if autocast computes in bf16: for models in bf16, on CUDA GPUs and CPUs with bf16 products."""
     in_bf16 = loaded.model.dtype == torch.bfloat16 and loaded.device != "mps"
     return in_bf16 and torch_internals.has_bf16_products(loaded.device)
+
+
+def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Path) -> dict[str, Any]:
+    """Fields of TRL's configurations of GRPO and SFT alike, for checkpoints in *directory*."""
+    return {
+        "output_dir": str(directory),
+        "per_device_train_batch_size": options.micro_batch,
+        "gradient_accumulation_steps": options.micro_batches(processes.world_size()),
+        "gradient_checkpointing": options.gradient_checkpointing,
+        "learning_rate": options.learning_rate,
+        "lr_scheduler_type": options.lr_scheduler_type,
+        "seed": options.seed,
+        "bf16": computes_in_bf16(loaded),
+        "use_cpu": loaded.device == "cpu",
+        "ddp_find_unused_parameters": False,  # every part of the adapter is used
+        "save_strategy": "no",  # the callback decides
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # training stops there
+        "report_to": list(options.report_to) or "none",
+        "project": "countdown-rl",
+        "disable_tqdm": True,
+    }
 
 
 def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningOptions, **settings: Any) -> Any:

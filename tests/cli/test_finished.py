@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.tasks import jsonl
-from countdown_rl.training.checkpoints import RUN, Checkpoints
+from countdown_rl.training.state import RUN, Checkpoints
 from tests.support import tiny_llama
 from tests.support.command import status
 from tests.support.runs import locked_elsewhere

@@ -12,7 +12,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.release.config import PublishOptions
-from countdown_rl.training.config import SftOptions, TrainOptions
+from countdown_rl.training.options import SftOptions, TrainOptions
 
 STAGES = [
     *(DataOptions, TrainOptions, EvalOptions, MergeOptions, QuantizeOptions, PublishOptions),

@@ -8,7 +8,7 @@ import torch
 from countdown_rl import generate
 from examples import grpo_countdown as example
 from tests.support import tiny_llama
-from tests.training.test_trainer import REWARDS, gradient, loaded, made, round_of, sampled  # noqa: F401
+from tests.training.grpo.test_trainer import REWARDS, gradient, loaded, made, round_of, sampled  # noqa: F401
 
 
 def test_its_gradient_is_that_of_the_package(loaded, tmp_path):  # noqa: F811

@@ -21,7 +21,7 @@ from countdown_rl.release import folder
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.options import TrainOptions
 from tests.support import release_chain, tiny_llama
 from tests.support.hub import push
 

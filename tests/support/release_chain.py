@@ -15,7 +15,7 @@ from countdown_rl.evaluation.sample import Metrics
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import reference
 from countdown_rl.tasks import registry
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.options import TrainOptions
 from tests.support import evaluations, runs, tiny_llama
 
 

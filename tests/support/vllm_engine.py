@@ -13,9 +13,9 @@ import torch
 from accelerate import Accelerator
 
 from countdown_rl.models import load, reference
-from countdown_rl.training import vllm_internals
-from countdown_rl.training.config import RunArguments, TrainOptions
-from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.grpo import vllm_internals
+from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.run import Result
 
 MARKS = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]

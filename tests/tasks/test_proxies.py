@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from countdown_rl.core.errors import UsageError
 from countdown_rl.tasks.countdown import proxies
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training import rewards
+from countdown_rl.training.grpo import rewards
 
 ROW = {"nums": [3, 7, 50], "target": 46, "style": "direct"}
 

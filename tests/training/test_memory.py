@@ -9,7 +9,7 @@ import transformers
 
 from countdown_rl.models import nf4, shape
 from countdown_rl.training import memory, weights
-from countdown_rl.training.config import SftOptions
+from countdown_rl.training.options import SftOptions
 from tests.support import standins
 
 LLAMA_8B = {

@@ -13,11 +13,12 @@ from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.models import load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
-from countdown_rl.training import memory, run, vllm
-from countdown_rl.training.config import RunArguments, SftOptions, TrainOptions
-from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training import memory, run
+from countdown_rl.training.grpo import vllm
+from countdown_rl.training.grpo.prompts import in_turn
+from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.options import RunArguments, SftOptions, TrainOptions
 from countdown_rl.training.run import Reporter
-from countdown_rl.training.samplers import in_turn
 from tests.support import standins, tiny_llama
 from tests.support.command import status
 

@@ -1,0 +1,135 @@
+"""Advantages of completions from their rewards.
+
+A function of advantages has the form ``f(rewards) -> advantages``, both (groups, generations) over all processes. A
+reward of NaN is not applicable: it is in no mean. A function with some of the parameters ``completion_mask``,
+``completion_ids`` and ``line_ends``, each (groups, generations, tokens), gets the groups of its own process and may
+return advantages by token, of that shape.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from countdown_rl.core import user_code
+from countdown_rl.core.errors import UsageError
+from countdown_rl.training.options import TrainOptions
+
+#: Rewards that differ by no more are equal, and an advantage by line of no more is zero: they are sums in fp32.
+ROUNDING = 1e-6
+#: Added to a standard deviation that divides, as in TRL.
+_EPSILON = 1e-4
+#: What a function may ask for beside the rewards.
+COLUMNS = ("completion_mask", "completion_ids", "line_ends")
+
+Advantage = Callable[..., Tensor]
+
+
+def total(rewards: Tensor, weights: Tensor) -> Tensor:
+    """The weighted sums (B,) of *rewards* (B, F); NaN where no reward function applies."""
+    sums = (rewards * weights.to(rewards.device)).nansum(1)
+    return sums.masked_fill(rewards.isnan().all(1), torch.nan)
+
+
+def equal(rewards: Tensor) -> Tensor:
+    """A mask (groups, 1) of the groups in which all rewards are equal or not applicable."""
+    rewards = rewards.where(rewards.isfinite(), rewards.nanmean(1, keepdim=True))
+    return ~(rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True) > ROUNDING)  # True for NaN
+
+
+def group(rewards: Tensor) -> Tensor:
+    """The rewards less the mean of their group: GRPO (Shao et al. 2024, arXiv:2402.03300), not scaled."""
+    return (rewards - rewards.nanmean(1, keepdim=True)).masked_fill(equal(rewards), 0.0)
+
+
+def leave_one_out(rewards: Tensor) -> Tensor:
+    """The rewards less the mean of the others of their group: RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
+
+    Of n rewards with the sum S, r - (S - r) / (n - 1) is n / (n - 1) times r - S / n.
+    """
+    count = rewards.isfinite().sum(1, keepdim=True)
+    return group(rewards) * (count / (count - 1).clamp(min=1))
+
+
+def max_rl(rewards: Tensor) -> Tensor:
+    """The advantages of :func:`group` divided by the group's mean where it is positive: MaxRL, arXiv:2602.02710."""
+    mean = rewards.nanmean(1, keepdim=True)
+    return group(rewards) / mean.where(mean > ROUNDING, 1.0)
+
+
+def scaled(rewards: Tensor, baseline: Advantage, by_batch: bool = False) -> Tensor:
+    """The advantages of *baseline* divided by the standard deviation of the group, or of all *rewards*."""
+    values = rewards.view(1, -1) if by_batch else rewards
+    count = values.isfinite().sum(1, keepdim=True)
+    variance = ((values - values.nanmean(1, keepdim=True)) ** 2).nanmean(1, keepdim=True) * (count / (count - 1))
+    return (baseline(rewards) / (variance.sqrt() + _EPSILON)).nan_to_num(nan=0.0)
+
+
+def discounted(
+    rewards: Tensor, completion_mask: Tensor, line_ends: Tensor, discount: float, leave_one_out: bool = False
+) -> Tensor:
+    """Advantages by token: the discounted return of each token's line, less its mean over the group.
+
+    The mean is over the completions, or with *leave_one_out* over the other ones, that have such a line, the first, the
+    second and so on. *line_ends* is true where a token ends a line.
+    """
+    group, rewards = rewards.shape[1], rewards.flatten()
+    mask = completion_mask.flatten(0, 1) * rewards.isfinite()[:, None]
+    ends = line_ends.flatten(0, 1) * mask
+    left = ends.flip(1).cumsum(1).flip(1)  # ends of lines from this token on
+    line = ends.cumsum(1) - ends
+    returns = rewards.nan_to_num()[:, None] * discount**left * mask  # equal within a line
+    lines = returns.new_zeros(len(mask), int(line.max()) + 1)
+    tokens = lines.scatter_add(1, line, mask.to(lines.dtype)).view(-1, group, lines.size(1))
+    by_line = lines.scatter_add(1, line, returns).view_as(tokens) / tokens.clamp(min=1)
+    count = tokens.gt(0).sum(1, keepdim=True)  # (groups, 1, lines)
+    baseline = by_line.sum(1, keepdim=True) / count.clamp(min=1)
+    out = (returns - baseline.expand_as(tokens).reshape_as(lines).gather(1, line)) * mask
+    if leave_one_out:
+        factors = count / (count - 1).clamp(min=1)
+        out = out * factors.expand_as(tokens).reshape_as(lines).gather(1, line)
+    return out.masked_fill(out.abs() <= ROUNDING, 0.0).view_as(completion_mask)  # equal completions have no gradient
+
+
+def advantage(options: TrainOptions) -> Advantage:
+    """The function of advantages that *options* name."""
+    leave = options.baseline == "leave-one-out"
+    if options.discount < 1:
+        return partial(discounted, discount=options.discount, leave_one_out=leave)
+    if options.advantage:
+        return max_rl if options.advantage == "max-rl" else user_code.imported(options.advantage)
+    baseline = leave_one_out if leave else group
+    if options.scale_rewards == "none":
+        return baseline
+    return partial(scaled, baseline=baseline, by_batch=options.scale_rewards == "batch")
+
+
+def columns(function: Advantage) -> list[str]:
+    """The names of the parameters of *function* that are among :data:`COLUMNS`."""
+    return [name for name in COLUMNS if name in inspect.signature(function).parameters]
+
+
+def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, Tensor]) -> Tensor:
+    """The advantages of *rewards* by *function*, with its columns *tokens*; 0 for a reward of NaN.
+
+    Raises:
+        UsageError: the function *name* fails, or returns another shape or a number that is not finite.
+    """
+    with user_code.running(f"advantage {name}"):
+        values: Any = function(rewards.clone(), **tokens)
+    shapes = {tuple(tensor.shape) for tensor in (rewards, *tokens.values())}
+    if not isinstance(values, Tensor) or tuple(values.shape) not in shapes:
+        raise UsageError(f"The advantage {name} should return a tensor of the shape {' or '.join(map(str, shapes))}.")
+    finite = rewards.isfinite().view(*rewards.shape, *[1] * (values.ndim - 2))
+    values = values.detach().to(rewards).where(finite, 0.0)
+    if not values.isfinite().all():
+        raise UsageError(f"The advantage {name} returned a number that is not finite.")
+    return values
+
+
+def up_to_last(advantages: Tensor) -> Tensor:
+    """A mask (B, T) of the tokens up to the last one with an advantage."""
+    return advantages.ne(0).flip(1).cumsum(1).flip(1).gt(0)

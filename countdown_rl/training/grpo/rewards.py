@@ -1,0 +1,188 @@
+"""Reward functions: named, pure functions of a grade, their weights, and the form in which TRL calls them.
+
+A reward is given as ``NAME=WEIGHT``; docs/rewards.md describes the names. A function of the user's own scores one
+completion, ``f(grade, row, tokens) -> float``, or a batch as TRL calls it, ``f(completions, **columns)``, whose columns
+are the fields of the rows and ``prompts``.
+"""
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from fractions import Fraction
+from numbers import Real
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from countdown_rl.core import user_code
+from countdown_rl.core.errors import UsageError
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.evaluation.training_log import group_columns
+from countdown_rl.inference.generate import Completion
+from countdown_rl.tasks.registry import task
+from countdown_rl.tasks.task import Grade, Row
+
+if TYPE_CHECKING:
+    from countdown_rl.training.grpo.rollouts import Round
+
+Reward = Callable[[Grade, Row, int], float]
+
+#: Rewards that are fields of a grade.
+_BOOLEAN = ("correct", "format", "strict-format", "well-formed")
+#: Default of ``length``, in tokens.
+LENGTH_BUDGET = 100
+
+
+def _closeness(grade: Grade, row: Row, tokens: int) -> float:
+    """1 / (1 + distance from the target) for an answer that keeps the rules, else 0."""
+    if grade.correct:
+        return 1.0
+    if not grade.legal or grade.value is None:
+        return 0.0
+    return float(1 / (1 + abs(Fraction(grade.value) - Fraction(row.reference))))
+
+
+_PLAIN: dict[str, Reward] = {
+    "closeness": _closeness,
+    # -0.5 where text follows the answer or there is no answer.
+    "no-trailing": lambda grade, row, tokens: -0.5 if grade.trailing or grade.answer is None else 0.0,
+    # +1 where the value of the answer is an integer, else -1.
+    "integer": lambda grade, row, tokens: 1.0 if grade.value is not None and "/" not in grade.value else -1.0,
+}
+#: Graders of the task that can be cheated.
+PROXY = "proxy:"
+NAMES = (*_BOOLEAN, *_PLAIN, "length")
+
+
+def parse(specs: Sequence[str]) -> dict[str, float]:
+    """The weights of *specs* by name, e.g. of ``["correct=1", "format=0.1"]``; the default weight is 1."""
+    weights: dict[str, float] = {}
+    for spec in specs:
+        name, _, text = spec.partition("=")
+        if name in weights:
+            raise UsageError(f"The reward {name} is given twice.")
+        reward(name)
+        weights[name] = _number(text, spec) if "=" in spec else 1.0
+    if not any(weights.values()):
+        raise UsageError("all rewards have the weight 0, so nothing would be learned; give one another weight.")
+    return weights
+
+
+def reward(name: str) -> Callable[..., Any]:
+    """The reward function called *name*. Raises UsageError if there is none."""
+    if name in _PLAIN:
+        return _PLAIN[name]
+    plain, _, budget = name.partition(":")
+    if plain == "length":
+        tokens_allowed = _number(budget, name) if budget else LENGTH_BUDGET
+        return lambda grade, row, tokens: 0.0 if tokens < tokens_allowed else -0.5
+    if name.startswith(PROXY):
+        return lambda grade, row, tokens: task(row.task).proxies[name.removeprefix(PROXY)](row, grade.answer)
+    if ":" in name:
+        return user_code.imported(name)
+    boolean, slash, no = name.partition("/")
+    if boolean in _BOOLEAN:
+        field, otherwise = boolean.replace("-", "_"), _number(no, name) if slash else 0.0
+        return lambda grade, row, tokens: 1.0 if getattr(grade, field) else otherwise
+    raise UsageError(
+        f"There is no reward {name!r}; the rewards are {', '.join(NAMES)}, proxy:NAME and module:function."
+    )
+
+
+def _number(text: str, spec: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{spec}: {text!r} is not a finite number.")
+    return number
+
+
+def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
+    """Call each reward once, on a completion of each of *rows*."""
+    for row in rows:
+        graders = [f"{PROXY}{name}" for name in task(row.task).proxies]
+        if unknown := [name for name in names if name.startswith(PROXY) and name not in graders]:
+            raise UsageError(f"The task {row.task} has no reward {unknown[0]}; it has {', '.join(graders) or 'none'}.")
+    samples = [Sample.of(row, Completion("</think>\n<answer>1</answer>", 8, True)) for row in rows]
+    columns = {
+        "prompts": [row.messages()[-1]["content"] for row in rows],
+        "completion_ids": [[0] * 8] * len(rows),
+        "trainer_state": SimpleNamespace(global_step=0),
+        "log_metric": lambda name, value: None,
+        "log_extra": lambda column, values: None,
+    }
+    for name in names:
+        _values(name, reward(name), samples, columns)
+
+
+def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
+    """The rewards *names* as TRL calls them, with the column ``round`` of a ``rollout_func``, to which they add.
+
+    The first one also logs the grades, of which TRL takes the mean over all processes.
+    """
+
+    def function(name: str) -> Callable[..., list[float | None]]:
+        value = reward(name)
+
+        def values(round: list["Round"], log_metric: Any, **columns: Any) -> list[float | None]:
+            begin, graded = time.perf_counter(), round[0].graded
+            samples = [completion.sample for completion in graded]
+            if name == names[0]:
+                _log(samples, log_metric)
+            # TRL's own texts of the completions have no special tokens, and a tag may be one.
+            columns |= {"prompts": [completion.prompt for completion in graded], "log_metric": log_metric}
+            rewards = _values(name, value, samples, columns)
+            for completion, number in zip(graded, rewards, strict=True):
+                completion.rewards[name] = number
+                if name.startswith(PROXY):
+                    log_metric("hacking", float(number == 1 and not completion.sample.grade.correct))
+            round[0].reward += time.perf_counter() - begin
+            return rewards
+
+        values.__name__ = name
+        return values
+
+    return list(map(function, names))
+
+
+def _log(samples: Iterable[Sample], log_metric: Callable[[str, float], None]) -> None:
+    for sample in samples:
+        for column in ("correct", *group_columns(sample.row)):
+            log_metric(column, float(sample.grade.correct))
+        log_metric("format", float(sample.grade.format))
+        log_metric("truncated", float(bool(sample.truncated)))
+
+
+def _values(
+    name: str, function: Callable[..., Any], samples: Sequence[Sample], columns: Mapping[str, Any]
+) -> list[float | None]:
+    """The rewards *name* of *samples*; *columns* are TRL's own arguments."""
+    fields = dict.fromkeys(key for sample in samples for key in sample.row)
+    columns = {
+        **{key: [sample.row.get(key) for sample in samples] for key in fields},
+        **columns,
+        "completions": [sample.completion for sample in samples],
+    }
+    with user_code.running(f"reward {name}"):
+        if batch := _takes_batches(function, columns):
+            values = function(**columns)
+        else:
+            values = [function(sample.grade, sample.row, sample.tokens) for sample in samples]
+    if not isinstance(values, Sequence) or len(values) != len(samples):
+        raise UsageError(f"The reward {name} should return a list of one number for each of the completions.")
+    for value in values:
+        if not (value is None and batch) and not (isinstance(value, Real) and math.isfinite(value)):
+            raise UsageError(f"The reward {name} returned {value!r} for a completion, which is not a finite number.")
+    return [None if value is None else float(value) for value in values]
+
+
+def _takes_batches(function: Callable[..., Any], columns: Container[str]) -> bool:
+    """Return True if *function* is written for TRL, which calls it by the names of the *columns*."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.name in ("completions", "prompts") for parameter in parameters):
+        return True
+    required = (parameter for parameter in parameters if parameter.default is parameter.empty)
+    unknown = [parameter.kind for parameter in required if parameter.name not in columns]
+    return unknown == [inspect.Parameter.VAR_KEYWORD]

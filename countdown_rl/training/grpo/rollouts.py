@@ -1,0 +1,238 @@
+"""A round of completions, sampled by a decoder of this package, by transformers or by vLLM, and graded."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion, Decoding, decoder_of, generate, to_completion
+from countdown_rl.inference.stop import Stop
+from countdown_rl.models import chat_template
+from countdown_rl.tasks.task import Row
+from countdown_rl.training.grpo.prompts import Prompt
+
+#: Completions of an evaluation on which each process measures the KL divergence from the start.
+KL_COMPLETIONS = 64
+#: Most attempts of a round. Where half of the groups are mixed, four fill 94% of it. Where none is, the run needs an
+#: easier start, not more attempts.
+MAX_ATTEMPTS = 4
+
+
+@dataclass
+class Graded:
+    """A completion of the row *index* with its grade. vLLM sampled the tokens *ids* with log-probabilities *logps*; a
+    reward that does not apply is None."""
+
+    prompt: str
+    prompt_ids: list[int]
+    ids: list[int]
+    logps: list[float] | None
+    sample: Sample
+    rewards: dict[str, float | None] = field(default_factory=dict)
+    index: int = 0
+
+
+@dataclass
+class Round:
+    """The completions of a round in this process, those of a puzzle side by side.
+
+    *generation* and *reward* are seconds spent on completions and on their grades. *attempts* counts the groups that
+    all processes sampled; it is None without dynamic sampling.
+    """
+
+    graded: list[Graded]
+    generation: float
+    reward: float
+    attempts: int | None = None
+
+    def columns(self) -> dict[str, Any]:
+        """The round as TRL expects it of a ``rollout_func``, and as the column ``round`` for the reward functions."""
+        logps = [graded.logps for graded in self.graded]
+        return {
+            "prompt_ids": [graded.prompt_ids for graded in self.graded],
+            "completion_ids": [graded.ids for graded in self.graded],
+            "logprobs": None if None in logps else logps,
+            "round": self,
+        }
+
+    def figures(self) -> dict[str, float]:
+        """Figures of the round for the log."""
+        attempts = {} if self.attempts is None else {"draws": float(self.attempts)}
+        return {"seconds_generation": self.generation, "seconds_reward": self.reward} | attempts
+
+
+class Rollouts:
+    """TRL's ``rollout_func``, for a data set whose prompts are indices into *rows*.
+
+    *on_graded* is called with the step that a round is for, and with its completions in this process.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        stop: Stop,
+        on_graded: Callable[[int, Sequence[Sample]], None] = lambda step, samples: None,
+    ) -> None:
+        self.rows, self.stop, self._on_graded = rows, stop, on_graded
+
+    def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, Any]:
+        """Complete the rows of *prompts*, those of a group side by side."""
+        sampled = self.sample(prompts, trainer)
+        self._on_graded(trainer.state.global_step + 1, [graded.sample for graded in sampled.graded])
+        return sampled.columns()
+
+    def sample(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
+        """Complete and grade the rows of *prompts*, each after its hint."""
+        begin = time.perf_counter()
+        pairs = [prompt if isinstance(prompt, tuple) else (prompt, "") for prompt in prompts]
+        rendered = {pair: self._render(*pair) for pair in dict.fromkeys(pairs)}
+        texts = [text + hint for text, hint in rendered.values()]
+        prompt_ids = dict(zip(rendered, chat_template.token_ids(self.stop.tokenizer, texts), strict=True))
+        completions, logps = self.complete([prompt_ids[pair] for pair in pairs], trainer)
+        sampled = time.perf_counter()
+        graded = []
+        for pair, ids, own_logps in zip(pairs, completions, logps, strict=True):
+            row, (text, hint) = self.rows[pair[0]], rendered[pair]
+            completion = to_completion(self.stop, ids)
+            details = {"hint": hint} if hint else {}
+            completion = replace(completion, text=hint + completion.text, details=details).after(row, text)
+            sample = Sample.of(row, completion)
+            graded.append(Graded(text + hint, prompt_ids[pair], ids, own_logps, sample, index=pair[0]))
+        return Round(graded, sampled - begin, time.perf_counter() - sampled)
+
+    def _render(self, index: int, hint: str) -> tuple[str, str]:
+        """The rendered prompt of the row at *index*, and the part of *hint* that continues it."""
+        row = self.rows[index]
+        prompt = chat_template.render(self.stop.tokenizer, row.messages())
+        return prompt, chat_template.Rendered(prompt, row.prompt().prefill).continuation(hint)
+
+    def validate(self, prompts: Sequence[str], trainer: Any, temperature: float) -> list[Completion]:
+        """A completion of each rendered prompt; in several processes each decodes a share of them."""
+        share = -(-len(prompts) // trainer.accelerator.num_processes)
+        begin = share * trainer.accelerator.process_index
+        own = [prompts[index % len(prompts)] for index in range(begin, begin + share)]
+        prompt_ids = chat_template.token_ids(self.stop.tokenizer, own)
+        size = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
+        completions: list[Completion] = []
+        for start in range(0, share, size):
+            asked = prompt_ids[start : start + size]
+            sampled, _ = self.complete(asked, trainer, temperature)
+            scored = slice(0, max(0, KL_COMPLETIONS - start))
+            divergences = trainer.divergence(asked[scored], sampled[scored])
+            for ids, divergence in zip_longest(sampled, divergences):
+                details = {} if divergence is None else {"kl": divergence}
+                completions.append(replace(to_completion(self.stop, ids), details=details))
+        return gather_object(completions)[: len(prompts)]
+
+    def complete(
+        self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None = None
+    ) -> tuple[list[list[int]], Sequence[list[float] | None]]:
+        """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each.
+
+        Args:
+            temperature: of completions of separate prompts; None for that of training, and prompts in groups.
+        """
+        policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
+        trainer.model.eval()  # no LoRA dropout while sampling
+        logps: Sequence[list[float] | None] = [None] * len(prompt_ids)
+        plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
+        if trainer.use_vllm:
+            completions, logps = self._by_vllm(prompt_ids, trainer, temperature)
+        elif plain and (decoder := decoder_of(policy, torch.bfloat16 if config.bf16 else torch.float32)):
+            decoding = Decoding(
+                config.max_completion_length,
+                config.temperature if temperature is None else temperature,
+                config.top_p,
+                config.top_k or 0,
+                config.min_p or 0.0,
+            )
+            completions = decoder.decode(prompt_ids, decoding, self.stop)
+        else:
+            completions = self._by_transformers(prompt_ids, trainer, temperature)
+        trainer.model.train()
+        return completions, logps
+
+    def _by_transformers(self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None) -> list[list[int]]:
+        from transformers import GenerationConfig
+        from trl.distributed import DistributedBackend
+        from trl.models import unwrap_model_for_generation
+
+        settings, args = dict(trainer.generation_kwargs), trainer.args
+        if temperature:
+            settings["temperature"] = temperature
+        elif temperature is not None:
+            settings |= dict.fromkeys(("temperature", "top_p", "top_k", "min_p")) | {"do_sample": False}
+        with (
+            unwrap_model_for_generation(
+                trainer.model_wrapped,
+                trainer.accelerator,
+                gather_deepspeed3_params=args.ds3_gather_for_generation,
+                generation_kwargs=settings,  # and none of the checkpoint
+                gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+            ) as model,
+            torch.no_grad(),
+            DistributedBackend(trainer.accelerator).summon_full_params(trainer.model_wrapped, recurse=False),
+        ):
+            config = GenerationConfig(**settings, disable_compile=True)
+            return generate(model, self.stop, prompt_ids, generation_config=config)
+
+    def _by_vllm(
+        self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        trainer.sync_engine()
+        engine = trainer.vllm_generation
+        engine.temperature = trainer.temperature if temperature is None else temperature
+        count = trainer.num_generations if temperature is None else 1
+        _, sampled, logps, _ = engine.generate(prompts=prompt_ids, images=None, num_generations=count)
+        completions = [self.stop.cut(ids) for ids in sampled]
+        # Of each token only the log-probability of the sampled one is asked for.
+        return completions, [
+            [token[0] for token in row[: len(ids)]] for row, ids in zip(logps, completions, strict=True)
+        ]
+
+
+class DynamicRollouts(Rollouts):
+    """Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476): groups all correct or all wrong are resampled.
+
+    The puzzles of an attempt depend on the seed, the step and the attempt alone, so a resumed run samples the same.
+    """
+
+    def __init__(self, *args: Any, seed: int) -> None:
+        super().__init__(*args)
+        self._seed = seed
+
+    def sample(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
+        """Complete and grade the rows of *prompts*, and others in place of groups that are not mixed."""
+        sampled, size = super().sample(prompts, trainer), trainer.num_generations
+        groups = _groups(sampled, size)
+        sampled.attempts = len(groups) * trainer.accelerator.num_processes
+        for attempt in range(1, MAX_ATTEMPTS):
+            missing = [index for index, group in enumerate(groups) if not _is_mixed(group)]
+            most = max(gather_object([len(missing)]))  # all processes complete as many: with some engines they must
+            if not most:
+                break
+            rng = np.random.default_rng((self._seed, trainer.state.global_step, attempt))
+            new = rng.integers(len(self.rows), size=(trainer.accelerator.num_processes, most))
+            more = super().sample(new[trainer.accelerator.process_index].repeat(size).tolist(), trainer)
+            for index, group in zip(missing, filter(_is_mixed, _groups(more, size)), strict=False):
+                groups[index] = group
+            sampled.attempts += most * trainer.accelerator.num_processes
+            sampled.generation += more.generation
+            sampled.reward += more.reward
+        sampled.graded = [graded for group in groups for graded in group]
+        return sampled
+
+
+def _groups(sampled: Round, size: int) -> list[list[Graded]]:
+    return [sampled.graded[start : start + size] for start in range(0, len(sampled.graded), size)]
+
+
+def _is_mixed(group: Sequence[Graded]) -> bool:
+    """Return True if some completions of *group* are correct and some are wrong."""
+    return len({bool(graded.sample.grade.correct) for graded in group}) > 1

@@ -1,0 +1,149 @@
+"""Advantages of a round, and its micro-batches: what differs from TRL's GRPO trainer.
+
+The loss of a micro-batch and its gradient are TRL's. The differences:
+
+* rows with zero advantage, which add nothing to the gradient without a KL or entropy term, are skipped; the loss is
+  normalized as if they were there, but the logged entropy, KL and clip ratios are means over the other rows. Groups
+  with equal rewards have an advantage of exactly zero, where TRL leaves the rounding of their mean;
+* the rows of an optimizer step are sorted by length, not shuffled, and each micro-batch is cut to its longest row. A
+  sum over rows stays the same (LoRA dropout has other masks). Where a micro-batch has a mean over its tokens
+  (``bnpo``, an entropy bonus, experts), rows are neither sorted nor skipped;
+* so ``top_entropy_quantile`` takes its quantile over the remaining tokens of a micro-batch, not of random rows;
+* advantages come from a function of :mod:`advantages` or of the user, and may differ by token;
+* the prompt of a group may be computed once, see :mod:`shared_prompts`.
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from countdown_rl.core.errors import UsageError
+from countdown_rl.models.shape import ModelShape
+from countdown_rl.training.grpo import advantages, shared_prompts
+from countdown_rl.training.grpo.prompts import Outcome
+from countdown_rl.training.grpo.rollouts import Rollouts, Round
+from countdown_rl.training.grpo.trl_internals import Batch, RoundTrainer
+from countdown_rl.training.options import TrainOptions
+
+
+class Trainer(RoundTrainer):
+    """``GRPOTrainer`` on the prompts of *rollouts*; a sampler reads the *outcomes* of each round."""
+
+    def __init__(self, options: TrainOptions, rollouts: Rollouts, outcomes: list[Any], **kwargs: Any) -> None:
+        self.options, self.rollouts, self.outcomes = options, rollouts, outcomes
+        self.advantage = advantages.advantage(options)
+        super().__init__(rollout_func=rollouts, **kwargs)
+        self.mask_truncated_completions = False  # TRL recognizes only ends of one token; micro_batches masks instead
+        self.eos_token_ids = sorted(rollouts.stop.ids)
+        # The gradient of a step is a sum over its rows, however they are cut into micro-batches.
+        per_micro_batch = self.args.entropy_coef or self.args.use_adaptive_entropy or self.aux_loss_enabled
+        self.sums_over_rows = bool(options.loss.sum_over and not per_micro_batch)
+        self.skips_zero_advantage = self.sums_over_rows and self.beta == 0.0
+        self.decoder = shared_prompts.decoder_of(self.model) if options.share_prompts else None
+        self.ends_line = torch.empty(0, dtype=torch.bool)
+        if "line_ends" in advantages.columns(self.advantage):
+            count = ModelShape.of(self.model.config).vocab_size
+            ends = ["\n" in rollouts.stop.tokenizer.decode([index]) for index in range(count)]
+            self.ends_line = torch.tensor(ends, device=self.accelerator.device)  # (V,)
+
+    def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
+        gather, device, group = self.accelerator.gather, self.accelerator.device, self.num_generations
+        rewards = [[graded.rewards[name] for name in self.reward_func_names] for graded in sampled.graded]
+        values = torch.tensor(np.array(rewards, np.float32), device=device)  # (B, F), NaN for None
+        totals = advantages.total(gather(values), self.reward_weights)  # (B of all processes,)
+        if totals.isnan().all():
+            raise UsageError("No reward function returned a number for any completion of a step.")
+        self.log_metric("equal_groups", advantages.equal(totals.view(-1, group)).float().mean().item())
+        if self.options.sampler or self.options.curriculum:
+            self.outcomes.append(_outcomes(totals.view(-1, group), sampled))
+        mask = batch["completion_mask"]
+        if self.args.mask_truncated_completions:
+            ended = torch.tensor([not graded.sample.truncated for graded in sampled.graded], device=device)
+            mask = mask * ended[:, None]
+            batch |= {"completion_mask": mask, "num_items_in_batch": gather(mask.sum()).sum()}
+        if self.multi_objective_aggregation == "sum_then_normalize":  # else by reward function
+            batch["advantages"] = self._advantages(totals, batch | {"completion_mask": mask})
+        if batch["advantages"].ndim > 1:
+            # Cut what follows the last advantage. Sequence-level ratios and the off-policy mask are means over it all.
+            by_token = self.importance_sampling_level == "token" and self.off_policy_mask_threshold is None
+            if by_token and self.skips_zero_advantage and self.options.loss.by_token:
+                batch["completion_mask"] = mask * advantages.up_to_last(batch["advantages"])
+        return self._cut(batch)
+
+    def _advantages(self, totals: Tensor, batch: Batch) -> Tensor:
+        """The advantages (B,), or (B, T) by token, of the completions of this process."""
+        names = advantages.columns(self.advantage)
+        if "line_ends" in names:
+            batch["line_ends"] = self.ends_line[batch["completion_ids"]]
+        rewards = (self._own(totals) if names else totals).view(-1, self.num_generations)
+        tokens = {name: batch[name].view(*rewards.shape, -1) for name in names}
+        values = advantages.compute(str(self.options.advantage), self.advantage, rewards, tokens)
+        if values.ndim > 2:
+            return values.flatten(0, 1) * batch["completion_mask"]
+        return values.flatten() if names else self._own(values.flatten())
+
+    def _own(self, values: Tensor) -> Tensor:
+        """Of *values* (B of all processes,) those of this process."""
+        return values.chunk(self.accelerator.num_processes)[self.accelerator.process_index]
+
+    def _cut(self, batch: Batch) -> list[Batch]:
+        """The rows of *batch* that have a gradient, in ``steps_per_generation`` micro-batches."""
+        size = self.args.per_device_train_batch_size
+        lengths = batch["completion_mask"].sum(1)  # (B,)
+        live = torch.ones_like(lengths, dtype=torch.bool)  # has a gradient
+        if self.skips_zero_advantage:
+            live = batch["advantages"].reshape(len(lengths), -1).ne(0).any(1) & (lengths > 0)
+        updates = self.args.steps_per_generation // self.args.gradient_accumulation_steps
+        order = torch.randperm(len(lengths)) if updates > 1 else torch.arange(len(lengths))
+        parts: list[Tensor] = []
+        for update in order.tensor_split(updates):
+            if self.sums_over_rows:
+                rank = live[update].long().cpu()
+                if self.decoder is None:  # which keeps the completions of a prompt together
+                    rank = rank * (lengths.max() + 1).cpu() + lengths[update].cpu()
+                update = update[rank.argsort(descending=True, stable=True)]  # the live ones first, the longest of all
+            parts.extend(update.split(size))
+        counts = torch.tensor([[int(live[rows].sum()) for rows in parts]], device=lengths.device)
+        if self.accelerator.num_processes > 1:
+            # TRL gathers a figure per row, and a backward pass needs all processes: each has as many rows as the most.
+            counts = self.accelerator.gather(counts).amax(0, keepdim=True).clamp(min=1)
+        filtered = [rows[:count] for rows, count in zip(parts, counts[0].tolist(), strict=True)]
+        mean = self.options.loss.sum_over == "rows"
+        return [_selected(batch, rows) | {"share": len(rows) / size if mean else 1.0} for rows in filtered]
+
+    def compute_loss(self, model: Any, inputs: Batch, *args: Any, **kwargs: Any) -> Tensor:
+        if len(inputs["advantages"]) == 0:
+            # A gradient of zero for all: the optimizer leaves out parameters without one.
+            return sum(parameter.sum() for parameter in model.parameters() if parameter.requires_grad) * 0.0
+        columns = inputs["prompt_ids"].shape[1]
+        with shared_prompts.packed(self.decoder, columns) if self.decoder is not None else nullcontext():
+            return super().compute_loss(model, inputs, *args, **kwargs) * inputs["share"]
+
+
+def _outcomes(rewards: Tensor, sampled: Round) -> list[Outcome]:
+    """The groups of a round in all processes; *rewards* (groups, generations)."""
+    samples = [(graded.index, graded.sample) for graded in sampled.graded]
+    completions = [(index, bool(sample.grade.correct), sample.truncated) for index, sample in samples]
+    completions = gather_object(completions)
+    outcomes = []
+    for values in rewards.tolist():
+        group, completions = completions[: len(values)], completions[len(values) :]
+        rows, correct, truncated = zip(*group, strict=True)
+        known = [None if reward != reward else reward for reward in values]  # NaN differs from itself
+        outcomes.append(Outcome(rows[0], known, correct, truncated))
+    return outcomes
+
+
+def _selected(batch: Batch, rows: Tensor) -> Batch:
+    """The *rows* of *batch*, without columns in which none of them has a token."""
+    out = {key: value[rows] if value.ndim else value for key, value in batch.items()}
+    prompt = {key: out.pop(key) for key in ("prompt_ids", "prompt_mask")}
+    if len(rows):
+        completion = max(1, int(out["completion_mask"].sum(1).max()))
+        out = {key: value[:, :completion] if value.ndim > 1 else value for key, value in out.items()}  # (B, T)
+        prompt = {key: value[:, -int(prompt["prompt_mask"].sum(1).max()) :] for key, value in prompt.items()}
+    return out | prompt

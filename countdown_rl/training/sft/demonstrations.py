@@ -1,0 +1,303 @@
+"""Demonstrations: read from files, the Hub or a baseline, and graded.
+
+A record has TRL's fields (``prompt`` and ``completion``, as text or messages, or ``messages``, of which the last is the
+completion), those of another project (:mod:`countdown_rl.tasks.records`), or those of a task's row and ``completion``;
+then the task writes the prompt.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.manifest import file_input
+from countdown_rl.data import external
+from countdown_rl.evaluation import baselines
+from countdown_rl.tasks import conversations, files, jsonl, records, registry
+from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.tasks.response_format import STYLES
+from countdown_rl.tasks.splits import held_out
+from countdown_rl.tasks.task import Row, check_text
+from countdown_rl.training.options import SftOptions
+
+#: Characters shown of a wrong completion.
+EXAMPLE = 200
+#: A record: its place, the split it was published in ("" in a file), and its fields.
+Published = tuple[str, str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A prompt, as rendered text or as messages, and the completion to learn.
+
+    Attributes:
+        place: for error messages, such as ``demos.jsonl, row 3``.
+        row: the row of the task, if the record has one.
+        notes: remarks on how the record was read.
+        generated: a baseline wrote it; if it is too long, it is skipped.
+    """
+
+    place: str
+    prompt: str | Sequence[Mapping[str, str]]
+    completion: str
+    row: Row | None
+    notes: tuple[str, ...] = ()
+    generated: bool = False
+
+    @property
+    def question(self) -> str:
+        """The prompt that is text, or the user turns."""
+        return self.prompt if isinstance(self.prompt, str) else "\n".join(_user_turns(self.prompt))
+
+
+@dataclass
+class Demonstrations:
+    """Demonstrations to train on, and counts of those read, graded, and left out by the reason.
+
+    Attributes:
+        validation: those for validation puzzles, to evaluate.
+        wrong: counts by the grader's reason; *example* shows the first one.
+    """
+
+    filtered: list[Demonstration] = field(default_factory=list)
+    validation: list[Demonstration] = field(default_factory=list)
+    read: int = 0
+    graded: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    example: str = ""
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks on the demonstrations to train on, with their counts."""
+        counts = Counter(note for each in self.filtered for note in each.notes)
+        return [f"{note} ({count:,} of {len(self.filtered):,})" for note, count in counts.items()]
+
+    def why_wrong(self) -> str:
+        return f"{', '.join(f'{count:,} {reason}' for reason, count in self.wrong.most_common(3))}; {self.example}"
+
+    def row(self) -> Row | None:
+        """The first row."""
+        return next((each.row for each in self.filtered if each.row is not None), None)
+
+    def facts(self) -> dict[str, Any]:
+        """The counts, for the manifest."""
+        return {"read": self.read, "graded": self.graded, "kept": len(self.filtered), **self.left_out}
+
+    def add_wrong(self, demonstration: Demonstration, row: Row, reason: str) -> None:
+        self.left_out["wrong"] += 1
+        self.wrong[task_of(row).reason(reason)] += 1
+        text = _in_one_line(demonstration.completion)
+        shown = text if len(text) <= EXAMPLE else f"{text[: EXAMPLE // 2]} … {text[-EXAMPLE // 2 :]}"
+        self.example = self.example or f"such as {demonstration.place}, for {row.headline}: {shown}"
+
+
+class _HeldOut:
+    """Rows whose demonstrations are skipped, recognized by their fields and by their prompts."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._kind, self._identities = type(rows[0]), {row.identity for row in rows}
+        self._prompts = {_in_one_line(text) for row in rows for text in _user_turns(row.messages())}
+
+    def has(self, demonstration: Demonstration) -> bool:
+        if demonstration.row is not None and demonstration.row.identity in self._identities:
+            return True
+        if self._kind.identities_in(demonstration.question) & self._identities:
+            return True
+        text = _in_one_line(demonstration.question)
+        rendered = isinstance(demonstration.prompt, str)
+        return text in self._prompts or (rendered and any(prompt in text for prompt in self._prompts))
+
+
+def _user_turns(messages: Iterable[Mapping[str, str]]) -> list[str]:
+    return [turn["content"] for turn in messages if turn["role"] == "user"]
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def read(
+    options: SftOptions,
+    paths: Sequence[Path],
+    data: Path | None,
+    on_row: Callable[[int], None] = lambda _: None,
+    tokenizer: Any = None,
+) -> tuple[Demonstrations, dict[str, Any]]:
+    """The demonstrations of all sources, and the entries of these inputs in a manifest.
+
+    The *tokenizer* counts the tokens of a search of ``demonstrator``.
+
+    Wrong ones are skipped unless ``keep_wrong`` is set. Always skipped are those of puzzles in the test split of
+    *data*, and in its validation split if that is evaluated, and those published in such a split.
+    """
+    if not (paths or options.from_hub or options.demonstrator):
+        raise UsageError("there is nothing to learn from; give --from FILE, --from-hub NAME or --demonstrator NAME.")
+    result, inputs = Demonstrations(), dict[str, Any]()
+    layout: Mapping[str, str] = {}
+    held_out = {}
+    if data is not None:
+        inputs["data"] = artifacts.read(data, "data").as_input()
+        splits = ({"validation": "valid"} if options.eval_every else {}) | {"test": "test"}
+        for name, split in splits.items():
+            path = data / f"{split}.jsonl"
+            if path.is_file() and path.stat().st_size:
+                rows = jsonl.read_rows(path)
+                held_out[name] = _HeldOut(rows)
+                layout = layout or {"task": rows[0].task, **rows[0].layout}
+    parsed = _parsed(_records(paths, options.from_hub, inputs), layout, result.left_out)
+    for demonstration in chain(parsed, _generated(options, data, tokenizer)):
+        result.read += 1
+        on_row(result.read)
+        row = demonstration.row
+        if row is not None and options.eval_every:
+            _check_prompt(demonstration, row, layout)
+        if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), ""):
+            result.left_out[f"of {split} puzzles"] += 1
+            result.validation += [demonstration] if split == "validation" else []
+            continue
+        if row is not None:
+            result.graded += 1
+            grade = row.grade(demonstration.completion)
+            if not grade.correct and not options.keep_wrong:
+                result.add_wrong(demonstration, row, grade.reason)
+                continue
+        result.filtered.append(demonstration)
+    generated = _generated(options, data, tokenizer, "valid") if options.eval_every else ()
+    candidates = [each for each in chain(result.validation, generated) if options.keep_wrong or not _is_wrong(each)]
+    result.validation = candidates[: options.eval_size]
+    if not result.filtered:
+        reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
+        wrong = f" (--keep-wrong keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
+        raise InputError(f"none of the demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}.")
+    return result, inputs
+
+
+def _is_wrong(demonstration: Demonstration) -> bool:
+    row = demonstration.row
+    return row is not None and not row.grade(demonstration.completion).correct
+
+
+def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]) -> Iterator[Published]:
+    """The records of files and of Hub data sets; adds their entries to *inputs*."""
+    for index, file in enumerate(paths):
+        yield from ((place, "", record) for place, record in files.records(file))
+        inputs[f"from-{index}" if index else "from"] = file_input(file)
+    for index, name in enumerate(names):
+        source, _, revision = name.partition("@")
+        commit, rows = external.from_hub(source, revision or None)
+        inputs[f"from-hub-{index}" if index else "from-hub"] = {"source": source, "revision": commit, "digest": commit}
+        yield from ((f"{source}, row {row}", split, fields) for row, (split, fields) in enumerate(rows, 1))
+
+
+def _parsed(
+    published: Iterable[Published], layout: Mapping[str, str], left_out: Counter[str]
+) -> Iterator[Demonstration]:
+    """The demonstrations in *published* records; *left_out* counts those of held-out splits."""
+    for place, published_split, record in published:
+        split = published_split or records.split_of(record)
+        if held_out(split):
+            left_out[f"of the split {split}"] += 1
+            continue
+        with files.at(place):
+            singles = conversations.split(record)
+        for index, fields in enumerate(singles, 1):
+            yield parse(fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout)
+
+
+def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: str = "train") -> Iterator[Demonstration]:
+    """The demonstrations of ``demonstrator`` for the rows of a *split* of *data*."""
+    name = options.demonstrator
+    if not name:
+        return
+    if data is None:
+        raise UsageError(f"--demonstrator {name} answers the training puzzles of --data; give that too.")
+    rows = jsonl.read_rows(data / f"{split}.jsonl")
+    task, baseline = task_of(rows[0]), baselines.find(name, rows)
+    demonstrate = task.demonstrators.get(name)
+    if baseline is None and demonstrate is None:
+        names = ", ".join((*task.demonstrators, *task.baselines))
+        raise UsageError(f"--demonstrator {name}: the task {task.name} has {names}.")
+    for index, row in enumerate(rows):
+        seed = f"{options.seed} {index}" if split == "train" else f"{options.seed} {split} {index}"
+        if baseline:
+            completion = baselines.answer(baseline, row, seed)
+        elif demonstrate and not row.style.direct:
+            lines = demonstrate(row, random.Random(seed))
+            completion = _within(lines, row, tokenizer, options.max_completion_length)
+        else:
+            raise UsageError(f"--demonstrator {name} thinks before the answer, which the style direct does not.")
+        yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row, generated=True)
+
+
+def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: int) -> str:
+    """The completion of as many of the *lines* of a demonstrator as fit *budget* tokens, at least one."""
+
+    def tokens(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    line, answer = next(lines)
+    thinking, used = f"{line}\n", tokens(f"{line}\n")
+    ends = {}
+    for line, later in lines:
+        if later not in ends:
+            ends[later] = tokens(row.style.answer(later))
+        used += tokens(f"{line}\n")
+        if used + ends[later] > budget:
+            break
+        thinking, answer = f"{thinking}{line}\n", later
+    return row.style.answer(answer, thinking)
+
+
+def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {}) -> Demonstration:
+    """The demonstration in a record with one completion.
+
+    Args:
+        layout: the ``task`` and the default ``style`` and ``template`` of its rows.
+    """
+    with files.at(place):
+        is_row = registry.task(registry.DEFAULT).example.keys() <= conversations.given(fields)
+        match = records.find_row(fields) if is_row else records.search(fields)
+        row = match.row if match else None
+        if row is not None and row.task == layout.get("task") and not row.keys() & {"style", "template"}:
+            row = parse_row({**row, **layout})
+        exchange = conversations.exchange(fields)
+        prompt = exchange and (exchange.prompt or (row and row.messages()))
+        if not exchange or not prompt:
+            raise InputError(
+                "a demonstration has `prompt` and `completion`, or `messages`, or the fields of a task's row and "
+                "`completion`, or those of Alpaca or ShareGPT"
+            )
+        style = row.style if row else STYLES["model_opens"]
+        if exchange.completion.reasoning and style.direct:
+            raise InputError("there is reasoning beside the answer, which the style direct has no place for")
+        if not exchange.completion.content:
+            raise InputError("the completion is empty")
+        completion = exchange.completion.text(style)
+        turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        check_text("".join((*(turn["content"] for turn in turns), completion)), "the text")
+    notes = [match.note if match else "", exchange.note]
+    if isinstance(prompt, str):
+        notes.append("a prompt that is one text is used as it is, without a chat template")
+    if any(turn["role"] == "assistant" for turn in turns[:-1]):  # the last one may be a prefill
+        notes.append("earlier turns of the assistant are read and not learned")
+    if unused := (match.unused if match else conversations.given(fields)) - set(exchange.names):
+        notes.append(f"not used: {', '.join(sorted(unused))}")
+    return Demonstration(place, prompt, completion, row, tuple(filter(None, notes)))
+
+
+def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, str]) -> None:
+    """Raise InputError if the *demonstration* of *row* has another prompt than a validation row of *layout*."""
+    if row.task != layout.get("task") or isinstance(demonstration.prompt, str):
+        return
+    fields = {key: value for key, value in row.items() if key not in ("style", "template")}
+    if list(demonstration.prompt) != parse_row({**fields, **layout}).messages():
+        raise InputError(
+            f"{demonstration.place} has another prompt or style than the validation puzzles of --data, which would "
+            "measure what is not learned; leave its `prompt`, `style` and `template` out, or --eval-every."
+        )

@@ -1,0 +1,197 @@
+"""State of an unfinished run of ``sft`` or ``train``: its journal and its checkpoints.
+
+The journal is the log, samples and warnings. It is in each checkpoint too, so that a resumed run continues it.
+
+A checkpoint counts once its bytes, and then its ``complete`` mark, are on disk. Only then is the previous one removed.
+So a run that is killed at any moment has a checkpoint to resume from.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.errors import ArtifactError, InputError, UsageError
+from countdown_rl.core.identity import RUN, describe_differences
+from countdown_rl.evaluation.training_log import SftRow, StepRow, read, read_samples, samples_file, write
+from countdown_rl.tasks import jsonl
+
+MARK = "complete"
+#: The file of a journal in a checkpoint, and its fields beside the rows.
+_FILE, _FIELDS = "journal.json", ("start", "warnings", "samples", "outcomes", "threads")
+
+
+@dataclass
+class Journal:
+    """The state of a run beside its weights."""
+
+    log: Path | None  # the CSV to write, with the samples in a file beside it; None writes neither
+    max_steps: int
+    kind: type[StepRow] | type[SftRow] = StepRow
+    start: float | None = None  # share of the validation puzzles solved before the first step, if evaluated
+    rows: list[Any] = field(default_factory=list)  # one per step
+    warnings: dict[str, str] = field(default_factory=dict)  # sentences that were printed, by a short name
+    samples: list[dict[str, Any]] = field(default_factory=list)  # completions, oldest first
+    outcomes: list[Any] = field(default_factory=list)  # of each round, where a sampler reads them
+    threads: int | None = None  # their number decides the rounding of sums
+
+    def best(self) -> tuple[int, float] | None:
+        """The first step with the highest ``eval_correct``, 0 for the start, and that share; None without any."""
+        shares = [(0, self.start), *((row.step, row.eval_correct) for row in self.rows)]
+        return max(
+            ((step, share) for step, share in shares if share is not None), key=lambda pair: pair[1], default=None
+        )
+
+    def warn(self, texts: Mapping[str, str], warning: Callable[[str], None]) -> None:
+        """Call *warning*, in the first process, with those of *texts* whose names are new to the run."""
+        for name, text in texts.items():
+            if name not in self.warnings and processes.is_main():
+                warning(text)
+            self.warnings.setdefault(name, text)
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the journal into the directory *checkpoint*."""
+        values = {name: getattr(self, name) for name in _FIELDS} | {"rows": list(map(asdict, self.rows))}
+        (checkpoint / _FILE).write_text(json.dumps(values))
+
+    def load(self, checkpoint: Path) -> None:
+        """Restore what :meth:`save` wrote into *checkpoint*."""
+        for name, value in json.loads((checkpoint / _FILE).read_bytes()).items():
+            setattr(self, name, [self.kind(**row) for row in value] if name == "rows" else value)
+
+    def write(self) -> None:
+        """Write log and samples anew, without what an interrupted run added after its last checkpoint."""
+        if self.log:
+            write(self.log, self.rows)
+            samples = samples_file(self.log)
+            if self.samples or samples.exists():
+                with artifacts.replacing(samples) as partial:
+                    jsonl.write_rows(partial, self.samples)
+
+    def add_row(self, row: StepRow | SftRow) -> None:
+        """Add *row*, also to the log."""
+        self.rows.append(row)
+        if self.log:
+            write(self.log, self.rows)
+
+    def add_samples(self, samples: list[dict[str, Any]]) -> None:
+        """Add *samples*, also to their file."""
+        self.samples += samples
+        if self.log:
+            jsonl.write_rows(samples_file(self.log), samples, append=True)
+
+
+def check_log(log: Path | None, kind: type[StepRow] | type[SftRow]) -> None:
+    """Raise ArtifactError if a run of *kind* that writes *log* would replace anything but a log and its samples."""
+    for file in (log, samples_file(log)) if log else ():
+        try:
+            if file.exists() and (file.stat().st_size or not file.is_file()):
+                read(file, kind) if file == log else read_samples(file)
+        except (OSError, InputError) as error:
+            raise ArtifactError(f"{error} Give --log another path, or remove {file} first.") from error
+
+
+class Checkpoints:
+    """The checkpoints under *directory* of the run with *identity*, see :func:`run_identity`."""
+
+    def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
+        self.directory, self.identity = directory, identity
+
+    def check_paths(self, out: Path, kind: str, log: Path) -> None:
+        """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*.
+
+        Raises:
+            ArtifactError: *out* or this directory holds files of other programs, or *out* cannot be written.
+            UsageError: this directory or *log* lies in *out*.
+        """
+        artifacts.check_writable(out, kind)  # before the lock of *checkpoints*, which could be a file in *out*
+        for option, path in (("--log", log), ("--checkpoints", self.directory)):
+            if path.resolve().is_relative_to(out.resolve()):
+                raise UsageError(f"{option} {path} lies in --out {out}, which the run replaces; give another path.")
+            artifacts.check_place(path, option)
+        if (others := self._directories()) and not (self.directory / RUN).is_file():
+            raise ArtifactError(
+                f"{others[0]} was not written by countdown-rl; give another directory of --checkpoints."
+            )
+
+    def to_resume(self) -> Path | None:
+        """The newest complete checkpoint, or None.
+
+        Raises:
+            ArtifactError: it belongs to another run.
+        """
+        newest, unfinished = self.newest(), self._unfinished()
+        if newest is None or unfinished == self.identity:
+            return newest
+        differences = describe_differences(unfinished, self.identity) if unfinished else ""
+        raise ArtifactError(
+            f"{self.directory} holds an unfinished run that is not this one ({differences or 'it cannot be read'}); "
+            "use its options to resume it, or give --restart to begin again."
+        )
+
+    def how_to_continue(self) -> str:
+        """The sentence for a user who stopped a run."""
+        if newest := self.newest():
+            return f"The same command continues after step {step_of(newest)}; add --restart to begin again."
+        return "There is no checkpoint of this run yet; the same command starts it again."
+
+    def _unfinished(self) -> Any:
+        """The identity of the run in the directory."""
+        try:
+            return json.loads((self.directory / RUN).read_bytes())["run"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def newest(self) -> Path | None:
+        """The newest complete checkpoint of any run."""
+        complete = (path for path in self._directories("checkpoint") if (path / MARK).is_file())
+        return max(complete, key=step_of, default=None)
+
+    def start(self) -> None:
+        """Clear the directory and write this run's identity into it."""
+        self.clear()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / RUN).write_text(json.dumps({"run": self.identity}, indent=2) + "\n")
+
+    def best(self, step: int) -> Path:
+        """The directory of the weights after *step*, the best so far."""
+        return self.directory / f"best-{step}"
+
+    def complete(self, checkpoint: Path, best: int | None = None) -> None:
+        """Mark *checkpoint* as complete once its bytes are on disk, then remove all others but those of step *best*."""
+        artifacts.fsync(checkpoint)
+        (checkpoint / MARK).touch()
+        artifacts.fsync(checkpoint)
+        _remove([other for other in self._directories() if other not in (checkpoint, self.best(best or 0))])
+
+    def _directories(self, kind: str = "checkpoint|best") -> list[Path]:
+        paths = sorted(self.directory.glob("*-*"))
+        return [path for path in paths if path.is_dir() and re.fullmatch(f"({kind})-[0-9]+", path.name)]
+
+    def clear_own(self) -> None:
+        """Remove what is left of this run, not of others."""
+        if self._unfinished() == self.identity:
+            self.clear()
+
+    def clear(self) -> None:
+        """Remove all checkpoints, and the directory if it is empty then."""
+        _remove(self._directories())
+        (self.directory / RUN).unlink(missing_ok=True)
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+
+def _remove(directories: Sequence[Path]) -> None:
+    for path in directories:  # first, so that none that is partly removed counts as complete
+        (path / MARK).unlink(missing_ok=True)
+    for path in directories:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The optimizer step after which *checkpoint* was written."""
+    return int(checkpoint.name.removeprefix("checkpoint-"))

@@ -1,0 +1,129 @@
+"""Advantages as pure functions of rewards, masks and ends of lines."""
+
+import math
+
+import pytest
+import torch
+from trl.trainer.utils import nanstd
+
+from countdown_rl.core.errors import UsageError, user_frames
+from countdown_rl.training.grpo import advantages
+from countdown_rl.training.options import TrainOptions
+
+NONE = math.nan  # as TRL writes None
+
+
+def test_rewards_are_summed_by_weight_where_one_applies():
+    rewards = torch.tensor([[1.0, NONE], [0.0, 2.0], [NONE, NONE]])
+    totals = advantages.total(rewards, torch.tensor([1.0, 0.5]))
+    assert totals[:2].tolist() == [1.0, 1.0]
+    assert totals[2].isnan()
+
+
+def test_a_group_is_equal_whatever_rounding_leaves_and_where_no_reward_applies():
+    groups = [[0.6] * 3 + [0.6 + 1e-7], [0.6, 0.6, NONE, NONE], [NONE] * 4, [0.6, 0.6, 0.6, 0.5]]
+    assert advantages.equal(torch.tensor(groups)).flatten().tolist() == [True] * 3 + [False]
+
+
+MIXED = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.5, 0.5, 0.5, 0.5], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, NONE, 0.0]])
+
+
+def test_the_advantages_of_a_group_are_those_of_the_formulas():
+    half, third = [0.5, -0.5, -0.5, 0.5], [2 / 3, -1 / 3, NONE, -1 / 3]
+    zero = [0.0] * 4
+    expected = {
+        advantages.group: [half, zero, zero, third],
+        advantages.max_rl: [[2 * value for value in half], zero, zero, [3 * value for value in third]],
+        advantages.leave_one_out: [[4 / 3 * value for value in half], zero, zero, [1.5 * value for value in third]],
+    }
+    for function, values in expected.items():
+        torch.testing.assert_close(function(MIXED), torch.tensor(values), equal_nan=True)
+    assert advantages.max_rl(torch.tensor([[-1.0, 0.0]])).tolist() == [[-0.5, 0.5]]  # not turned around
+    assert not advantages.leave_one_out(torch.tensor([[1.0, NONE]])).any()  # none to compare with
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_group_advantages_have_the_bits_of_trl(scale):
+    rewards = torch.rand(16, 8, generator=torch.Generator().manual_seed(0))
+    rewards[3, 2] = NONE
+    deviation = nanstd(rewards.flatten()) if scale == "batch" else nanstd(rewards, dim=1)[:, None]
+    expected = rewards - rewards.nanmean(1)[:, None]
+    if scale != "none":
+        expected = expected / (deviation + 1e-4)
+    found = advantages.advantage(TrainOptions(scale_rewards=scale))(rewards)
+    assert torch.equal(found.nan_to_num(), expected.nan_to_num())
+
+
+def halved(rewards, completion_mask):
+    return torch.ones(completion_mask.shape) / 2
+
+
+def broken(rewards, line_ends):
+    raise KeyError("mine")
+
+
+def computed(function):
+    """The advantages of a group by *function*, which gets the tokens of :func:`advantages.columns`."""
+    tokens = dict.fromkeys(advantages.columns(function), torch.ones(1, 4, 3, dtype=torch.bool))
+    return advantages.compute("mine", function, torch.tensor([[1.0, 0.0, NONE, 0.0]]), tokens)
+
+
+def test_a_function_of_the_user_is_accepted():
+    by_name = advantages.advantage(TrainOptions(advantage=f"{__name__}:halved"))
+    assert computed(by_name).tolist() == [[[0.5] * 3, [0.5] * 3, [0.0] * 3, [0.5] * 3]]
+    assert computed(lambda rewards: rewards.argsort(1).argsort(1))[0, 2] == 0  # no reward applies
+
+
+@pytest.mark.parametrize(
+    "function", [lambda rewards: rewards[:, :1], lambda rewards: 1 / rewards, lambda rewards: rewards.tolist(), broken]
+)
+def test_a_wrong_function_is_refused(function):
+    with pytest.raises(UsageError, match="advantage mine") as caught:
+        computed(function)
+    assert ('raise KeyError("mine")' in user_frames(caught.value)) == (function is broken)
+
+
+@pytest.mark.parametrize("name", ["maxrl", "no.such:thing"])
+def test_a_name_that_is_no_advantage_is_refused(name):
+    with pytest.raises(UsageError, match=name):
+        advantages.advantage(TrainOptions(advantage=name))
+
+
+def discounted(rewards, mask, ends, discount, *, group, **options):
+    by_group = (tensor.view(-1, group, *tensor.shape[1:]) for tensor in (rewards, mask, ends))
+    return advantages.discounted(*by_group, discount, **options).flatten(0, 1)
+
+
+def test_discounted_returns_are_compared_within_a_group_line_by_line():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
+    ends = torch.tensor([[0, 0, 1, 1, 0], [1, 0, 1, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
+    found = discounted(rewards, mask, ends, 0.5, group=2)
+    # Three lines: of three tokens, of one, and the last; the other completion has the first two.
+    expected = torch.tensor([[0.25 - 0.125] * 3 + [0.5 - 0.25, 0], [-0.125, -0.25, 0, 0, 0]])
+    torch.testing.assert_close(found[:2], expected)
+    assert not found[2:].any()  # groups without a success have no gradient
+    alone = discounted(rewards, mask, ends, 0.5, group=2, leave_one_out=True)
+    torch.testing.assert_close(alone[:2], torch.tensor([[0.25] * 3 + [0.5, 0], [-0.25, -0.5, 0, 0, 0]]))
+
+
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_equal_completions_have_no_gradient_whatever_rounding_leaves(leave_one_out):
+    mask = torch.ones(8, 44, dtype=torch.long)
+    ends = torch.arange(1, 45).remainder(11).eq(0).repeat(8, 1)
+    found = discounted(torch.ones(8), mask, ends, 0.9, group=8, leave_one_out=leave_one_out)
+    assert not found.any()
+
+
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_a_completion_without_any_reward_counts_for_nothing_line_by_line(leave_one_out):
+    rewards = torch.tensor([1.0, 0.0, NONE, 0.5, 0.6, 0.6, 0.6, NONE])
+    mask, ends = torch.ones(8, 1, dtype=torch.long), torch.zeros(8, 1, dtype=torch.bool)
+    found = discounted(rewards, mask, ends, 0.5, group=4, leave_one_out=leave_one_out)[:, 0]
+    scale = 1.5 if leave_one_out else 1.0  # three of four count
+    torch.testing.assert_close(found, scale * torch.tensor([0.5, -0.5, *[0.0] * 6]))
+
+
+def test_tokens_after_the_last_advantage():
+    found = advantages.up_to_last(torch.tensor([[0.0, 1.0, 0.0, -1.0, 0.0], [0.0] * 5]))
+    assert found.tolist() == [[True] * 4 + [False], [False] * 5]

@@ -1,0 +1,96 @@
+"""`train --probe`: shares of sampled groups, and what follows from them."""
+
+import json
+
+import pytest
+
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
+from countdown_rl.tasks import jsonl
+from countdown_rl.training.grpo.probe import Shares
+from countdown_rl.training.grpo.rollouts import Graded, Rollouts, Round
+from tests.support import tiny_llama
+from tests.support.command import status
+
+ROWS = [
+    {"id": f"{n}-{size}", "nums": [n, 2, 3, 7][:size], "target": n + (5 if size == 3 else 12)}
+    for n in range(10, 18)
+    for size in (3, 4)
+]
+
+
+@pytest.fixture
+def probe(tmp_path, monkeypatch, capsys):
+    """`countdown-rl train --probe` on a random model, with some more words: stdout. Nothing is written."""
+    tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=1024)
+    jsonl.write_rows(tmp_path / "rows.jsonl", ROWS)
+    monkeypatch.chdir(tmp_path)
+    small = ["--data", "rows.jsonl", "--num-generations", 4, "--max-completion-length", 6, "--threads", 1]
+
+    def run(*words):
+        assert status(monkeypatch, "train", "--model", "model", *small, *words) == 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "rows.jsonl"]
+        return capsys.readouterr().out
+
+    return run
+
+
+def solving(*right):
+    """Rollouts whose completions of a group are right or wrong in turn for 3 numbers, and all wrong for 4."""
+
+    def sample(self, indices, trainer):
+        graded = []
+        for number, index in enumerate(indices):
+            row = self.rows[index]
+            good = len(row["nums"]) == 3 and right[number % len(right)]
+            text = f"</think>\n<answer>{' + '.join(map(str, row['nums'])) if good else 1}</answer>"
+            graded.append(Graded("", [], [], None, Sample.of(row, Completion(text, 5, True)), index=index))
+        return Round(graded, 0.0, 0.0)
+
+    return sample
+
+
+def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch):
+    monkeypatch.setattr(Rollouts, "sample", solving(True, False))
+    told = json.loads(probe("--probe", 16, "--json"))
+    assert (told["verdict"], told["total"]["groups"], told["total"]["mixed"], told["total"]["solved"]) == (
+        ("ready", 16, 0.5, 0.25)
+    )
+    assert {name: (kind["groups"], kind["mixed"]) for name, kind in told["kinds"].items()} == {
+        "3 numbers": (8, 1.0),
+        "4 numbers": (8, 0.0),
+    }
+    assert "4 numbers: 0% are mixed" in told["advice"]
+    assert "verdict: ready" in probe("--probe", 16)
+
+
+@pytest.mark.parametrize(
+    ("right", "words"), [((False,), ["0.0% of the completions", "countdown-rl sft"]), ((True,), ["harder data"])]
+)
+def test_a_start_without_mixed_groups_has_no_signal(probe, monkeypatch, right, words):
+    monkeypatch.setattr(Rollouts, "sample", solving(*right))
+    jsonl.write_rows("rows.jsonl", [row for row in ROWS if len(row["nums"]) == 3])
+    told = json.loads(probe("--probe", 8, "--json"))
+    assert told["verdict"] == "no signal"
+    assert all(word in told["advice"] for word in words)
+
+
+def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
+    calls, complete = [], Rollouts.complete
+
+    def recorded(self, prompt_ids, trainer, temperature=None):
+        calls.append((len(prompt_ids), trainer.args.temperature, trainer.args.top_p, temperature))
+        return complete(self, prompt_ids, trainer, temperature)
+
+    monkeypatch.setattr(Rollouts, "complete", recorded)
+    words = ("--probe", 3, "--prompts", 2, "--temperature", 0.7, "--trl", "top_p=0.9", "--seed", 5, "--json")
+    told = json.loads(probe(*words))
+    assert calls == [(8, 0.7, 0.9, None), (4, 0.7, 0.9, None)]
+    assert told["total"]["truncated"] > 0.5
+    assert "raise --max-completion-length" in told["advice"]
+    assert json.loads(probe(*words)) == told
+
+
+def test_the_verdict_is_by_published_shares():
+    verdicts = {mixed: Shares(100, mixed, (0, 1), 0.1, 1, 0).verdict for mixed in (0.0, 0.02, 0.05, 0.15, 0.28)}
+    assert list(verdicts.values()) == ["no signal", "no signal", "thin", "ready", "ready"]

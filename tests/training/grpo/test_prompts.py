@@ -1,0 +1,153 @@
+"""Samplers: the curriculum, and the order of a resumed run, of samplers that starve, and of wrong ones."""
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from countdown_rl.core.errors import UsageError, user_frames
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.training.grpo import prompts
+from countdown_rl.training.grpo.prompts import Outcome, in_turn, kind
+
+
+def puzzle(nums, needs=None, solutions=None):
+    known = {key: value for key, value in (("needs", needs), ("solutions", solutions)) if value is not None}
+    return parse_row({"nums": nums, "target": 7} | known)
+
+
+ROWS = [puzzle([1] * size, needs, 2) for size in (3, 4) for needs in ("add-sub", "mul-div")] * 25
+KINDS = sorted({kind(row) for row in ROWS})
+
+
+def outcomes(indices, mixed):
+    """Two completions of each row: one correct and one wrong where its kind is among *mixed*, else both wrong."""
+    flags = [kind(ROWS[row]) in mixed for row in indices]
+    return [Outcome(row, [0.0, 0.0], (flag, False), (False, False)) for row, flag in zip(indices, flags, strict=True)]
+
+
+def rounds(count, mixed=(), size=40, sampler=prompts.curriculum):
+    """The rows of the first *count* rounds, where groups of the kinds *mixed* are mixed."""
+    generator, sampled = sampler(ROWS, size, 7), []
+    for number in range(count):
+        observed = outcomes(sampled[number - 2], mixed) if number > 1 else []
+        sampled.append(generator.send(observed if number else None))
+    return sampled
+
+
+def rows_of(prompts):
+    return [row for row, hint in prompts]
+
+
+def test_kinds_are_the_values_of_all_groups():
+    assert kind(puzzle([1, 2, 3], solutions=0)) == "numbers 3, solutions 0"
+    assert kind(puzzle([1, 2, 3, 4], "mul-div", 3)) == "numbers 4, needs mul-div, solutions 2-4"
+    assert kind(puzzle([1, 2])) == "numbers 2"
+    assert kind(parse_row({"task": "gsm8k", "question": "?", "gold": "1"})) == ""
+
+
+def test_without_outcomes_kinds_are_sampled_in_proportion_to_the_data():
+    assert set(prompts.probabilities(dict.fromkeys(KINDS, (0,)), {}).values()) == {0.25}
+    (first,) = rounds(1)
+    assert len(first) == len(set(first)) == 40
+
+
+def test_rows_of_a_small_data_set_repeat():
+    assert len(rounds(1, size=300)[0]) == 300
+
+
+def test_kinds_solved_sometimes_are_sampled_more_and_others_still():
+    last = Counter(kind(ROWS[index]) for index in rounds(13, KINDS[:1], size=400)[-1])
+    assert last[KINDS[0]] > 180
+    assert all(40 < last[name] < 90 for name in KINDS[1:])  # half of their share of the rows and more
+
+
+def test_the_probability_of_an_unseen_kind_recovers():
+    members = dict.fromkeys(KINDS, (0,))
+    low = prompts.probabilities(members, {KINDS[0]: (20.0, 20.0), KINDS[1]: (20.0, 0.0)})[KINDS[1]]
+    assert prompts.probabilities(members, {KINDS[0]: (20.0, 20.0), KINDS[1]: (1.0, 0.0)})[KINDS[1]] > 1.2 * low
+
+
+def test_a_resumed_order_is_that_of_an_unbroken_one_and_knows_a_sampler_that_changed():
+    sampled, known = rounds(8, KINDS[:2]), []
+
+    def order(sampler=prompts.curriculum, start=0, outcomes=known):
+        return prompts.order(sampler, "mine", ROWS, 40, 7, start=start, outcomes=outcomes)
+
+    unbroken = order()
+    for number in range(8):
+        assert rows_of(islice(unbroken, 40)) == sampled[number]
+        known.append(outcomes(sampled[number], KINDS[:2]))
+    known = json.loads(json.dumps(known))  # as in a checkpoint
+    for start in range(7):
+        assert rows_of(islice(order(start=start, outcomes=known[: start + 1]), 40)) == sampled[start]
+    with pytest.raises(UsageError, match="other rows for round 1"):
+        next(order(lambda rows, size, seed: prompts.curriculum(rows, size, 8), start=2, outcomes=known))
+
+
+def yields(value):
+    def sampler(rows, size, seed):
+        yield value
+
+    return sampler
+
+
+@pytest.mark.parametrize("value", [3, [0] * 5, [0.5], ["a"], [[1]], [100], [-1], None, [(0, 1)], [(0,)], [(100, "")]])
+def test_what_is_no_round_of_rows_is_refused(value):
+    with pytest.raises(UsageError, match="sampler mine"):
+        next(prompts.order(yields(value), "mine", ROWS, 4, 7))
+
+
+def test_a_function_without_yield_is_no_sampler():
+    with pytest.raises(UsageError, match="generator function"):
+        next(prompts.order(lambda rows, size, seed: [0] * size, "mine", ROWS, 4, 7))
+
+
+@pytest.mark.parametrize("value", [[1, 2], (), np.array([5])])
+def test_a_sampler_that_starves_or_ends_is_filled_with_a_warning(value):
+    warnings = []
+    sampled = [list(islice(prompts.order(yields(value), "mine", ROWS, 4, 7, warn=warnings.append), 8)) for _ in "ab"]
+    assert sampled[0] == sampled[1]
+    assert rows_of(sampled[0][: len(value)]) == list(value)
+    assert [f"{len(value)} of 4" in warnings[0], "fill round 2" in warnings[1]] == [True, True]
+
+
+def test_hints_are_lines_of_a_right_answer_and_become_fewer():
+    row = parse_row({"nums": [3, 7, 50], "target": 46})
+    assert row.worked_lines() == ["50 + 3 = 53", "53 - 7 = 46"]
+    assert row.grade("\n".join(["", *row.worked_lines(), "</think>", "<answer>50 + 3 - 7</answer>"])).strict_format
+    sampler = prompts.hints([row, puzzle([9])], 2, 1, rounds=10)  # the other puzzle has no solution
+    sampled = [dict(next(sampler)) for _ in range(10)]
+    assert sampled[0] == {0: "\n50 + 3 = 53\n53 - 7 = 46\n", 1: ""}
+    assert sampled[6:] == [{0: "", 1: ""}] * 4
+    assert next(prompts.hints([row], 1, 1, rounds=9, lines=lambda row: ["50 7 3"])) == [(0, "\n50 7 3\n")]
+
+
+def test_an_error_of_a_sampler_shows_its_own_frames():
+    def broken(rows, size, seed):
+        yield list(range(size))
+        raise KeyError("mine")
+
+    with pytest.raises(UsageError, match="sampler mine failed: KeyError") as caught:
+        list(islice(prompts.order(broken, "mine", ROWS, 4, 7), 5))
+    assert 'raise KeyError("mine")' in user_frames(caught.value)
+
+
+def test_the_sampler_of_the_documentation_prefers_mixed_groups():
+    page = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text()
+    code = page.partition("# my_sampler.py\n")[2].partition("```")[0]
+    assert len(code.strip().splitlines()) <= 25
+    namespace = {}
+    exec(code, namespace)
+    last = rounds(30, KINDS[:1], sampler=namespace["thompson"])[-1]
+    assert sum(kind(ROWS[row]) == KINDS[0] for row in last) > 30
+
+
+def test_every_row_is_drawn_once_per_epoch():
+    order = list(islice(in_turn(7, seed=3), 21))
+    assert sorted(order[:7]) == sorted(order[7:14]) == list(range(7))
+    assert order[:7] != order[7:14]
+    assert list(islice(in_turn(7, seed=3, start=9), 12)) == order[9:]

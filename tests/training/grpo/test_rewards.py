@@ -1,0 +1,212 @@
+"""Reward functions, and the reward schemes of four published systems."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from countdown_rl.cli import main
+from countdown_rl.core.errors import UsageError
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.training.grpo import rewards
+from countdown_rl.training.grpo.rollouts import Graded, Round
+
+ROW = {"nums": [19, 36, 55, 7], "target": 65}
+GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
+
+
+def total(specs, completion, row, n_tokens=50):
+    row = parse_row(row)
+    grade = row.grade(completion)
+    return sum(weight * rewards.reward(name)(grade, row, n_tokens) for name, weight in rewards.parse(specs).items())
+
+
+def half_off(grade, row, n_tokens):
+    return 0.5 if grade.correct else 0.0
+
+
+#: The reward schemes of four published systems, and a function of one's own: the style of their rows, and by completion
+#: its tokens and its reward.
+SYSTEMS = [
+    (["format=1", "correct=1"], ROW, {
+        "so\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>": 2,
+        "55 + 36 - 7 - 19": 0,
+        "so\n</think>\n<answer>55 + 36 - 7 - 18</answer>": 1,
+    }),
+    (["strict-format=1", "correct=1"], {"nums": [2, 3, 4], "target": 14, "style": "model_opens"}, {
+        "<think>a</think>\n<answer>4 * 3 + 2</answer>": 2,
+        "<think>a</think>\n<answer>(4*3)+2</answer>": 2,
+        "<think>a</think>\n\n<answer>4 * 3 + 2</answer>": 1,
+        "<think>a</think>\n<answer>7 * 2</answer>": 1,
+        "<think>a</think>\n<answer>fourteen</answer>": 1,
+        "a</think> <answer>fourteen</answer>": 0,
+    }),
+    (["well-formed=0.1", "correct=0.9"], {"nums": [3, 3, 8, 8], "target": 24}, {
+        "<answer>8 / (3 - 8 / 3)</answer>": 1.0,
+        "<answer>8 * 3</answer>": 0.1,
+        "<answer>eight</answer>": 0.0,
+        "no answer": 0.0,
+    }),
+    (["strict-format/-1=1", "no-trailing=1", "integer=1", "correct=1"], GSM8K, {
+        "<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>\n": 1 + 0 + 1 + 1,
+        "<thinking>\nx\n</thinking>\n<answer>\n71\n</answer>\n": 1 + 0 + 1 + 0,
+        "<thinking>x</thinking><answer>72</answer> done": -1 - 0.5 + 1 + 1,
+        "<thinking>x</thinking><answer>7.5</answer>": -1 + 0 - 1 + 0,
+        "72": -1 - 0.5 - 1 + 0,
+    }),
+    ([f"{__name__}:half_off=2"], ROW, {"</think>\n<answer>55 + 36 - 7 - 19</answer>": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("specs", "row", "completion", "expected"),
+    [(specs, row, *case) for specs, row, cases in SYSTEMS for case in cases.items()],
+)
+def test_the_reward_of_a_published_system(specs, row, completion, expected):
+    assert total(specs, completion, row) == expected
+
+
+def test_a_budget_of_tokens():
+    assert [total(["length:100=1"], "", ROW, tokens) for tokens in (60, 99, 100)] == [0, 0, -0.5]
+
+
+def test_closeness_rewards_legal_expressions_by_distance():
+    def closeness(answer, row=ROW):
+        return total(["closeness"], f"</think>\n<answer>{answer}</answer>", row)
+
+    assert closeness("55 + 36 - 7 - 19") == 1
+    assert closeness("55 - 36 + 7 + 19") == pytest.approx(1 / 21)
+    assert closeness("55 + 36 - 7") == 0  # not legal: a number is left out
+    assert closeness("65") == 0
+    assert closeness("impossible") == 0
+    assert closeness("71", {**GSM8K, "style": "prefilled"}) == 0.5
+
+
+def test_weights_are_parsed():
+    assert rewards.parse(["correct=1", "format=0.1", "length:200=-2", "integer"]) == {
+        "correct": 1.0,
+        "format": 0.1,
+        "length:200": -2.0,
+        "integer": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "corect=1",
+        "correct=much",
+        "correct=nan",
+        "length:few=1",
+        "no.such:thing=1",
+        "math:tau=1",
+        "format/x",
+        "=1",
+        "format=0",
+    ],
+)
+def test_an_invalid_or_repeated_reward_is_refused(spec):
+    with pytest.raises(UsageError):
+        rewards.parse([spec])
+    with pytest.raises(UsageError, match="twice"):
+        rewards.parse(["correct=1", "correct=2"])
+
+
+def written_for_trl(completions, target, trainer_state, **columns):
+    assert len(columns["prompts"]) == len(columns["completion_ids"]) == len(completions)
+    return [
+        float(str(number) in text) if "answer" in text else None
+        for text, number in zip(completions, target, strict=True)
+    ]
+
+
+def with_more_keywords(grade, row, tokens, **_):
+    return float(grade.correct)
+
+
+def of_columns(target, **columns):
+    return [float(number > 1) for number in target]
+
+
+def ends(*_):
+    raise SystemExit
+
+
+ROWS = [parse_row(ROW), parse_row(ROW | {"target": 1})]
+RETURNED = {"text": "1", "none": None, "nan": float("nan"), "list": [1.0]}
+for _name, _value in RETURNED.items():
+    globals()[_name] = lambda grade, row, tokens, value=_value: value
+
+
+def too_few(completions, **columns):
+    return [1.0]
+
+
+def too_many_arguments(grade, row, tokens, more):
+    return 1.0
+
+
+@pytest.mark.parametrize("name", [*RETURNED, "too_few", "too_many_arguments", "ends"])
+def test_a_reward_of_the_wrong_kind_is_refused_before_training(name):
+    with pytest.raises(UsageError, match=name):
+        rewards.check_rewards([f"{__name__}:{name}"], ROWS)
+
+
+@pytest.mark.parametrize("name", ["with_more_keywords", "of_columns"])
+def test_keywords_are_those_of_a_batch_only_beside_columns(name):
+    rewards.check_rewards([f"{__name__}:{name}"], ROWS)
+
+
+def test_a_reward_written_for_trl_runs_unchanged():
+    name, logged = f"{__name__}:written_for_trl", []
+    rewards.check_rewards([name], ROWS)
+    graded = [
+        Graded("", [], [1], None, Sample.of(row, Completion(text, 1, True)))
+        for row, text in zip(ROWS, ("</think><answer>65</answer>", ""), strict=True)
+    ]
+    sampled = Round(graded, 0.0, 0.0)
+    correct, own = rewards.functions(["correct", name])
+    columns = {
+        "completions": ["TRL's own", ""],
+        "prompts": [0, 1],
+        "completion_ids": [[1], [1]],
+        "log_extra": None,
+        "round": [sampled] * 2,
+        "trainer_state": SimpleNamespace(global_step=3),
+    }
+    columns["log_metric"] = lambda name, value: logged.append(name)
+    assert (correct(**columns), own(**columns)) == ([0.0, 0.0], [1.0, None])
+    assert [each.rewards for each in graded] == [{"correct": 0.0, name: 1.0}, {"correct": 0.0, name: None}]
+    assert logged == ["correct", "correct_numbers_4", "format", "truncated"] * 2
+
+
+def test_the_hacking_rate_is_the_share_of_wrong_completions_that_a_proxy_pays():
+    texts = ["<answer>46</answer>", "<answer>50 - 7 + 3</answer>", "<answer>9</answer>", "no answer"]
+    row, logged = parse_row({"nums": [3, 7, 50], "target": 46}), []
+    graded = [Graded("", [], [1], None, Sample.of(row, Completion(f"</think>{text}", 1, True))) for text in texts]
+    (proxy,) = rewards.functions(["proxy:value"])
+    values = proxy(round=[Round(graded, 0.0, 0.0)] * 4, log_metric=lambda name, value: logged.append((name, value)))
+    assert values == [1.0, 1.0, 0.0, 0.0]
+    assert [value for name, value in logged if name == "hacking"] == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_every_reward_is_called_once_before_training():
+    rewards.check_rewards(["strict-format/-1", "length:5", "proxy:value", *rewards.NAMES], ROWS)
+
+
+def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    (tmp_path / "my_own_reward.py").write_text("def f(grade, row, tokens):\n    return 1\n")
+    (tmp_path / "leaves.py").write_text("raise SystemExit\n")
+    rewards.check_rewards(["my_own_reward:f"], ROWS)
+    with pytest.raises(UsageError, match="leaves:f cannot be imported"):
+        rewards.reward("leaves:f")
+
+
+def test_the_help_of_train_names_every_reward():
+    (option,) = (param for param in main.command("train").params if param.name == "reward")
+    assert [name for name in rewards.NAMES if not re.search(rf"\b{name}\b", option.help)] == []

@@ -1,0 +1,672 @@
+"""Training: gradients equal to TRL's, resumed runs with the same bytes, and errors in one sentence."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.core.manifest import origin_of, provenance_chain
+from countdown_rl.evaluation import training_log
+from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.export.quantize import quantize_model
+from countdown_rl.inference.generate import Completion
+from countdown_rl.models import chat_template, load, reference
+from countdown_rl.release.report import charts
+from countdown_rl.training import callbacks, state, weights
+from countdown_rl.training.grpo import rewards, rollouts, trainer
+from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.options import RunArguments, TrainOptions
+from countdown_rl.training.run import SILENT, Reporter
+from countdown_rl.training.state import Journal
+from tests.support import constant_model, letters, tiny_llama, vllm_engine
+from tests.support.runs import SPLITS, Killed, files, killing, write_data
+
+ROOT = Path(__file__).parents[3]
+
+SMALL = TrainOptions(
+    max_steps=6,
+    prompts=2,
+    num_generations=4,
+    micro_batch=4,
+    max_completion_length=12,
+    learning_rate=1e-2,
+    lr_scheduler_type="linear",
+    lora_r=4,
+    lora_dropout=0.1,
+    save_steps=3,
+    threads=1,
+    reward=("tests.support.letters:letter_sum",),
+)
+ROWS = [{"id": f"r{n}", "task": "letters", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(16)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a random model and a data artifact."""
+    path = tmp_path_factory.mktemp("train")
+    tiny_llama.checkpoint(path / "model", max_position_embeddings=1024)
+    write_data(path / "data", dict.fromkeys(SPLITS, ROWS))
+    return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def task_of_letters(tmp_path_factory):
+    with letters.installed(tmp_path_factory.mktemp("site")):
+        yield
+
+
+def run(place, where, options=SMALL, reporter=SILENT, **changes):
+    paths = {
+        "model": str(place / "model"),
+        "data": place / "data",
+        "out": where / "adapter",
+        "checkpoints": where / "checkpoints",
+        "log": where / "log.csv",
+    } | changes
+    return GrpoRun.prepare(RunArguments(**paths), options, reporter).train()
+
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+def timeless(rows):
+    parts = dict.fromkeys(name for name in training_log.COLUMNS if name.startswith("seconds"))
+    return [replace(row, **dict.fromkeys(parts, 0)) for row in rows]
+
+
+def resumed(place, where, options, step):
+    """A run, and one that was killed after *step* and run again, with the same weights, rows and samples."""
+    whole = run(place, where / "whole", options)
+    with pytest.raises(Killed):
+        run(place, where / "killed", options, reporter=killing(step))
+    again = run(place, where / "killed", options)
+    assert files(again.out) == files(whole.out)
+    assert timeless(again.rows) == timeless(whole.rows)
+    samples = [(each.out.parent / "samples.jsonl").read_bytes() for each in (whole, again)]
+    assert samples[0] == samples[1]
+    return whole, again
+
+
+@pytest.fixture(scope="module")
+def unbroken(place, tmp_path_factory):
+    return run(place, tmp_path_factory.mktemp("unbroken"))
+
+
+def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
+    out = unbroken.out.parent
+    manifest = artifacts.read(unbroken.out, "adapter")
+    assert {path.name for path in out.iterdir()} == {"adapter", "log.csv", "samples.jsonl"}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(manifest.files)
+    assert not {"README.md", "training_args.bin"} & set(manifest.files)
+    assert manifest.inputs["data"]["manifest"]["kind"] == "data"
+    assert manifest.options["learning_rate"] == SMALL.learning_rate
+    assert manifest.facts["trainable_parameters"] < manifest.facts["total_parameters"]
+    assert {"threads", "processes", "cpu_capability"} <= manifest.facts.keys()  # which decide the bytes
+    config = json.loads((unbroken.out / "adapter_config.json").read_text())
+    assert not Path(config["base_model_name_or_path"]).is_absolute()
+    assert chat_template.MARK in (unbroken.out / "chat_template.jinja").read_text()  # completed, see its own tests
+    rows = training_log.read(out / "log.csv")
+    assert rows == unbroken.rows
+    assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert all(row.grad_norm > 0 for row in rows)
+
+
+def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, reporter=killing(5))
+    assert not (tmp_path / "adapter").exists()
+    assert "after step 3" in state.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
+    (tmp_path / "log.csv").unlink()  # as dvc does before it runs the stage again
+    notes = []
+    result = run(place, tmp_path, reporter=Reporter(note=notes.append))
+    assert result.resumed == 3
+    assert any("after step 3" in note for note in notes)
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+    assert timeless(result.rows) == timeless(unbroken.rows)
+    assert (tmp_path / "samples.jsonl").read_bytes() == (unbroken.out.parent / "samples.jsonl").read_bytes()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "step", "start"),
+    [
+        ({"steps_per_generation": 2, "num_iterations": 2, "beta": 0.1}, 5, 4),  # the end of a round
+        ({"curriculum": True}, 6, 5),
+        ({"sampler": "hints"}, 5, 4),
+        ({"tune": "all", "precision": "auto", "beta": 0.01}, 4, 3),
+        pytest.param(
+            {"curriculum": True, "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8},
+            7,
+            4,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(place, tmp_path, changes, step, start):
+    whole, again = resumed(place, tmp_path, replace(SMALL, save_steps=1, **changes), step)
+    assert again.resumed == start
+    assert all((row.kl is not None) == ("beta" in changes) for row in whole.rows)
+    hinted = [
+        sample["step"] for sample in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if "hint" in sample
+    ]
+    assert hinted == ([1] * 4 if "sampler" in changes else [])
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_tracker_writes_beside_the_log_offline_or_is_asked_for(place, unbroken, tmp_path, monkeypatch, capfd, name):
+    options = replace(SMALL, report_to=(name,))
+    if find_spec(name) is None:
+        with pytest.raises(CountdownError, match=rf"pip install '{name}"):
+            run(place, tmp_path, options)
+        assert not (tmp_path / "checkpoints").exists()
+        return
+    for key in ("TENSORBOARD_LOGGING_DIR", "WANDB_DIR", "WANDB_MODE", "TRACKIO_DIR"):
+        monkeypatch.setenv(key, "")  # restored afterwards
+        monkeypatch.delenv(key)
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    run(place, tmp_path, options)
+    assert capfd.readouterr().out == ""
+    assert files(tmp_path / "adapter")[WEIGHTS] == files(unbroken.out)[WEIGHTS]
+    assert [path for path in (tmp_path / name).rglob("*") if path.is_file()]
+
+
+def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, reporter=killing(4))
+    left = files(tmp_path / "checkpoints" / "checkpoint-3")
+    with pytest.raises(ArtifactError, match=r"--seed was 42, is 1; --temperature was 1.0, is 0.9\).*--restart"):
+        run(place, tmp_path, replace(SMALL, seed=1, temperature=0.9))
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(row) + "\n" for row in ROWS[1:]))
+    with pytest.raises(ArtifactError, match=r"\(other data\)"):
+        run(place, tmp_path, data=other)
+    assert files(tmp_path / "checkpoints" / "checkpoint-3") == left
+    assert run(place, tmp_path, replace(SMALL, seed=1), restart=True).resumed is None
+
+
+def test_training_sends_no_telemetry():
+    code = (
+        "import countdown_rl, trl.trainer.base_trainer as trainer, huggingface_hub.utils._telemetry as telemetry\n"
+        "telemetry.Thread = telemetry.get_session = None\n"  # it sends from a thread
+        "trainer.send_telemetry('topic', library_name='trl')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"CI": ""}).returncode == 0
+
+
+def test_checkpoints_do_not_ask_the_hub_for_the_base_of_an_adapter(place, tmp_path, monkeypatch):
+    from peft.utils import save_and_load
+
+    asked: list[str] = []
+    monkeypatch.setattr(save_and_load, "check_file_exists_on_hf_hub", lambda *names: asked.extend(names))
+    no_file = SimpleNamespace(exists=lambda path: False, join=os.path.join)  # as of a GGUF file
+    monkeypatch.setattr(save_and_load, "os", SimpleNamespace(path=no_file))
+    run(place, tmp_path, replace(SMALL, max_steps=3, save_steps=1))
+    assert asked == []
+
+
+def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, unbroken, tmp_path):
+    def stop(row):
+        if row.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
+        run(place, tmp_path, reporter=Reporter(step=stop))
+    assert "continues after step 2" in state.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
+    run(place, tmp_path)
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+
+
+@pytest.mark.parametrize(("main", "error"), [(True, ModelError), (False, MemoryError)])
+def test_memory_that_is_exhausted_is_one_sentence_in_each_process(place, tmp_path, monkeypatch, main, error):
+    def step(*_):
+        monkeypatch.setattr(processes, "is_main", lambda: main)
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(trainer.Trainer, "training_step", step)
+    with pytest.raises(error, match=r"--micro-batch or --max-completion-length, or add --gradient-checkpointing\.$"):
+        run(place, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "likely_first"),
+    [("loss", "learning-rate"), ("grad_norm", "kernel.*resume.*learning-rate"), ("reward", "reward function.*resume")],
+)
+def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypatch, name, likely_first):
+    on_log = callbacks.GrpoCallback.on_log
+
+    def broken(self, args, state, control, logs, **rest):
+        on_log(self, args, state, control, logs | ({name: math.nan} if state.global_step == 4 else {}), **rest)
+
+    monkeypatch.setattr(callbacks.GrpoCallback, "on_log", broken)
+    with pytest.raises(CountdownError, match=f"step 4: {name} is nan.*{likely_first}"):
+        run(place, tmp_path)
+    assert "continues after step 3" in state.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
+    assert not (tmp_path / "adapter").exists()
+
+
+def test_a_resumed_run_computes_in_the_threads_of_its_start(place, unbroken, tmp_path, monkeypatch):
+    options, threads = replace(SMALL, threads=0), []
+    for count in (2, 3):  # continued with more processors
+        monkeypatch.setattr(processes, "cpu_threads", lambda count=count: count)
+        with suppress(Killed):
+            run(place, tmp_path, options, reporter=killing(4 if count == 2 else 0))
+        threads.append(torch.get_num_threads())
+    torch.set_num_threads(SMALL.threads)
+    assert threads == [2, 2]
+    assert artifacts.read(tmp_path / "adapter", "adapter").facts["threads"] == 2
+
+
+def by_prompt(completions, prompts, nums, target, **columns):
+    if len(completions) > 2:  # not the trial before training
+        for prompt, numbers, goal in zip(prompts, nums, target, strict=True):
+            assert f"{numbers} {goal}" in prompt  # of the puzzles that were drawn again, too
+    return [sum(map(ord, text)) % 7 / 7 for text in completions]
+
+
+def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(place, tmp_path, monkeypatch):
+    rounds = []
+    on_graded = callbacks.GrpoCallback.on_graded
+
+    def recorded(self, step, completions):
+        rounds.append([{each.grade.correct for each in completions[at : at + 4]} for at in (0, 4)])
+        on_graded(self, step, completions)
+
+    monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, len(text) % 5 == 0))
+    monkeypatch.setattr(callbacks.GrpoCallback, "on_graded", recorded)
+    options = replace(SMALL, dynamic_sampling=True, num_iterations=2, max_steps=8, save_steps=1)
+    whole, again = resumed(place, tmp_path, replace(options, reward=(f"{__name__}:by_prompt",)), 5)
+    assert again.resumed == 4
+    draws = [row.draws for row in whole.rows[::2]]
+    assert len(rounds) == 4 + 3 + 2  # of the whole run, of the one that was killed, and of its continuation
+    assert max(draws) > 2
+    for groups, count in zip(rounds[:4], draws, strict=True):
+        assert all(len(verdicts) == 2 for verdicts in groups) or count >= 2 + rollouts.MAX_ATTEMPTS - 1
+
+
+def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, False))
+    result = run(place, tmp_path, replace(SMALL, dynamic_sampling=True, max_steps=1))
+    assert [row.draws for row in result.rows] == [2 * rollouts.MAX_ATTEMPTS]
+
+
+OBSERVED = []
+
+
+def least_rewarded(rows, size, seed):
+    """The rows with the lowest rewards so far."""
+    sums = dict.fromkeys(range(len(rows)), 0.0)
+    while True:
+        outcomes = yield sorted(sums, key=lambda row: (sums[row], (row * seed) % 17))[:size]
+        OBSERVED.append(outcomes)
+        for outcome in outcomes:
+            sums[outcome.row] += sum(outcome.rewards) + sum(outcome.correct) - sum(outcome.truncated) / 2
+
+
+def changing(rows, size, seed):
+    while True:
+        yield [len(OBSERVED)] * size
+
+
+def by_token(rewards, completion_mask):
+    return (rewards - rewards.mean(1, keepdim=True))[..., None] / completion_mask.cumsum(-1).clamp(min=1)
+
+
+def vowels(grade, row, tokens):
+    return sum(grade.answer.count(vowel) for vowel in "aeiou") / (1 + tokens)
+
+
+OWN = replace(
+    SMALL,
+    sampler=f"{__name__}:least_rewarded",
+    advantage=f"{__name__}:by_token",
+    reward=(f"{__name__}:vowels=1", "correct=0.5"),
+    num_iterations=2,
+    max_steps=10,
+    save_steps=1,
+)
+
+
+def test_a_sampler_advantages_and_a_reward_of_the_user_resume_exactly(place, tmp_path):
+    whole, again = resumed(place, tmp_path, OWN, 8)
+    assert again.resumed == 6
+    other = run(place, tmp_path / "c", replace(OWN, advantage=None))
+    assert files(other.out)[WEIGHTS] != files(whole.out)[WEIGHTS]
+
+
+@pytest.mark.parametrize("changes", [{"curriculum": True}, {"sampler": f"{__name__}:least_rewarded"}])
+def test_every_round_is_observed_once(place, tmp_path, changes):
+    OBSERVED.clear()
+    options = replace(SMALL, num_iterations=2, reward=("correct=1", "format=0.1"), save_steps=4, **changes)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, reporter=killing(5))
+    journal = Journal(None, 6)
+    journal.load(tmp_path / "checkpoints" / "checkpoint-4")
+    assert len(journal.outcomes) == 2
+    for groups in journal.outcomes:
+        assert len({row for row, *_ in groups}) == 2
+        assert all(len(values) == 4 for _, *columns in groups for values in columns)
+    if "sampler" in changes:
+        *_, last = OBSERVED
+        assert [list(map(list, group[1:])) for group in last] == [group[1:] for group in journal.outcomes[0]]
+
+
+def test_a_sampler_that_samples_otherwise_than_before_ends_a_resumed_run(place, tmp_path):
+    options = replace(SMALL, sampler=f"{__name__}:changing", save_steps=1)
+    OBSERVED.clear()
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, reporter=killing(3))
+    OBSERVED.append(None)
+    with pytest.raises(UsageError, match="other rows for round 1"):
+        run(place, tmp_path, options)
+
+
+def test_samples_hold_completions_with_their_grades(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(callbacks, "SAMPLE_EVERY", 2)
+    result = run(place, tmp_path)
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
+    assert [sample["step"] for sample in samples] == [step for step in (1, 3, 5) for _ in range(callbacks.SAMPLES)]
+    assert samples[0]["id"] != samples[2]["id"]  # two of each puzzle
+    assert all(sample["reason"] == ("" if sample["correct"] else "odd") for sample in samples)
+    assert all(0 < sample["tokens"] <= 12 for sample in samples)
+    assert result.rows[0].groups.keys() == {"correct_numbers_3"}
+    assert result.rows[0].groups["correct_numbers_3"] == result.rows[0].correct
+
+
+def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, False))
+    options = replace(SMALL, max_steps=14, save_steps=11)
+    said, again = [], []
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, reporter=killing(13, warning=said.append))
+    result = run(place, tmp_path, options, reporter=Reporter(warning=again.append))
+    assert (result.resumed, again) == (11, [])
+    assert sorted(result.warnings) == ["length", "zero"]
+    assert sorted(result.warnings.values()) == sorted(said)
+    assert "(100%): an odd number of letters; for " in result.warnings["zero"]
+
+
+def test_trl_fields_take_effect(place, tmp_path):
+    likeliest = run(place, tmp_path / "a", replace(SMALL, max_steps=1, trl=("top_k=1",)))
+    assert likeliest.rows[0].frac_reward_zero_std == 1.0
+    calm = run(place, tmp_path / "b", replace(SMALL, max_steps=2, trl=("adam_epsilon=1.0", "entropy_coef=0.5")))
+    assert calm.rows[0].grad_norm > 0
+
+
+def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
+    result = run(place, tmp_path, replace(SMALL, max_steps=1), model=str(unbroken.out))
+    config = json.loads((result.out / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"].endswith("model")
+    assert files(result.out)[WEIGHTS] != files(unbroken.out)[WEIGHTS]
+    assert reference.find_model(str(result.out)).base.digest == reference.find_model(str(place / "model")).digest
+
+
+def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_path):
+    options = replace(SMALL, eval_every=4, eval_size=5)
+    result = run(place, tmp_path, options)
+    rows = training_log.read(tmp_path / "log.csv")
+    assert [row.step for row in rows if row.eval_correct is not None] == [4, 6]
+    assert result.facts["eval_correct"] == rows[-1].eval_correct
+    assert (rows[-1].eval_correct * 5) % 1 == pytest.approx(0)  # a share of five puzzles
+    assert min(rows[-1].eval_kl, rows[3].eval_kl) > 0
+    assert files(tmp_path / "adapter")[WEIGHTS] == files(unbroken.out)[WEIGHTS]
+    assert charts.curves({"": [rows]}, letters.TASK)[0].title == "Validation accuracy"
+
+
+def greedy_shares(monkeypatch, shares):
+    """Let the evaluations of a run find *shares* of the puzzles solved, by step."""
+
+    def validate(self, prompts, trainer, temperature):
+        assert (len(prompts), temperature) == (5, 0)
+        solved = round(shares[trainer.state.global_step] * 5)  # two letters are right, one is wrong
+        return [Completion("ab" if index < solved else "a", 1, True) for index in range(5)]
+
+    monkeypatch.setattr(rollouts.Rollouts, "validate", validate)
+
+
+def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place, tmp_path, monkeypatch):
+    greedy_shares(monkeypatch, {0: 0.2, 2: 0.4, 4: 0.8, 6: 0.6})
+    options = replace(SMALL, eval_every=2, eval_size=5, keep="best", save_steps=5)
+    result = run(place, tmp_path, options)
+    assert (result.facts["kept_step"], result.facts["eval_correct"]) == (4, 0.8)
+    with pytest.raises(Killed):
+        run(place, tmp_path / "killed", options, reporter=killing(6))
+    assert sorted(path.name for path in (tmp_path / "killed" / "checkpoints").glob("*-*")) == ["best-4", "checkpoint-5"]
+    again = run(place, tmp_path / "killed", options)
+    assert again.resumed == 5
+    assert files(again.out)[WEIGHTS] == files(result.out)[WEIGHTS]
+    assert not (tmp_path / "killed" / "checkpoints").exists()
+
+
+def test_the_start_is_kept_where_no_evaluation_is_better(place, tmp_path, monkeypatch):
+    greedy_shares(monkeypatch, {0: 0.6, 2: 0.6, 4: 0.2, 6: 0.4})
+    result = run(place, tmp_path, replace(SMALL, eval_every=2, eval_size=5, keep="best"))
+    assert (result.facts["kept_step"], result.facts["eval_correct"]) == (0, 0.6)
+    adapter = load_file(result.out / WEIGHTS)
+    assert all(not weight.any() for name, weight in adapter.items() if "lora_B" in name)  # as LoRA begins
+
+
+def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monkeypatch):
+    completions = []
+    complete = rollouts.Rollouts.validate
+
+    def recorded(*arguments):
+        completions.append(complete(*arguments))
+        return completions[-1]
+
+    monkeypatch.setattr(rollouts.Rollouts, "validate", recorded)
+    options = replace(SMALL, eval_every=1, eval_size=6, max_steps=1, learning_rate=0.0)
+    run(place, tmp_path / "decoder", options)
+    monkeypatch.setattr(rollouts, "decoder_of", lambda *arguments: None)
+    run(place, tmp_path / "generate", options)
+    run(place, tmp_path / "again", replace(options, seed=1))
+    decoded, *others = completions  # of three runs, before and after their step at a rate of 0
+    assert others == [decoded] * 5
+
+
+@pytest.mark.parametrize("engine", ["decoder", "generate"])
+def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(place, tmp_path, monkeypatch, engine):
+    if engine == "generate":
+        monkeypatch.setattr(rollouts, "decoder_of", lambda *arguments: None)
+    plain = run(place, tmp_path / "plain", replace(SMALL, max_steps=2))
+    options = replace(SMALL, max_steps=2, save_steps=1, eval_every=1, eval_size=5, eval_samples=4, eval_temperature=1.0)
+    texts = []
+    validate = rollouts.Rollouts.validate
+    monkeypatch.setattr(rollouts.Rollouts, "validate", lambda *given: texts.append(validate(*given)) or texts[-1])
+    result, _ = resumed(place, tmp_path, options, 2)
+    texts = texts[:3]  # of the run that was not killed, before its first step and after each
+    for completions, row in zip(texts[1:], training_log.read(tmp_path / "whole" / "log.csv"), strict=True):
+        right = [len(each.text) % 2 == 0 for each in completions]
+        groups = [right[start : start + 4] for start in range(0, 20, 4)]
+        assert len({each.text for each in completions[:4]}) > 1
+        assert row.eval_correct == pytest.approx(sum(right) / 20)
+        assert row.eval_pass_at_n == pytest.approx(sum(map(any, groups)) / 5)
+        assert row.eval_truncated == pytest.approx(sum(not each.ended for each in completions) / 20)
+    samples = [each for each in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if "validation" in each]
+    assert [each["completion"] for each in samples] == [each.text for part in texts for each in part]
+    assert [each["step"] for each in samples] == [0] * 20 + [1] * 20 + [2] * 20
+    assert files(result.out)[WEIGHTS] == files(plain.out)[WEIGHTS]  # training is the same
+
+
+def test_all_weights_give_a_model_artifact_that_other_stages_take(place, tmp_path):
+    options = replace(SMALL, tune="all", precision="auto", beta=0.01)
+    all_weights = run(place, tmp_path, options, out=tmp_path / "model")
+    manifest = artifacts.read(all_weights.out, "model")
+    assert manifest.facts["trainable_parameters"] == manifest.facts["total_parameters"] > 0
+    ref = reference.find_model(str(all_weights.out))
+    trained, before = (load.load_model(each).model for each in (ref, reference.find_model(str(place / "model"))))
+    assert json.loads((all_weights.out / "config.json").read_text())["dtype"] == "bfloat16"
+    moved = [name for name, value in trained.state_dict().items() if not torch.equal(value, before.state_dict()[name])]
+    assert any("embed_tokens" in name for name in moved)
+    assert any("mlp" in name for name in moved)
+    quantize_model(ref, tmp_path / "quantized", QuantizeOptions())
+    assert artifacts.read(tmp_path / "quantized", "quantized").inputs["model"]["digest"] == manifest.digest
+    links = provenance_chain(manifest.as_input())
+    assert links[-1].by_grpo
+    assert origin_of(links).name == "model"
+    assert all(row.kl is not None for row in all_weights.rows)
+
+
+def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, tmp_path, monkeypatch):
+    load, facts, dtypes = weights.load_model, GrpoRun.all_facts, []
+
+    def load_in_4_bits(*args, **settings):
+        loaded = load(*args, **settings)
+        loaded.model.is_loaded_in_4bit = True  # what TRL looks at
+        return loaded
+
+    def note_dtypes(run, trainer, loaded):
+        dtypes.extend(parameter.dtype for parameter in trainer.model.parameters() if parameter.requires_grad)
+        return facts(run, trainer, loaded)
+
+    monkeypatch.setattr(weights, "load_model", load_in_4_bits)
+    monkeypatch.setattr(GrpoRun, "all_facts", note_dtypes)
+    whole, again = resumed(place, tmp_path, SMALL, 5)
+    assert again.resumed == 3
+    assert set(dtypes) == {torch.float32}
+    further = run(place, tmp_path / "further", replace(SMALL, learning_rate=0.0, max_steps=1), model=str(whole.out))
+    assert files(further.out)[WEIGHTS] == files(whole.out)[WEIGHTS]
+
+
+def test_groups_with_equal_rewards_are_left_out_whatever_rounding_leaves(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, n: 1.0)
+    options = replace(SMALL, num_generations=8, max_steps=1, reward=("format=0.6",))
+    (row,) = run(place, tmp_path, options).rows
+    assert (row.reward, row.entropy, row.grad_norm, row.frac_reward_zero_std) == (0.6, None, 0.0, 1.0)
+
+
+def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken, tmp_path, monkeypatch):
+    load, notes = weights.load_model, []
+    on_gpu = lambda *args, **settings: replace(load(*args, **settings), device="cuda:0")  # noqa: E731
+    monkeypatch.setattr(weights, "load_model", on_gpu)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3 << 30)
+    options = replace(SMALL, max_steps=1, precision="fp32")
+    result = run(place, tmp_path, options, reporter=Reporter(note=notes.append))
+    assert result.memory["peak"] == 3 << 30
+    assert 0 < result.memory["estimate"] < 1 << 30
+    assert [note for note in notes if "3.0 GiB, estimated" in note]
+    assert unbroken.memory is None  # on a CPU
+
+
+def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, unbroken, monkeypatch):
+    def refusal(error, options=SMALL, **changes):
+        with pytest.raises(error) as caught:
+            run(place, tmp_path, options, **changes)
+        assert not (tmp_path / "adapter").exists()
+        return str(caught.value)
+
+    assert "gen-data" in refusal(ArtifactError, data=tmp_path / "nowhere")
+    assert "an adapter artifact, not a data artifact" in refusal(ArtifactError, data=unbroken.out)
+    assert "another option" in refusal(UsageError, replace(SMALL, trl=("learning_rate=1",)))
+    assert "merge it first" in refusal(
+        UsageError, replace(SMALL, tune="all", precision="auto"), model=str(unbroken.out)
+    )
+    one_file = place / "data" / "train.jsonl"
+    assert "validation split" in refusal(UsageError, replace(SMALL, eval_every=1), data=one_file)
+    with monkeypatch.context() as patch:
+        patch.setattr(letters.LettersRow, "worked_lines", lambda row: [])
+        assert "hints" in refusal(UsageError, replace(SMALL, sampler="hints"))
+    (tmp_path / "empty.jsonl").write_text("")
+    refusal(InputError, data=tmp_path / "empty.jsonl")
+    (tmp_path / "file").write_text("")
+    refusal(CountdownError, out=tmp_path / "file")
+    assert not (tmp_path / "log.csv").exists()
+
+
+def test_a_micro_batch_that_is_not_given_fits_the_step():
+    sizes = [(8, 16, 16), (2, 4, 8), (3, 5, 15), (17, 2, 2)]
+    for prompts, generations, fitting in sizes:
+        assert TrainOptions(prompts=prompts, num_generations=generations).micro_batch == fitting
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tune": "all"}, "--tune all with --precision nf4.*--precision auto"),
+        ({"dynamic_sampling": True, "curriculum": True}, "--dynamic-sampling with --curriculum"),
+        ({"keep": "best"}, "--eval-every"),
+        ({"eval_temperature": 1.0}, "--eval-every"),
+        ({"eval_samples": 4, "eval_temperature": 1.0}, "--eval-every"),
+        ({"eval_samples": 4, "eval_every": 1}, "--eval-temperature"),
+        ({"discount": 0.9}, "--discount 0.9 with --scale-rewards group"),
+        ({"discount": 0.9, "scale_rewards": "batch"}, "--scale-rewards none"),
+        (
+            {"discount": 0.9, "scale_rewards": "none", "trl": ("multi_objective_aggregation=normalize_then_sum",)},
+            "sum",
+        ),
+        ({"baseline": "leave-one-out", "trl": ("multi_objective_aggregation=normalize_then_sum",)}, "sum"),
+        ({"trl": ("top_p=0.9", "vllm_importance_sampling_mode=sequence_mask")}, "--trl top_p=0.9 with --trl vllm_imp"),
+        ({"trl": ("min_p=0.1", "vllm_importance_sampling_mode=sequence_truncate")}, "--trl min_p=0.1 with --trl vllm"),
+        ({"loss_type": "vespo", "trl": ("importance_sampling_level=sequence",)}, "weights per completion"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        replace(SMALL, **changes)
+
+
+def command(place, out, *more):
+    flags = "--max-steps 20 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12 --save-steps 2"
+    paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
+    paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return vllm_engine.start(place, "train", *paths, *flags.split(), *more, **pipes)
+
+
+@pytest.mark.slow
+def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings(place, tmp_path):
+    whole = command(place, tmp_path / "whole", "--json")
+    out, err = whole.communicate()
+    assert whole.returncode == 0, err
+    assert json.loads(out)["resumed"] is None
+    # A random model succeeds at nothing, and finds no end.
+    warned = [line.removeprefix("warning: ") for line in err.splitlines() if line.startswith("warning: ")]
+    reported = json.loads(out)["warnings"]  # a terminal shows no control characters of the example
+    assert sorted(text[:80] for text in reported.values()) == sorted(text[:80] for text in warned)
+    assert sorted(reported) == ["length", "start", "zero"]
+
+    saved = set()
+    for how in (signal.SIGKILL, signal.SIGINT):
+        stopped = command(place, tmp_path / "stopped")
+        while saved >= (complete := set((tmp_path / "stopped" / "checkpoints").glob("checkpoint-*/complete"))):
+            assert stopped.poll() is None, stopped.communicate()
+            time.sleep(0.01)
+        saved |= complete
+        stopped.send_signal(how)
+        out, err = stopped.communicate()
+        assert out == ""
+        assert not (tmp_path / "stopped" / "adapter").exists()
+    assert stopped.returncode == 130
+    assert "The same command continues after step" in err
+
+    again = command(place, tmp_path / "stopped", "--json")
+    out, err = again.communicate()
+    assert again.returncode == 0, err
+    assert json.loads(out)["resumed"] >= 2
+    assert files(tmp_path / "stopped" / "adapter") == files(tmp_path / "whole" / "adapter")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rewards_and_validation_see_tags_that_are_special_tokens_and_who_opens_them(tmp_path, dynamic):
+    template = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
+    constant_model.checkpoint(tmp_path / "model", template=template, special=True)
+    rows = [{"id": f"r{n}", "nums": [1, 2], "target": 90 + n, "style": "model_opens"} for n in range(4)]
+    write_data(tmp_path / "data", dict.fromkeys(SPLITS, rows), style="model_opens")
+    options = replace(
+        SMALL, max_steps=1, temperature=0.01, reward=("correct=1", "format=1"), eval_every=1, dynamic_sampling=dynamic
+    )
+    (row,) = run(tmp_path, tmp_path / "run", options).rows
+    assert (row.correct, row.format, row.eval_correct) == (1.0, 1.0, 1.0)

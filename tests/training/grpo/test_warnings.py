@@ -1,0 +1,153 @@
+"""Warnings about a run that goes wrong, and none about a healthy one."""
+
+import random
+
+import pytest
+
+from benchmarks import tables
+from countdown_rl.evaluation import training_log
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.evaluation.training_log import StepRow
+from countdown_rl.inference.generate import Completion
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.training.grpo import warnings as diagnostics
+
+PUZZLE = parse_row({"nums": [1, 2, 3], "target": 7})
+SAMPLES = [Sample.of(PUZZLE, Completion(f"<answer>{text}</answer>", 5, True)) for text in ("1 + 2 + 3", "2 + 3", "7")]
+
+
+def row(step, **changes):
+    usual = {
+        "reward": 0.5,
+        "correct": 0.4,
+        "format": 1.0,
+        "mean_length": 80.0,
+        "truncated": 0.1,
+        "frac_reward_zero_std": 0.3,
+        "entropy": 0.4,
+        "kl": None,
+        "grad_norm": 0.2,
+        "learning_rate": 1e-4,
+        "seconds": 1.0,
+        "seconds_generation": 0.5,
+        "seconds_reward": 0.0,
+        "seconds_loss": 0.4,
+    }
+    return StepRow(step, **(usual | changes))
+
+
+def warnings(rows):
+    return diagnostics.warnings(rows, SAMPLES)
+
+
+def run(steps, **changes):
+    return [row(step, **changes) for step in range(1, steps + 1)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        run(300),
+        [*run(2, frac_reward_zero_std=1.0), *run(20)],  # a mixed group in the first steps is a start
+        run(3, format=0.0),  # answers are right without it
+        run(20, entropy=None),
+        run(2, importance_sampling_ratio=0.1),
+        run(3, importance_sampling_ratio=0.51) + run(3, importance_sampling_ratio=1.99),
+        run(3, importance_sampling_ratio=0.4) + run(3, importance_sampling_ratio=1.0),
+        [*run(9, correct=0.0), row(10, correct=0.01)],
+    ],
+)
+def test_a_healthy_run_has_no_warnings(rows):
+    assert warnings(rows) == {}
+
+
+def test_warnings_need_enough_steps():
+    assert warnings(run(9, entropy=0.0, correct=0.0, truncated=1.0)) == {}
+    assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
+
+
+#: Kinds of puzzle: their share of the puzzles, the share correct, and its gain per 100 steps.
+KINDS = ((0.4, 0.95, 0.03), (0.2, 0.6, 0.3), (0.4, 0.4, 0.2))
+#: The warning about a planted collapse.
+COLLAPSES = {"a learning rate that diverges": "collapse", "a reward of the format only": "collapse of correctness"}
+
+
+def logged(seed, steps, collapse=None, onset=None):
+    """A log of 16 puzzles of 8 completions a step; from *onset* on correct answers are lost within three steps."""
+    rng = random.Random(seed)
+    shift = rng.uniform(-0.05, 0.05)  # a stronger or weaker model
+    rows = []
+    for step in range(1, steps + 1):
+        kept = 1.0 if onset is None else min(1.0, max(0.0, 1 - (step - onset) / 3))
+        solved = []
+        for _, start, gain in rng.choices(KINDS, [kind[0] for kind in KINDS], k=16):
+            mean = min(0.98, max(0.02, start + shift + gain * step / 100))
+            share = kept * rng.betavariate(0.7 * mean, 0.7 * (1 - mean))  # most puzzles are solved always or never
+            solved.append(sum(rng.random() < share for _ in range(8)) / 8)
+        correct = sum(solved) / len(solved)
+        reward = 0.9 + rng.gauss(0, 0.03) if collapse == "a reward of the format only" else correct
+        rows.append(row(step, correct=correct, reward=reward))
+    return rows
+
+
+@pytest.mark.parametrize("collapse", COLLAPSES)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_collapse_is_named_within_ten_steps(collapse, seed):
+    onset = 20 + 7 * seed % 60
+    rows = logged(seed, onset + 10, collapse, onset)
+    named = [set(warnings(rows[:step])) for step in range(onset, onset + 11)]
+    assert set.union(*named[:2]) == set()
+    assert next(names for names in named if names) == {COLLAPSES[collapse]}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_healthy_run_raises_no_alarm(seed):
+    rows = logged(100 + seed, 150)
+    assert {name for step in range(1, 151) for name in warnings(rows[:step])} == set()
+
+
+def test_the_run_of_the_pipeline_raises_no_alarm(tmp_path):
+    (tmp_path / "log.csv").write_text(tables.committed("artifacts/train/log.csv"))
+    rows = training_log.read(tmp_path / "log.csv")
+    names = {name for step in range(1, len(rows) + 1) for name in warnings(rows[:step])}
+    assert not [name for name in names if name.startswith(diagnostics.COLLAPSE)]
+
+
+def test_the_warning_about_zero_rewards_names_the_reason_with_an_example():
+    samples = [SAMPLES[0], SAMPLES[0], SAMPLES[1]]
+    text = diagnostics.warnings(run(10, correct=0.0), samples)["zero"]
+    assert "(67%): a legal expression whose value is not the target" in text
+    assert text.endswith("the model writes: <answer>1 + 2 + 3</answer>")
+
+
+def test_steps_without_entropy_do_not_count():
+    assert "entropy" in warnings(run(20, entropy=None) + run(1, entropy=0.001))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"correct": 0.0}, ["equal rewards", "countdown-rl sft"]),
+        (
+            {"correct": 0.0, "format": 0.0},
+            ["equal rewards", "0% of the completions keep the format", "--style model_opens"],
+        ),
+        ({"correct": 1.0}, ["equal rewards", "harder data"]),
+        ({"correct": 0.5}, ["equal rewards", "--temperature"]),
+        (
+            {"correct": 0.0, "format": 0.0, "truncated": 0.9, "frac_reward_zero_std": 0.9},
+            ["90% are truncated; raise --max-completion-length"],
+        ),
+    ],
+)
+def test_a_run_that_cannot_learn_is_named_after_three_steps_with_its_cause(changes, words):
+    first = run(3, **{"frac_reward_zero_std": 1.0} | changes)
+    assert warnings(first[:2]) == {}
+    text = warnings(first)["start"]
+    assert all(word in text for word in words)
+    assert ("equal rewards" in text) == ("equal rewards" in words)
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(0.4, "top_p"), (2.1, "processed_logprobs")])
+def test_a_mean_importance_ratio_far_from_1_is_a_warning(ratio, words):
+    assert words in warnings(run(3, importance_sampling_ratio=ratio))["ratio"]

@@ -1,0 +1,242 @@
+"""Demonstrations and preference pairs: which completions are taken, and that they are the tokens that were sampled."""
+
+from pathlib import Path
+
+import pytest
+
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError
+from countdown_rl.data import build
+from countdown_rl.data.config import DataOptions
+from countdown_rl.evaluation import evaluate, results
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference import generate
+from countdown_rl.inference.generate import Completion
+from countdown_rl.models import chat_template, ends, load, reference
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.training.options import CollectOptions, SftOptions
+from countdown_rl.training.sft import collect as selection
+from countdown_rl.training.sft import demonstrations, tokens
+from tests.support import evaluations, standins, tiny_llama
+from tests.support.command import status
+
+PUZZLE = {"nums": [3, 7, 50], "target": 46}
+RIGHT = ["(50 - 7) + 3", "50 - 7 + 3", "50-7+3"]
+WRONG = ["50 - 7", "50", "3 + 7"]
+
+
+def say(answer: str) -> str:
+    return f" hm\n</think>\n<answer>{answer}</answer>"
+
+
+def evaluation(path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", digest="0", inputs=None) -> Path:
+    """An evaluation in which each of *puzzles* gets the same *answers*; an answer has as many tokens as characters."""
+    rows = [parse_row(puzzle) for puzzle in puzzles]
+    samples = [
+        Sample.of(row, Completion(say(answer), len(answer), True), turn if len(answers) > 1 else None)
+        for row in rows
+        for turn, answer in enumerate(answers)
+    ]
+    of = {"model": {"source": "none", "kind": "directory", "digest": "0"}, "data": {"file": file, "digest": digest}}
+    with artifacts.writing(path, "eval", options={}, inputs=inputs or of) as draft:
+        results.write(draft.path, evaluations.metrics(samples, rows, **of), samples)
+    return path
+
+
+def collect(out: Path, *evaluations: Path, **options) -> list[dict]:
+    selection.collect(evaluations, CollectOptions(**options), out)
+    return jsonl.read_objects(out / selection.FILE)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, RIGHT),
+        ({"per_puzzle": 2}, RIGHT[:2]),
+        ({"per_puzzle": 2, "shortest": True}, [RIGHT[2], RIGHT[1]]),
+        ({"max_tokens": 10}, RIGHT[1:]),
+    ],
+)
+def test_correct_completions_are_kept_once(tmp_path, options, kept):
+    first = evaluation(tmp_path / "first", [WRONG[0], RIGHT[0], RIGHT[0]])
+    second = evaluation(tmp_path / "second", RIGHT)
+    rows = collect(tmp_path / "out", first, second, **options)
+    assert rows == [PUZZLE | {"completion": say(answer)} for answer in kept]
+    manifest = artifacts.read(tmp_path / "out", "demonstrations")
+    assert manifest.facts == {
+        "read": 6,
+        "correct": 5,
+        "kept": len(kept),
+        "puzzles": 1,
+        "test_puzzles": 0,
+        "mean_tokens": sum(map(len, kept)) / len(kept),
+    }
+    assert manifest.inputs["eval-1"] == artifacts.read(second, "eval").as_input()
+
+
+def test_each_completion_is_in_one_pair(tmp_path):
+    tiny_llama.checkpoint(tmp_path / "model")
+    source = evaluation(tmp_path / "eval", [*WRONG, *RIGHT[:2]])
+    rows = collect(tmp_path / "out", source, pairs=True, model=str(tmp_path / "model"))
+    prefill = parse_row(PUZZLE).prompt().prefill
+    for side, answers in (("chosen", RIGHT[:2]), ("rejected", WRONG[:2])):
+        assert [row[side][0]["content"] for row in rows] == [prefill + say(answer) for answer in answers]
+
+
+def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
+    own = PUZZLE | {"style": "model_opens"}
+    rows = collect(tmp_path / "out", evaluation(tmp_path / "eval", RIGHT[:1], [PUZZLE, own]), per_puzzle=1)
+    assert [row.get("style") for row in rows] == [None, "model_opens"]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 5}, {"pairs": True}])
+def test_where_nothing_can_be_kept_is_said_in_a_sentence(tmp_path, options):
+    source = evaluation(tmp_path / "eval", RIGHT if options else WRONG)
+    with pytest.raises(InputError, match="no training puzzle has a correct completion"):
+        collect(tmp_path / "out", source, **options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_puzzles_of_a_test_split_are_left_out(tmp_path, monkeypatch, capsys, pairs):
+    of_test = next(
+        {"nums": [1, 2, n], "target": n + 3}
+        for n in range(3, 99)
+        if parse_row({"nums": [1, 2, n], "target": 9}).split == "test"
+    )
+    tiny_llama.checkpoint(tmp_path / "model")
+    answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG[0]]
+    mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
+    words = ["--out", tmp_path / "out", *(["--pairs", "--model", tmp_path / "model"] if pairs else [])]
+    assert status(monkeypatch, "collect", mixed, *words) == 0
+    assert "warning: 1 puzzle of a test split left out" in capsys.readouterr().err
+    (row,) = jsonl.read_objects(tmp_path / "out" / selection.FILE)
+    assert "50" in str(row.get("nums", row.get("prompt")))
+    test = evaluation(tmp_path / "b", answers, file="test.jsonl")
+    assert status(monkeypatch, "collect", test, mixed, *words) == 1
+    assert "2 puzzles of a test split are left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "test-00000-of-00001.parquet", "eval.json"])
+def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
+    with pytest.raises(InputError, match="1 puzzles of a test split"):
+        collect(tmp_path / "out", evaluation(tmp_path / "a", RIGHT, file=file))
+    assert collect(tmp_path / "out", evaluation(tmp_path / "b", RIGHT, file="latest.jsonl"))
+
+
+def test_what_was_collected_is_told_in_a_line(tmp_path, monkeypatch, capsys):
+    assert status(monkeypatch, "collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out") == 0
+    printed = capsys.readouterr()
+    assert "warning" not in printed.err
+    assert "3 completions read, 3 correct; 3 demonstrations of 1 puzzle kept (3.0 per puzzle)" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("family", "style", "conversational"),
+    [
+        ("qwen2.5", "prefilled", True),
+        ("qwen2.5", "model_opens", True),
+        ("llama-3.1", "prefilled", True),
+        ("qwen3", "prefilled", False),  # its template takes the thinking out of a turn
+        (None, "prefilled", False),  # a tokenizer without a template
+    ],
+)
+def test_trl_renders_a_pair_as_the_text_that_was_read_and_written(family, style, conversational):
+    from trl.data_utils import apply_chat_template, is_conversational
+
+    tokenizer = standins.tokenizer(standins.FAMILIES[family]) if family else tiny_llama.tokenizer(None)
+    row = parse_row(PUZZLE | {"style": style})
+    completions = [row.style.opening + say(answer) for answer in (RIGHT[0], WRONG[0])]
+    (pair,) = selection._pairs([tuple(evaluations.sample(row=row, completion=text) for text in completions)], tokenizer)
+    assert is_conversational(pair) == conversational
+    prompt, end = chat_template.render(tokenizer, row.messages()), ends.end_of_turn(tokenizer)
+    if conversational:
+        pair = apply_chat_template(pair, tokenizer)
+    else:
+        prompt = prompt.removeprefix(tokens.start_of_text(tokenizer))
+    assert [(pair["prompt"] + pair[side]).rstrip() for side in ("chosen", "rejected")] == [
+        prompt + text + end for text in completions
+    ]
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory) -> tuple[Path, dict[str, tuple[list[int], list[int]]]]:
+    """An evaluation of the shipped model, three completions of each of eight puzzles, and by the text of each
+    completion the token ids of its prompt and its own."""
+    place = tmp_path_factory.mktemp("sampled")
+    puzzles = [{"nums": [a, b, 9, 7], "target": a + b + 2} for a in (2, 3, 4, 5) for b in (11, 25)]
+    jsonl.write_rows(place / "train.jsonl", puzzles)
+    by_text = {}
+    complete, to_completion = generate.Generator.complete, generate.to_completion
+    with pytest.MonkeyPatch.context() as patch:
+        written: list[list[int]] = []
+
+        def noting_ids(stop, ids, **settings):
+            written.append(ids)
+            return to_completion(stop, ids, **settings)
+
+        def noting_prompts(self, prompts, number=0):
+            written.clear()
+            completions = complete(self, prompts, number)
+            by_text.update({c.text: (p, ids) for c, p, ids in zip(completions, prompts, written, strict=True)})
+            return completions
+
+        patch.setattr(generate, "to_completion", noting_ids)
+        patch.setattr(generate.Generator, "complete", noting_prompts)
+        options = EvalOptions(temperature=1, samples=3, max_new_tokens=64, threads=1)
+        evaluate.evaluate(options, model="countdown-tiny", data=place / "train.jsonl", out=place / "eval")
+    return place / "eval", by_text
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load.load_tokenizer(reference.find_model("countdown-tiny"))
+
+
+def test_sft_learns_the_tokens_that_were_sampled(sampled, tokenizer, tmp_path):
+    path, by_text = sampled
+    rows = collect(tmp_path / "out", path)
+    known, _ = demonstrations.read(SftOptions(), [tmp_path / "out" / selection.FILE], None)
+    assert known.facts() == {"read": len(rows), "graded": len(rows), "kept": len(rows)}
+    examples = tokens.tokenize(known, tokenizer, 1_000)
+    assert len(examples) > 4
+    for row, example in zip(rows, examples, strict=True):
+        prompt, completion = by_text[row["completion"]]
+        learned = [*completion, tokenizer.eos_token_id]
+        assert example == {"input_ids": prompt + learned, "labels": [-100] * len(prompt) + learned}
+
+
+def test_trl_trains_on_the_tokens_that_were_sampled_of_a_pair(sampled, tokenizer, tmp_path):
+    from datasets import load_dataset
+    from trl import DPOConfig, DPOTrainer
+
+    path, by_text = sampled
+    rows = collect(tmp_path / "out", path, pairs=True)
+    settings = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
+    settings |= {"gradient_checkpointing": False, "max_steps": 1, "per_device_train_batch_size": 2}
+    config = DPOConfig(str(tmp_path / "dpo"), loss_type=["ipo"], **settings)
+    model = str(reference.local_path(reference.find_model("countdown-tiny")))
+    pairs = load_dataset(str(tmp_path / "out"))["train"]  # as `trl dpo` reads them
+    trainer = DPOTrainer(model, args=config, train_dataset=pairs)
+    trainer.train()
+    for row, example in zip(rows, trainer.train_dataset, strict=True):
+        for side in ("chosen", "rejected"):
+            prompt, completion = by_text[row[side].removesuffix(tokenizer.eos_token)]
+            assert example["prompt_ids"] == prompt
+            assert example[f"{side}_ids"] == [*completion, tokenizer.eos_token_id]
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_the_test_split_of_data_is_known_whatever_its_file_is_called(tmp_path, imported):
+    jsonl.write_rows(tmp_path / "mine.jsonl", [PUZZLE])
+    assert parse_row(PUZZLE).split == "train"  # by its numbers
+    build.make(DataOptions(n=20, test_from=str(tmp_path / "mine.jsonl")), tmp_path / "data")
+    data = artifacts.read(tmp_path / "data", "data")
+    rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl") if imported else [parse_row(PUZZLE)]
+    digest = "0" if imported else data.files["test.jsonl"]["sha256"]  # of the data in the chain
+    inputs = {} if imported else {"model": data.as_input()}
+    source = evaluation(tmp_path / "eval", RIGHT, rows, file="renamed.jsonl", digest=digest, inputs=inputs)
+    with pytest.raises(InputError, match="1 puzzles of a test split"):
+        collect(tmp_path / "out", source)

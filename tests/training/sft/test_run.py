@@ -1,0 +1,333 @@
+"""Supervised fine-tuning: it learns, resumes to the same bytes, and has the gradient of TRL's own trainer."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, ModelError
+from countdown_rl.evaluation import training_log
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.evaluate import evaluate
+from countdown_rl.evaluation.training_log import SftRow
+from countdown_rl.export.config import MergeOptions, QuantizeOptions
+from countdown_rl.export.merge import merge_adapter
+from countdown_rl.export.quantize import quantize_model
+from countdown_rl.inference.generate import Completion
+from countdown_rl.models import chat_template, ends, shape
+from countdown_rl.models.lora import Adapter
+from countdown_rl.models.reference import find_model
+from countdown_rl.tasks import jsonl
+from countdown_rl.training import weights
+from countdown_rl.training.options import SftArguments, SftOptions
+from countdown_rl.training.run import SILENT, Reporter
+from countdown_rl.training.sft import tokens
+from countdown_rl.training.sft.demonstrations import Demonstrations
+from countdown_rl.training.sft.run import SftRun
+from tests.support import architectures, command, standins, tiny_llama
+from tests.support.runs import Killed, files, killing, write_data
+
+SMALL = SftOptions(
+    max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32", threads=1
+)
+
+
+def sums(count: int, seed: int = 0, low: int = 1, high: int = 9) -> list[dict]:
+    """Puzzles of two numbers with their sum as the target, and the answer."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        a, b = rng.randint(low, high), rng.randint(low, high)
+        completion = f"<think>\n</think>\n<answer>{a} + {b}</answer>"
+        rows.append({"nums": [a, b], "target": a + b, "style": "model_opens", "completion": completion})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("sft")
+    tiny_llama.checkpoint(root / "model")
+    jsonl.write_rows(root / "demos.jsonl", sums(20))
+    return root
+
+
+def prepare(place: Path, where: Path, options: SftOptions = SMALL, reporter: Reporter = SILENT, **changes):
+    arguments = {
+        "model": str(place / "model"),
+        "files": (place / "demos.jsonl",),
+        "out": where / "out",
+        "checkpoints": where / "checkpoints",
+        "log": where / "log.csv",
+    }
+    return SftRun.prepare(SftArguments(**arguments | changes), options, reporter)
+
+
+def run(*arguments, **changes):
+    return prepare(*arguments, **changes).train()
+
+
+@pytest.fixture(scope="module")
+def unbroken(place, tmp_path_factory):
+    return run(place, tmp_path_factory.mktemp("unbroken"))
+
+
+def test_a_run_writes_an_adapter_and_a_log(unbroken):
+    manifest = artifacts.read(unbroken.out, "adapter")
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(manifest.files)
+    assert manifest.facts["command"] == "countdown-rl sft"
+    assert manifest.facts["demonstrations"] == {"read": 20, "graded": 20, "kept": 20}
+    assert manifest.inputs["from"]["file"] == "demos.jsonl"
+    assert {path.name for path in unbroken.out.parent.iterdir()} == {"out", "log.csv"}
+    rows = training_log.read(unbroken.out.parent / "log.csv", SftRow)
+    assert rows == unbroken.rows
+    assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert all(row.loss > 0 and row.grad_norm > 0 for row in rows)
+    assert [row.tokens for row in rows] == sorted({row.tokens for row in rows})
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora_dropout": 0.1, "packing": True, "max_length": 300}, {"tune": "all"}])
+def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
+    options = replace(SMALL, **changes)
+    whole = run(place, tmp_path / "whole", options)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, killing(5))
+    assert not (tmp_path / "out").exists()
+    result = run(place, tmp_path, options)
+    assert result.resumed == 4
+    assert files(tmp_path / "out") == files(whole.out)
+    assert [replace(row, seconds=0) for row in result.rows] == [replace(row, seconds=0) for row in whole.rows]
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
+    """TRL tokenizes and labels the text of the same demonstrations itself."""
+    import datasets
+    from trl import SFTConfig, SFTTrainer
+
+    options = replace(SMALL, tune="all", micro_batch=4, packing=packing, max_length=400)
+    prepared = prepare(place, tmp_path, options)
+    loaded = weights.load_model(prepared.ref, options)
+    ours, _ = prepared.make_trainer(loaded)
+    tokenizer, kept = loaded.tokenizer, prepared.demonstrations.filtered[:4]
+    end = ends.end_of_turn(tokenizer)
+    rows = [
+        {"prompt": chat_template.render(tokenizer, each.prompt), "completion": each.completion + end} for each in kept
+    ]
+    plain = SFTConfig(str(tmp_path / "trl"), use_cpu=True, bf16=False, report_to="none", gradient_checkpointing=False)
+    model = AutoModelForCausalLM.from_pretrained(place / "model", dtype=torch.float32)
+    theirs = SFTTrainer(model, plain, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
+
+    def gradient(trainer, examples):
+        batch = trainer.data_collator(examples)
+        count = (batch["labels"][:, 1:] != -100).sum()
+        trainer.model.train()
+        trainer.compute_loss(trainer.model, batch, num_items_in_batch=count).backward()
+        return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
+
+    examples = tokens.dataset(tokens.tokenize(Demonstrations(kept), tokenizer, 400), options)
+    expected = gradient(theirs, list(theirs.train_dataset))
+    torch.testing.assert_close(gradient(ours, list(examples)), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_of_validation_demonstrations_is_the_mean_over_their_tokens(place, tmp_path):
+    rows = sums(20)
+    write_data(tmp_path / "data", {"valid": rows[:3], "test": sums(1, 2, 80, 99)})
+    options = replace(SMALL, max_steps=2, eval_every=1, learning_rate=0.0, tune="all", max_completion_length=8)
+    prepared = prepare(place, tmp_path, options, data=tmp_path / "data")
+    model, total, correct, count = AutoModelForCausalLM.from_pretrained(place / "model").float(), 0.0, 0, 0
+    assert len(prepared.validation_examples) >= 3
+    for example in prepared.validation_examples:
+        ids, labels = torch.tensor([example["input_ids"]]), torch.tensor([example["labels"]])
+        with torch.no_grad():
+            output = model(input_ids=ids, labels=labels)
+        learned = labels[0, 1:] != -100
+        total += output.loss.item() * learned.sum().item()
+        correct += (output.logits[0, :-1].argmax(-1) == labels[0, 1:])[learned].sum().item()
+        count += learned.sum().item()
+    row = prepared.train().rows[-1]
+    assert row.eval_loss == pytest.approx(total / count, rel=1e-4)
+    assert row.eval_token_accuracy == pytest.approx(correct / count, abs=1e-5)
+    assert len(prepared.demonstrations.filtered) + len(prepared.validation_examples) == 20
+
+
+def impossible(row):
+    return row | {"target": 97, "completion": "<think>\n</think>\n<answer>impossible</answer>"}
+
+
+@pytest.mark.parametrize("solved", [0, 1])
+def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_path, monkeypatch, capsys, solved):
+    puzzles = [{"nums": [90, 7], "target": 97, "style": "model_opens"}] * 2
+    write_data(tmp_path / "data", {"valid": puzzles, "test": sums(1, 2, 80, 99)})
+    texts = ["<think>\n</think>\n<answer>90 - 7</answer>", f"<answer>90 {'+-'[not solved]} 7</answer>"]
+    monkeypatch.setattr(SftRun, "validate", lambda *arguments: [Completion(text, 1, True) for text in texts])
+    options = replace(SMALL, max_steps=2, eval_every=1)
+    warnings = []
+    run(place, tmp_path, options, reporter=Reporter(warning=warnings.append), data=tmp_path / "data")
+    assert len(warnings) == 2 * (1 - solved)  # after the first evaluation, and at the end
+    assert all("50% of the completions keep the format" in text and "for 90 7 → 97" in text for text in warnings)
+    assert all("<answer>90 - 7</answer>" in text for text in warnings)
+    samples = training_log.read_samples(tmp_path / "samples.jsonl")
+    assert [(each["step"], each["validation"], each["correct"]) for each in samples[:2]] == [
+        (0, True, False),
+        (0, True, bool(solved)),
+    ]
+    assert command.status(monkeypatch, "samples", tmp_path / "samples.jsonl", "--step", 2) == 0
+    assert "step 2, validation" in capsys.readouterr().out
+
+
+def test_a_small_model_learns_from_500_demonstrations(tmp_path):
+    """Its loss falls, and it solves puzzles that it does not solve before."""
+    splits = {"valid": map(impossible, sums(20, 1, 4, 6)), "test": sums(5, 2, 9, 9)}
+    data = write_data(tmp_path / "data", splits)
+    tiny_llama.checkpoint(tmp_path / "model", initializer_range=0.05)
+    jsonl.write_rows(tmp_path / "demos.jsonl", [*map(impossible, sums(500, 3, 1, 3)), *sums(7, 4, 9, 9)])
+    options = SftOptions(
+        tune="all", max_steps=100, batch_size=8, learning_rate=5e-3, precision="fp32", eval_every=50, eval_size=20,
+        max_completion_length=40, save_steps=0, keep="best", threads=1,
+    )  # fmt: skip
+    result = run(tmp_path, tmp_path, options, data=data)
+    assert result.facts["demonstrations"] == {"read": 507, "graded": 500, "kept": 500, "of test puzzles": 7}
+    assert result.facts["loss_last_tenth"] < 0.1 * result.facts["loss_first"]
+    assert result.facts["eval_correct"] > 0.25
+    assert result.facts["kept_step"] > 0
+
+
+def test_under_zero3_the_first_process_alone_has_the_gathered_weights():
+    plugin = SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=3))
+    accelerator = SimpleNamespace(state=plugin, get_state_dict=lambda model: None)  # as DeepSpeed in the others
+    trainer = SimpleNamespace(is_fsdp_enabled=False, accelerator=accelerator, model_wrapped=None)
+    assert weights.gathered(trainer) is None
+    accelerator.get_state_dict = lambda model: {"w": 1}
+    assert weights.gathered(trainer) == {"w": 1}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"target_modules": ["q_proj"], "trainable_token_indices": [3, 9]},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+    ],
+    ids=str,
+)
+def test_an_adapter_on_the_embedding_is_trained_further(place, tmp_path, tied, config):
+    base = tiny_llama.checkpoint(tmp_path / "base", tie_word_embeddings=tied)
+    adapter = tiny_llama.adapter(tmp_path / "adapter", base, **config)
+    result = run(place, tmp_path, replace(SMALL, max_steps=2, eval_every=0), model=str(adapter))
+    assert result.rows[-1].loss != result.rows[0].loss
+    before, after = (Adapter(path) for path in (adapter, result.out))
+    embedding = next(name for name in after.specs if "embed" in name)
+    assert after.specs.keys() == before.specs.keys()
+    assert not torch.equal(after.read(embedding), before.read(embedding).float())
+    assert len(evaluated(result.out, place, tmp_path)) == 1
+
+
+def evaluated(model: Path, place: Path, where: Path):
+    """The samples of an evaluation on one row."""
+    options = EvalOptions(limit=1, max_new_tokens=4)
+    return evaluate(options, model=str(model), data=place / "demos.jsonl", out=where / "eval").samples
+
+
+def test_embeddings_of_added_tokens_survive_further_training(place, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    model = AutoModelForCausalLM.from_pretrained(place / "model")
+    model.resize_token_embeddings(330)
+    path = tmp_path / "adapter"
+    get_peft_model(model, LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM")).save_pretrained(path)
+    rows = Adapter(path).read("base_model.model.model.embed_tokens.weight")
+    assert len(rows) == 330
+    tiny_llama.tokenizer().save_pretrained(path)
+    result = run(place, tmp_path, replace(SMALL, max_steps=2), model=str(path))
+    assert torch.equal(Adapter(result.out).read("base_model.model.model.embed_tokens.weight"), rows.float())
+    assert len(evaluated(result.out, place, tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ({"init_lora_weights": "pissa"}, "pissa"),
+        ({"init_lora_weights": "olora"}, "olora"),
+        ({"target_modules": ["q_proj", "lm_head"]}, "output head"),
+    ],
+)
+def test_an_adapter_that_could_not_be_trained_or_merged_afterwards_is_refused_by_check(place, tmp_path, config, word):
+    adapter = tiny_llama.adapter(tmp_path / "adapter", place / "model", **config)
+    with pytest.raises(ModelError, match=word):
+        prepare(place, tmp_path, model=str(adapter))
+
+
+def test_check_refuses_tokens_that_the_embeddings_do_not_have(place, tmp_path):
+    model = tiny_llama.checkpoint(tmp_path / "model")
+    tokenizer = tiny_llama.tokenizer()
+    tokenizer.add_tokens([*(f"<{index}>" for index in range(320)), "<answer>"])
+    tokenizer.save_pretrained(model)
+    with pytest.raises(ModelError, match="320 rows"):
+        prepare(place, tmp_path, model=str(model))
+
+
+@pytest.mark.parametrize("tune", ["lora", "all"])
+def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
+    """A base model with a chat template: text ends with one token, turns with another."""
+    standins.base_checkpoint(tmp_path / "base")
+    jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
+    changes = {"model": str(tmp_path / "base"), "files": (tmp_path / "demos.jsonl",)}
+    tuned = run(tmp_path, tmp_path, replace(SMALL, tune=tune, max_steps=3), **changes).out
+    tokens = AutoTokenizer.from_pretrained(tuned)
+    text, turn = (tokens.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>"))
+    expected = {"eos_token_id": sorted([text, turn]), "pad_token_id": text}
+    places = [tuned]
+    if tune == "lora":
+        from peft import AutoPeftModelForCausalLM
+
+        adapted = AutoPeftModelForCausalLM.from_pretrained(tuned)
+        adapted.generation_config = GenerationConfig.from_pretrained(tuned)  # as the card says
+        assert standins.cut_off(adapted, turn) == standins.cut_off(adapted, text) == 3
+        merge_adapter(find_model(str(tuned)), tmp_path / "merged", MergeOptions(verify="none"))
+        places.append(tmp_path / "merged")
+    for format in ("nf4", "gguf"):
+        options = QuantizeOptions(format=format, gguf_type="q8_0")
+        quantize_model(find_model(str(places[-1])), tmp_path / format, options)
+    for place in (*places, tmp_path / "nf4", tmp_path / "gguf"):
+        assert json.loads((place / "generation_config.json").read_text()) == expected
+    whole = AutoModelForCausalLM.from_pretrained(places[-1])
+    assert standins.cut_off(whole, turn) == standins.cut_off(whole, text) == 3
+    assert {f'PARAMETER stop "{token}"' for token in ("<|endoftext|>", "<|im_end|>")} <= set(
+        (tmp_path / "gguf" / "Modelfile").read_text().splitlines()
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "jamba", "mamba2", "falcon_h1", "qwen3_5_text", "qwen3_next", "opt"])
+def test_packing_is_refused_where_samples_would_see_each_other(tmp_path, monkeypatch, capsys, name):
+    architectures.checkpoint(tmp_path / "model", name)
+    jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
+    words = ["sft", "--check", "--tune", "all", "--model", tmp_path / "model", "--from", tmp_path / "demos.jsonl"]
+    assert command.status(monkeypatch, *words, "--packing") == 2
+    assert "--packing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_moe", "gpt2"])
+def test_packing_is_possible_where_samples_are_kept_apart(tmp_path, name):
+    architectures.checkpoint(tmp_path / "model", name, **({} if name == "gpt2" else {"num_hidden_layers": 4}))
+    before = torch.random.get_rng_state()
+    tokens.check_packing(shape.read_config(tmp_path / "model"))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("length", "template"), [(300, tiny_llama.TEMPLATE), (2048, "<|user|>{{ messages[0].role }}")])
+def test_validation_prompts_are_checked_before_weights_are_loaded(tmp_path, length, template):
+    tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=length)
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    splits = {"valid": sums(2, 1, 11, 19), "test": sums(2, 2, 20, 30)}
+    write_data(tmp_path / "data", splits, style="model_opens")
+    jsonl.write_rows(tmp_path / "demos.jsonl", [{"prompt": "1 + 1", "completion": " 2"}])
+    with pytest.raises((InputError, ModelError), match="prompt"):
+        prepare(tmp_path, tmp_path, replace(SMALL, eval_every=1), data=tmp_path / "data")

@@ -1,0 +1,174 @@
+"""State of a run: only its own complete checkpoints are resumed, and its files never replace other files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ArtifactError, UsageError
+from countdown_rl.evaluation import training_log
+from countdown_rl.evaluation.training_log import SftRow, StepRow
+from countdown_rl.training.state import MARK, RUN, Checkpoints, Journal, check_log
+from tests.support.runs import steps
+
+ROW = steps(1)[0]
+SAMPLE = {"step": 1, "completion": "x", "correct": False, "reason": "no-answer"}
+EVALUATED = {"completion": "x", "correct": False, "reason": "no-answer"}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def started(directory, *steps):
+    """The checkpoints of a run after *steps*, as they are before the older ones are removed."""
+    store = Checkpoints(directory, {"a": 1})
+    store.start()
+    for step in steps:
+        checkpoint = directory / f"checkpoint-{step}"
+        checkpoint.mkdir()
+        for name in ("optimizer.pt", "weights"):
+            (checkpoint / name).write_text(f"{name} {step}")
+        (checkpoint / MARK).touch()
+    return store
+
+
+def test_the_newest_complete_checkpoint_of_the_same_run_is_resumed(tmp_path):
+    store = started(tmp_path / "c", 2, 10)
+    assert store.to_resume() == tmp_path / "c" / "checkpoint-10"
+    (tmp_path / "c" / "checkpoint-10" / MARK).unlink()
+    assert store.to_resume() == tmp_path / "c" / "checkpoint-2"
+    with pytest.raises(ArtifactError, match="it cannot be read"):
+        Checkpoints(tmp_path / "c", {"a": 2}).to_resume()
+
+
+def test_a_completed_checkpoint_takes_the_place_of_the_others(tmp_path):
+    store = started(tmp_path / "c", 2, 10)
+    store.best(4).mkdir()
+    (tmp_path / "c" / "checkpoint-12").mkdir()
+    store.complete(tmp_path / "c" / "checkpoint-12", best=4)
+    assert {path.name for path in (tmp_path / "c").glob("*-*")} == {"best-4", "checkpoint-12"}
+    assert store.newest() == tmp_path / "c" / "checkpoint-12"
+
+
+@pytest.mark.parametrize("remove", [lambda store: store.clear(), lambda store: store.complete(store.best(4))])
+def test_marks_are_removed_before_the_checkpoints(tmp_path, monkeypatch, remove):
+    store = started(tmp_path / "c", 2, 10)
+    store.best(4).mkdir()
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it removes anything
+    remove(store)
+    assert store.newest() is None
+
+
+@pytest.mark.parametrize("left", ["marks", "directories", "nothing"])
+def test_what_a_killed_run_left_of_its_checkpoints_is_cleared(tmp_path, left):
+    store = started(tmp_path / "c", 2, 10)
+    for path in (tmp_path / "c").glob("checkpoint-*"):
+        if left != "marks":
+            (path / MARK).unlink()
+        if left == "nothing":
+            shutil.rmtree(path)
+    Checkpoints(tmp_path / "c", {"a": 2}).clear_own()
+    assert (tmp_path / "c" / RUN).exists()
+    store.clear_own()
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("log", "directory", "error"),
+    [
+        ("out/log.csv", "c", UsageError),
+        ("log.csv", "x/../out", UsageError),
+        ("data/log.csv", "c", ArtifactError),
+        ("log.csv", "data/c", ArtifactError),
+        ("file/log.csv", "c", ArtifactError),
+        ("log.csv", "file/c", ArtifactError),
+    ],
+)
+def test_paths_in_artifacts_and_files_or_in_each_other_are_refused(tmp_path, log, directory, error):
+    with artifacts.writing(tmp_path / "data", "data", options={}):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(error):
+        Checkpoints(tmp_path / directory, {}).check_paths(tmp_path / "out", "adapter", tmp_path / log)
+
+
+@pytest.mark.parametrize("name", ["checkpoint-500", "best-3"])
+def test_checkpoints_of_other_programs_are_refused(tmp_path, name):
+    store = Checkpoints(tmp_path, {"a": 1})
+    store.check_paths(tmp_path / "out", "adapter", tmp_path / "log.csv")
+    (tmp_path / name).mkdir()
+    with pytest.raises(ArtifactError, match=name):
+        store.check_paths(tmp_path / "out", "adapter", tmp_path / "log.csv")
+    started(tmp_path / "c", 2).check_paths(tmp_path / "out", "adapter", tmp_path / "log.csv")
+
+
+def test_directories_with_other_names_are_left_alone(tmp_path):
+    store = started(tmp_path / "c", 2)
+    others = ["best-model", "checkpoint-1-old", "checkpoint-final"]
+    for name in others:
+        (tmp_path / "c" / name).mkdir()
+        (tmp_path / "c" / name / MARK).write_text("{}")
+    assert store.newest() == tmp_path / "c" / "checkpoint-2"
+    store.clear()
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == others
+
+
+def written(path: Path) -> None:
+    """Write the files of a run with the log *path*."""
+    journal = Journal(path, 2)
+    journal.write()
+    journal.add_row(ROW)
+    journal.add_samples([SAMPLE])
+
+
+@pytest.mark.parametrize("name", ["log.csv", "trial.csv", "runs/log.csv"])
+def test_the_log_of_an_earlier_run_is_replaced(name):
+    check_log(Path(name), StepRow)
+    written(Path(name))
+    check_log(Path(name), StepRow)
+    with pytest.raises(ArtifactError, match="--log"):
+        check_log(Path(name), SftRow)  # of the other command
+
+
+@pytest.mark.parametrize(
+    "content", [b"a,b\n1,2\n", b"thesis", b"\0\xff", b'{"nums": [3, 4]}\n', b"step,reward\n1,2\n", b"x" * 200_000]
+)
+@pytest.mark.parametrize("kind", [StepRow, SftRow])
+def test_a_file_that_is_no_log_is_refused(content, kind):
+    Path("log.csv").write_bytes(content)
+    with pytest.raises(ArtifactError, match="--log"):
+        check_log(Path("log.csv"), kind)
+    Path("log.csv").write_bytes(b"")
+    check_log(Path("log.csv"), kind)
+
+
+@pytest.mark.parametrize("text", [json.dumps(EVALUATED) + "\n", "mine", json.dumps([SAMPLE]) + "\n", "\x85"])
+def test_samples_of_other_origin_are_not_replaced(text):
+    training_log.write(Path("log.csv"), [ROW])
+    Path("samples.jsonl").write_text(text)
+    with pytest.raises(ArtifactError, match=r"samples\.jsonl"):
+        check_log(Path("log.csv"), StepRow)
+    check_log(Path("loss.csv"), StepRow)  # whose samples have another name
+
+
+def test_a_directory_or_device_is_refused():
+    Path("folder").mkdir()
+    for path in ("folder", "/dev/null"):
+        with pytest.raises(ArtifactError, match="--log"):
+            check_log(Path(path), StepRow)
+
+
+def test_links_to_the_files_of_an_earlier_run_keep_their_contents():
+    written(Path("log.csv"))
+    before = {}
+    for name in ("log.csv", "samples.jsonl"):
+        Path(f"cache-{name}").hardlink_to(name)
+        before[name] = Path(name).read_bytes()
+    written(Path("log.csv"))
+    Journal(Path("log.csv"), 2).add_samples([SAMPLE])
+    for name, content in before.items():
+        assert Path(f"cache-{name}").read_bytes() == content
