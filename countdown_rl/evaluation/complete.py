@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -16,8 +16,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion, Decoding
-from countdown_rl.inference.openai import OpenAI
-from countdown_rl.models import chat_template, load, shape
+from countdown_rl.models import chat_template, load
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks.task import Row
 
@@ -46,7 +45,7 @@ def load_engine(ref: ModelRef, options: EvalOptions, on_warning: Callable[[str],
 
 
 def complete(
-    engine: Engine | OpenAI,
+    engine: Engine,
     rows: Sequence[Row],
     options: EvalOptions,
     inputs: Mapping[str, Any],
@@ -64,7 +63,7 @@ def complete(
         The rows as *engine* completed them, and the completions, those of a row side by side.
     """
     limit = options.limits[-1]
-    rows, prompts = _prompts(engine, rows, limit)
+    rows, prompts = engine.prompts(rows, limit)
     run = run_identity(
         options.recorded,
         inputs,
@@ -100,14 +99,8 @@ def complete(
             todo.append((number, batch))
     report()
     requests = [(number, [prompts[owners[index]] for index in batch]) for number, batch in todo]
-    if isinstance(engine, generate.Generator):
-        engine.on_step = on_step
-    results: Iterable[tuple[int, list[Completion]]]
-    if isinstance(engine, OpenAI):  # several at once, in the order in which they end
-        results = engine.complete_all(requests)
-    else:
-        results = ((place, engine.complete(part, number)) for place, (number, part) in enumerate(requests))
-    with closing(results):  # an exception cancels requests in flight
+    engine.on_step = on_step
+    with closing(engine.complete_all(requests)) as results:  # an exception cancels requests in flight
         for place, finished in results:
             _, batch = todo[place]
             progress.add(batch, finished)
@@ -118,18 +111,6 @@ def complete(
         return rows, in_order
     texts = [engine.tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
     return rows, [completion.after(rows[i], texts[i]) for i, completion in zip(owners, in_order, strict=True)]
-
-
-def _prompts(engine: Engine | OpenAI, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[Any]]:
-    """The *rows* as *engine* completes them, and its prompt for each; prepares a local engine for their length."""
-    if isinstance(engine, OpenAI):
-        rows = [engine.row(row) for row in rows]
-        return rows, [engine.prompt(row) for row in rows]
-    prompts = chat_template.encode(engine.tokenizer, (row.messages() for row in rows))
-    longest = max(map(len, prompts))
-    context_length = engine.prepare(longest + max_new_tokens)
-    shape.check_context(context_length, longest, max_new_tokens, "--max-new-tokens")
-    return rows, prompts
 
 
 class Progress:

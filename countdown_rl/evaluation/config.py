@@ -1,11 +1,12 @@
 """Options of ``eval``."""
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import MAX_INTEGER, Device, Precision, option
 from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
+from countdown_rl.inference.engines import EngineName
 
 DECODING, MACHINE = "Decoding", "Machine"
 #: Options that change the speed, not the result; a server's URL is recorded with its model.
@@ -31,8 +32,7 @@ class EvalOptions(SamplingOptions):
     ] = None
     batch_size: Annotated[int, option("Puzzles per batch; 0 adapts to the memory.", MACHINE, min=0)] = 0
     engine: Annotated[
-        Literal["auto", "transformers", "vllm", "openai"],
-        option("Library that generates completions; openai: the server at --base-url.", MACHINE),
+        EngineName, option("Library that generates completions; openai: the server at --base-url.", MACHINE)
     ] = "auto"
     tensor_parallel: Annotated[int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)] = 1
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"

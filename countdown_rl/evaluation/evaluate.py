@@ -19,9 +19,9 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample
-from countdown_rl.inference.engines import Engine
+from countdown_rl.inference import engines
+from countdown_rl.inference.engines import Engine, Server
 from countdown_rl.inference.generate import Completion
-from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
@@ -70,8 +70,7 @@ def evaluate(
         rows = _selected(rows, file, options, on_warning)
         if baseline:
             inputs["model"] = {"source": model, "kind": baseline.kind}
-        elif options.engine == "openai":
-            server = OpenAI(model, options, concurrency=options.concurrency)
+        elif server := engines.server(options.engine, model, options):
             inputs["model"] = server.as_input()
         else:
             ref = reference.find_model(
@@ -144,14 +143,14 @@ def judge(
     return Result(Metrics(**figures, data=inputs["data"], model=model, **description), samples)
 
 
-def _description(engine: Engine | OpenAI, options: EvalOptions, completions: Sequence[Completion]) -> dict[str, Any]:
+def _description(engine: Engine, options: EvalOptions, completions: Sequence[Completion]) -> dict[str, Any]:
     """The fields of :class:`Metrics` on how *engine* made *completions*."""
     names = {field.name for field in fields(DecodingSettings)}
     used = {name: value for name, value in options.recorded.items() if name in names}
     used["max_new_tokens"] = options.limits[-1]
     about: dict[str, Any] = {"decoding": DecodingSettings(greedy=options.temperature == 0, **used)}
     about |= {"engine": engine.name, "precision": engine.precision, "path": engine.storage}
-    if isinstance(engine, OpenAI):
+    if isinstance(engine, Server):
         details = [completion.details for completion in completions]
         about["endpoint"] = engine.endpoint | {
             "refused": sum(part.get("reason") == "refused" for part in details),

@@ -15,14 +15,14 @@ FEW, EXACT = 30, 12
 Interval = tuple[float, float]
 
 
-def wilson(successes: float, n: float, z: float = Z) -> Interval:
-    """The score interval of a proportion (Wilson 1927), by default the 95% interval; (0, 1) when *n* is 0."""
+def wilson(successes: float, n: float) -> Interval:
+    """The 95% score interval of a proportion (Wilson 1927); (0, 1) when *n* is 0."""
     if n == 0:
         return 0.0, 1.0
     share = successes / n
-    middle = share + z * z / (2 * n)
-    half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
+    middle = share + Z * Z / (2 * n)
+    half = Z * sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
+    scale = 1 + Z * Z / n
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
@@ -30,31 +30,16 @@ def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
     """The 95% interval of the mean of *values* between 0 and 1, each the share of successes in *trials* trials.
 
     Wilson's interval at the effective sample size, as Korn and Graubard (1998) use it for clustered data: p (1 - p)
-    over the variance of the mean, at least the number of values and at most that of trials. A few uneven values do not
-    determine their variance, so its degrees of freedom (Satterthwaite 1946, from the kurtosis) decide on the quantile
-    of the t distribution, and on how much the sample size may exceed the number of values
-    (``benchmarks/intervals.py`` simulates the coverage).
+    over the variance of the mean, at least the number of values and at most that of trials.
     """
     n = len(values)
     if n == 0:
         return wilson(0, 0)
     mean = sum(values) / n
-    squares = [(value - mean) ** 2 for value in values]
-    spread = sum(squares) / n
+    spread = sum((value - mean) ** 2 for value in values) / n
     variance = mean * (1 - mean)  # of one trial per value
-    gain = 1.0 if spread >= variance else min(trials, variance / spread if spread else trials)
-    if gain < 1 + 1e-9 or n == 1:  # rounding
-        return wilson(mean * n, n)
-    excess = sum(square**2 for square in squares) / n - spread**2
-    freedom = min(n - 1, 2 * n * spread**2 / excess) if excess > 0 else n - 1
-    effective = n * gain ** (freedom / (freedom + 2))
-    return wilson(mean * effective, effective, _t_quantile(freedom))
-
-
-def _t_quantile(freedom: float) -> float:
-    """The 97.5% point of the t distribution, from that of the normal one (Fisher and Cornish 1960)."""
-    powers = ((Z**3 + Z) / 4, (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96, (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / 384)
-    return Z + sum(power / freedom**order for order, power in enumerate(powers, 1))
+    effective = n if spread >= variance else n * min(trials, variance / spread if spread else trials)
+    return wilson(mean * effective, effective)
 
 
 def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:
@@ -63,10 +48,8 @@ def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float,
     For puzzles with a share correct each: the normal interval and test. If few differ, the interval of Agresti and Min
     (2005), "Simple improved confidence intervals for comparing matched proportions", which add half a puzzle to each of
     the four outcomes. Up to :data:`EXACT` changed puzzles, the test is Fisher's exact randomization of their signs; no
-    p-value is below the smallest of that test. Without puzzles nothing is known.
+    p-value is below the smallest of that test.
     """
-    if not first and not second:
-        return 0.0, (-1.0, 1.0), 1.0
     changes = [round(after - before, 9) for before, after in zip(first, second, strict=True)]
     n, mean, changed = len(changes), sum(changes) / len(changes), [change for change in changes if change]
     if n - max(Counter(changes).values()) < FEW:  # few puzzles changed unlike the others
@@ -92,8 +75,6 @@ def paired_difference(both: int, first_only: int, second_only: int, neither: int
     on paired data", method 10: from the Wilson limits of both and their correlation.
     """
     n = both + first_only + second_only + neither
-    if n == 0:
-        return 0.0, (-1.0, 1.0)
     first, second = (both + first_only) / n, (both + second_only) / n
     low1, high1 = wilson(both + first_only, n)
     low2, high2 = wilson(both + second_only, n)

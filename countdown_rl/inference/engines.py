@@ -1,100 +1,162 @@
-"""Inference engines behind one interface, each available where its package is installed.
+"""Registry of engines, which compute completions behind one interface, and the choice among them.
 
 ``transformers`` runs every model that can be loaded, with this package's own decoders for those that they support.
-``vllm`` runs checkpoints and adapters on GPUs. Greedy completions of different engines differ by their rounding.
+``vllm`` runs checkpoints and adapters on GPUs, ``openai`` asks a server. Greedy completions of different engines differ
+by their rounding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib.util import find_spec
-from typing import Any, Protocol
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core import packages
 from countdown_rl.core.errors import ModelError, UsageError
-from countdown_rl.inference import generate
-from countdown_rl.inference.generate import Completion, Decoding
-from countdown_rl.models import load, model_files
-from countdown_rl.models.reference import ModelRef, local_path, without_weights
+
+if TYPE_CHECKING:
+    from countdown_rl.inference.generate import Completion
+    from countdown_rl.models.reference import ModelRef
+    from countdown_rl.tasks.task import Row
+
+#: The class of each engine, in the order in which "auto" tries them.
+ENGINES = {
+    "vllm": "countdown_rl.inference.vllm:Vllm",
+    "transformers": "countdown_rl.inference.generate:Generator",
+    "openai": "countdown_rl.inference.openai:OpenAI",
+}
+if TYPE_CHECKING:
+    EngineName = str
+else:
+    EngineName = Literal[("auto", *ENGINES)]
 
 
-class Engine(Protocol):
-    """A model ready to complete prompts; the versions of the distributions *libraries* decide the completions."""
+class Engine:
+    """A model ready to complete prompts; the versions of the distributions *libraries* decide the completions.
+
+    *on_step* is called after each step of a batch with the token ids of one of its longest completions, by engines that
+    compute step by step.
+    """
 
     name: str
+    #: The distribution that must be installed.
+    package: str | None = None
     tokenizer: Any
     precision: str
     storage: str
     device: str
     libraries: tuple[str, ...]
+    on_step: Callable[[list[int]], None] | None = None
+
+    @classmethod
+    def load(cls, ref: "ModelRef", decoding: Any, *, precision: str, device: str, tensor_parallel: int) -> "Engine":
+        """Load *ref*; *tensor_parallel* GPUs share it."""
+        raise NotImplementedError
+
+    @classmethod
+    def is_automatic(cls) -> bool:
+        """Return True if "auto" may choose this engine on this machine."""
+        return False
+
+    @classmethod
+    def unsupported(cls, ref: "ModelRef", precision: str, device: str) -> str:
+        """Return the reason why this engine cannot run *ref*, as the end of a sentence; "" if it can."""
+        return ""
 
     def prepare(self, length: int) -> int | None:
         """Prepare for prompts and completions of *length* tokens together; returns the context length if known."""
+        return None
 
     def max_rows(self, prompt: int, completion: int) -> int:
         """Return the size of a batch of rows of *prompt* tokens and up to *completion* more."""
+        return 1
 
-    def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
+    def prompts(self, rows: "Sequence[Row]", max_new_tokens: int) -> "tuple[Sequence[Row], list[Any]]":
+        """Return *rows* as this engine completes them, and the prompt of each; prepare for their length."""
+        from countdown_rl.models import chat_template, shape
+
+        prompts = chat_template.encode(self.tokenizer, (row.messages() for row in rows))
+        longest = max(map(len, prompts))
+        shape.check_context(self.prepare(longest + max_new_tokens), longest, max_new_tokens, "--max-new-tokens")
+        return rows, prompts
+
+    def complete(self, prompts: Sequence[Any], number: int = 0) -> "list[Completion]":
         """Complete each of *prompts* (token ids); batch *number* of a run has its own random numbers."""
+        raise NotImplementedError
+
+    def complete_all(self, batches: Sequence[tuple[int, Sequence[Any]]]) -> "Generator[tuple[int, list[Completion]]]":
+        """Yield the position of each of *batches*, a number and its prompts, with its completions."""
+        for position, (number, prompts) in enumerate(batches):
+            yield position, self.complete(prompts, number)
 
 
-def choose_engine(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
-    """The engine to run *ref* with. "auto" is vLLM if it is installed, there is a GPU and it supports the weights.
+class Server(Engine):
+    """An engine whose model is on a server, made from its name there and the options of the command."""
+
+    #: The server, and what it did with requests, for the metrics.
+    endpoint: dict[str, Any]
+
+    def __init__(self, model: str, options: Any) -> None:
+        raise NotImplementedError
+
+    def as_input(self) -> dict[str, Any]:
+        """Return the entry for this model among the ``inputs`` of a manifest."""
+        raise NotImplementedError
+
+
+def engine_class(name: str) -> type[Engine]:
+    """Return the class of the engine *name*."""
+    kind: type[Engine] = resolve_name(ENGINES[name])
+    return kind
+
+
+def server(name: str, model: str, options: Any) -> Server | None:
+    """Return the engine *name* for the *model* on its server; None if that engine runs models on this machine."""
+    kind = None if name == "auto" else engine_class(name)
+    return kind(model, options) if kind and issubclass(kind, Server) else None
+
+
+def choose_engine(name: str, ref: "ModelRef", *, precision: str, device: str) -> str:
+    """The engine to run *ref* with. "auto" is the first that is installed, suits the machine and supports the weights.
 
     Raises:
         UsageError: the engine does not support these weights.
         ModelError: it is not installed.
     """
-    if name == "transformers":
-        return name
     if name == "auto":
-        import torch
-
-        usable = find_spec("vllm") is not None and torch.cuda.is_available()
-        return "vllm" if usable and _unsupported(ref, precision, device) is None else "transformers"
-    if reason := _unsupported(ref, precision, device):
-        raise UsageError(f"--engine vllm {reason}.")
+        return next(name for name in ENGINES if _is_usable(engine_class(name), ref, precision, device))
+    if reason := engine_class(name).unsupported(ref, precision, device):
+        raise UsageError(f"--engine {name} {reason}.")
     check_installed(name)
     return name
 
 
 def load_engine(
     name: str,
-    ref: ModelRef,
-    decoding: Decoding,
+    ref: "ModelRef",
+    decoding: Any,
     *,
     precision: str = "auto",
     device: str = "auto",
     tensor_parallel: int = 1,
 ) -> Engine:
     """Load *ref* into the engine that :func:`choose_engine` chooses; *tensor_parallel* GPUs share it in vLLM."""
+    from countdown_rl.models import load
+
     name = choose_engine(name, ref, precision=precision, device=device)
     if tensor_parallel > 1 and name != "vllm":
         raise UsageError(f"--tensor-parallel is for --engine vllm, and this is {name}; leave it out.")
     load.silence_libraries()
-    if name == "vllm":
-        from countdown_rl.inference.vllm import Vllm
-
-        return Vllm(ref, decoding, precision=precision, tensor_parallel=tensor_parallel)
-    return generate.Generator(load.load_model(ref, precision=precision, device=device), decoding)
-
-
-def _unsupported(ref: ModelRef, precision: str, device: str) -> str | None:
-    """Return the reason why vLLM cannot run *ref*, as the end of a sentence; None if it can."""
-    from countdown_rl.models import lora
-
-    base = ref.base or ref
-    if base.kind == "gguf":
-        return f"does not run GGUF files, and {base.source} is one; leave --engine out"
-    config = model_files.quantization_config(local_path(without_weights(base))) or {}
-    if config.get("quant_method") == "bitsandbytes" or load.trained_precision(ref, precision) == "nf4":
-        return "does not run NF4 weights; leave --engine out, or merge an adapter over them first"
-    if ref.base is not None and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
-        return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
-    if device not in ("auto", "cuda"):
-        return f"runs on a GPU; leave --device {device} out"
-    return None
+    machine: dict[str, Any] = {"precision": precision, "device": device, "tensor_parallel": tensor_parallel}
+    return engine_class(name).load(ref, decoding, **machine)
 
 
 def check_installed(name: str) -> None:
-    """Raise ModelError if the package of the engine *name*, which has the same name, is not installed."""
-    if find_spec(name) is None:
-        raise ModelError(f"--engine {name} needs {name}: {packages.pip_install(name)}, or leave --engine out.")
+    """Raise ModelError if the package of the engine *name* is not installed."""
+    package = engine_class(name).package
+    if package and find_spec(package) is None:
+        raise ModelError(f"--engine {name} needs {package}: {packages.pip_install(package)}, or leave --engine out.")
+
+
+def _is_usable(kind: type[Engine], ref: "ModelRef", precision: str, device: str) -> bool:
+    installed = kind.package is None or find_spec(kind.package) is not None
+    return installed and kind.is_automatic() and not kind.unsupported(ref, precision, device)

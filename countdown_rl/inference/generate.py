@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core.errors import ModelError, out_of_memory
+from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.sampling import Decoding
-from countdown_rl.models import chat_template
+from countdown_rl.models import chat_template, load
 from countdown_rl.models.load import Loaded
+from countdown_rl.models.reference import ModelRef
 from countdown_rl.models.shape import ModelShape, check_tokens
 from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
 from countdown_rl.tasks.task import Row
@@ -83,15 +85,11 @@ def to_completion(
     return Completion(stop.decode(ids[:-1] if ended and not known else ids), len(ids), ended or known, details)
 
 
-class Generator:
-    """The engine ``transformers``: a model in this process.
-
-    *on_step* is called after each step of a batch with the token ids of one of its longest completions.
-    """
+class Generator(Engine):
+    """The engine ``transformers``: a model in this process."""
 
     name = "transformers"
     libraries: tuple[str, ...] = ("peft", "torch", "transformers")
-    on_step: Callable[[list[int]], None] | None = None
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
         from countdown_rl.inference.stop import Stop
@@ -101,6 +99,16 @@ class Generator:
         self.device = loaded.device
         self.stop = Stop(loaded.tokenizer, loaded.model, STOP)
         self._decoder = decoder_of(loaded.model, loaded.model.dtype)
+
+    @classmethod
+    def load(
+        cls, ref: ModelRef, decoding: Decoding, *, precision: str, device: str, tensor_parallel: int
+    ) -> "Generator":
+        return cls(load.load_model(ref, precision=precision, device=device), decoding)
+
+    @classmethod
+    def is_automatic(cls) -> bool:
+        return True
 
     def prepare(self, length: int) -> int | None:
         return ModelShape.of(self._loaded.model.config).context_length

@@ -31,22 +31,21 @@ PREFILLS: dict[str, dict[str, Any]] = {
 _REFUSALS = ("content_filter", "content_policy_violation")
 
 
-class OpenAI:
+class OpenAI(engines.Server):
     """The model that an OpenAI-compatible server knows as *model*.
 
     Args:
         options: decoding settings, and those of a server.
-        concurrency: requests in flight at once.
     """
 
-    name = "openai"
+    name = package = "openai"
     storage = "endpoint"
     precision = "unknown"
     device = "server"
     tokenizer = None
     libraries: tuple[str, ...] = ("openai",)
 
-    def __init__(self, model: str, options: Any, *, concurrency: int = 1) -> None:
+    def __init__(self, model: str, options: Any) -> None:
         if not re.fullmatch(r"https?://[^\s@?]+", options.base_url):  # a password would be written into the manifest
             raise UsageError(
                 "--base-url should be like http://127.0.0.1:8000/v1, without a password or a query; the key of a "
@@ -54,10 +53,12 @@ class OpenAI:
             )
         engines.check_installed(self.name)
         self._url, self._model, self._decoding = options.base_url, model, Decoding.of(options)
-        self._concurrency, self._timeout = concurrency, options.timeout
+        self._concurrency, self._timeout = options.concurrency, options.timeout
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
         self.server = self._owner()
         self.prefills = self.server in PREFILLS
+        turn = "continued" if self.prefills else "left out"
+        self.endpoint = {"base_url": self._url, "server": self.server, "prefill": turn}
         if not self.prefills and (options.top_k or options.min_p):
             raise UsageError("--top-k and --min-p are for servers of vLLM and llama.cpp; leave them out.")
 
@@ -66,26 +67,16 @@ class OpenAI:
         digest = hashlib.sha256(f"{self._url} {self._model}".encode()).hexdigest()
         return {"source": self._model, "kind": "endpoint", "base_url": self._url, "digest": digest}
 
-    @property
-    def endpoint(self) -> dict[str, Any]:
-        """The server, and what it did with prefilled turns."""
-        turn = "continued" if self.prefills else "left out"
-        return {"base_url": self._url, "server": self.server, "prefill": turn}
-
-    def row(self, row: Row) -> Any:
-        """*row*, in a style without prefill where the server does not support it."""
-        return row if self.prefills else row.without_prefill()
-
-    def prompt(self, row: Row) -> dict[str, Any]:
-        """The prompt for *row*."""
-        prompt = row.prompt()
-        return {"messages": prompt.messages() if self.prefills else prompt.turns(), "style": row.style_name}
-
-    def max_rows(self, prompt: int, completion: int) -> int:
-        return 1
+    def prompts(self, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[dict[str, Any]]]:
+        """As :meth:`Engine.prompts`; rows are in a style without prefill where the server does not support it."""
+        rows = rows if self.prefills else [row.without_prefill() for row in rows]
+        return rows, [
+            {"messages": prompt.messages() if self.prefills else prompt.turns(), "style": row.style_name}
+            for row, prompt in ((row, row.prompt()) for row in rows)
+        ]
 
     def complete_all(self, batches: Sequence[tuple[int, Sequence[Any]]]) -> Generator[tuple[int, list[Completion]]]:
-        """Yield the position of each of *batches*, a number and one prompt, and its completion once it is there.
+        """As :meth:`Engine.complete_all`, of batches of one prompt, in the order in which their completions arrive.
 
         Requests in flight are canceled when the iteration ends, by a failure for example.
         """

@@ -8,9 +8,10 @@ from typing import Any
 
 from countdown_rl.core.errors import ModelError
 from countdown_rl.inference import generate
+from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion, Decoding
-from countdown_rl.models import load, model_files
-from countdown_rl.models.reference import ModelRef, local_path
+from countdown_rl.models import load, lora, model_files
+from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 #: Rows submitted at once. vLLM schedules them itself; finished ones are saved after each submission.
@@ -19,10 +20,10 @@ _ROWS = 1024
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
-class Vllm:
+class Vllm(Engine):
     """A full checkpoint in vLLM, or an adapter over one; it batches continuously and caches shared prompt prefixes."""
 
-    name = "vllm"
+    name = package = "vllm"
     storage = "vllm"
     device = "cuda"
     libraries: tuple[str, ...] = ("torch", "vllm")
@@ -36,6 +37,30 @@ class Vllm:
         self.precision = load.trained_precision(ref, precision)
         self.tokenizer = load.load_tokenizer(ref)
         self._stop = Stop(self.tokenizer, None, generate.STOP)
+
+    @classmethod
+    def load(cls, ref: ModelRef, decoding: Decoding, *, precision: str, device: str, tensor_parallel: int) -> "Vllm":
+        return cls(ref, decoding, precision=precision, tensor_parallel=tensor_parallel)
+
+    @classmethod
+    def is_automatic(cls) -> bool:
+        import torch
+
+        return torch.cuda.is_available()
+
+    @classmethod
+    def unsupported(cls, ref: ModelRef, precision: str, device: str) -> str:
+        base = ref.base or ref
+        if base.kind == "gguf":
+            return f"does not run GGUF files, and {base.source} is one; leave --engine out"
+        config = model_files.quantization_config(local_path(without_weights(base))) or {}
+        if config.get("quant_method") == "bitsandbytes" or load.trained_precision(ref, precision) == "nf4":
+            return "does not run NF4 weights; leave --engine out, or merge an adapter over them first"
+        if ref.base is not None and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
+            return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
+        if device not in ("auto", "cuda"):
+            return f"runs on a GPU; leave --device {device} out"
+        return ""
 
     def prepare(self, length: int) -> int | None:
         options: dict[str, Any] = {}

