@@ -310,7 +310,8 @@ def resume(settings: Settings) -> dict[str, Any]:
     make_data(settings)
     model = make_checkpoint(settings, "qwen2-small").name
     options = ("--precision", "nf4", "--max-steps", 6, "--save-steps", 2, "--prompts", 2, "--num-generations", 4)
-    options += ("--micro-batch", 4, "--max-completion-length", settings.pick(64, 8), "--rollouts", "transformers")
+    options += ("--micro-batch", 4, "--max-completion-length", settings.pick(400, 8), "--rollouts", "transformers")
+    options += ("--share-prompts",)
 
     def words(name: str) -> tuple[Any, ...]:
         paths = ("--out", name, "--log", f"{name}.csv", "--checkpoints", f"{name}-checkpoints")

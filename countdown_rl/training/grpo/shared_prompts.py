@@ -21,7 +21,9 @@ class Layout(NamedTuple):
     source: Tensor  # (U, L), flat index in (B, T) of each packed token
     position: Tensor  # (U, L), its position in its own row
     mask: Tensor  # (U, 1, L, L), the packed tokens that it may see
-    place: Tensor  # (B, T), flat index in (U, L) of each token; any index for padding
+    place: Tensor  # (B, T), flat index of each token in (U, L), then in the ends of prompts (B,); any for padding
+    group: Tensor  # (B,), its packed row
+    ends: Tensor  # (U,), flat index in (U, L) of the last token of each prompt
 
 
 def decoder_of(model: Any) -> Any:
@@ -42,8 +44,13 @@ def packed(decoder: Any, columns: int) -> Iterator[None]:
         return args, kwargs | {"input_ids": ids, "attention_mask": last.mask, "position_ids": last.position}
 
     def unpack(decoder: Any, args: Any, output: Any) -> None:
-        states, place = output.last_hidden_state, last.place
-        output.last_hidden_state = states.flatten(0, 1).index_select(0, place.flatten()).view(*place.shape, -1)
+        states, place = output.last_hidden_state.flatten(0, 1), last.place
+        # A GPU adds the gradients of equal indices in any order. Of those read by several rows only the ends of prompts
+        # have any, which this sums in one order.
+        own = last.group[:, None] == torch.arange(len(last.ends), device=place.device)  # (B, U)
+        ends = torch.where(own[..., None], states.index_select(0, last.ends), 0.0).sum(1)
+        states = torch.cat((states, ends)).index_select(0, place.flatten())
+        output.last_hidden_state = states.view(*place.shape, -1)
 
     with decoder.register_forward_pre_hook(pack, with_kwargs=True), decoder.register_forward_hook(unpack):
         yield
@@ -84,4 +91,6 @@ def layout(ids: Tensor, mask: Tensor, columns: int) -> Layout:
     segment[place[stays]] = torch.where(in_prompt[token], 0, row + 1)  # 0: the prompt; -1: padding
     source, positions, segment = (part.view(len(leaders), length) for part in (source, positions, segment))
     seen = (segment[:, None] == 0) | (segment[:, None] == segment[:, :, None])
-    return Layout(source, positions, seen.tril()[:, None], place)
+    ends = place[leaders, columns - 1]
+    place[:, columns - 1] = len(leaders) * length + torch.arange(len(ids), device=ids.device)
+    return Layout(source, positions, seen.tril()[:, None], place, group, ends)

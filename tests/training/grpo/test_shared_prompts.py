@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.models import shape
@@ -58,7 +59,26 @@ def test_a_prompt_stands_once_in_the_packed_rows():
     ids, mask = rows([0, 0, 0, 1, 1], [0, 2], [3, 5, 1, 4, 2])
     layout = shared_prompts.layout(ids, mask, 6)
     assert layout.source.shape == (2, 6 + 9)
-    assert len(layout.place[mask.bool()].unique()) == 6 + 9 + 4 + 6
+    assert len(layout.place[mask.bool()].unique()) == 6 + 9 + 4 + 6 + 3  # the ends of prompts once per row
+
+
+def test_no_two_gradients_are_added_in_an_order_that_a_gpu_chooses(model):
+    class Sums(TorchDispatchMode):
+        most = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if "index_add" in str(func):
+                _, _, index, gradient = args
+                added = index[gradient.flatten(1).ne(0).any(1)]
+                self.most = max(self.most, int(added.unique(return_counts=True)[1].max()))
+            return func(*args, **(kwargs or {}))
+
+    ids, mask = rows([0, 0, 0, 1, 1], [0, 2], [3, 5, 1, 4, 2])
+    with shared_prompts.packed(model.get_decoder(), 6):
+        states = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    with Sums() as sums:
+        states[:, 5:][mask[:, 5:].bool()].pow(2).sum().backward()
+    assert sums.most == 1
 
 
 @pytest.mark.parametrize("family", ["llama-3.1", "qwen2.5"])
