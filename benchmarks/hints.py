@@ -3,14 +3,15 @@
     python -m benchmarks.learning --name hints --set curriculum=false sampler=benchmarks.hints:hinted
 
 The search of a puzzle is the shortest of 16 that its teacher draws; a puzzle that none of them solves has no hint. The
-number of lines is binomial, and its mean falls by a cosine from all of them to 0 over 60% of the 50 steps, as in
-``--sampler hints``. The same searches as demonstrations, in the order of the puzzles, NUMBER of them:
+number of lines is binomial, and its mean falls by a cosine from all of them to 0 over 60% of the 50 steps, as in UFT
+(Liu et al. 2025, arXiv:2505.16984). The same searches as demonstrations, in the order of the puzzles, NUMBER of them:
 
     python -m benchmarks.hints TRAIN.jsonl NUMBER DEMONSTRATIONS.jsonl
     python -m benchmarks.learning --name hints-sft --sft DEMONSTRATIONS.jsonl
 """
 
 import json
+import math
 import random
 import sys
 from itertools import count, islice
@@ -18,7 +19,7 @@ from itertools import count, islice
 import numpy as np
 
 from countdown_rl.models import reference
-from countdown_rl.training.grpo.prompts import curriculum, hint_share
+from countdown_rl.training.grpo.prompts import curriculum
 from stages.recipes.tiny import traces
 
 STEPS = 50
@@ -41,7 +42,7 @@ def hinted(rows, size, seed):
     """The sampler."""
     ways, rounds, outcomes = plan(), curriculum(rows, size, seed), None
     for number in count():
-        share = hint_share(number, STEPS)
+        share = (1 + math.cos(math.pi * min(1.0, number / (0.6 * STEPS)))) / 2
         rng = np.random.default_rng((seed, number))
         prompts = []
         for row in rounds.send(outcomes):

@@ -127,10 +127,6 @@ class Row(Mapping[str, Any]):
         """A correct answer as a completion would give it; None if none is known."""
         return self.reference
 
-    def worked_lines(self) -> list[str]:
-        """Lines of reasoning to a right answer, for hints; none where the task cannot give any."""
-        return []
-
     @property
     def asked(self) -> list[str]:
         """The texts that a prompt of the user's own must contain in its user turn."""

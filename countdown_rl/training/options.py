@@ -212,12 +212,7 @@ class TrainOptions(TuningOptions):
     curriculum: Annotated[bool, option("Oversample puzzle kinds with intermediate success rates.", BATCH)] = False
     sampler: Annotated[
         str | None,
-        option(
-            "Choice of the puzzles. hints: completions begin with lines of a correct answer, fewer as the run "
-            "goes on; or a generator function of your own as module:function.",
-            BATCH,
-            metavar="NAME",
-        ),
+        option("Choice of the puzzles: a generator function of your own.", BATCH, metavar="MODULE:FUNCTION"),
     ] = None
     share_prompts: Annotated[
         bool, option("Compute the prompt of a group once in the loss: faster where completions are short.", BATCH)

@@ -178,13 +178,6 @@ class CountdownRow(Row):
         solved = _solved(self.puzzle)
         return solved.solution if solved else None
 
-    def worked_lines(self) -> list[str]:
-        if self.style.direct or not (answer := self.right_answer):
-            return []
-        return [
-            f"{step.left} {step.operator} {step.right} = {step.result}" for step in arithmetic.steps(parse(answer).tree)
-        ]
-
     def vote_key(self, answer: str, value: str | None) -> str:
         try:
             parsed = parse(answer)

@@ -8,9 +8,8 @@ resumed run runs the sampler again, on the outcomes in its checkpoint: a sampler
 alone.
 """
 
-import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
-from itertools import count, islice
+from itertools import count
 from operator import index
 from typing import Any, NamedTuple
 
@@ -22,8 +21,6 @@ from countdown_rl.tasks.task import Row
 
 #: Share of a round of the curriculum that is sampled from all rows alike, and the discount of its counts per round.
 _UNIFORM, _DECAY = 0.5, 0.95
-#: Share of the rounds of a run that have hints, as in UFT.
-_HINTED = 0.6
 
 #: A row index, or one with a hint.
 Prompt = int | tuple[int, str]
@@ -84,35 +81,6 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
         for outcome in outcomes:
             seen, mixed = counts.get(kinds[outcome.row], (0.0, 0.0))
             counts[kinds[outcome.row]] = seen + 1, mixed + (len({*outcome.correct}) > 1)
-
-
-def hints(
-    rows: Sequence[Row],
-    size: int,
-    seed: int,
-    *,
-    rounds: int,
-    lines: Callable[[Row], list[str]] = lambda row: row.worked_lines(),
-) -> Rounds:
-    """All rows in turn, with the first *lines* of a right answer as hints: UFT (Liu et al. 2025, arXiv:2505.16984).
-
-    The number of lines is binomial with the mean of :func:`hint_share`.
-    """
-    order = in_turn(len(rows), seed)
-    for number in count():
-        share = hint_share(number, rounds)
-        rng = np.random.default_rng((seed, number))
-        prompts = []
-        for row in islice(order, size):
-            worked = lines(rows[row])
-            first = worked[: rng.binomial(len(worked), share)]
-            prompts.append((row, "\n".join([rows[row].style.opening, *first, ""]) if first else ""))
-        yield prompts
-
-
-def hint_share(number: int, rounds: int) -> float:
-    """The mean share of the lines that are hints in a round: from 1 to 0 by a cosine, over 60% of the *rounds*."""
-    return (1 + math.cos(math.pi * min(1.0, number / (_HINTED * rounds)))) / 2
 
 
 def probabilities(members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]) -> dict[str, float]:

@@ -49,10 +49,6 @@ class GrpoRun(Run):
         if not self.rows:
             raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
         rewards.check_rewards(self.rewards, self.rows[:2])
-        if self.options.sampler == "hints" and not any(row.worked_lines() for row in self.rows[:100]):
-            raise UsageError(
-                "--sampler hints: these rows have no solutions with lines; use Countdown puzzles with reasoning."
-            )
         next(self._order()())
         if ":" in (self.options.advantage or ""):
             user_code.imported(str(self.options.advantage))
@@ -88,9 +84,11 @@ class GrpoRun(Run):
         )
         self.rollouts, planned = vllm.plan(options, loaded, adapted, config, planned)
         self.reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
-        if options.curriculum or options.sampler == "hints":
-            cause = "the curriculum samples more of the harder puzzles" if options.curriculum else "hints become fewer"
-            self.reporter.note(f"Training accuracy may fall while the model improves, as {cause}; see --eval-every.")
+        if options.curriculum:
+            self.reporter.note(
+                "Training accuracy may fall while the model improves, as the curriculum samples more of the harder "
+                "puzzles; see --eval-every."
+            )
         self.details = {"rows": len(self.rows), "longest_prompt": self.longest, "rollouts": self.rollouts}
         return planned
 
@@ -108,13 +106,8 @@ class GrpoRun(Run):
         size = options.steps_per_generation * options.prompts
         if not (options.sampler or options.curriculum):
             return partial(prompts.in_turn, len(rows), options.seed, first_round * size)
-        rounds = -(-options.max_steps // options.round_steps)
-        named: dict[str, prompts.Sampler] = {
-            "curriculum": prompts.curriculum,
-            "hints": partial(prompts.hints, rounds=rounds),
-        }
         name = options.sampler or "curriculum"
-        sampler = named.get(name) or user_code.imported(name)
+        sampler = user_code.imported(name) if options.sampler else prompts.curriculum
         return partial(prompts.order, sampler, name, rows, size, options.seed, start=first_round, **state)
 
     def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:

@@ -115,17 +115,6 @@ def test_a_sampler_that_starves_or_ends_is_filled_with_a_warning(value):
     assert [f"{len(value)} of 4" in warnings[0], "fill round 2" in warnings[1]] == [True, True]
 
 
-def test_hints_are_lines_of_a_right_answer_and_become_fewer():
-    row = parse_row({"nums": [3, 7, 50], "target": 46})
-    assert row.worked_lines() == ["50 + 3 = 53", "53 - 7 = 46"]
-    assert row.grade("\n".join(["", *row.worked_lines(), "</think>", "<answer>50 + 3 - 7</answer>"])).strict_format
-    sampler = prompts.hints([row, puzzle([9])], 2, 1, rounds=10)  # the other puzzle has no solution
-    sampled = [dict(next(sampler)) for _ in range(10)]
-    assert sampled[0] == {0: "\n50 + 3 = 53\n53 - 7 = 46\n", 1: ""}
-    assert sampled[6:] == [{0: "", 1: ""}] * 4
-    assert next(prompts.hints([row], 1, 1, rounds=9, lines=lambda row: ["50 7 3"])) == [(0, "\n50 7 3\n")]
-
-
 def test_an_error_of_a_sampler_shows_its_own_frames():
     def broken(rows, size, seed):
         yield list(range(size))

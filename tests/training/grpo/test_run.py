@@ -146,7 +146,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
     [
         ({"steps_per_generation": 2, "num_iterations": 2, "beta": 0.1}, 5, 4),  # the end of a round
         ({"curriculum": True}, 6, 5),
-        ({"sampler": "hints"}, 5, 4),
+        ({"sampler": "tests.support.letters:hinted"}, 5, 4),
         ({"tune": "all", "precision": "auto", "beta": 0.01}, 4, 3),
         pytest.param(
             {"curriculum": True, "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8},
@@ -576,9 +576,6 @@ def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, 
     )
     one_file = place / "data" / "train.jsonl"
     assert "validation split" in refusal(UsageError, replace(SMALL, eval_every=1), data=one_file)
-    with monkeypatch.context() as patch:
-        patch.setattr(letters.LettersRow, "worked_lines", lambda row: [])
-        assert "hints" in refusal(UsageError, replace(SMALL, sampler="hints"))
     (tmp_path / "empty.jsonl").write_text("")
     refusal(InputError, data=tmp_path / "empty.jsonl")
     (tmp_path / "file").write_text("")
