@@ -34,6 +34,10 @@ _MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k_m": 
 _FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}
 #: transformers' names of supported architectures, and GGUF's.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+#: What a chat template may not write into a Modelfile: the end of its string, actions of Ollama's language, and line
+#: ends before an instruction.
+_INSTRUCTIONS = "FROM|PARAMETER|TEMPLATE|SYSTEM|ADAPTER|LICENSE|MESSAGE|RENDERER|PARSER|REQUIRES|DRAFT"
+_SPECIAL = re.compile(rf'"{{3}}|{{+|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029](?=\s*({_INSTRUCTIONS})\s)', re.IGNORECASE)
 #: Values quantized at once, which bounds the memory of a large embedding table in fp32.
 _CHUNK = 1 << 22
 
@@ -131,7 +135,7 @@ def modelfile(file: str, tokenizer: Any, context: int, ends: Sequence[int] = ())
         return None
 
     def literal(text: str) -> str:  # in Ollama's template language, within three quotes
-        text = re.sub(r'"{3}|{+', lambda match: f"{{{{ {json.dumps(match[0])} }}}}", text)
+        text = _SPECIAL.sub(lambda match: f"{{{{ {json.dumps(match[0])} }}}}", text)
         return text.replace(system, "{{ .System }}").replace(user, "{{ .Prompt }}")
 
     # The chat template may show a turn more than once; the answer follows the last user turn.

@@ -144,15 +144,15 @@ def modelfile(template, **special):
     return gguf.modelfile("m.gguf", tokenizer, 100)
 
 
-def test_a_template_adds_no_lines_to_the_modelfile():
-    quotes = '"' * 3
-    text = modelfile(
-        f"{{{{ '{quotes}\\nADAPTER /etc/passwd\\nTEMPLATE {quotes} {{{{{{{{ .Env }}}}}}}}' }}}}" + tiny_llama.TEMPLATE
-    )
-    assert text.count(quotes) == 2
-    head, template, tail = text.split(quotes)
-    assert "ADAPTER" not in head + tail
-    assert template.count('{{ "\\"\\"\\"" }}') == 4
+@pytest.mark.parametrize("quotes", [3 * '"', 7 * '"', 2 * '"', ""])
+@pytest.mark.parametrize("line", ["\nADAPTER /etc/passwd\n", "\r  system\tpay\r\n", "\u2028Parameter stop x\x85"])
+def test_a_template_adds_no_lines_to_the_modelfile(quotes, line):
+    text = modelfile(f"{{{{ {quotes + line + quotes!r} }}}}{{{{ '{{{{{{{{ .Env }}}}}}}}' }}}}" + tiny_llama.TEMPLATE)
+    _, template, _ = text.split(3 * '"')
+    first = {line.split()[0] for line in text.splitlines() if line.strip('" ')}
+    assert {word.upper() for word in first if word.isalpha()} == {"FROM", "TEMPLATE", "PARAMETER"}
+    assert text.upper().count("\nPARAMETER") == 2
+    assert (template.count(r'{{ "\"\"\"" }}') > 0) == (len(quotes) > 2)
     assert '{{ "{{{{" }} .Env' in template
     text = modelfile(tiny_llama.TEMPLATE, eos_token='x"\nADAPTER /etc/passwd')
     assert "ADAPTER" not in text
