@@ -114,28 +114,8 @@ class Generator(Engine):
         return ModelShape.of(self._loaded.model.config).context_length
 
     def max_rows(self, prompt: int, completion: int) -> int:
-        """As :meth:`Engine.max_rows`.
-
-        A row needs its key-value cache, half of that again while finished rows are removed, the activations of one
-        layer during prefill, and a few copies of its logits in fp32. A batch may use three quarters of a GPU without
-        the weights, or a quarter of the main memory up to :data:`MAX_BATCH_BYTES`. These are shares of all memory, not
-        of what is free, so every run has the same batches.
-        """
-        import torch
-
-        model, shape = self._loaded.model, ModelShape.of(self._loaded.model.config)
-        cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * (prompt + completion)
-        activations = 2 * shape.intermediate_size + 4 * shape.hidden_size
-        row = 4 * 4 * shape.vocab_size
-        if self.device.startswith("cuda"):
-            most, row = MAX_GPU_ROWS, row + model.dtype.itemsize * (cache + cache // 2 + activations * prompt)
-            weights = sum(parameter.nbytes for parameter in model.parameters())
-            memory = max(0, torch.cuda.get_device_properties(self.device).total_memory - weights) * 3 // 4
-        else:
-            cache_bytes = 4 if self._decoder is None else self._decoder.cache_dtype.itemsize
-            most, row = MAX_ROWS, row + 4 * activations * (prompt + completion) + cache_bytes * (cache + cache // 2)
-            memory = min(MAX_BATCH_BYTES, main_memory() // 4)
-        return max(1, min(most, memory // row))
+        """As :meth:`Engine.max_rows`."""
+        return max_rows(self._loaded.model, self._decoder, prompt, completion)
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         """Complete a batch, halving it as often as it does not fit in memory; ModelError if one row alone does not."""
@@ -170,6 +150,33 @@ class Generator(Engine):
             with torch.inference_mode():
                 completions = generate(self._loaded.model, self.stop, prompts, on_step=self.on_step, **settings)
         return [to_completion(self.stop, ids, shorter_limits=decoding.shorter_limits) for ids in completions]
+
+
+def max_rows(model: Any, decoder: Any, prompt: int, completion: int, *, training: bool = False) -> int:
+    """The rows of *prompt* tokens and up to *completion* more that *decoder*, or ``generate`` if None, may have in a
+    batch.
+
+    A row needs its key-value cache, half of that again while finished rows are removed, the activations of one layer
+    during prefill, and a few copies of its logits in fp32. A batch may use three quarters of a GPU without the weights
+    (in *training* also without gradients and optimizer states), or a quarter of the main memory up to
+    :data:`MAX_BATCH_BYTES`. These are shares of all memory, not of what is free, so every run has the same batches.
+    """
+    import torch
+
+    shape = ModelShape.of(model.config)
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * (prompt + completion)
+    activations = 2 * shape.intermediate_size + 4 * shape.hidden_size
+    row = 4 * 4 * shape.vocab_size
+    if model.device.type == "cuda":
+        most, row = MAX_GPU_ROWS, row + model.dtype.itemsize * (cache + cache // 2 + activations * prompt)
+        states = 12 if training else 0
+        weights = sum(weight.nbytes + states * weight.numel() * weight.requires_grad for weight in model.parameters())
+        memory = max(0, torch.cuda.get_device_properties(model.device).total_memory - weights) * 3 // 4
+    else:
+        cache_bytes = 4 if decoder is None else decoder.cache_dtype.itemsize
+        most, row = MAX_ROWS, row + 4 * activations * (prompt + completion) + cache_bytes * (cache + cache // 2)
+        memory = min(MAX_BATCH_BYTES, main_memory() // 4)
+    return max(1, min(most, memory // row))
 
 
 def decoder_of(model: Any, dtype: Any) -> Any:

@@ -79,12 +79,16 @@ class GraphDecoder:
             tokens = _sample(logits.float(), decoding, generator)
             sampled.append(tokens)
             if count % LOOK_EVERY == 0 or count == decoding.max_new_tokens:
-                for row, added in enumerate(torch.stack(sampled, 1).tolist()):
+                added = torch.stack(sampled, 1).cpu()
+                may_end = stop.may_end[added].any(1)
+                for row, (ids, candidate) in enumerate(zip(added.tolist(), may_end.tolist(), strict=True)):
                     if (index := rows[row]) is not None:
-                        ids = completions[index] + added
-                        completions[index] = stop.cut(ids, len(completions[index]))
-                        if len(completions[index]) < len(ids) or stop(ids):
-                            rows[row] = None
+                        start = len(completions[index])
+                        completions[index] += ids
+                        if candidate:
+                            completions[index] = stop.cut(completions[index], start)
+                            if stop(completions[index]):
+                                rows[row] = None
                 sampled.clear()
                 active = [row for row, index in enumerate(rows) if index is not None]
                 if not active or count == decoding.max_new_tokens:
@@ -134,7 +138,8 @@ class GraphDecoder:
         positions = (torch.arange(width, device=device) - (width - lengths)).clamp(min=0)
         cache = self.cache(columns)
         logits = self.forward(cache, ids, mask, positions)
-        rows = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
+        indices = {prompt: index for index, prompt in enumerate(distinct)}
+        rows = torch.tensor([indices[tuple(prompt)] for prompt in prompts], device=device)
         column = torch.full((1,), width, device=device)
         return logits[rows], _Steps(self, cache, rows, F.pad(seen, (0, columns - width)), lengths, column)
 

@@ -42,8 +42,9 @@ class Stop:
 
     def cut(self, ids: list[int], start: int = 0) -> list[int]:
         """*ids* up to and including the token that ends the completion; the first *start* of them do not."""
-        size = len(self.may_end)  # another engine may know tokens that the tokenizer does not
-        candidates = (end for end, token in enumerate(ids[start:], start + 1) if token < size and self.may_end[token])
+        # Another engine may know tokens that the tokenizer does not: at the last one of these the stop decides.
+        tokens = torch.tensor(ids[start:], dtype=torch.long).clamp(max=len(self.may_end) - 1)
+        candidates = (start + 1 + index for index in self.may_end[tokens].nonzero()[:, 0].tolist())
         return ids[: next((end for end in candidates if self(ids[:end])), len(ids))]
 
 

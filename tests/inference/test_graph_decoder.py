@@ -122,6 +122,20 @@ def test_rows_end_at_different_steps_and_are_dropped(model, tokenizer, monkeypat
     assert sizes == sorted(sizes, reverse=True) != []
 
 
+def test_all_rows_share_one_search_for_their_ends(model, tokenizer):
+    searched = []
+
+    class NoEnds:
+        def __getitem__(self, tokens):
+            searched.append(tuple(tokens.shape))
+            return torch.zeros(tokens.shape, dtype=torch.bool)
+
+    stop = Stop(tokenizer, model, "</answer>")
+    stop.may_end = NoEnds()
+    GraphDecoder(model).decode([[5, 6, 7]] * 10, Decoding(20), stop)
+    assert searched == [(10, 8), (10, 8), (10, 4)]
+
+
 class HostReads(TorchDispatchMode):
     """Operations that hand a value to the host or have a shape that depends on values."""
 
