@@ -136,14 +136,11 @@ def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(m
         vocab_size=151_936,
     )
     weights = torch.empty(3_085_938_688, dtype=torch.bfloat16, device="meta")
-    generator = Generator.__new__(Generator)
-    generator.device = "cuda:0"
-    generator._loaded = SimpleNamespace(
-        model=SimpleNamespace(config=config, dtype=torch.bfloat16, parameters=lambda: [weights])
-    )
+    device = torch.device("cuda:0")
+    model = SimpleNamespace(config=config, dtype=torch.bfloat16, device=device, parameters=lambda: [weights])
     card = SimpleNamespace(total_memory=80 << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    rows = generator.max_rows(150, 4_096)
+    rows = generate.max_rows(model, None, 150, 4_096)
     cache = 2 * 2 * 36 * 2 * 128 * (150 + 4_096)
     assert rows >= 200
     assert rows * cache < (80 << 30) - 2 * weights.numel()

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from accelerate.utils import gather_object
 
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion, Decoding, decoder_of, generate, to_completion
+from countdown_rl.inference.generate import Completion, Decoding, batches, decoder_of, generate, max_rows, to_completion
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
@@ -94,7 +93,7 @@ class Rollouts:
         rendered = {pair: self._render(*pair) for pair in dict.fromkeys(pairs)}
         texts = [text + hint for text, hint in rendered.values()]
         prompt_ids = dict(zip(rendered, chat_template.token_ids(self.stop.tokenizer, texts), strict=True))
-        completions, logps = self.complete([prompt_ids[pair] for pair in pairs], trainer)
+        completions, logps = self.complete([prompt_ids[pair] for pair in pairs], trainer, self._decoder(trainer))
         sampled = time.perf_counter()
         graded = []
         for pair, ids, own_logps in zip(pairs, completions, logps, strict=True):
@@ -118,33 +117,46 @@ class Rollouts:
         begin = share * trainer.accelerator.process_index
         own = [prompts[index % len(prompts)] for index in range(begin, begin + share)]
         prompt_ids = chat_template.token_ids(self.stop.tokenizer, own)
-        size = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
-        completions: list[Completion] = []
-        for start in range(0, share, size):
-            asked = prompt_ids[start : start + size]
-            sampled, _ = self.complete(asked, trainer, temperature)
-            scored = slice(0, max(0, KL_COMPLETIONS - start))
-            divergences = trainer.divergence(asked[scored], sampled[scored])
-            for ids, divergence in zip_longest(sampled, divergences):
-                details = {} if divergence is None else {"kl": divergence}
-                completions.append(replace(to_completion(self.stop, ids), details=details))
-        return gather_object(completions)[: len(prompts)]
+        policy, args, decoder = trainer.accelerator.unwrap_model(trainer.model), trainer.args, self._decoder(trainer)
+
+        def capacity(length: int) -> int:
+            if decoder is None:  # one size in all processes, which may have to take part
+                return int(args.per_device_train_batch_size * args.steps_per_generation)
+            return max_rows(policy, decoder, length, args.max_completion_length, training=True)
+
+        sampled: dict[int, list[int]] = {}
+        for batch in batches(list(map(len, prompt_ids)), capacity):
+            completions, _ = self.complete([prompt_ids[index] for index in batch], trainer, decoder, temperature)
+            sampled |= zip(batch, completions, strict=True)
+        scored = [sampled[index] for index in range(min(share, KL_COMPLETIONS))]
+        divergences = trainer.divergence(prompt_ids[:KL_COMPLETIONS], scored)
+        own_completions = [to_completion(self.stop, sampled[index]) for index in range(share)]
+        for index, divergence in enumerate(divergences):
+            own_completions[index] = replace(own_completions[index], details={"kl": divergence})
+        return gather_object(own_completions)[: len(prompts)]
+
+    def _decoder(self, trainer: Any) -> Any:
+        """The decoder of this package for the policy of *trainer*, None if an engine or ``generate`` completes."""
+        policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
+        plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
+        if trainer.use_vllm or not plain:
+            return None
+        return decoder_of(policy, torch.bfloat16 if config.bf16 else torch.float32)
 
     def complete(
-        self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None = None
+        self, prompt_ids: list[list[int]], trainer: Any, decoder: Any, temperature: float | None = None
     ) -> tuple[list[list[int]], Sequence[list[float] | None]]:
         """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each.
 
         Args:
             temperature: of completions of separate prompts; None for that of training, and prompts in groups.
         """
-        policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
+        config = trainer.args
         trainer.model.eval()  # no LoRA dropout while sampling
         logps: Sequence[list[float] | None] = [None] * len(prompt_ids)
-        plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
         if trainer.use_vllm:
             completions, logps = self._by_vllm(prompt_ids, trainer, temperature)
-        elif plain and (decoder := decoder_of(policy, torch.bfloat16 if config.bf16 else torch.float32)):
+        elif decoder is not None:
             decoding = Decoding(
                 config.max_completion_length,
                 config.temperature if temperature is None else temperature,

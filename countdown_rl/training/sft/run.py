@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
@@ -116,12 +117,17 @@ class SftRun(Run):
         """Mean negative log-likelihood in nats, and accuracy, of the tokens of the validation demonstrations."""
         policy, loss, correct, count = trainer.accelerator.unwrap_model(trainer.model), 0.0, 0, 0
         policy.eval()
-        for example in self.validation_examples:
-            ids, labels = (torch.tensor(example[name], device=policy.device) for name in ("input_ids", "labels"))
-            learned = labels[1:] != -100
+        examples = self.validation_examples
+        for batch in batches([len(example["input_ids"]) for example in examples], lambda _: self.options.micro_batch):
+            # Padding on the right needs no mask: tokens do not see what follows them.
+            ids, labels = (
+                pad_sequence([torch.tensor(examples[index][name]) for index in batch], True, padding).to(policy.device)
+                for name, padding in (("input_ids", 0), ("labels", -100))
+            )
+            learned = labels[:, 1:] != -100
             with torch.inference_mode():
-                logits = policy(input_ids=ids[None]).logits[0, :-1][learned].float()
-            targets = labels[1:][learned]
+                logits = policy(input_ids=ids).logits[:, :-1][learned].float()
+            targets = labels[:, 1:][learned]
             loss += float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"))
             correct += int((logits.argmax(-1) == targets).sum())
             count += len(targets)

@@ -468,8 +468,13 @@ def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monke
         return completions[-1]
 
     monkeypatch.setattr(rollouts.Rollouts, "validate", recorded)
-    options = replace(SMALL, eval_every=1, eval_size=6, max_steps=1, learning_rate=0.0)
+    options = replace(SMALL, eval_every=1, eval_size=10, max_steps=1, learning_rate=0.0)
+    sizes, batch = [], rollouts.Rollouts.complete
+    monkeypatch.setattr(
+        rollouts.Rollouts, "complete", lambda self, ids, *rest: sizes.append(len(ids)) or batch(self, ids, *rest)
+    )
     run(place, tmp_path / "decoder", options)
+    assert sizes == [10, SMALL.step_size, 10]  # all puzzles in one batch
     monkeypatch.setattr(rollouts, "decoder_of", lambda *arguments: None)
     run(place, tmp_path / "generate", options)
     run(place, tmp_path / "again", replace(options, seed=1))
