@@ -53,6 +53,8 @@ class CountdownSource(RowSource):
         nums, target, wanted = row["nums"], row["target"], self._distribution
         if len(nums) > MAX_NUMBERS:
             raise Dropped("too-many-numbers", f"of more than {MAX_NUMBERS} numbers")
+        if target < 1:
+            raise Dropped("target-below-1", "with a target below 1, which the solver does not search")
         if not own_test and is_excluded(self._exclusion, nums, target):
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
         fields = generate.solved_row(rules.Puzzle(tuple(nums), target, wanted.rule, wanted.operators))

@@ -82,9 +82,15 @@ def test_any_text_is_parsed_or_refused(text):
         ("1_0", "bad-character"),
         ("٣ + 4", "bad-character"),
         ("__import__('os')", "bad-character"),
-        ("-3 + 5", "leading-sign"),
-        ("4 * (-2)", "leading-sign"),
-        ("−5", "leading-sign"),
+        ("+5", "leading-sign"),
+        ("4 * -2", "leading-sign"),
+        ("3 - -2", "leading-sign"),
+        ("--5", "leading-sign"),
+        ("-", "missing-number"),
+        ("(-)", "missing-number"),
+        ("5..", "decimal"),
+        ("5. + 3", "decimal"),
+        (r"\boxed{5} + 3", "bad-character"),
         ("07 + 1", "leading-zero"),
         ("3 +", "missing-number"),
         ("()", "missing-number"),
@@ -102,6 +108,27 @@ def test_each_refusal_has_its_own_reason(text, reason):
     with pytest.raises(ExpressionError) as caught:
         parse(text)
     assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-1 + 72*(89 - 77)/1", "863"),
+        ("−3 × 5", "-15"),
+        ("4 * (-2 + 5) = 12", "12"),
+        ("-(3 - 8) / (-5)", "-1"),
+        ("3 - 5 = -(2)", "-2"),
+        ("(67 - 49) - 3.", "15"),
+        ("3 + 4 = 7.", "7"),
+        (r"\boxed{30 + 30 - 5}", "55"),
+        (r" \boxed {-1 + 3 = 2}.", "2"),
+    ],
+)
+def test_a_leading_minus_a_final_full_stop_and_a_box_belong_to_the_language(text, value):
+    expression = parse(text)
+    assert (expression.value, expression.agrees) == (value, True)
+    assert expression.numbers == [int(number) for number in re.findall("[0-9]+", text.partition("=")[0])]
+    assert text[0] not in "-−" or not expression.whole
 
 
 def test_claims_after_an_equals_sign_must_agree():

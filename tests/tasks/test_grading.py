@@ -135,6 +135,12 @@ def test_each_wrong_answer_has_its_reason(answer, reason):
         ("9 - 7 + 3", {"nums": [3, 7, 9], "target": 5, "rule": "television"}, ("5", "")),
         ("3 - 7 + 9", {"nums": [3, 7, 9], "target": 5, "rule": "television"}, ("5", "not-positive-integer")),
         ("3 * 4", {"nums": [3, 4], "target": 12, "operators": "+-"}, ("12", "operator-not-allowed")),
+        ("-3 + 4", {"nums": [3, 4], "target": 1, "operators": "+*"}, ("1", "operator-not-allowed")),
+        ("-3 + 4", {"nums": [3, 4], "target": 1, "rule": "television"}, ("1", "not-positive-integer")),
+        ("3 * 0 - 4", {"nums": [0, 3, 4], "target": -4}, ("-4", "")),
+        ("3 + 4", {"nums": [0, 3, 4], "target": 7}, ("7", "number-left-out")),
+        ("4 / 0", {"num": ["0", "4"], "target": "0"}, (None, "division-by-zero")),
+        ("4 - 4 = -0", {"numbers": "4 4", "target": "-0"}, ("0", "")),
     ],
 )
 def test_answers_are_judged_by_the_rules_of_their_puzzle(answer, row, judged):
@@ -149,7 +155,9 @@ def test_impossible_is_right_exactly_where_it_is_proved(word):
     # Left-out numbers make it possible under the other rule.
     assert judge(word, {"nums": [17, 40, 51], "target": 91})[1] == ""
     assert judge(word, {"nums": [17, 40, 51], "target": 91, "rule": "at-most-once"})[1] == "not-impossible"
-    assert judge(word, {"nums": [1] * 7, "target": 100})[1] == "not-proved"
+    assert judge(word, {"nums": [0, 3, 4], "target": 99})[1] == ""
+    for row in ({"nums": [1] * 7, "target": 100}, {"nums": [3, 4], "target": 0}, {"nums": [3, 4], "target": -9}):
+        assert judge(word, row)[1] == "not-proved"
 
 
 PROBLEM = {"task": "gsm8k", "question": "A pen costs 3 coins. What do 24 pens cost?", "gold": "72"}
@@ -207,6 +215,7 @@ def vote_key(answer, value=None, row=ROW):
 
 def test_answers_vote_in_their_canonical_form():
     assert vote_key("(2 + 3) × 4") == vote_key("4 * (3 + 2) = 20") != vote_key("4 * 3 + 2")
+    assert vote_key("-3 + 5") == vote_key("5 - 3") != vote_key("-5 + 3")
     assert vote_key("2 + 3 = 6") == vote_key("3 + 2 = 7") != vote_key("2 + 3")
     assert vote_key("Impossible.") == vote_key("impossible") != vote_key("no way")
     assert vote_key("2 + ") == vote_key(" 2  +")

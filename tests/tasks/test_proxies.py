@@ -145,7 +145,7 @@ def test_rewards_by_name(answer, paid):
 
 @pytest.mark.parametrize(
     ("nums", "target", "answer"),
-    [([2, 3], 8, "2**3"), ([2, 7], 3, "7//2"), ([5, 5, 5], 5, "5.5 - .5"), ([8, 5], 4, ".5*8"), ([3, 5], 2, "-3+5")],
+    [([2, 3], 8, "2**3"), ([2, 7], 3, "7//2"), ([5, 5, 5], 5, "5.5 - .5"), ([8, 5], 4, ".5*8"), ([3, 5], 15, "-3*-5")],
 )
 def test_the_copied_grader_pays_for_more_than_the_rules_allow(nums, target, answer):
     row = {"nums": nums, "target": target}

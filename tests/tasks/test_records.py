@@ -66,7 +66,7 @@ def test_word_problems_are_found_too(record):
         ({"info": PUZZLE, "metadata": PUZZLE | {"target": 47}}, "two puzzles"),
         ({"nums": [3, 7, 50], "numbers": [3, 7, 51], "target": 46}, "two lists of numbers"),
         ({"info": {"numbers": [3, -7], "target": 46}}, "no `nums`"),
-        ({"nums": [3, 7], "target": -4}, "`target` should be"),
+        ({"nums": [3, -7], "target": 4}, "`nums` should be"),
         ({"nums": [3, 7], "target": 10**30}, "`target` should be"),
         ({"info": PUZZLE, "style": "loud"}, "`style`"),
         ({"custom_id": "request-7"}, "no `nums`"),

@@ -14,7 +14,7 @@ from tests.support import oracle
 
 def _random_puzzle(rng: random.Random, sizes: list[int]) -> Puzzle:
     high = rng.choice([4, 12, 60])
-    numbers = tuple(rng.randint(1, high) for _ in range(rng.choice(sizes)))
+    numbers = tuple(rng.randint(rng.choice([0, 1, 1]), high) for _ in range(rng.choice(sizes)))
     return Puzzle(numbers, rng.randint(1, 60), rng.choice(list(RULES.values())))
 
 
@@ -88,10 +88,10 @@ def test_known_puzzles(numbers, target, solution):
     assert solver.solve(Puzzle(numbers, target)).solution == solution
 
 
-@pytest.mark.parametrize("numbers", [(), (1,) * 7, (0, 3), (-1, 3)])
-def test_puzzles_out_of_range_are_refused(numbers):
+@pytest.mark.parametrize(("numbers", "target"), [((), 5), ((1,) * 7, 5), ((-1, 3), 5), ((1, 3), 0), ((1, 3), -2)])
+def test_puzzles_out_of_range_are_refused(numbers, target):
     with pytest.raises(InputError):
-        solver.solve(Puzzle(numbers, 5))
+        solver.solve(Puzzle(numbers, target))
 
 
 def test_the_compiled_kernel_is_loaded_only_after_enough_work(monkeypatch):

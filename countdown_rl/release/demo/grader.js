@@ -33,7 +33,10 @@ function evaluate(text) {
         operand = false;
       } else if (lexeme === "(") pending.push(lexeme);
       else if (lexeme === ")") refuse(pending.includes("(") ? "missing-number" : "unbalanced");
-      else refuse(!operator ? foreign(lexeme) : PRECEDENCE[operator] === 1 ? "leading-sign" : "missing-number");
+      else if (operator === "-" && (!pending.length || pending.at(-1) === "(")) {
+        values.push([0n, 1n]); // a leading minus
+        pending.push(operator);
+      } else refuse(!operator ? foreign(lexeme) : PRECEDENCE[operator] === 1 ? "leading-sign" : "missing-number");
       continue;
     }
     if (!operator && lexeme !== ")")
@@ -86,11 +89,12 @@ function answerOf(text) {
 // The grade of an answer: its value as text or null, and the reason why it is not right, or "".
 function judge(answer, numbers, target) {
   if (["impossible", "impossible.", "impossible!"].includes(answer.toLowerCase()))
-    return {value: null, reason: numbers.length > 5 ? "not-proved" : solution(numbers, target) ? "not-impossible" : ""};
+    return {value: null, reason: numbers.length > 5 || target < 1 ? "not-proved" : solution(numbers, target) ? "not-impossible" : ""};
   let value = null;
   try {
     if (answer.length > 4096) refuse("too-long");
-    const [head, ...claims] = answer.split("="), expression = evaluate(head), [top, bottom] = expression.value;
+    const text = answer.replace(/\.$/, ""), boxed = text.match(/^\s*\\boxed\s*\{([^{}]*)\}\s*$/);
+    const [head, ...claims] = (boxed ? boxed[1] : text).split("="), expression = evaluate(head), [top, bottom] = expression.value;
     let agrees = true;
     for (const claim of claims) {
       const integer = claim.match(/^\s*([-+−–]?)\s*([0-9]{1,15})\s*$/);

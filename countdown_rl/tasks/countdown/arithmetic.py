@@ -49,6 +49,8 @@ def canonical(tree: Tree) -> str:
 
 def _parts(tree: Tree, is_sum: bool, form: Callable[[Tree], str]) -> tuple[list[str], list[str]]:
     """The forms of what a sum adds and subtracts, or a product multiplies and divides by."""
+    if tree == 0 and is_sum:  # nothing, as before a leading minus
+        return [], []
     if isinstance(tree, int) or (tree[0] in "+-") != is_sum:
         return [form(tree)], []
     operator, left, right = tree

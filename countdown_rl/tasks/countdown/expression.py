@@ -1,15 +1,15 @@
 """The answer language: parsing an arithmetic expression over whole numbers, and its exact value.
 
     answer     = expression { "=" claim }
-    expression = term { ("+" | "-") term }
+    expression = [ "-" ] term { ("+" | "-") term }
     term       = factor { ("*" | "/") factor }
     factor     = number | "(" expression ")"
 
 ``x`` and ``X`` between numbers, ``×``, ``·``, ``⋅`` and ``∗`` are ``*``; ``÷`` and ``∕`` are ``/``; ``−`` and ``–``
 are ``-``. White space may stand between tokens. A claim after ``=`` must have the value of the expression.
 
-A leading sign (``-3 + 5``, ``+5``) is refused, as it makes another number out of a given one, and ``07`` is not 7. A
-claim may be negative: ``3 - 5 = -2``.
+A minus may begin an answer, a parenthesis or a claim: ``-3 + 5`` is ``5 - 3``. No other sign may precede a number
+(``+5``, ``3 * -5``), and ``07`` is not 7. One full stop may end an answer, and ``\\boxed{}`` may enclose it.
 
 Python evaluates no part of the text. Parsing is one pass with two stacks, linear in the length; values are pairs of
 integers. Length, digits and count of numbers are limited before any arithmetic.
@@ -21,6 +21,9 @@ from typing import NamedTuple
 
 from countdown_rl.core.errors import InputError
 
+#: Version of the answer language. Version 2 added the minus at the beginning, the final full stop and ``\boxed{}``.
+GRAMMAR_VERSION = 2
+
 #: Limits on the characters of an answer, the digits of a number and the numbers of an expression.
 MAX_LENGTH = 4_096
 MAX_DIGITS = 15
@@ -30,6 +33,7 @@ PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 _LEXEMES = re.compile(r"\s*([0-9]+|\*\*|//|\S)").findall
 _INTEGER = re.compile(r"\s*([-+−–]?)\s*([0-9]+)\s*").fullmatch
+_BOXED = re.compile(r"\s*\\boxed\s*\{([^{}]*)\}\s*").fullmatch
 _OPERATORS = dict.fromkeys("+", "+") | dict.fromkeys("-−–", "-")
 _OPERATORS |= dict.fromkeys("*x×X·⋅∗", "*") | dict.fromkeys("/÷∕", "/")
 
@@ -45,7 +49,7 @@ REASONS = {
     "decimal": "a decimal point",
     "bad-character": "something that is no number, operator or parenthesis",
     "leading-zero": "a number with a zero in front",
-    "leading-sign": "a sign with no number before it",
+    "leading-sign": "a sign that has no number before it and begins no expression",
     "missing-number": "an operator or a parenthesis where a number should be",
     "juxtaposition": "two numbers with no operator between them",
     "unbalanced": "parentheses that do not match",
@@ -100,6 +104,9 @@ def parse(text: str) -> Expression:
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError("too-long")
+    if text.endswith((".", "}")):
+        text = text.removesuffix(".")
+        text = match[1] if (match := _BOXED(text)) else text
     head, *claims = text.split("=")
     tree, numbers = _tree(head)
     numerator, denominator, whole = evaluate(tree)
@@ -163,6 +170,10 @@ def _tree(text: str) -> tuple[Tree, list[int]]:
                 raise ExpressionError("missing-number" if "(" in pending else "unbalanced")
             else:
                 sign = _OPERATORS.get(lexeme)
+                if sign == "-" and (not pending or pending[-1] == "("):  # 0 minus the first term; 0 is no number of it
+                    values.append(0)
+                    pending.append(sign)
+                    continue
                 reason = "leading-sign" if sign in ("+", "-") else "missing-number"
                 raise ExpressionError(reason if sign else _FOREIGN.get(lexeme, "bad-character"))
             continue

@@ -59,7 +59,7 @@ class _Search:
         self.nums: Any = sorted(puzzle.numbers, reverse=True)
         self.kernel: Any = kernel
         self.zeros: Callable[[int], Any] = lambda size: [0] * size
-        if 16 * prod(self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums)):
+        if 16 * prod(number or 1 for number in self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums)):
             import numpy as np
 
             from countdown_rl.tasks.countdown import kernel_numba
@@ -88,8 +88,8 @@ def check_puzzle(puzzle: Puzzle) -> None:
     """Raise InputError for a puzzle that is out of the solver's range."""
     if not 1 <= len(puzzle.numbers) <= MAX_NUMBERS:
         raise InputError(f"The solver takes 1 to {MAX_NUMBERS} numbers, not {len(puzzle.numbers)}.")
-    if min(puzzle.numbers) < 1 or puzzle.target < 1:
-        raise InputError("Numbers and target are positive whole numbers.")
+    if min(puzzle.numbers) < 0 or puzzle.target < 1:
+        raise InputError("The solver takes whole numbers from 0 on, and a target from 1 on.")
     if max(puzzle.numbers) >= 10**MAX_DIGITS or puzzle.target >= 10 ** (MAX_DIGITS * MAX_NUMBERS):
         raise InputError(f"Numbers have at most {MAX_DIGITS} digits, and the target {MAX_DIGITS * MAX_NUMBERS}.")
 

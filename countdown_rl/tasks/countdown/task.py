@@ -11,7 +11,7 @@ from typing import Any
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.countdown import arithmetic, expression, proxies, rules, search, solver
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
-from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
+from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.task import Baseline, Group, Row, Task
@@ -32,8 +32,8 @@ _USE = {
     "at-most-once": "using each number at most once",
     "television": "using each number at most once; every result on the way must be a positive whole number",
 }
-_INTEGER = re.compile(r"\s*([0-9]{1,15})(?:\.0+)?\s*").fullmatch
-_ID = re.compile(r"([0-9]+(?:-[0-9]+)*)=([0-9]+)(?::([a-z-]+))?(?::([-+*/]+))?").fullmatch
+_INTEGER = re.compile(r"\s*([0-9]{1,15}|[-−][0-9]{1,15})(?:\.0+)?\s*").fullmatch
+_ID = re.compile(r"([0-9]+(?:-[0-9]+)*)=(-?[0-9]+)(?::([a-z-]+))?(?::([-+*/]+))?").fullmatch
 #: Numbers one after another, as a prompt lists them.
 _LISTS = re.compile(r"(?<![\w.])[0-9]{1,15}(?:(?:,? and |, ?|; ?| )[0-9]{1,15})+(?![\w.]*\w)").findall
 #: Numbers that a prompt asks to reach.
@@ -49,7 +49,7 @@ _REASONS = {
     "not-positive-integer": "an intermediate result that is no positive integer, under the television rule",
     "wrong-value": "a legal expression whose value is not the target",
     "not-impossible": "a refusal, but there is a solution",
-    "not-proved": "a refusal of a puzzle that is too large to prove it",
+    "not-proved": "a refusal of a puzzle that is out of the solver's range",
 }
 #: Names of the numbers of solutions, by the lowest.
 SOLUTIONS = ((0, "0"), (1, "1"), (2, "2-4"), (5, "5+"))
@@ -68,16 +68,16 @@ class CountdownRow(Row):
             if fields.keys().isdisjoint(names):
                 raise InputError(f"there is no `{key}`")
         nums, target, solutions = numbers_of(fields), integer(fields["target"]), fields.get("solutions")
-        if nums is None or min(nums) < 1:
-            raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits")
-        if target is None or target < 1:
-            raise InputError(f"`target` should be a positive whole number of at most {MAX_DIGITS} digits")
+        if nums is None or min(nums) < 0:
+            raise InputError(f"`nums` should be a list of whole numbers from 0 on, of at most {MAX_DIGITS} digits")
+        if target is None:
+            raise InputError(f"`target` should be a whole number of at most {MAX_DIGITS} digits")
         if fields.get("needs") not in (None, "add-sub", "mul-div"):
             raise InputError("`needs` should be add-sub or mul-div")
         converted: dict[str, Any] = {"nums": nums, "target": target}
         if solutions is not None:
-            converted["solutions"] = integer(solutions)
-            if converted["solutions"] is None:
+            converted["solutions"] = count = integer(solutions)
+            if count is None or count < 0:
                 raise InputError("`solutions` should be a whole number from 0 on")
         super().__init__({**fields, **converted})
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
@@ -219,24 +219,28 @@ def _numbers(nums: Any) -> list[int] | None:
 
 
 def integer(value: object) -> int | None:
-    """The whole number *value*, not negative, which may be text or a float; else None."""
+    """The whole number *value*, which may be text or a float; else None."""
     if type(value) is int and 0 <= value < 10**MAX_DIGITS:  # nearly all are
         return value
     match = _INTEGER(str(value))
-    return int(match[1]) if match else None
+    return int(match[1].replace("−", "-")) if match else None
 
 
 @lru_cache(maxsize=65_536)
 def _solved(puzzle: Puzzle) -> Solved | None:
-    """The facts of *puzzle*; None if it is too large for an exhaustive search."""
-    return solver.solve(puzzle) if len(puzzle.numbers) <= MAX_NUMBERS else None
+    """The facts of *puzzle*; None if it is out of the solver's range."""
+    try:
+        return solver.solve(puzzle)
+    except InputError:
+        return None
 
 
 def random_answer(row: CountdownRow, rng: random.Random) -> str:
     """A random expression that obeys the rules of the puzzle, made by joining two values at a time."""
     puzzle = row.puzzle
-    count = len(puzzle.numbers) if puzzle.rule.every else rng.randint(1, len(puzzle.numbers))
-    table = [(Fraction(number), str(number)) for number in rng.sample(puzzle.numbers, count)]
+    usable = [number for number in puzzle.numbers if number or not puzzle.rule.whole] or [0]
+    count = len(usable) if puzzle.rule.every else rng.randint(1, len(usable))
+    table = [(Fraction(number), str(number)) for number in rng.sample(usable, count)]
     while len(table) > 1:
         (a, left), (b, right) = pair = rng.sample(table, 2)
         operator = rng.choice(puzzle.operators)
