@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from countdown_rl.core.options import Options, Precision, option
+from countdown_rl.models.formats import FORMATS, WrittenFormat
 
 CHECK = "Check"
+_PURPOSES = "; ".join(f"{kind.name}: {kind.purpose}" for kind in FORMATS.values() if kind.writer)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class MergeOptions(Options):
 class QuantizeOptions(Options):
     """Format of the quantized weights."""
 
-    format: Annotated[Literal["nf4", "gguf"], option("nf4: transformers; gguf: llama.cpp, Ollama; see above.")] = "nf4"
+    format: Annotated[WrittenFormat, option(f"{_PURPOSES}; see above.")] = "nf4"
     gguf_type: Annotated[
         Literal["f16", "q8_0", "q4_0", "q4_k_m"], option("Type of the GGUF weights; q4_k_m needs the llama-cpp extra.")
     ] = "q8_0"

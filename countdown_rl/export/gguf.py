@@ -23,10 +23,13 @@ from gguf import GGMLQuantizationType as Type
 
 from countdown_rl.core import packages
 from countdown_rl.core.errors import ModelError
-from countdown_rl.export import gguf_tokenizer
-from countdown_rl.models import chat_template
+from countdown_rl.core.manifest import provenance_chain
+from countdown_rl.export import gguf_tokenizer, llama_cpp
+from countdown_rl.export.quantize import Source
+from countdown_rl.models import chat_template, ends
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.shape import ModelShape, read_config, skeleton
+from countdown_rl.tasks import probe
 
 #: The type of most tensors of each ``--gguf-type``.
 _MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k_m": Type.Q4_K}
@@ -38,6 +41,8 @@ _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3
 #: ends before an instruction.
 _INSTRUCTIONS = "FROM|PARAMETER|TEMPLATE|SYSTEM|ADAPTER|LICENSE|MESSAGE|RENDERER|PARSER|REQUIRES|DRAFT"
 _SPECIAL = re.compile(rf'"{{3}}|{{+|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029](?=\s*({_INSTRUCTIONS})\s)', re.IGNORECASE)
+#: Prompts of the check by llama.cpp.
+PROMPTS = 16
 #: Values quantized at once, which bounds the memory of a large embedding table in fp32.
 _CHUNK = 1 << 22
 
@@ -50,6 +55,25 @@ class _Tensor:
     type: Type
     shape: tuple[int, ...]
     heads: int = 0
+
+
+def write_artifact(source: Source, out: Path, options: Any) -> dict[str, Any]:
+    """Write the GGUF file of *source* and an Ollama Modelfile to *out*, and return facts for the manifest."""
+    ref, directory, tokenizer, kind = source.ref, source.directory, source.tokenizer, options.gguf_type
+    file, config = out / f"model-{kind.upper()}.gguf", read_config(directory)
+    architecture(config)
+    conversations = probe.conversations(ref.as_input(), PROMPTS)
+    name = probe.model_name(provenance_chain(ref.as_input()))
+    types = write(
+        source.checkpoint, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations
+    )
+    context, ids = min(context_length(config) or 8192, 8192), ends.of_checkpoint(tokenizer, directory)
+    if tokenizer.chat_template and (text := modelfile(file.name, tokenizer, context, ids)):
+        (out / "Modelfile").write_text(text, "utf-8")
+    facts: dict[str, Any] = {"gguf_type": kind, "file": file.name, "tensors": types, "bytes": file.stat().st_size}
+    if llama_cpp.installed():
+        facts["llama_cpp"] = llama_cpp.check_round_trip(file, tokenizer, conversations)
+    return facts
 
 
 def write(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import ModelError
-from countdown_rl.models import model_files, shape
+from countdown_rl.models import formats, model_files, shape
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
@@ -184,19 +184,8 @@ def unused_gpu() -> str:
 
 
 def stored_format(ref: ModelRef) -> str:
-    """Return the storage format of *ref* (not an adapter): "gguf", "bitsandbytes-4bit" or "plain"."""
-    path = local_path(without_weights(ref))
-    if path.is_file():
-        return "gguf"
-    config = model_files.quantization_config(path)
-    if config is None:
-        return "plain"
-    if config.get("load_in_4bit"):
-        return "bitsandbytes-4bit"
-    raise ModelError(
-        f"{ref.source} is quantized with {config.get('quant_method', 'an unknown method')}, which vLLM alone may "
-        "run (--engine vllm); give a bitsandbytes 4-bit checkpoint, or an unquantized one."
-    )
+    """Return the name of the format of *ref* (not an adapter)."""
+    return formats.format_of(local_path(without_weights(ref))).name
 
 
 def compute_dtype(precision: str, device: Any, model: Any) -> Any:
@@ -223,7 +212,7 @@ def fits_plainly(parameters: int, memory: int) -> bool:
 
 def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool | None) -> Loaded:
     import torch
-    from transformers import BitsAndBytesConfig, GenerationConfig, GgufConfig
+    from transformers import GenerationConfig
 
     from countdown_rl.models import nf4
 
@@ -236,29 +225,16 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
     native = native and not plain
     if precision == "nf4" and device.type == "mps":
         raise ModelError("4-bit weights are not supported on an Apple GPU; give --precision bf16, or --device cpu.")
-    if stored == "gguf" and native:
-        raise ModelError(
-            f"{ref.source} is a GGUF file, too large for NF4 on this GPU; give --precision bf16, or the model's "
-            "safetensors checkpoint."
-        )
 
     dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
-    options: dict[str, Any] = {"dtype": dtypes[precision]}
-    if stored == "gguf":
-        options |= {"quantization_config": GgufConfig(dequantize=True), "config": shape.read_config(local_path(ref))}
-    elif native and stored == "plain":
-        options["quantization_config"] = BitsAndBytesConfig.from_dict(nf4.CONFIG)
-    if home.type == "cuda" and stored != "gguf":
-        options["device_map"] = {"": home}  # straight to the GPU, so that main memory never holds the whole model
-    elif stored == "bitsandbytes-4bit":
-        options["device_map"] = {"": "cpu"}
-    model = _read_weights(ref, **options)
+    options = formats.FORMATS[stored].load_options(local_path(ref), native=native, home=home)
+    model = _read_weights(ref, dtype=dtypes[precision], **options)
 
     dtype = compute_dtype(precision, device, model)
-    storage = "dequantized-nf4" if stored == "bitsandbytes-4bit" else "plain"
+    storage = "dequantized-nf4" if stored == "nf4" else "plain"
     if native:
         storage = "bitsandbytes-nf4"
-    elif stored == "bitsandbytes-4bit":
+    elif stored == "nf4":
         model = model.dequantize(dtype)
         model.is_loaded_in_4bit = False  # transformers leaves it, and PEFT and TRL read it
     elif precision == "nf4":
@@ -279,7 +255,7 @@ def skeleton(ref: ModelRef) -> Any:
 
     Raises ModelError if the architecture is unknown, or its tensors are not those of unquantized files on this machine.
     """
-    if ref.kind != "hub" and stored_format(ref) == "plain":
+    if ref.kind != "hub" and stored_format(ref) == "full":
         return _read_weights(ref, device_map={"": "meta"})
     config = shape.read_config(local_path(without_weights(ref)), trust_remote_code=ref.trust_remote_code)
     return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)

@@ -10,7 +10,7 @@ from countdown_rl.core import artifacts, hub_requests
 from countdown_rl.core.artifacts import ArtifactWriter
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.core.formatting import as_section
-from countdown_rl.core.manifest import MANIFEST, Manifest, ProvenanceEntry, file_input, origin_of, provenance_chain
+from countdown_rl.core.manifest import MANIFEST, Manifest, file_input, origin_of, provenance_chain
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.models import ends, model_files
 from countdown_rl.models.model_files import GENERATION
@@ -22,7 +22,7 @@ from countdown_rl.release.formats import ADAPTER_CONFIG, FILES, Weights
 from countdown_rl.release.model_card import Release
 from countdown_rl.release.report import charts
 from countdown_rl.release.upload import check_no_token
-from countdown_rl.tasks.probe import trained_on
+from countdown_rl.tasks.probe import model_name, trained_on
 
 
 def build(options: PublishOptions, out: Path) -> Manifest:
@@ -86,19 +86,19 @@ def read_inputs(options: PublishOptions) -> Release:
     license = options.license
     if license is None and (origin.name in SHIPPED or (origin.kind == "model" and base_model is None)):
         license = "apache-2.0"  # of this package, which made the base
-    if options.with_demo and weights.format != "gguf":
+    if options.with_demo and weights.gguf is None:
         raise UsageError(
             "--with-demo needs GGUF weights: run `countdown-rl quantize --format gguf` and give its directory to "
             "--model."
         )
-    if weights.format == "adapter" and base_model is None:
+    if weights.format.name == "adapter" and base_model is None:
         raise UsageError(
             f"an adapter needs its base to load, and {origin.name} is not on the Hub; merge it first, or give "
             "--base-model."
         )
     revision = origin.revision if options.base_model is None else None
     return Release(
-        name=options.name or _name(origin, weights, chain),
+        name=options.name or model_name(chain) + weights.format.suffix,
         weights=weights,
         evaluation=evaluation,
         chain=chain,
@@ -138,13 +138,6 @@ def base_license(base_model: str | None, revision: str | None) -> dict[str, str]
     return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
 
 
-def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry]) -> str:
-    stem, task = Path(origin.name).name.removesuffix(".gguf"), trained_on(chain).name
-    suffix = {"full": "", "adapter": "lora"}.get(weights.format, weights.format)
-    method = "grpo" if any(link.by_grpo for link in chain) else ""
-    return "-".join(filter(None, (stem, "" if task in stem else task, method, suffix)))
-
-
 def _write_model(release: Release, options: PublishOptions, draft: ArtifactWriter) -> None:
     _copy_weights(release.weights, draft, release.base_model)
     if evaluation := release.evaluation:
@@ -169,7 +162,7 @@ def _write_model(release: Release, options: PublishOptions, draft: ArtifactWrite
         "base_model": release.base_model,
         "base_relation": release.base_relation,
         "datasets": list(release.datasets),
-        "formats": {".": release.weights.format},
+        "formats": {".": release.weights.format.name},
         **release.license,
     }
 
@@ -182,7 +175,7 @@ def _copy_weights(weights: Weights, draft: ArtifactWriter, base_model: str | Non
     if GENERATION in weights.manifest.files:
         config = model_files.generation_config(weights.path)
         ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
-    if weights.format == "adapter":
+    if weights.format.name == "adapter":
         config = model_files.adapter_config(weights.path)
         if config.get("base_model_name_or_path") != base_model:
             text = json.dumps(config | {"base_model_name_or_path": base_model}, indent=2, sort_keys=True)

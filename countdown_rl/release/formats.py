@@ -1,4 +1,4 @@
-"""Weights of a release, and their format: "full", "nf4", "gguf" or "adapter"."""
+"""Weights of a release."""
 
 import re
 from dataclasses import dataclass
@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation.results import Result
-from countdown_rl.models import model_files
+from countdown_rl.models.formats import WeightFormat, format_of
 from countdown_rl.models.reference import SHIPPED, ModelRef
 
 ADAPTER_CONFIG = "adapter_config.json"
 #: Names of the files of an artifact of weights that go into a release.
 FILES = re.compile(r"[\w-][\w.-]*\.(safetensors|gguf|json|jinja|model|txt)|Modelfile", re.ASCII)
-_METHODS = {None: "full", "bitsandbytes": "nf4"}
 
 
 @dataclass(frozen=True)
@@ -35,15 +33,8 @@ class Weights:
         return cls(path, manifest, ref.as_input())
 
     @property
-    def format(self) -> str:
-        if (self.path / ADAPTER_CONFIG).is_file():
-            return "adapter"
-        if self.gguf:
-            return "gguf"
-        method = (model_files.quantization_config(self.path) or {}).get("quant_method")
-        if method not in _METHODS:
-            raise ArtifactError(f"{self.path} is quantized by {method}, which countdown-rl does not publish.")
-        return _METHODS[method]
+    def format(self) -> WeightFormat:
+        return format_of(self.loadable)
 
     @property
     def gguf(self) -> str | None:

@@ -46,7 +46,7 @@ class Release:
     @property
     def base_relation(self) -> str:
         """The relation of the weights to their base, as the Hub names it."""
-        return "adapter" if self.weights.format == "adapter" else "finetune"
+        return "adapter" if self.weights.format.name == "adapter" else "finetune"
 
 
 def render(release: Release, *, with_demo: bool) -> str:
@@ -68,7 +68,7 @@ def render(release: Release, *, with_demo: bool) -> str:
         curves=CURVES if release.log else None,
         agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None,
         with_demo=with_demo,
-        ends=weights.format == "adapter" and GENERATION in weights.manifest.files,
+        ends=weights.format.name == "adapter" and GENERATION in weights.manifest.files,
         **_prompt(release),
         max_new_tokens=metrics.decoding.max_new_tokens if metrics else 256,
         split=split(evaluation) if evaluation else "",

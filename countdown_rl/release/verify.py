@@ -221,7 +221,7 @@ def _measure(
     from scipy.stats import fisher_exact
 
     metrics, border = recorded.metrics, len(rows) * options.samples
-    nf4 = weights.format == "adapter" and metrics.precision == "nf4"
+    nf4 = weights.format.name == "adapter" and metrics.precision == "nf4"
     options = replace(options, precision="nf4" if nf4 else "auto")
     with TemporaryDirectory() as scratch:
         file, out = Path(scratch, "puzzles.jsonl"), Path(scratch, "eval")

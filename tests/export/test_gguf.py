@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load
 from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import probe
-from tests.support import standins, tiny_llama
+from tests.support import architectures, standins, tiny_llama
 
 #: Puzzles that the shipped model solves.
 PUZZLES = (((3, 7, 50), 46), ((2, 3, 4), 14), ((10, 20, 30), 60), ((5, 8, 9), 12))
@@ -130,9 +129,7 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
 
 
 def test_an_unsupported_architecture_is_refused_by_name():
-    tiny_llama.checkpoint(Path("full"))
-    config = json.loads(Path("full/config.json").read_text())
-    Path("full/config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+    architectures.checkpoint(Path("full"), "gpt2")
     with pytest.raises(ModelError, match="gpt2"):
         quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf"))
 

@@ -138,7 +138,7 @@ def test_the_bits_of_quantized_weights_are_those_measured(root):
             shutil.copyfile(file, draft.path / file.name)
         (draft.path / "manifest.json").unlink()
         config = json.loads((draft.path / "config.json").read_text())
-        config["quantization_config"] = {"quant_method": "bitsandbytes"}
+        config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
         (draft.path / "config.json").write_text(json.dumps(config))
         draft.facts["bits_per_parameter"] = 7.468
     assert "bf16 compute), 7.5 bits a parameter." in card(model="nf4").text

@@ -55,7 +55,7 @@ def plan(
 
 def _unsupported(ref: reference.ModelRef, adapted: Any) -> str:
     """The reason why vLLM cannot complete the prompts of a run, or ""."""
-    if load.stored_format(ref.base or ref) != "plain":
+    if load.stored_format(ref.base or ref) != "full":
         return f"needs unquantized safetensors, and {ref.source} has none"
     if find_spec("vllm") is None:
         return f"needs vLLM: {packages.pip_install('vllm')}"
