@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from countdown_rl.core import sandbox
 from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.tasks.response_format import STYLES
 
@@ -130,13 +131,16 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
 
 
 def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
-    """Return the text of *turns* by the chat template, in transformers' sandbox. Raises InputError if that fails."""
-    from countdown_rl.models.transformers_internals import compile_without_chance
+    """Return the text of *turns* by the chat template, as transformers renders it, within the limits of
+    ``core.sandbox``. Raises InputError if that fails."""
+    from countdown_rl.models.transformers_internals import compile_chat_template
 
     template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
     try:
-        compile_without_chance(template)
-        return str(tokenizer.apply_chat_template(list(turns), chat_template=template, tokenize=False, **arguments))
+        with sandbox.limits():
+            values: dict[str, Any] = {"add_generation_prompt": False, "tools": None, "documents": None}
+            values |= {**tokenizer.special_tokens_map, **arguments, "messages": list(turns)}
+            return str(compile_chat_template(template).render(values))
     except Exception as error:  # a template is a program
         raise InputError(f"{_place(tokenizer)} fails: {first_line(error)}") from error
 

@@ -1,7 +1,10 @@
 """Private parts of transformers that loading and quantizing rely on."""
 
 from datetime import datetime
+from functools import cache, lru_cache
 from typing import Any
+
+from countdown_rl.core import sandbox
 
 PRIVATE = (
     "transformers.PreTrainedModel._keep_in_fp32_modules",
@@ -26,17 +29,25 @@ def modules_left_in_16_bits(model: Any) -> list[str]:
     return list(HfQuantizer.get_modules_to_not_convert(model, listed, model._keep_in_fp32_modules))
 
 
-def compile_without_chance(template: str) -> None:
-    """Compile the chat *template*, once, for all who render it, without what differs between two calls.
+@lru_cache(maxsize=16)
+def compile_chat_template(template: str) -> Any:
+    """Compile the chat *template* in transformers' sandbox, within limits, without what differs between two calls."""
+    return _environment().from_string(template)
 
-    ``strftime_now`` tells a fixed day, and random choices fail. There is no public way to the environment of templates.
+
+@cache
+def _environment() -> Any:
+    """Return the sandbox of transformers, that of the empty template; there is no public way to it.
+
+    ``strftime_now`` tells a fixed day, and random choices fail.
     """
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
-    environment = _compile_jinja_template(template).environment
+    environment = _compile_jinja_template("").environment
     environment.globals["strftime_now"] = DAY.strftime
     environment.globals.pop("lipsum", None)
     environment.filters.pop("random", None)
+    return sandbox.Limits.limit(environment)
 
 
 def attention_of(model: Any) -> str:

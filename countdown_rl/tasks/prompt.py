@@ -14,6 +14,7 @@ from jinja2 import StrictUndefined, Template, UndefinedError
 from jinja2.debug import rewrite_traceback_stack
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from countdown_rl.core import sandbox
 from countdown_rl.core.errors import InputError, first_line
 
 _TURNS = ("system", "user", "assistant")
@@ -65,13 +66,14 @@ def prefill_of(template: str) -> str:
 def _render(template: str, role: str, fields: Mapping[str, Any]) -> str:
     """The text of the turn *role* of *template*, or ""."""
     try:
-        compiled = _compiled(template)
-        blocks = compiled.blocks or {"user": compiled.root_render_func}
-        if "user" not in blocks or blocks.keys() - {*_TURNS}:
-            raise InputError(f"it has the blocks {', '.join(blocks)}; use {', '.join(_TURNS)}")
-        if role not in blocks:
-            return ""
-        return "".join(blocks[role](compiled.new_context(dict(fields)))).strip()
+        with sandbox.limits():
+            compiled = _compiled(template)
+            blocks = compiled.blocks or {"user": compiled.root_render_func}
+            if "user" not in blocks or blocks.keys() - {*_TURNS}:
+                raise InputError(f"it has the blocks {', '.join(blocks)}; use {', '.join(_TURNS)}")
+            if role not in blocks:
+                return ""
+            return "".join(blocks[role](compiled.new_context(dict(fields)))).strip()
     except Exception as error:  # a template is a program
         known = f"; it has {', '.join(fields) or 'no fields'}" if isinstance(error, UndefinedError) else ""
         fault = f"the template cannot be rendered: {first_line(error).rstrip('.')}{known}"
@@ -83,4 +85,4 @@ def _compiled(template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.clear()
     del environment.filters["random"]  # the same row has the same prompt
-    return environment.from_string(template)
+    return sandbox.Limits.limit(environment).from_string(template)
