@@ -7,22 +7,22 @@
     True
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from countdown_rl.core import values
+from countdown_rl.core.api import public
 from countdown_rl.core.errors import ArtifactError, CountdownError, HubError, InputError, ModelError, UsageError
+from countdown_rl.core.formatting import spelled
 
 if TYPE_CHECKING:
     from countdown_rl.models.load import Loaded
     from countdown_rl.tasks.countdown.rules import Puzzle  # noqa: F401
     from countdown_rl.tasks.countdown.solver import Solved
     from countdown_rl.tasks.task import Grade, Row, Task  # noqa: F401
-
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # before any import of huggingface_hub, which TRL reports with
 
 #: Module of each name that is imported on first use.
 _MODULES = {
@@ -54,11 +54,12 @@ def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grad
     from countdown_rl.rewards import text_of
     from countdown_rl.tasks.registry import parse_row
 
-    return parse_row(fields).grade(text_of(completion))
+    return parse_row(values.plain(fields)).grade(text_of(completion))
 
 
+@public
 def solve(
-    nums: Iterable[int], target: int, *, rule: str = "exactly-once", operators: Iterable[str] = "+-*/"
+    nums: Iterable[int], target: int, *, rule: str = "exactly-once", operators: "Iterable[str]" = "+-*/"
 ) -> "Solved":
     """Count the distinct solutions of a puzzle by exhaustive search, and return a short one.
 
@@ -70,10 +71,11 @@ def solve(
     return solver.solve(rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators)))
 
 
+@public
 def generate(
     n: int,
     *,
-    sizes: Iterable[int] | Mapping[int, float] = (3, 4),
+    sizes: "Iterable[int] | Mapping[int, float]" = (3, 4),
     numbers: tuple[int, int] = (1, 99),
     targets: tuple[int, int] = (10, 100),
     rule: str = "exactly-once",
@@ -102,12 +104,13 @@ def generate(
 
     if split not in SPLITS:
         raise UsageError(f"split {split!r} is not one of: {', '.join(SPLITS)}.")
-    weights = sizes if isinstance(sizes, Mapping) else dict.fromkeys(sizes, 1)
+    if n < 0:
+        raise UsageError(f"n {n} should not be negative.")
     options = DataOptions(
         n=max(3, n + (split != "train")),  # the training split needs at least one row
         valid=n if split == "valid" else 0,
         test=n if split == "test" else 0,
-        size=tuple(f"{size}={weight}" for size, weight in weights.items()),
+        size=sizes,  # type: ignore[arg-type]
         numbers="{}-{}".format(*numbers),
         targets="{}-{}".format(*targets),
         rule=rule,  # type: ignore[arg-type]
@@ -115,9 +118,19 @@ def generate(
         style=style,  # type: ignore[arg-type]
         seed=seed,
     )
-    return map(parse_row, islice(build.generate(options, split), n))
+    rows = islice(build.generate(options, split), n)
+
+    def named() -> Iterator["Row"]:
+        while True:
+            with spelled(in_python=True):
+                if (row := next(rows, None)) is None:
+                    return
+            yield parse_row(row)
+
+    return named()
 
 
+@public
 def read_rows(path: str | Path) -> list["Row"]:
     """Read and check the rows of a file, or of the test split of a data directory.
 
@@ -129,7 +142,10 @@ def read_rows(path: str | Path) -> list["Row"]:
     return jsonl.read_rows(jsonl.test_file(Path(path)))
 
 
-def load_model(model: str, *, revision: str | None = None, precision: str = "auto", device: str = "auto") -> "Loaded":
+@public
+def load_model(
+    model: str | Path, *, revision: str | None = None, precision: str = "auto", device: str = "auto"
+) -> "Loaded":
     """Load a model and its tokenizer.
 
     Args:
@@ -142,7 +158,7 @@ def load_model(model: str, *, revision: str | None = None, precision: str = "aut
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    return load.load_model(reference.find_model(model, revision=revision), precision=precision, device=device)
+    return load.load_model(reference.find_model(str(model), revision=revision), precision=precision, device=device)
 
 
 def __getattr__(name: str) -> Any:
@@ -150,7 +166,7 @@ def __getattr__(name: str) -> Any:
     if name in _STAGES:
         from countdown_rl import stages
 
-        value: Any = stages.with_python_names(getattr(stages, name))
+        value: Any = getattr(stages, name)
     elif name in _MODULES:
         value = getattr(import_module(_MODULES[name]), name)
     elif name == "__version__":

@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from countdown_rl.core import values
+from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.task import Grade
 
@@ -18,7 +20,14 @@ Completion = str | Sequence[Mapping[str, Any]]
 
 
 def text_of(completion: Completion) -> str:
-    return completion if isinstance(completion, str) else str(completion[-1]["content"] or "")
+    """Return the text of a completion. Raises InputError if it is neither text nor messages."""
+    if isinstance(completion, str):
+        return completion
+    try:
+        content = completion[-1]["content"]
+    except (TypeError, LookupError):
+        raise InputError(f"a completion should be text or messages, not {values.shown(completion)}") from None
+    return content if isinstance(content, str) else str(content or "")
 
 
 def correct(completions: Sequence[Completion], **columns: Any) -> list[float]:
@@ -60,7 +69,7 @@ def compute_score(
     Returns:
         ``score``, which verl trains on, and ``acc`` and ``format``, which it logs.
     """
-    fields = json.loads(ground_truth) if isinstance(ground_truth, str) else ground_truth
+    fields = json.loads(ground_truth) if isinstance(ground_truth, str) else values.plain(ground_truth)
     grade = parse_row(fields).grade(solution_str)
     value = score if grade.correct else format_score if grade.format else 0.0
     return {"score": value, "acc": float(grade.correct), "format": float(grade.format)}
@@ -72,6 +81,6 @@ def _grades(completions: Sequence[Completion], columns: Mapping[str, Any]) -> li
         known = task_of({"task": columns["task"][index] if "task" in columns else None})
         names = ("task", "style", "template", *known.aliases, *known.fields)
         fields = {name: columns[name][index] for name in names if name in columns}
-        row = parse_row({name: value for name, value in fields.items() if value is not None})
+        row = parse_row({name: value for name, value in values.plain(fields).items() if value is not None})
         grades.append(row.grade(text_of(completion)))
     return grades

@@ -4,53 +4,46 @@ Each has the options of the command of its name, spelled as in Python (``max_new
 raises the errors of :mod:`countdown_rl.core.errors`.
 """
 
-import functools
-import re
+import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from countdown_rl.core.errors import CountdownError
+from countdown_rl.core import process_state, user_code, values
+from countdown_rl.core.api import public
 
 if TYPE_CHECKING:
     from countdown_rl.core.manifest import Manifest
+    from countdown_rl.core.options import Options
     from countdown_rl.evaluation.results import Result as Evaluation
     from countdown_rl.tasks.task import Row
     from countdown_rl.training.options import RunArguments
     from countdown_rl.training.run import Result
 
-Arguments = TypeVar("Arguments", bound="RunArguments")
-Stage = TypeVar("Stage", bound=Callable[..., Any])
+Settings = TypeVar("Settings", bound="Options")
+Reward = str | Callable[..., Any]
 Source = str | Path
 Callback = Callable[[Any], None]
 
-_FLAG = re.compile(r"(?<![\w-])--(?:no-)?([a-z][a-z0-9-]*)")
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
 
 
-def with_python_names(stage: Stage) -> Stage:
-    """Let the errors of *stage* name options as Python does: ``max_new_tokens`` for ``--max-new-tokens``."""
-
-    @functools.wraps(stage)
-    def call(*args: Any, **keywords: Any) -> Any:
-        try:
-            return stage(*args, **keywords)
-        except CountdownError as error:
-            text = _FLAG.sub(lambda match: match[1].replace("-", "_"), str(error))
-            raise type(error)(text).with_traceback(error.__traceback__) from error.__cause__
-
-    return call  # type: ignore[return-value]
-
-
+@public
 def train(
     model: Source,
     data: "Source | Iterable[Row]",
     out: Source,
     *,
-    rewards: Mapping[str | Callable[..., Any], float] | None = None,
+    rewards: "Mapping[Reward, float] | Iterable[Reward] | Reward | None" = None,
+    overwrite: bool = False,
     on_step: Callback = lambda _: None,
     on_note: Callback = lambda _: None,
-    on_warning: Callback = lambda _: None,
+    on_warning: Callback = _warn,
     **options: Any,
 ) -> "Result":
     """Train a LoRA adapter, or all weights, with GRPO, and write an ``adapter`` or ``model`` artifact at *out*.
@@ -60,9 +53,11 @@ def train(
     Args:
         model: "countdown-tiny", a directory, a GGUF file or a Hub id.
         data: a data directory, whose training split is used, a file of rows, or rows.
-        rewards: weight by name or function: ``f(grade, row, tokens)`` of one completion, or a TRL reward function. It
-            must be defined at the top level of a module or script.
+        rewards: weight by name or function: ``f(grade, row, tokens)`` of one completion, or a TRL reward function;
+            without weights each has the weight 1.
+        overwrite: replace a finished artifact of another run at *out*.
         on_step: called with each row of the log.
+        on_warning: called with each warning, by default ``warnings.warn``.
         options: fields of :class:`countdown_rl.training.options.TrainOptions` and
             :class:`countdown_rl.training.options.RunArguments`.
 
@@ -74,23 +69,27 @@ def train(
     from countdown_rl.training.options import RunArguments, TrainOptions
     from countdown_rl.training.run import Reporter
 
-    arguments, settings = _arguments(
-        RunArguments, model, out, options, data=_file(data, Path(f"{out}-run", "rows.jsonl"))
-    )
     if rewards is not None:
-        settings["reward"] = tuple(f"{_name(reward)}={weight!r}" for reward, weight in rewards.items())
+        options["reward"] = _rewards(rewards)
+    settings, given = _split(options, TrainOptions, RunArguments)
+    file = _file("data", data, Path(f"{out}-run", "rows.jsonl"))
+    arguments = RunArguments(**given, model=model, data=file, out=out)  # type: ignore[arg-type]
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
-    return GrpoRun.execute(arguments, TrainOptions(**settings), reporter)
+    with process_state.alone():
+        return GrpoRun.execute(arguments, settings, reporter, overwrite=overwrite)
 
 
+@public
 def sft(
     model: Source,
-    demonstrations: Source | Iterable[Mapping[str, Any]],
+    demonstrations: "Source | Iterable[Mapping[str, Any]]",
     out: Source,
     *,
     data: Source | None = None,
+    overwrite: bool = False,
     on_step: Callback = lambda _: None,
     on_note: Callback = lambda _: None,
+    on_warning: Callback = _warn,
     **options: Any,
 ) -> "Result":
     """Fine-tune a model on demonstrations, and write an ``adapter`` or ``model`` artifact at *out*.
@@ -106,21 +105,28 @@ def sft(
     from countdown_rl.training.run import Reporter
     from countdown_rl.training.sft.run import SftRun
 
-    files = (_file(demonstrations, Path(f"{out}-run", "demonstrations.jsonl")),)
-    arguments, settings = _arguments(SftArguments, model, out, options, files=files, data=Path(data) if data else None)
-    return SftRun.execute(arguments, SftOptions(**settings), Reporter(step=on_step, note=on_note))
+    settings, given = _split(options, SftOptions, SftArguments)
+    file = _file("demonstrations", demonstrations, Path(f"{out}-run", "demonstrations.jsonl"))
+    arguments = SftArguments(**given, model=model, data=data, files=file, out=out)  # type: ignore[arg-type]
+    reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
+    with process_state.alone():
+        return SftRun.execute(arguments, settings, reporter, overwrite=overwrite)
 
 
+@public
 def evaluate(
     model: Source | None = None,
     rows: "Source | Iterable[Row] | None" = None,
     *,
-    completions: Source | Iterable[Mapping[str, Any]] | None = None,
-    samples: int = 1,
+    completions: "Source | Iterable[Mapping[str, Any]] | None" = None,
     temperature: float | None = None,
-    max_new_tokens: int | str = 512,
     out: Source | None = None,
+    overwrite: bool = False,
     revision: str | None = None,
+    base_model: str | None = None,
+    trust_remote_code: bool = False,
+    on_note: Callback = lambda _: None,
+    on_warning: Callback = _warn,
     **options: Any,
 ) -> "Evaluation":
     """Complete *rows* with a model, grade the completions, and return an object with ``metrics`` and ``samples``.
@@ -131,41 +137,54 @@ def evaluate(
         completions: a file or records to grade in place of a model's: ``completion`` with the fields, id or prompt of
             a row, or a file of TRL, verl, verifiers, Inspect, lm-evaluation-harness or an OpenAI batch. *rows* are
             needed only for ids and prompts.
-        samples: completions per row; with several, ``metrics.pass_at`` holds pass@k.
-        max_new_tokens: token limit, or limits such as "256,512,1024", by which ``metrics.budgets`` has the accuracy.
         temperature: by default 0 for one sample, and 1 for several.
         out: the directory of an ``eval`` artifact to write; by default nothing stays on disk.
-        options: other fields of :class:`countdown_rl.evaluation.config.EvalOptions`, such as ``limit=100``.
+        options: fields of :class:`countdown_rl.evaluation.config.EvalOptions`, such as ``limit=100``. With several
+            ``samples`` per row, ``metrics.pass_at`` holds pass@k; with several ``max_new_tokens``, such as
+            ``[256, 512]``, ``metrics.budgets`` has the accuracy by limit.
 
     Raises:
         UsageError: the options contradict each other.
         InputError, ModelError, ArtifactError: an input is missing or invalid, or *out* cannot be written.
     """
     from countdown_rl.evaluation import evaluate as evaluation
+    from countdown_rl.evaluation.caveats import of_evaluation
     from countdown_rl.evaluation.config import EvalOptions
     from countdown_rl.models import load
 
     if temperature is None:
-        temperature = 1.0 if samples > 1 or options.get("pass_at") else 0.0
-    settings = EvalOptions(samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, **options)
+        temperature = 1.0 if options.get("samples", 1) != 1 or options.get("pass_at") else 0.0
+    settings = EvalOptions.of({**options, "temperature": temperature}, *inspect.signature(evaluate).parameters)
     if model is not None:
         load.silence_libraries()
     with TemporaryDirectory() as scratch:
-        return evaluation.evaluate(
+        result = evaluation.evaluate(
             settings,
             model=str(model or ""),
-            data=None if rows is None else _file(rows, Path(scratch, "rows.jsonl")),
-            completions=None if completions is None else _file(completions, Path(scratch, "completions.jsonl")),
+            data=None if rows is None else _file("rows", rows, Path(scratch, "rows.jsonl")),
+            completions=None
+            if completions is None
+            else _file("completions", completions, Path(scratch, "completions.jsonl")),
             out=Path(out or Path(scratch, "eval")),
-            overwrite=False,
+            overwrite=overwrite,
             revision=revision,
+            base_model=base_model,
+            trust_remote_code=trust_remote_code,
+            on_note=on_note,
+            on_warning=on_warning,
         )
+    for sentence in of_evaluation(result):
+        on_warning(sentence)
+    return result if out else replace(result, path=Path())
 
 
+@public
 def compare(
     evaluations: "Mapping[str, Source | Evaluation] | Iterable[Source | Evaluation]",
     out: Source | None = None,
     against: str | None = None,
+    *,
+    on_warning: Callback = _warn,
 ) -> dict[str, Any]:
     """Compare evaluations of the same rows: paired differences with 95% intervals, as in ``comparison.json``.
 
@@ -188,9 +207,10 @@ def compare(
     settings = {
         str(name): [Path(result) if isinstance(result, Source) else result] for name, result in evaluations.items()
     }
-    return comparison.compare(settings, Path(out) if out else None, against)
+    return comparison.compare(settings, Path(out) if out else None, against, on_warning)
 
 
+@public
 def merge(
     adapter: Source, out: Source, *, revision: str | None = None, base_model: str | None = None, **options: Any
 ) -> "Manifest":
@@ -206,13 +226,15 @@ def merge(
     from countdown_rl.export.merge import merge_adapter
     from countdown_rl.models import load, reference
 
+    settings = MergeOptions.of(options)
     load.silence_libraries()
     ref = reference.find_model(str(adapter), revision=revision, base_model=base_model)
-    return merge_adapter(ref, Path(out), MergeOptions(**options))
+    return merge_adapter(ref, Path(out), settings)
 
 
+@public
 def quantize(
-    model: Source, out: Source, *, revision: str | None = None, on_warning: Callback = lambda _: None, **options: Any
+    model: Source, out: Source, *, revision: str | None = None, on_warning: Callback = _warn, **options: Any
 ) -> "Manifest":
     """Quantize the weights of *model*, and write a ``quantized`` artifact at *out*.
 
@@ -229,13 +251,16 @@ def quantize(
     from countdown_rl.export import quantize as quantization
     from countdown_rl.export.config import QuantizeOptions
 
-    settings, ref = QuantizeOptions(**options), reference.find_model(str(model), revision=revision)
+    settings, ref = QuantizeOptions.of(options), reference.find_model(str(model), revision=revision)
     if warning := quantization.warning(ref, settings.format):
         on_warning(warning)
     return quantization.quantize_model(ref, Path(out), settings)
 
 
-def publish(out: Source, *, repo_id: str | None = None, public: bool = False, **options: Any) -> "Manifest":
+@public
+def publish(
+    out: Source, *, repo_id: str | None = None, public: bool = False, on_warning: Callback = _warn, **options: Any
+) -> "Manifest":
     """Build the release folder of a model or data set at *out*; with *repo_id* upload it to the Hub.
 
     Args:
@@ -245,35 +270,39 @@ def publish(out: Source, *, repo_id: str | None = None, public: bool = False, **
         ArtifactError: an input is missing, damaged or about other weights.
         HubError: the Hub refuses the upload.
     """
-    from countdown_rl.release import folder, upload
+    from countdown_rl.release import folder
     from countdown_rl.release.config import PublishOptions, UploadOptions
 
     target = UploadOptions(push=repo_id is not None, repo_id=repo_id, public=public)
-    manifest = folder.build(PublishOptions(**options), Path(out))
-    if repo_id is not None:
-        upload.push(Path(out), manifest, target)
-    return manifest
+    return folder.publish(PublishOptions.of(options), Path(out), target, on_warning)[0]
 
 
-def _arguments(
-    kind: "type[Arguments]", model: Source, out: Source, options: Mapping[str, Any], **inputs: Any
-) -> "tuple[Arguments, dict[str, Any]]":
-    """Return the arguments of a run, and the stage's own options."""
-    settings = dict(options)
-    inputs |= {name: settings.pop(name) for name in options.keys() & kind.__dataclass_fields__.keys()}
-    return kind(model=str(model), out=Path(out), **inputs), settings
+def _split(
+    options: Mapping[str, Any], kind: "type[Settings]", arguments: "type[RunArguments]"
+) -> "tuple[Settings, dict[str, Any]]":
+    """Return the stage's own options, and the others, which are arguments of a run."""
+    names = arguments.__dataclass_fields__
+    return kind.of(options, *names), {name: options[name] for name in options.keys() & names.keys()}
 
 
-def _file(source: "Source | Iterable[Mapping[str, Any]]", file: Path) -> Path:
-    """Return the path *source*; if *source* is rows, write them to *file*."""
-    if isinstance(source, str | Path):
+def _file(name: str, source: Any, file: Path) -> Path:
+    """Return the path *source*; if *source*, the argument *name*, is rows, write them to *file*."""
+    if isinstance(source, Source):
         return Path(source)
     from countdown_rl.tasks import jsonl
 
+    rows = values.records(source, name)
     file.parent.mkdir(parents=True, exist_ok=True)
-    jsonl.write_rows(file, ({**row} for row in source))
+    jsonl.write_rows(file, rows)
     return file
 
 
-def _name(reward: str | Callable[..., Any]) -> str:
-    return reward if isinstance(reward, str) else f"{reward.__module__}:{reward.__qualname__}"
+def _rewards(given: Any) -> tuple[str, ...]:
+    """Return rewards and their weights as the option of ``train``."""
+    if isinstance(given, str) or callable(given):
+        given = [given]
+    names = [reward if isinstance(reward, str) else user_code.name_of(reward) for reward in given]
+    weights = given.values() if isinstance(given, Mapping) else []
+    return (
+        tuple(map("=".join, zip(names, map(str, map(values.plain, weights)), strict=True))) if weights else tuple(names)
+    )

@@ -12,7 +12,6 @@ from countdown_rl.core.formatting import interval, percent
 from countdown_rl.core.options import option
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import Metrics
-from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task
 
 #: The number of reasons that the table shows.
@@ -65,7 +64,7 @@ def eval(
         countdown-rl eval --data artifacts/large/test.jsonl --out artifacts/eval-large
     """
     from countdown_rl.evaluation import evaluate
-    from countdown_rl.evaluation.caveats import caveats
+    from countdown_rl.evaluation.caveats import of_evaluation
 
     out = out or default_out(str(completions.with_suffix("")) if completions else model)
     with artifacts.locked(out), console.progress("completions") as update:
@@ -83,11 +82,9 @@ def eval(
             on_warning=console.warn,
             on_note=console.note,
         )
-    metrics = result.metrics
-    hint = advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens")
-    for sentence in filter(None, [hint, *caveats({out.name: result})]):
+    for sentence in of_evaluation(result):
         console.warn(sentence)
-    console.result({"out": str(out)} | metrics.to_json(), as_json=as_json, view=_view(str(out), metrics))
+    console.result({"out": str(out)} | result.metrics.to_json(), as_json=as_json, view=_view(str(out), result.metrics))
 
 
 def default_out(model: str) -> Path:

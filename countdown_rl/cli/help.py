@@ -11,31 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: Flags of other programs or commands, and the flags that stand for them here; the first that a command has counts.
-OTHER_NAMES = {
-    "--lr": ("--learning-rate",),
-    "--steps": ("--max-steps",),
-    "--epochs": ("--num-train-epochs", "--max-steps"),
-    "--num-train-epochs": ("--max-steps",),
-    "--per-device-train-batch-size": ("--micro-batch",),
-    "--batch-size": ("--prompts",),
-    "--group-size": ("--num-generations",),
-    "--rank": ("--lora-r",),
-    "--kl": ("--beta",),
-    "--max-tokens": ("--max-new-tokens", "--max-completion-length"),
-    "--max-new-tokens": ("--max-completion-length",),
-    "--max-completion-length": ("--max-new-tokens",),
-    "--n": ("--limit",),
-    "--num-samples": ("--samples", "--n"),
-    "--adapter": ("--model",),
-    "--model": ("--adapter",),
-    "--model-name-or-path": ("--model",),
-    "--dataset": ("--data", "--from-hub"),
-    "--output-dir": ("--out",),
-    "--load-in-4bit": ("--precision",),
-    "--reward-funcs": ("--reward",),
-    "--num-processes": ("--processes",),
-}
+from countdown_rl.core import formatting
+from countdown_rl.core.values import OTHER_NAMES
 
 
 class _Panels:
@@ -66,7 +43,8 @@ class Command(_Panels, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
         for flag in {word.partition("=")[0] for word in args} - flags:
-            if name := next((name for name in OTHER_NAMES.get(flag, ()) if name in flags), None):
+            others = OTHER_NAMES.get(flag.removeprefix("--").replace("-", "_"), ())
+            if name := next((name for name in map(formatting.flag, others) if name in flags), None):
                 ctx.fail(f"No such option: {flag}. Use {name}.")
         return super().parse_args(ctx, args)
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from countdown_rl.cli.help import Command, CommandGroup, as_command
-from countdown_rl.core import errors, packages, processes
+from countdown_rl.core import errors, packages, process_state, processes
+from countdown_rl.core.formatting import spelled
 
 COMMANDS = {
     "Stages, in order": {
@@ -112,7 +113,7 @@ def main(run: Callable[[], Any] = app) -> None:
             stream.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
     processes.spin_briefly()
     try:
-        with processes.signals_as_exceptions():
+        with process_state.restored(), spelled(in_python=False), processes.signals_as_exceptions():
             run()
     except (KeyboardInterrupt, processes.Terminated, Exception) as error:
         _fail(error)

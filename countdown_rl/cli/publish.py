@@ -38,10 +38,9 @@ def publish(
         countdown-rl publish --data artifacts/data --license cc0-1.0
     """
     from countdown_rl.release import folder
-    from countdown_rl.release import upload as uploading
 
     out = out or Path("artifacts/release" if options.data is None else "artifacts/data-release")
-    manifest = folder.build(options, out)
+    manifest, result = folder.publish(options, out, upload, console.warn)
     facts, count = manifest.facts, len(manifest.files) + 1
     size = sum(entry["size"] for entry in manifest.files.values())
     if options.data is not None:
@@ -50,11 +49,9 @@ def publish(
         summary = f"accuracy {percent(facts['accuracy'])} ({interval(facts['interval'])}, n {facts['n']:,})"
     else:
         summary = "not evaluated"
-        console.warn("these weights have not been evaluated, and the card says so; run `countdown-rl eval` on them.")
     values: dict[str, Any] = {"out": str(out), "digest": manifest.digest, **facts, "files": count, "bytes": size}
     view = f"{out}: {count} files, {size / 1e6:,.1f} MB, {summary}"
-    if upload.repo_id is not None:
-        result = uploading.push(out, manifest, upload)
+    if result:
         values["upload"] = asdict(result)
         view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"
     console.result(values, as_json=as_json, view=view)

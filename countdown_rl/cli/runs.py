@@ -56,6 +56,7 @@ def perform(
 ) -> None:
     """Check or run a training, and print its result."""
     parameters.warn_of_unused_gpu()
+    processes.keep_freed_memory()
     with console.progress("step") as update:
         if not check:
             result = kind.execute(arguments, options, reporter(update), overwrite=overwrite)

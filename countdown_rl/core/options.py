@@ -5,11 +5,12 @@ of it (``cli.parameters``), and constructing the dataclass checks it, in a libra
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
+from countdown_rl.core import values
 from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.core.formatting import flag
 
@@ -24,14 +25,21 @@ MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one stage; a value outside the choices and bounds of its annotation is a UsageError."""
+    """Options of one stage, converted to the types of their annotations; UsageError for others and out of bounds."""
 
     def __post_init__(self) -> None:
         for name, hint in field_hints(type(self)).items():
-            value = getattr(self, name)
-            for item in value if isinstance(value, tuple | list) else (value,):
-                if item is not None:
-                    _check(name, item, hint)
+            value = values.convert(name, getattr(self, name), hint)
+            object.__setattr__(self, name, value)
+            for item in value if isinstance(value, tuple) else (value,):
+                _check(name, item, hint)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], *others: str) -> Self:
+        """Return the options in *given*, which may also have the names *others*; UsageError names unknown ones."""
+        names = [field.name for field in fields(cls)]
+        values.check_names(given, [*names, *others])
+        return cls(**{name: given[name] for name in names if name in given})
 
 
 @dataclass(frozen=True)
@@ -85,8 +93,6 @@ def choices(hint: Any) -> tuple[Any, ...]:
 
 
 def _check(name: str, value: Any, hint: Any) -> None:
-    if (allowed := choices(hint)) and value not in allowed:
-        raise UsageError(f"{flag(name)} {value} is not one of: {', '.join(allowed)}.")
     if not isinstance(value, int | float):
         return
     if not math.isfinite(value):

@@ -1,5 +1,6 @@
 """Functions of the user's own, named as ``module:function``."""
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -9,9 +10,26 @@ from typing import Any
 
 from countdown_rl.core.errors import UsageError, first_line
 
+#: Functions and objects that a caller of the API gave, by their names.
+_GIVEN: dict[str, Callable[..., Any]] = {}
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name by which :func:`imported` finds *function*: a function, partial function or callable object."""
+    named, state = function, ""
+    if isinstance(function, functools.partial):
+        named, state = function.func, f"{[*function.args, *function.keywords.items()]}"
+    elif not hasattr(function, "__qualname__"):
+        named, state = type(function), f"{[*vars(function).items()]}"
+    name = f"{named.__module__}:{named.__qualname__}{state.replace('=', ':')}"
+    _GIVEN[name] = function
+    return name
+
 
 def imported(name: str) -> Callable[..., Any]:
     """Return the function *name*, of a module that is installed or in the working directory, else a UsageError."""
+    if name in _GIVEN:
+        return _GIVEN[name]
     module, _, function = name.partition(":")
     if not function:
         raise UsageError(f"{name} is not of the form module:function.")

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from math import ceil
 
-from countdown_rl.core.formatting import percent
+from countdown_rl.core.formatting import flag, percent
 from countdown_rl.evaluation.results import Result, split
 from countdown_rl.evaluation.statistics import Z
+from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task
 
 #: The widest interval of an accuracy, and the largest share of truncated completions, without a warning.
@@ -44,6 +45,13 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
             noun = task(start.task).noun
             sentences.append(f"{name} and {first} have different {noun}s; do not compare their accuracies.")
     return sentences
+
+
+def of_evaluation(result: Result) -> list[str]:
+    """Sentences on what limits the conclusions from *result* alone, and on a format that it does not keep."""
+    metrics = result.metrics
+    hint = advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, flag("max_new_tokens"))
+    return [*filter(None, [hint]), *caveats({metrics.model.source: result})]
 
 
 def _caveats(result: Result) -> list[str]:

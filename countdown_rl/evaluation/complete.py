@@ -53,7 +53,7 @@ def complete(
     *,
     on_batch: OnBatch | None = None,
 ) -> tuple[Sequence[Row], list[Completion]]:
-    """Complete each of *rows* ``options.samples`` times, in batches of prompts of similar length.
+    """Complete each of *rows* ``options.per_row`` times, in batches of prompts of similar length.
 
     Args:
         inputs: entries of a manifest, which decide the completions together with engine, options and prompts.
@@ -73,7 +73,7 @@ def complete(
     )
     progress = Progress(unfinished, run)
     # Completion i belongs to row i // samples; those of one row share a batch, which reads its prompt once.
-    owners = [row for row in range(len(rows)) for _ in range(options.samples)]
+    owners = [row for row in range(len(rows)) for _ in range(options.per_row)]
     completions: dict[int, Completion] = {}
     reported = 0.0
 

@@ -23,9 +23,9 @@ class EvalOptions(SamplingOptions):
         option("Maximum tokens of a completion; 256,512 scores it at both limits.", DECODING, metavar="N[,N...]"),
     ] = 256
     samples: Annotated[
-        int,
+        int | None,
         option("Completions per puzzle.", DECODING, min=1, max=4096, show_default="largest k of --pass-at, else 1"),
-    ] = 1
+    ] = None
     pass_at: Annotated[
         str | None,
         option("Values k of pass@k, e.g. 1,4,16.", DECODING, metavar="K,K,...", show_default="powers of two"),
@@ -43,24 +43,26 @@ class EvalOptions(SamplingOptions):
     timeout: Timeout = 600.0
 
     def __post_init__(self) -> None:
-        largest = max(self.pass_at_values, default=1)
-        if self.samples == 1:
-            object.__setattr__(self, "samples", largest)
         super().__post_init__()
-        limits = self.limits
-        object.__setattr__(self, "max_new_tokens", limits[0] if len(limits) == 1 else ",".join(map(str, limits)))
-        if len(limits) > 1 and self.engine == "openai":
+        largest = max(self.pass_at_values, default=1)
+        if len(self.limits) > 1 and self.engine == "openai":
             raise UsageError("a server does not send token ids; give one limit in --max-new-tokens.")
-        if self.samples < largest:
+        if self.samples is not None and self.samples < largest:
             raise UsageError(f"--pass-at {self.pass_at} needs --samples {largest} or more; leave --samples out.")
         check_server(
             self, self.engine, self.base_url, "batch_size", "tensor_parallel", "precision", "device", "threads"
         )
 
     @property
+    def per_row(self) -> int:
+        """The completions of a row."""
+        return self.samples or max(self.pass_at_values, default=1)
+
+    @property
     def recorded(self) -> dict[str, Any]:
         """The options that decide the result; later additions only if given, so that older manifests stay valid."""
-        values = asdict(self)
+        limits = self.limits[0] if len(self.limits) == 1 else ",".join(map(str, self.limits))
+        values = asdict(self) | {"samples": self.per_row, "max_new_tokens": limits}
         omitted = {*_SPEED, *(name for name in ("top_k", "min_p", "pass_at") if not values[name])}
         return {name: value for name, value in values.items() if name not in omitted}
 

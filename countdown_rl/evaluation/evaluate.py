@@ -90,8 +90,8 @@ def evaluate(
             on_note(f"{completions} has completions of {len(rows):,} of the {known:,} rows in {file}.")
         description = {"decoding": DecodingSettings(samples=len(generated) // len(rows))}
     elif baseline:
-        generated = baselines.complete(baseline, rows, options.seed, options.samples)
-        description = {"decoding": DecodingSettings(samples=options.samples, seed=options.seed)}
+        generated = baselines.complete(baseline, rows, options.seed, options.per_row)
+        description = {"decoding": DecodingSettings(samples=options.per_row, seed=options.seed)}
     else:
         engine = server or load_engine(ref, options, on_warning)
         rows, generated = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
@@ -106,7 +106,7 @@ def evaluate(
 
 def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:
     """The *rows* of *file* up to ``options.limit``."""
-    if options.samples > 1 and options.temperature == 0:
+    if options.per_row > 1 and options.temperature == 0:
         raise UsageError("several completions per puzzle need a --temperature above 0; greedy ones are the same.")
     if options.limit is not None and options.limit > len(rows):
         raise InputError(f"{file} has {len(rows)} rows, fewer than --limit {options.limit}.")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.core.formatting import interval, percent
 from countdown_rl.core.manifest import Manifest, ProvenanceEntry, provenance_chain
 from countdown_rl.evaluation import sample
 from countdown_rl.evaluation.sample import Accuracy, Figures, Metrics, Sample
@@ -32,6 +33,11 @@ class Result:
     manifest: Manifest = field(default=Manifest("eval", {}), compare=False)
     path: Path = field(default=Path(), compare=False)
     runs: "Sequence[Result]" = ()
+
+    def __repr__(self) -> str:
+        metrics = self.metrics
+        solved = f"{percent(metrics.accuracy)} ({interval(metrics.interval)}), n={metrics.n}"
+        return f"Result({metrics.model.source}: {solved}" + (f", {self.path})" if self.path != Path() else ")")
 
     @property
     def by_puzzle(self) -> list[Sequence[Sample]]:

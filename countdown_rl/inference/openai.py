@@ -9,7 +9,10 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Generator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent import futures
+from contextlib import contextmanager
 from typing import Any
 
 from countdown_rl.core.errors import ModelError, UsageError, first_line
@@ -89,13 +92,13 @@ class OpenAI(engines.Server):
             async with limit:
                 return position, [await self._complete(client, prompt, number)]
 
-        with asyncio.Runner() as runner:
-            create_task = runner.get_loop().create_task
-            pending = {create_task(complete(index, prompt, n)) for index, (n, (prompt,)) in enumerate(batches)}
+        with _loop_in_a_thread() as loop:
+            requests = (complete(index, prompt, n) for index, (n, (prompt,)) in enumerate(batches))
+            pending = {asyncio.run_coroutine_threadsafe(request, loop) for request in requests}
             while pending:
-                done, pending = runner.run(asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED))
-                for task in sorted(done, key=lambda task: task.exception() is not None):
-                    yield task.result()
+                done, pending = futures.wait(pending, return_when=futures.FIRST_COMPLETED)
+                for future in sorted(done, key=lambda future: future.exception() is not None):
+                    yield future.result()
 
     def _owner(self) -> str:
         """The ``owned_by`` of the model in the server's list of models; "" if the server has no such list."""
@@ -150,6 +153,24 @@ class OpenAI(engines.Server):
                 turn = {"continue_final_message": prefilled, "add_generation_prompt": not prefilled}
                 options["extra_body"] |= turn | {"skip_special_tokens": STYLES[prompt["style"]].direct}
         return options
+
+
+@contextmanager
+def _loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop in a thread of its own, as a notebook has one in this thread; cancel its tasks at the end."""
+    loop = asyncio.new_event_loop()
+
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.get_loop().run_forever()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
 
 
 def _prefill(prompt: Mapping[str, Any]) -> str:

@@ -10,12 +10,13 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from countdown_rl.core import process_state
 from countdown_rl.core.errors import ModelError
-from countdown_rl.models import formats, model_files, shape
+from countdown_rl.models import formats, model_files, shape, transformers_internals
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
@@ -31,29 +32,30 @@ _LIBRARIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft
 class Loaded:
     """A model ready to run; *storage* is "bitsandbytes-nf4", "dequantized-nf4" or "plain"."""
 
-    model: Any
-    tokenizer: Any
+    model: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
     ref: ModelRef
     precision: str
     device: str
     storage: str
 
 
-def silence_libraries() -> None:
-    """Turn off the libraries' progress bars, and their log messages and warnings below errors, in this process."""
+def silence_libraries(*further: str) -> None:
+    """Turn off the progress bars of transformers and *further* libraries, and what all of them log below errors."""
+    process_state.remember("numpy", "torch", "huggingface_hub.utils", "transformers.utils.logging", *further)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # TRL imports vLLM where it is installed
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("DATASETS_VERBOSITY", "error")  # datasets, which TRL imports, reads both when it is imported
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # transformers' reader of GGUF files has no setting of its own
     import transformers
 
     warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
-    for name in _LIBRARIES:  # after the import, which sets a level of its own
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for logger in map(logging.getLogger, _LIBRARIES):  # after the import, which sets a level of its own
+        process_state.on_restore(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
     transformers.logging.disable_progress_bar()  # those of huggingface_hub too
+    if datasets := sys.modules.get("datasets"):
+        datasets.disable_progress_bars()
+    transformers_internals.hide_gguf_progress()
 
 
 def load_tokenizer(ref: ModelRef) -> Any:

@@ -16,13 +16,23 @@ from countdown_rl.models import ends, model_files
 from countdown_rl.models.model_files import GENERATION
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.release import benchmarks, dataset_card, model_card
-from countdown_rl.release.config import DATA_OPTIONS, PublishOptions
+from countdown_rl.release.config import DATA_OPTIONS, PublishOptions, UploadOptions
 from countdown_rl.release.demo import page as demo
 from countdown_rl.release.formats import ADAPTER_CONFIG, FILES, Weights
 from countdown_rl.release.model_card import Release
 from countdown_rl.release.report import charts
-from countdown_rl.release.upload import check_no_token
+from countdown_rl.release.upload import Upload, check_no_token, push
 from countdown_rl.tasks.probe import model_name, trained_on
+
+
+def publish(
+    options: PublishOptions, out: Path, target: UploadOptions, on_warning: Callable[[str], None]
+) -> tuple[Manifest, Upload | None]:
+    """Build the release at *out*, and upload it if *target* asks for that."""
+    manifest = build(options, out)
+    if options.data is None and "accuracy" not in manifest.facts:
+        on_warning("these weights have not been evaluated, and the card says so; run `countdown-rl eval` on them.")
+    return manifest, push(out, manifest, target) if target.push else None
 
 
 def build(options: PublishOptions, out: Path) -> Manifest:

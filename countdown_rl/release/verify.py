@@ -192,11 +192,11 @@ def _puzzles(
 
 def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) -> None:
     """Grade the samples of *recorded* again, and compare every figure with theirs."""
-    if len(rows) * options.samples != len(recorded.samples) or len(rows) != recorded.metrics.n:
+    if len(rows) * options.per_row != len(recorded.samples) or len(rows) != recorded.metrics.n:
         raise _RefutedError("eval has another number of samples than its decoding and its puzzles")
     samples = []
     for index, sample in enumerate(recorded.samples):
-        row = rows[index // options.samples]
+        row = rows[index // options.per_row]
         samples.append(replace(sample, row=row, grade=row.grade(sample.completion)))
         if not sample.to_json().items() >= samples[-1].to_json().items():
             raise _RefutedError("the samples in eval do not have the grades of their texts, or are of other puzzles")
@@ -220,7 +220,7 @@ def _measure(
     """Complete the recorded *rows* and the *new* ones, and test the claim about them."""
     from scipy.stats import fisher_exact
 
-    metrics, border = recorded.metrics, len(rows) * options.samples
+    metrics, border = recorded.metrics, len(rows) * options.per_row
     nf4 = weights.format.name == "adapter" and metrics.precision == "nf4"
     options = replace(options, precision="nf4" if nf4 else "auto")
     with TemporaryDirectory() as scratch:

@@ -61,7 +61,7 @@ class Result:
 
     out: Path
     log: Path
-    rows: list[Any]
+    rows: list[Any] = field(repr=False)
     facts: dict[str, Any]
     warnings: dict[str, str] = field(default_factory=dict)
     resumed: int | None = None
@@ -175,7 +175,7 @@ class Run(ABC):
         for name in options.report_to:
             if find_spec(name) is None:
                 raise CountdownError(f"--report-to {name} needs a package: {packages.pip_install(name)}.")
-        load.silence_libraries()
+        load.silence_libraries("datasets.utils")
         self.ref = reference.find_model(
             arguments.model,
             revision=arguments.revision,

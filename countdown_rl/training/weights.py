@@ -64,7 +64,6 @@ def load_model(ref: ModelRef, options: TuningOptions, threads: int | None = None
     if loaded.device == "cpu":
         from countdown_rl.training import loss_internals
 
-        processes.keep_freed_memory()
         loss_internals.score_less_at_a_time()
     return loaded
 

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from countdown_rl.cli import main
-from countdown_rl.cli.help import OTHER_NAMES
+from countdown_rl.core.formatting import flag as spelled
+from countdown_rl.core.values import OTHER_NAMES
 from tests.support.command import flags
 
 ROOT = Path(__file__).parents[2]
@@ -131,4 +132,4 @@ def test_a_flag_that_has_another_name_here_is_answered_with_that_name(words, nam
 
 
 def test_other_names_lead_to_flags_that_exist():
-    assert {flag for names in OTHER_NAMES.values() for flag in names} <= set().union(*map(flags, HELP))
+    assert {spelled(name) for names in OTHER_NAMES.values() for name in names} <= set().union(*map(flags, HELP))

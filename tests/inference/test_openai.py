@@ -1,5 +1,6 @@
 """The client of OpenAI-compatible servers: against llama.cpp's own server, and against one with every fault."""
 
+import asyncio
 import json
 import threading
 import time
@@ -193,6 +194,13 @@ def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monke
     assert [sample.truncated for sample in result.samples] == [False, False, False, True, False]
     assert result.samples[2].completion == "I cannot."
     assert result.metrics.endpoint["refused"] == 3
+
+
+def test_a_server_answers_inside_of_a_running_event_loop(stub, tmp_path):
+    async def notebook():
+        return run(stub, tmp_path)
+
+    assert asyncio.run(notebook()).metrics.n == len(ROWS)
 
 
 # Faults

@@ -89,7 +89,7 @@ def _value(value: Any) -> str:
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Every value in nested *values* but None, each with the keys that lead to it."""
     for key, value in values.items():
-        name = f"{path} {formatting.flag(key)[2:]}".strip()
+        name = f"{path} {key.rstrip('_').replace('_', '-')}".strip()
         if isinstance(value, Mapping):
             yield from _leaves(value, name)
         elif value is not None:

@@ -54,11 +54,11 @@ def rule(name: object) -> Rule:
 
 
 def operators(chosen: Iterable[str]) -> str:
-    """The operators *chosen*, in the order ``+-*/``; spaces between them are ignored.
+    """The operators *chosen*, in the order ``+-*/``; spaces and commas between them are ignored.
 
     ``-`` without ``+`` is an InputError, as is ``/`` without ``*``: the count of solutions moves signs freely.
     """
-    names = set(map(str, chosen)) - {" "} if isinstance(chosen, str | list | tuple) else set()
+    names = set(map(str, chosen)) - {" ", ","} if isinstance(chosen, str | list | tuple) else set()
     if not names or names - set(OPERATORS):
         raise InputError(f"Operators are some of {' '.join(OPERATORS)}.")
     if ("-" in names and "+" not in names) or ("/" in names and "*" not in names):

@@ -1,0 +1,95 @@
+"""A call of the API leaves the process of its caller as it was."""
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from transformers.utils import logging as transformers_logging
+
+import countdown_rl
+from countdown_rl import CountdownError, UsageError
+from countdown_rl.core import process_state
+
+ROWS = [{"nums": [3, 7, 50], "target": 46}]
+CALLS = {
+    "grade": lambda: countdown_rl.grade("<answer>1</answer>", **ROWS[0]),
+    "solve": lambda: countdown_rl.solve([3, 7, 50], 46),
+    "generate": lambda: list(countdown_rl.generate(3)),
+    "load_model": lambda: countdown_rl.load_model("countdown-tiny"),
+    "evaluate": lambda: countdown_rl.evaluate("countdown-tiny", ROWS, max_new_tokens=4, samples=2, threads=1),
+    "compare": lambda: countdown_rl.compare([countdown_rl.evaluate("solver", ROWS)] * 2),
+    "train": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", rewards=None, keep="best"),
+    "train-reward": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", prompts=1, rewards=fails, threads=1),
+    "sft": lambda: countdown_rl.sft("countdown-tiny", [ROWS[0] | {"completion": "?"}], "o", threads=1),
+    "merge": lambda: countdown_rl.merge("countdown-tiny", "o"),
+    "quantize": lambda: countdown_rl.quantize("nowhere", "o"),
+    "publish": lambda: countdown_rl.publish("o", model="nowhere"),
+}
+
+
+def fails(grade, row, tokens):
+    os.environ["SOME"], torch.backends.cudnn.benchmark = "thing", True
+    torch.set_default_dtype(torch.bfloat16)
+    random.seed(0)
+    raise ValueError("no")
+
+
+def snapshot() -> dict:
+    import trl.trainer.utils
+
+    return {
+        "environment": dict(os.environ),
+        "path": [*sys.path],
+        "directory": os.getcwd(),
+        "filters": [*warnings.filters],
+        "levels": {name: logging.getLogger(name).level for name in ("", "torch", "transformers", "trl", "peft")},
+        "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "random": (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()),
+        "torch": (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()),
+        "cudnn": (torch.backends.cudnn.benchmark, torch.are_deterministic_algorithms_enabled()),
+        "bars": transformers_logging.is_progress_bar_enabled(),
+        "trl": (trl.trainer.utils._use_triton, trl.trainer.utils._CHUNKED_LOGPROB_CHUNK_SIZE),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_leaves_the_process_as_it_was(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    before = snapshot()
+    try:
+        result = CALLS[name]()
+    except CountdownError:
+        result = None
+    after = snapshot()
+    assert not [key for key in before if before[key] != after[key]]
+    assert name in ("generate",) or "\n" not in repr(result)
+
+
+def test_a_second_training_in_the_process_is_refused():
+    def train():
+        with pytest.raises(UsageError, match="another thread"):
+            countdown_rl.train("countdown-tiny", ROWS, "o")
+
+    with process_state.alone():
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+
+
+def test_patches_end_with_the_last_of_concurrent_calls():
+    with process_state.restored():
+        with process_state.restored():
+            process_state.patch(asyncio, "sleep", None)
+        assert asyncio.sleep is None
+    assert asyncio.sleep is not None
