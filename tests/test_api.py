@@ -141,7 +141,7 @@ def closeness(grade, row, tokens):
     [
         (lambda rows: countdown_rl.merge("adapter", "y", base="foo"), UsageError, "base foo is not one"),
         (lambda rows: countdown_rl.quantize("countdown-tiny", "x", format="foo"), UsageError, "format foo is not one"),
-        (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"), UsageError, "eval.every"),
+        (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"), UsageError, "eval_every"),
         (lambda rows: countdown_rl.train("no-such-model", rows, "z"), ModelError, "no-such-model"),
         (lambda rows: countdown_rl.sft("countdown-tiny", [], "z"), InputError, "empty"),
         (lambda rows: countdown_rl.publish("z", model="nowhere"), countdown_rl.ArtifactError, "nowhere"),

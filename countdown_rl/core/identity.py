@@ -49,6 +49,6 @@ def finished(out: Path, kind: str, run: Mapping[str, Any], *, overwrite: bool) -
     if differences := describe_differences(run_identity(manifest.options, manifest.inputs), run):
         raise ArtifactError(
             f"{out} holds {with_article(kind)} that this command did not make ({differences}), which would be lost; "
-            "give --out another directory, or --overwrite to replace it."
+            f"give {flag('out')} another directory, or {flag('overwrite')} to replace it."
         )
     return manifest

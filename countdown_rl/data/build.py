@@ -109,18 +109,23 @@ def _task(options: DataOptions) -> Task:
     try:
         task = registry.task(options.task)
     except InputError as error:
-        raise UsageError(f"--task {options.task}: {error}.") from error
+        raise UsageError(f"{flag('task')} {options.task}: {error}.") from error
     if options.style not in (None, *task.row.styles):
-        raise UsageError(f"--style {options.style} is not for --task {task.name}; take {' or '.join(task.row.styles)}.")
+        raise UsageError(
+            f"{flag('style')} {options.style} is not for {flag('task')} {task.name}; take "
+            f"{' or '.join(task.row.styles)}."
+        )
     for name in _task_options() - task.data_options:
         if getattr(options, name) != getattr(type(options), name, None):
-            raise UsageError(f"{flag(name)} does not apply to --task {task.name}; leave it out.")
+            raise UsageError(f"{flag(name)} does not apply to {flag('task')} {task.name}; leave it out.")
     if options.from_ and options.from_hub:
-        raise UsageError("Give --from or --from-hub, not both.")
+        raise UsageError(f"Give {flag('from_')} or {flag('from_hub')}, not both.")
     if options.test_from and options.test is not None:
-        raise UsageError("--test-from has all test puzzles; leave out --test.")
+        raise UsageError(f"{flag('test_from')} has all test puzzles; leave out {flag('test')}.")
     if options.revision and "@" in (options.from_hub or "@"):
-        raise UsageError("--revision goes with --from-hub, where NAME@REVISION does not name one already.")
+        raise UsageError(
+            f"{flag('revision')} goes with {flag('from_hub')}, where NAME@REVISION does not name one already."
+        )
     return task
 
 
@@ -142,7 +147,10 @@ def split_sizes(options: DataOptions) -> dict[str, int]:
     valid = tenth if options.valid is None else options.valid
     train = options.n - valid - test
     if train < 1:
-        raise UsageError(f"--valid {valid} and --test {test} leave no rows for training out of --n {options.n}.")
+        raise UsageError(
+            f"{flag('valid')} {valid} and {flag('test')} {test} leave no rows for training out of {flag('n')} "
+            f"{options.n}."
+        )
     return {"train": train, "valid": valid, "test": test}
 
 
@@ -168,7 +176,7 @@ def _write(
                 try:
                     parsed.prompt()
                 except InputError as error:
-                    raise UsageError(f"--prompt: {error}.") from error
+                    raise UsageError(f"{flag('prompt')}: {error}.") from error
             for group, value in parsed.groups.items():
                 groups.setdefault(group, Counter())[value] += 1
             yield row

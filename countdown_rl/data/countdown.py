@@ -7,6 +7,7 @@ from typing import Any
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion, is_excluded
@@ -59,7 +60,7 @@ class CountdownSource(RowSource):
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
         fields = generate.solved_row(rules.Puzzle(tuple(nums), target, wanted.rule, wanted.operators))
         if not (fields["solutions"] or own_test or self.options.impossible):
-            raise Dropped("impossible", "proved to have no solution; --impossible 1 keeps such puzzles")
+            raise Dropped("impossible", f"proved to have no solution; {flag('impossible')} 1 keeps such puzzles")
         return fields
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
@@ -84,14 +85,16 @@ def distribution_of(options: DataOptions) -> Distribution:
         sizes=_sizes(options.size) or preset.sizes,
     )
     if options.numbers:
-        items = [_range("--numbers", item) for item in options.numbers.split(",")]
+        items = [_range(flag("numbers"), item) for item in options.numbers.split(",")]
         values = sorted(value for low, high, copies in items for value in [*range(low, high + 1)] * copies)
         wanted = replace(wanted, values=tuple(values), tiles=len(items) > 1 or "x" in options.numbers)
     if options.targets:
-        low, high, _ = _range("--targets", options.targets)
+        low, high, _ = _range(flag("targets"), options.targets)
         wanted = replace(wanted, low=low, high=high)
     if wanted.tiles and max(wanted.sizes) > len(wanted.values):
-        raise UsageError(f"--numbers has {len(wanted.values)} tiles, too few for puzzles of {max(wanted.sizes)}.")
+        raise UsageError(
+            f"{flag('numbers')} has {len(wanted.values)} tiles, too few for puzzles of {max(wanted.sizes)}."
+        )
     return wanted
 
 
@@ -103,9 +106,13 @@ def _sizes(specs: Iterable[str]) -> dict[int, float]:
         try:
             sizes[int(size)] = float(weight or 1)
         except ValueError:
-            raise UsageError(f"--size {spec}: write a number, or a number and a weight such as 4=0.5.") from None
+            raise UsageError(
+                f"{flag('size')} {spec}: write a number, or a number and a weight such as 4=0.5."
+            ) from None
         if not 1 <= int(size) <= rules.MAX_NUMBERS or not 0 < sizes[int(size)] < float("inf"):
-            raise UsageError(f"--size {spec}: puzzles have 1 to {rules.MAX_NUMBERS} numbers, and weights are above 0.")
+            raise UsageError(
+                f"{flag('size')} {spec}: puzzles have 1 to {rules.MAX_NUMBERS} numbers, and weights are above 0."
+            )
     return sizes
 
 
@@ -113,7 +120,7 @@ def _range(name: str, spec: str) -> tuple[int, int, int]:
     """The lowest and the highest value of a range, and its copies."""
     match = _RANGE(spec.strip())
     low, high, copies = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
-    if not 1 <= low <= high <= low + 100_000 or (copies != 1 and name == "--targets"):
-        tiles = "" if name == "--targets" else ", or tiles such as 25,50,1-10x2"
+    if not 1 <= low <= high <= low + 100_000 or (copies != 1 and name == flag("targets")):
+        tiles = "" if name == flag("targets") else ", or tiles such as 25,50,1-10x2"
         raise UsageError(f"{name} {spec}: write a range such as 10-100{tiles}, from 1 on, the lower end first.")
     return low, high, copies

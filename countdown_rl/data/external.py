@@ -9,6 +9,7 @@ from typing import Any
 
 from countdown_rl.core import hub_requests
 from countdown_rl.core.errors import InputError, ModelError
+from countdown_rl.core.formatting import flag
 from countdown_rl.tasks import files, records
 from countdown_rl.tasks.splits import held_out
 
@@ -57,7 +58,7 @@ def _download(repository: str, revision: str | None, patterns: list[str] | None)
     try:
         return hub_requests.download(repository, revision, allowed=patterns, ignored=None, repo_type="dataset")
     except ModelError as error:
-        raise InputError(f"{str(error).rstrip('.')}; or give a downloaded file with --from.") from error
+        raise InputError(f"{str(error).rstrip('.')}; or give a downloaded file with {flag('from_')}.") from error
 
 
 def _configuration(directory: Path, name: str, config: str) -> tuple[str | None, Any, list[str] | None]:

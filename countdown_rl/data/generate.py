@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.data.distribution import Distribution, Exclusion, is_excluded
 from countdown_rl.tasks.countdown import kernel, kernel_numba, rules, solver
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
@@ -71,7 +72,9 @@ def plan_split(distribution: Distribution, exclude: Exclusion, split: str, n: in
     values, most = sorted(distribution.values), max(distribution.sizes)
     largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
     if 16 * distribution.high * largest >= 1 << 62 or distribution.high - distribution.low >= 100_000:
-        raise UsageError("Such large numbers or targets cannot be sampled; lower --numbers or --targets.")
+        raise UsageError(
+            f"Such large numbers or targets cannot be sampled; lower {flag('numbers')} or {flag('targets')}."
+        )
     rows = np.arange(n, dtype=np.int64)
     impossible = np.floor(np.arange(n + 1) * distribution.impossible + 1e-9)
     first, last = parts_of(split)
@@ -107,8 +110,8 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
                     if not weights[solvable]:
                         kind = f"{'solvable' if solvable else 'impossible'} puzzle of {size} numbers"
                         raise InputError(
-                            f"After {index:,} rows for {plan.split}, no new {kind} is found; lower --n or widen "
-                            "--numbers, --targets or --operators."
+                            f"After {index:,} rows for {plan.split}, no new {kind} is found; lower {flag('n')} or "
+                            f"widen {flag('numbers')}, {flag('targets')} or {flag('operators')}."
                         )
                     same = (plan.solvable == solvable) & (plan.sizes == size)
                     plan.choose_sizes(index + np.flatnonzero(same[index:]), weights[solvable])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.external import Published
 from countdown_rl.tasks import files, records
@@ -81,7 +82,10 @@ class RowSource:
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
         """New rows for each split, as many as *sizes* says; row i depends on the seed and i alone."""
         if self.task.draw is None:
-            raise UsageError(f"--task {self.task.name} has no generator; give --from FILE or --from-hub NAME.")
+            raise UsageError(
+                f"{flag('task')} {self.task.name} has no generator; give {flag('from_')} FILE or {flag('from_hub')} "
+                "NAME."
+            )
         return {split: self._sampled(self.task.draw, split, count) for split, count in sizes.items()}
 
     def _sampled(
@@ -95,7 +99,9 @@ class RowSource:
                 if row.split == split and row.id not in seen and row.identity not in self._excluded:
                     break
             else:
-                raise InputError(f"After {index:,} rows for {split}, {LIMIT:,} draws gave no new one; lower --n.")
+                raise InputError(
+                    f"After {index:,} rows for {split}, {LIMIT:,} draws gave no new one; lower {flag('n')}."
+                )
             seen.add(row.id)
             yield {"id": row.id, **row}
 
@@ -135,7 +141,9 @@ class RowSource:
             reasons = [f"{times:,} {result.examples[reason]}" for reason, times in result.dropped.most_common()]
             raise InputError(f"None of the {result.read:,} rows can be used: {'; '.join(reasons) or 'there are none'}.")
         if count == n and not result.splits["train"]:
-            raise InputError(f"The first {n:,} rows are all held out, which leaves none for training; raise --n.")
+            raise InputError(
+                f"The first {n:,} rows are all held out, which leaves none for training; raise {flag('n')}."
+            )
         for split, limit in limits.items():
             if limit is not None and (available := len(result.splits[split])) < limit:
                 raise InputError(f"Only {available:,} of these rows belong to {split}, not {limit:,}; lower --{split}.")

@@ -68,7 +68,7 @@ def _caveats(result: Result) -> list[str]:
         )
     if (truncated := metrics.truncated or 0.0) > MOST_TRUNCATED:
         limit = metrics.decoding.max_new_tokens
-        at = f"at {limit} tokens; raise --max-new-tokens" if limit else "by a token limit; raise it"
+        at = f"at {limit} tokens; raise {flag('max_new_tokens')}" if limit else "by a token limit; raise it"
         sentences.append(f"{percent(truncated)} of the completions are truncated {at}.")
     if split(result) == "training":
         sentences.append(f"these are training {noun}s, which say little about new ones; evaluate on the test split.")

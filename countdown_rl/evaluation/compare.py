@@ -11,6 +11,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation import tables
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.metrics import measure, puzzle_share, rounded
@@ -132,7 +133,8 @@ def figures(results: Mapping[str, Result], against: str | None = None) -> dict[s
         # Rows need no id; the first n rows of the same file are the same puzzles.
         if (first.metrics.n, first.metrics.data) != (result.metrics.n, result.metrics.data):
             raise InputError(
-                f"{name} and {models[0]} were scored on different data; give both the same --data and --limit."
+                f"{name} and {models[0]} were scored on different data; give both the same {flag('data')} and "
+                f"{flag('limit')}."
             )
         if name in models and name not in compared:
             raise InputError(f"{name} and {reference} were decoded differently; evaluate both with the same options.")
@@ -199,7 +201,7 @@ def decoding(result: Result) -> DecodingSettings:
 def _references(results: Mapping[str, Result], models: Sequence[str], against: str | None) -> dict[str, dict[str, str]]:
     """The names that each result is compared with, by the key of the difference."""
     if against is not None and against not in results:
-        raise UsageError(f"--against {against} is none of the results: {', '.join(results)}.")
+        raise UsageError(f"{flag('against')} {against} is none of the results: {', '.join(results)}.")
     alike: dict[DecodingSettings | None, list[str]] = {}
     for name in models if len(models) > 1 else results:
         alike.setdefault(decoding(results[name]) if len(models) > 1 else None, []).append(name)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import InputError, first_line
+from countdown_rl.core.formatting import flag
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks import conversations, files, records, registry
 from countdown_rl.tasks.task import Row
@@ -53,19 +54,21 @@ class _Rows:
         named = self._by_name.get(str(record.get("id", record.get("custom_id", ""))))
         row = match.row if match else named or self._of_prompt(record)
         if self._known and row.id not in self.by_id:
-            raise InputError(f"{row.headline} is not in --data")
+            raise InputError(f"{row.headline} is not in {flag('data')}")
         return self.by_id.setdefault(row.id, row)
 
     def _of_prompt(self, record: Mapping[str, Any]) -> Row:
         exchange = conversations.exchange(conversations.split(record)[0])
         if exchange is None or exchange.prompt is None:
-            raise InputError("it has neither the fields of a row, nor the id of one in --data, nor a prompt")
+            raise InputError(f"it has neither the fields of a row, nor the id of one in {flag('data')}, nor a prompt")
         prompt = exchange.prompt
         text = prompt if isinstance(prompt, str) else "\n".join(t["content"] for t in prompt if t["role"] == "user")
         asked = [row for user, row in self._by_prompt.items() if user in text]
         fields = [fields for task in registry.own_tasks() if (fields := task.row.fields_in(text))]
         if len(asked) != 1 and len(fields) != 1:
-            raise InputError("its prompt does not say for certain which row it is of; give --data, or the row's fields")
+            raise InputError(
+                f"its prompt does not say for certain which row it is of; give {flag('data')}, or the row's fields"
+            )
         return asked[0] if len(asked) == 1 else registry.parse_row(fields[0])
 
 

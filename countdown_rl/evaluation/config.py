@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import MAX_INTEGER, Device, Precision, option
 from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
 from countdown_rl.inference.engines import EngineName
@@ -46,9 +47,12 @@ class EvalOptions(SamplingOptions):
         super().__post_init__()
         largest = max(self.pass_at_values, default=1)
         if len(self.limits) > 1 and self.engine == "openai":
-            raise UsageError("a server does not send token ids; give one limit in --max-new-tokens.")
+            raise UsageError(f"a server does not send token ids; give one limit in {flag('max_new_tokens')}.")
         if self.samples is not None and self.samples < largest:
-            raise UsageError(f"--pass-at {self.pass_at} needs --samples {largest} or more; leave --samples out.")
+            raise UsageError(
+                f"{flag('pass_at')} {self.pass_at} needs {flag('samples')} {largest} or more; leave "
+                f"{flag('samples')} out."
+            )
         check_server(
             self, self.engine, self.base_url, "batch_size", "tensor_parallel", "precision", "device", "threads"
         )
@@ -69,12 +73,12 @@ class EvalOptions(SamplingOptions):
     @property
     def pass_at_values(self) -> list[int]:
         """The values of ``pass_at``, smallest first."""
-        return [] if self.pass_at is None else _numbers("--pass-at", self.pass_at)
+        return [] if self.pass_at is None else _numbers(flag("pass_at"), self.pass_at)
 
     @property
     def limits(self) -> list[int]:
         """The token limits in ``max_new_tokens``, smallest first."""
-        return _numbers("--max-new-tokens", str(self.max_new_tokens))
+        return _numbers(flag("max_new_tokens"), str(self.max_new_tokens))
 
 
 def _numbers(flag: str, text: str) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import finished, run_identity
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import baselines, results
@@ -80,7 +81,7 @@ def evaluate(
     unfinished = out.with_name(f".{out.name}.progress.jsonl")
     if finished(out, "eval", run_identity(recorded, inputs), overwrite=overwrite):
         unfinished.unlink(missing_ok=True)  # if the run was killed between its last two steps
-        on_note(f"{out} is up to date (use --overwrite to rebuild).")
+        on_note(f"{out} is up to date (use {flag('overwrite')} to rebuild).")
         return results.read(out)
     description: dict[str, Any]
     if completions:
@@ -107,14 +108,16 @@ def evaluate(
 def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:
     """The *rows* of *file* up to ``options.limit``."""
     if options.per_row > 1 and options.temperature == 0:
-        raise UsageError("several completions per puzzle need a --temperature above 0; greedy ones are the same.")
+        raise UsageError(
+            f"several completions per puzzle need a {flag('temperature')} above 0; greedy ones are the same."
+        )
     if options.limit is not None and options.limit > len(rows):
-        raise InputError(f"{file} has {len(rows)} rows, fewer than --limit {options.limit}.")
+        raise InputError(f"{file} has {len(rows)} rows, fewer than {flag('limit')} {options.limit}.")
     rows = rows[: options.limit]
     if repeats := len(rows) - len({row.id for row in rows}):
         on_warning(
             f"{repeats:,} of the {len(rows):,} rows in {file} are repeats, which the intervals count as independent; "
-            "remove them, and give --samples for several completions of a row."
+            f"remove them, and give {flag('samples')} for several completions of a row."
         )
     return rows
 

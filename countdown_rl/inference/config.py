@@ -20,11 +20,11 @@ def check_server(options: Options, engine: str, base_url: str, *local: str) -> N
     """Raise UsageError for --base-url without a server, and for *local* options with one."""
     if engine != "openai":
         if base_url != OPENAI:
-            raise UsageError("--base-url is for servers; add --engine openai.")
+            raise UsageError(f"{flag('base_url')} is for servers; add {flag('engine')} openai.")
         return
     for name in local:
         if getattr(options, name) != getattr(type(options), name):
-            raise UsageError(f"{flag(name)} is for models on this machine; leave it out with --engine openai.")
+            raise UsageError(f"{flag(name)} is for models on this machine; leave it out with {flag('engine')} openai.")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class SamplingOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.temperature < 0.01:
-            raise UsageError(f"--temperature {self.temperature} is too small; give 0 for greedy, or 0.01 and more.")
+            raise UsageError(
+                f"{flag('temperature')} {self.temperature} is too small; give 0 for greedy, or 0.01 and more."
+            )
 
 
 @dataclass(frozen=True)

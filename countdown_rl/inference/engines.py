@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core import packages
 from countdown_rl.core.errors import ModelError, UsageError
+from countdown_rl.core.formatting import flag
 
 if TYPE_CHECKING:
     from countdown_rl.inference.generate import Completion
@@ -76,7 +77,7 @@ class Engine:
 
         prompts = chat_template.encode(self.tokenizer, (row.messages() for row in rows))
         longest = max(map(len, prompts))
-        shape.check_context(self.prepare(longest + max_new_tokens), longest, max_new_tokens, "--max-new-tokens")
+        shape.check_context(self.prepare(longest + max_new_tokens), longest, max_new_tokens, flag("max_new_tokens"))
         return rows, prompts
 
     def complete(self, prompts: Sequence[Any], number: int = 0) -> "list[Completion]":
@@ -125,7 +126,7 @@ def choose_engine(name: str, ref: "ModelRef", *, precision: str, device: str) ->
     if name == "auto":
         return next(name for name in ENGINES if _is_usable(engine_class(name), ref, precision, device))
     if reason := engine_class(name).unsupported(ref, precision, device):
-        raise UsageError(f"--engine {name} {reason}.")
+        raise UsageError(f"{flag('engine')} {name} {reason}.")
     check_installed(name)
     return name
 
@@ -144,7 +145,7 @@ def load_engine(
 
     name = choose_engine(name, ref, precision=precision, device=device)
     if tensor_parallel > 1 and name != "vllm":
-        raise UsageError(f"--tensor-parallel is for --engine vllm, and this is {name}; leave it out.")
+        raise UsageError(f"{flag('tensor_parallel')} is for {flag('engine')} vllm, and this is {name}; leave it out.")
     load.silence_libraries()
     machine: dict[str, Any] = {"precision": precision, "device": device, "tensor_parallel": tensor_parallel}
     return engine_class(name).load(ref, decoding, **machine)
@@ -154,7 +155,9 @@ def check_installed(name: str) -> None:
     """Raise ModelError if the package of the engine *name* is not installed."""
     package = engine_class(name).package
     if package and find_spec(package) is None:
-        raise ModelError(f"--engine {name} needs {package}: {packages.pip_install(package)}, or leave --engine out.")
+        raise ModelError(
+            f"{flag('engine')} {name} needs {package}: {packages.pip_install(package)}, or leave {flag('engine')} out."
+        )
 
 
 def _is_usable(kind: type[Engine], ref: "ModelRef", precision: str, device: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core.errors import ModelError, out_of_memory
+from countdown_rl.core.formatting import flag
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import chat_template, load
@@ -125,7 +126,9 @@ class Generator(Engine):
             if not out_of_memory(error):
                 raise
             if len(prompts) == 1:
-                sentence = "the model and one completion do not fit in memory; give a smaller --max-new-tokens."
+                sentence = (
+                    f"the model and one completion do not fit in memory; give a smaller {flag('max_new_tokens')}."
+                )
                 raise ModelError(sentence) from error
         from accelerate.utils.memory import clear_device_cache
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from countdown_rl.core.errors import ModelError, UsageError, first_line
+from countdown_rl.core.formatting import flag
 from countdown_rl.inference import engines, generate, sampling
 from countdown_rl.inference.config import OPENAI
 from countdown_rl.inference.generate import Completion, Decoding
@@ -51,8 +52,8 @@ class OpenAI(engines.Server):
     def __init__(self, model: str, options: Any) -> None:
         if not re.fullmatch(r"https?://[^\s@?]+", options.base_url):  # a password would be written into the manifest
             raise UsageError(
-                "--base-url should be like http://127.0.0.1:8000/v1, without a password or a query; the key of a "
-                "server is read from OPENAI_API_KEY."
+                f"{flag('base_url')} should be like http://127.0.0.1:8000/v1, without a password or a query; the key "
+                "of a server is read from OPENAI_API_KEY."
             )
         engines.check_installed(self.name)
         self._url, self._model, self._decoding = options.base_url, model, Decoding.of(options)
@@ -63,7 +64,9 @@ class OpenAI(engines.Server):
         turn = "continued" if self.prefills else "left out"
         self.endpoint = {"base_url": self._url, "server": self.server, "prefill": turn}
         if not self.prefills and (options.top_k or options.min_p):
-            raise UsageError("--top-k and --min-p are for servers of vLLM and llama.cpp; leave them out.")
+            raise UsageError(
+                f"{flag('top_k')} and {flag('min_p')} are for servers of vLLM and llama.cpp; leave them out."
+            )
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest; its digest is of names, not of weights."""
@@ -111,7 +114,9 @@ class OpenAI(engines.Server):
         except openai.OpenAIError as error:
             # A server that is loading its model must not get another prompt than the one it gets later.
             reason = first_line(error)
-            raise ModelError(f"no server answers at {self._url}; start it, or give its --base-url: {reason}") from error
+            raise ModelError(
+                f"no server answers at {self._url}; start it, or give its {flag('base_url')}: {reason}"
+            ) from error
         owners = [str(model.owned_by) for model in sorted(models, key=lambda model: model.id != self._model)]
         return owners[0] if owners else ""
 
@@ -127,13 +132,16 @@ class OpenAI(engines.Server):
                 return Completion("", 0, True, {"reason": "refused", "prompt_tokens": 0})
             cause: BaseException | str = error
         except TimeoutError:
-            cause = f"no answer within --timeout {self._timeout:g} s"
+            cause = f"no answer within {flag('timeout')} {self._timeout:g} s"
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
         except (openai.APIError, LookupError, AttributeError, TypeError, ValueError) as error:
             cause = f"malformed response: {error}"
         reason = " ".join(str(cause).replace(self._key, "***").split()).rstrip(".")
-        remedy = "check --base-url, --model and OPENAI_API_KEY, or wait; then run the same command again to resume"
+        remedy = (
+            f"check {flag('base_url')}, {flag('model')} and OPENAI_API_KEY, or wait; then run the same command again "
+            "to resume"
+        )
         raise ModelError(f"{self._url} failed ({reason:.300}); {remedy}.")
 
     def _options(self, prompt: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.formatting import flag
 from countdown_rl.inference import generate
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion, Decoding
@@ -52,14 +53,14 @@ class Vllm(Engine):
     def unsupported(cls, ref: ModelRef, precision: str, device: str) -> str:
         base = ref.base or ref
         if base.kind == "gguf":
-            return f"does not run GGUF files, and {base.source} is one; leave --engine out"
+            return f"does not run GGUF files, and {base.source} is one; leave {flag('engine')} out"
         config = model_files.quantization_config(local_path(without_weights(base))) or {}
         if config.get("quant_method") == "bitsandbytes" or load.trained_precision(ref, precision) == "nf4":
-            return "does not run NF4 weights; leave --engine out, or merge an adapter over them first"
+            return f"does not run NF4 weights; leave {flag('engine')} out, or merge an adapter over them first"
         if ref.base is not None and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
             return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
         if device not in ("auto", "cuda"):
-            return f"runs on a GPU; leave --device {device} out"
+            return f"runs on a GPU; leave {flag('device')} {device} out"
         return ""
 
     def prepare(self, length: int) -> int | None:
@@ -95,7 +96,7 @@ class Vllm(Engine):
             # vLLM ignores LoRA in some hybrid models (vllm-project/vllm issue 49354).
             if log_probabilities(self._llm, ids, None) == log_probabilities(self._llm, ids, self._lora_request):
                 raise ModelError(
-                    f"vLLM ignores the adapter {self._ref.source}; merge it, or give --engine transformers."
+                    f"vLLM ignores the adapter {self._ref.source}; merge it, or give {flag('engine')} transformers."
                 )
         return None
 

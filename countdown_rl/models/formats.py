@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.formatting import flag
 from countdown_rl.models import model_files
 
 
@@ -90,8 +91,8 @@ class Gguf(WeightFormat):
 
         if native:
             raise ModelError(
-                f"{path} is a GGUF file, too large for NF4 on this GPU; give --precision bf16, or the model's "
-                "safetensors checkpoint."
+                f"{path} is a GGUF file, too large for NF4 on this GPU; give {flag('precision')} bf16, or the "
+                "model's safetensors checkpoint."
             )
         return {"quantization_config": GgufConfig(dequantize=True), "config": shape.read_config(path)}
 
@@ -121,6 +122,6 @@ def format_of(path: Path) -> WeightFormat:
             return kind
     method = (model_files.quantization_config(path) or {}).get("quant_method", "an unknown method")
     raise ModelError(
-        f"{path} is quantized with {method}, which vLLM alone may run (--engine vllm); give a bitsandbytes 4-bit "
-        "checkpoint, or an unquantized one."
+        f"{path} is quantized with {method}, which vLLM alone may run ({flag('engine')} vllm); give a bitsandbytes "
+        "4-bit checkpoint, or an unquantized one."
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 from countdown_rl.core import process_state
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.formatting import flag
 from countdown_rl.models import formats, model_files, shape, transformers_internals
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
@@ -167,7 +168,7 @@ def device_name(name: str) -> str:
     if name == "auto":
         return "mps" if has_mps else "cpu"
     if (name.startswith("cuda") and not has_cuda) or (name == "mps" and not has_mps):
-        raise ModelError(f"this machine has no {name} device that torch can use; leave --device out.")
+        raise ModelError(f"this machine has no {name} device that torch can use; leave {flag('device')} out.")
     return name
 
 
@@ -226,7 +227,9 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
         plain = fits_plainly(parameters, torch.cuda.mem_get_info(device)[1])
     native = native and not plain
     if precision == "nf4" and device.type == "mps":
-        raise ModelError("4-bit weights are not supported on an Apple GPU; give --precision bf16, or --device cpu.")
+        raise ModelError(
+            f"4-bit weights are not supported on an Apple GPU; give {flag('precision')} bf16, or {flag('device')} cpu."
+        )
 
     dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
     options = formats.FORMATS[stored].load_options(local_path(ref), native=native, home=home)

@@ -10,6 +10,7 @@ from typing import Any
 
 from countdown_rl.core import typed_json
 from countdown_rl.core.errors import CountdownError, ModelError, first_line, out_of_memory
+from countdown_rl.core.formatting import flag
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -118,5 +119,6 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
             if "trust_remote_code" not in str(error):
                 raise
             raise ModelError(
-                f"{path} needs code of its own; read that code, then give --trust-remote-code where a command has it."
+                f"{path} needs code of its own; read that code, then give {flag('trust_remote_code')} where a "
+                "command has it."
             ) from error

@@ -16,6 +16,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, hub_requests
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import RUN
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, portable
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
@@ -101,10 +102,10 @@ def find_model(
     *base_model* is the reference of an adapter's base, in place of the one that the adapter records.
     """
     if revision is not None and _is_local(source):
-        raise UsageError(f"--revision is for models on the Hub, and {source} is not one; leave it out.")
+        raise UsageError(f"{flag('revision')} is for models on the Hub, and {source} is not one; leave it out.")
     ref = _find(source, revision, base_model)
     if base_model is not None and ref.base is None:
-        raise UsageError(f"--base-model is for adapters, and {source} is not one; leave it out.")
+        raise UsageError(f"{flag('base_model')} is for adapters, and {source} is not one; leave it out.")
     if trust_remote_code:
         ref = replace(ref, base=ref.base and replace(ref.base, trust_remote_code=True), trust_remote_code=True)
     return ref
@@ -162,7 +163,9 @@ def _check_finished(source: str, path: Path) -> None:
     log = path.with_name("train") if path.name in ("adapter", "model") else Path(f"{path}-run")  # by default
     for place in (path, path.parent, path / "checkpoints", log / "checkpoints"):
         if (place / RUN).is_file():
-            raise ModelError(f"{source} is of an unfinished run; run the same command again, and give its --out.")
+            raise ModelError(
+                f"{source} is of an unfinished run; run the same command again, and give its {flag('out')}."
+            )
 
 
 def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
@@ -194,7 +197,7 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str
     if not name:
         _check_finished(source, path)
         raise ModelError(
-            f"{source} has no base_model_name_or_path in its configuration; name its base by --base-model."
+            f"{source} has no base_model_name_or_path in its configuration; name its base by {flag('base_model')}."
         )
     revision = None if base_model else trained_over.get("revision") or config.get("revision")
     place = base_model or _place(name, path.resolve())
@@ -202,7 +205,8 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str
         base = find_model(place, revision=None if _is_local(place) else revision)
     except ModelError as error:
         raise ModelError(
-            f"{source} adapts {name} (base_model_name_or_path), which cannot be used: {error} Name it by --base-model."
+            f"{source} adapts {name} (base_model_name_or_path), which cannot be used: {error} Name it by "
+            f"{flag('base_model')}."
         ) from error
     # The manifest has the commit of a base on the Hub, which is not comparable with a digest of files.
     comparable = not base_model or (base.revision is None) == ("revision" not in trained_over)
@@ -210,7 +214,7 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str
     if base.digest != digest and comparable:
         raise ArtifactError(
             f"{source} was trained over another {name} than {place} (its digest was {digest[:12]}, now "
-            f"{base.digest[:12]}); restore that one, or name it by --base-model."
+            f"{base.digest[:12]}); restore that one, or name it by {flag('base_model')}."
         )
     if base.kind == "adapter":
         raise ModelError(f"{source} adapts {name}, which is an adapter itself; merge that one first.")

@@ -9,7 +9,7 @@ from typing import Any
 from countdown_rl.core import artifacts, hub_requests
 from countdown_rl.core.artifacts import ArtifactWriter
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
-from countdown_rl.core.formatting import as_section
+from countdown_rl.core.formatting import as_section, flag
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_input, origin_of, provenance_chain
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.models import ends, model_files
@@ -98,13 +98,13 @@ def read_inputs(options: PublishOptions) -> Release:
         license = "apache-2.0"  # of this package, which made the base
     if options.with_demo and weights.gguf is None:
         raise UsageError(
-            "--with-demo needs GGUF weights: run `countdown-rl quantize --format gguf` and give its directory to "
-            "--model."
+            f"{flag('with_demo')} needs GGUF weights: run `countdown-rl quantize --format gguf` and give its "
+            f"directory to {flag('model')}."
         )
     if weights.format.name == "adapter" and base_model is None:
         raise UsageError(
             f"an adapter needs its base to load, and {origin.name} is not on the Hub; merge it first, or give "
-            "--base-model."
+            f"{flag('base_model')}."
         )
     revision = origin.revision if options.base_model is None else None
     return Release(
@@ -143,7 +143,8 @@ def base_license(base_model: str | None, revision: str | None) -> dict[str, str]
         if hub_requests.is_absent(error):
             return {}
         raise HubError(
-            f"the card of {base_model} cannot be read, as {hub_requests.reason(error, revision)}; or give --license."
+            f"the card of {base_model} cannot be read, as {hub_requests.reason(error, revision)}; or give "
+            f"{flag('license')}."
         ) from error
     return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
 

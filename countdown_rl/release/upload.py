@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core import artifacts, hub_requests
 from countdown_rl.core.errors import ArtifactError, HubError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import MANIFEST, Manifest
 from countdown_rl.core.packages import version
 from countdown_rl.release.config import UploadOptions
@@ -85,14 +86,16 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     api.create_repo(repo_id, repo_type=repo_type, private=True, exist_ok=True)
     info: Any = api.repo_info(repo_id, repo_type=repo_type)
     if not info.private and not options.public:
-        raise HubError(f"{repo_id} is public; give --public to publish there, or choose another --repo-id.")
+        raise HubError(
+            f"{repo_id} is public; give {flag('public')} to publish there, or choose another {flag('repo_id')}."
+        )
     present = {sibling.rfilename for sibling in info.siblings or ()} - {".gitattributes"}  # the Hub's own file
     previous = None
     if MANIFEST in present:
         file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
         previous = artifacts.peek(Path(file).parent)
     if present and previous != manifest.kind:
-        raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id.")
+        raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another {flag('repo_id')}.")
     commit = api.upload_folder(
         repo_id=repo_id,
         repo_type=repo_type,

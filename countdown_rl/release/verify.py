@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.core.formatting import percent, short
+from countdown_rl.core.formatting import flag, percent, short
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, provenance_chain
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
@@ -182,7 +182,9 @@ def _puzzles(
                 raise _RefutedError("the recorded options do not generate the recorded puzzles")
             rows = jsonl.read_rows(file)
     else:
-        raise ArtifactError(f"no manifest says how to generate the puzzles with sha256 {short(sha256)}; give --data.")
+        raise ArtifactError(
+            f"no manifest says how to generate the puzzles with sha256 {short(sha256)}; give {flag('data')}."
+        )
     if options is None:
         report.not_checked.append("new puzzles of the same distribution, as the recorded ones were not generated")
         return rows[: recorded.metrics.n], []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import Options, Precision, option
 
 DEMONSTRATIONS, BATCH, LOSS, COMPLETIONS = "Demonstrations", "Batch", "Loss", "Completions"
@@ -160,7 +161,7 @@ class TuningOptions(Options):
         if self.step_size % (self.micro_batch * processes):
             raise UsageError(
                 f"{processes} processes cannot share the {self.step_size} examples of a step evenly in batches of "
-                f"--micro-batch {self.micro_batch}; lower that, or give a step more examples."
+                f"{flag('micro_batch')} {self.micro_batch}; lower that, or give a step more examples."
             )
         return self.step_size // (self.micro_batch * processes)
 
@@ -173,20 +174,25 @@ class TuningOptions(Options):
             object.__setattr__(self, "micro_batch", fitting)
         if self.step_size % self.micro_batch:
             raise UsageError(
-                f"--micro-batch {self.micro_batch} does not divide the {self.step_size} examples of a step."
+                f"{flag('micro_batch')} {self.micro_batch} does not divide the {self.step_size} examples of a step."
             )
         if self.tune == "all" and self.precision == "nf4":
-            raise UsageError("--tune all with --precision nf4: 4-bit weights cannot be trained; add --precision auto.")
+            raise UsageError(
+                f"{flag('tune')} all with {flag('precision')} nf4: 4-bit weights cannot be trained; add "
+                f"{flag('precision')} auto."
+            )
         unused = {
-            "--keep best": self.keep == "best",
-            "--eval-samples": self.eval_samples > 1,
-            "--eval-temperature": self.eval_temperature > 0,
+            f"{flag('keep')} best": self.keep == "best",
+            flag("eval_samples"): self.eval_samples > 1,
+            flag("eval_temperature"): self.eval_temperature > 0,
         }
         for name, present in unused.items():
             if present and not self.eval_every:
-                raise UsageError(f"{name} needs evaluations; add --eval-every.")
+                raise UsageError(f"{name} needs evaluations; add {flag('eval_every')}.")
         if self.eval_samples > 1 and not self.eval_temperature:
-            raise UsageError("--eval-samples needs an --eval-temperature above 0; greedy completions are the same.")
+            raise UsageError(
+                f"{flag('eval_samples')} needs an {flag('eval_temperature')} above 0; greedy completions are the same."
+            )
 
     def rate(self, parameters: int) -> float:
         """The peak learning rate for a model with so many *parameters*; docs/models.md has the sources."""
@@ -296,13 +302,13 @@ class TrainOptions(TuningOptions):
         return dict(item.split("=", 1) for item in self.trl)
 
     def micro_batches(self, processes: int) -> int:
-        flags = {"--discount": self.discount < 1, "--dynamic-sampling": self.dynamic_sampling}
-        flags["--advantage"] = ":" in (self.advantage or "")  # a function may ask for tokens
-        grouped = next((flag for flag, present in flags.items() if present), "")
+        flags = {flag("discount"): self.discount < 1, flag("dynamic_sampling"): self.dynamic_sampling}
+        flags[flag("advantage")] = ":" in (self.advantage or "")  # a function may ask for tokens
+        grouped = next((name for name, present in flags.items() if present), "")
         if grouped and self.prompts * self.steps_per_generation % processes:
             raise UsageError(
                 f"{grouped} compares the completions of a puzzle in one process, and {processes} processes cannot "
-                f"share {self.prompts} puzzles evenly; change --prompts."
+                f"share {self.prompts} puzzles evenly; change {flag('prompts')}."
             )
         return super().micro_batches(processes)
 
@@ -311,7 +317,7 @@ class TrainOptions(TuningOptions):
         for item in self.trl:
             key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():
-                raise UsageError(f"--trl {item} is not of the form key=value.")
+                raise UsageError(f"{flag('trl')} {item} is not of the form key=value.")
         for sentence, present in self._conflicts().items():
             if present:
                 raise UsageError(sentence)
@@ -319,31 +325,40 @@ class TrainOptions(TuningOptions):
     def _conflicts(self) -> dict[str, bool]:
         """Sentences about options that exclude each other, and whether both are given."""
         fields = self.trl_fields
-        order = "--curriculum" if self.curriculum else "--sampler"
+        order = flag("curriculum") if self.curriculum else flag("sampler")
         custom = self.baseline != "group" or self.discount < 1
         mode = fields.get("vllm_importance_sampling_mode", "")
         restriction = next((f"{key}={fields[key]}" for key in ("top_p", "top_k", "min_p") if key in fields), "")
         return {
-            f"--dynamic-sampling with {order}: the sampler would see no groups that are all correct or all wrong; "
-            "leave one out.": self.dynamic_sampling and bool(self.curriculum or self.sampler),
-            "--curriculum with --sampler: both choose the puzzles; leave one out.": bool(
+            (
+                f"{flag('dynamic_sampling')} with {order}: the sampler would see no groups that are all correct or all "
+                "wrong; leave one out."
+            ): self.dynamic_sampling and bool(self.curriculum or self.sampler),
+            f"{flag('curriculum')} with {flag('sampler')}: both choose the puzzles; leave one out.": bool(
                 self.curriculum and self.sampler
             ),
-            "--advantage replaces --baseline, --discount and --scale-rewards batch; leave them out.": bool(
-                self.advantage and (custom or self.scale_rewards == "batch")
-            ),
-            f"--discount {self.discount} with --scale-rewards {self.scale_rewards}: advantages per line are not "
-            "divided by a deviation; add --scale-rewards none.": self.discount < 1 and self.scale_rewards != "none",
-            "--advantage, --discount and --baseline use the sum of the rewards; leave --trl "
-            "multi_objective_aggregation=normalize_then_sum out.": bool(self.advantage or custom)
-            and fields.get("multi_objective_aggregation") == "normalize_then_sum",
-            f"--loss-type {self.loss_type} has weights per completion of its own; leave --trl "
-            "importance_sampling_level=sequence out.": not self.loss.by_sequence
-            and fields.get("importance_sampling_level") == "sequence",
+            (
+                f"{flag('advantage')} replaces {flag('baseline')}, {flag('discount')} and {flag('scale_rewards')} "
+                "batch; leave them out."
+            ): bool(self.advantage and (custom or self.scale_rewards == "batch")),
+            (
+                f"{flag('discount')} {self.discount} with {flag('scale_rewards')} {self.scale_rewards}: advantages per "
+                f"line are not divided by a deviation; add {flag('scale_rewards')} none."
+            ): self.discount < 1 and self.scale_rewards != "none",
+            (
+                f"{flag('advantage')}, {flag('discount')} and {flag('baseline')} use the sum of the rewards; leave "
+                f"{flag('trl')} multi_objective_aggregation=normalize_then_sum out."
+            ): bool(self.advantage or custom) and fields.get("multi_objective_aggregation") == "normalize_then_sum",
+            (
+                f"{flag('loss_type')} {self.loss_type} has weights per completion of its own; leave {flag('trl')} "
+                "importance_sampling_level=sequence out."
+            ): not self.loss.by_sequence and fields.get("importance_sampling_level") == "sequence",
             # vLLM's log-probabilities are then those of the restricted distribution, and over a whole completion the
             # ratio is the product of the probabilities of the tokens that remain (huggingface/trl issue 6789).
-            f"--trl {restriction} with --trl vllm_importance_sampling_mode={mode}: without unlikely tokens the ratio "
-            "of a whole completion is near 0; leave the mode out.": bool(restriction) and mode.startswith("sequence_"),
+            (
+                f"{flag('trl')} {restriction} with {flag('trl')} vllm_importance_sampling_mode={mode}: without "
+                "unlikely tokens the ratio of a whole completion is near 0; leave the mode out."
+            ): bool(restriction) and mode.startswith("sequence_"),
         }
 
 
@@ -395,7 +410,7 @@ class SftOptions(TuningOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.max_steps and not self.num_train_epochs:
-            raise UsageError("--num-train-epochs 0 trains nothing; give more, or --max-steps.")
+            raise UsageError(f"{flag('num_train_epochs')} 0 trains nothing; give more, or {flag('max_steps')}.")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 
 from countdown_rl.core import artifacts, packages, processes
 from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import finished, run_identity
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation import training_log
@@ -174,7 +175,7 @@ class Run(ABC):
         self.checkpoints.check_paths(self.out, options.kind, self.log)
         for name in options.report_to:
             if find_spec(name) is None:
-                raise CountdownError(f"--report-to {name} needs a package: {packages.pip_install(name)}.")
+                raise CountdownError(f"{flag('report_to')} {name} needs a package: {packages.pip_install(name)}.")
         load.silence_libraries("datasets.utils")
         self.ref = reference.find_model(
             arguments.model,
@@ -189,7 +190,9 @@ class Run(ABC):
         self.validation = []
         if options.eval_every:
             if arguments.data is None or arguments.data.is_file():
-                raise UsageError("--eval-every needs a data directory with a validation split; give one as --data.")
+                raise UsageError(
+                    f"{flag('eval_every')} needs a data directory with a validation split; give one as {flag('data')}."
+                )
             self.validation = jsonl.read_rows(arguments.data / "valid.jsonl")[: options.eval_size]
         self.inputs = {"model": self.ref.as_input(), **inputs}
         settings = {key: value for key, value in asdict(options).items() if key not in _LOGGING}
@@ -221,7 +224,7 @@ class Run(ABC):
         longest = max(map(len, prompts), default=0)
         context, limit = shape.ModelShape.of(loaded.model.config).context_length, self.options.max_completion_length
         if prompts:
-            shape.check_context(context, longest, limit, "--max-completion-length")
+            shape.check_context(context, longest, limit, flag("max_completion_length"))
         return longest
 
     def check_result(self) -> dict[str, Any]:
@@ -310,8 +313,8 @@ class Run(ABC):
                     raise
                 # A CountdownError is printed by rank 0 alone, and the memory of another process may be exhausted.
                 raise (ModelError if processes.is_main() else MemoryError)(
-                    f"the run does not fit in memory; lower --micro-batch or {self.length_option}, or add "
-                    "--gradient-checkpointing."
+                    f"the run does not fit in memory; lower {flag('micro_batch')} or {self.length_option}, or add "
+                    f"{flag('gradient_checkpointing')}."
                 ) from error
             if (number := processes.received_signal()) and trainer.state.global_step < self.max_steps:
                 raise processes.Terminated(number)

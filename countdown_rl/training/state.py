@@ -16,6 +16,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import RUN, describe_differences
 from countdown_rl.evaluation.training_log import SftRow, StepRow, read, read_samples, samples_file, write
 from countdown_rl.tasks import jsonl
@@ -92,7 +93,7 @@ def check_log(log: Path | None, kind: type[StepRow] | type[SftRow]) -> None:
             if file.exists() and (file.stat().st_size or not file.is_file()):
                 read(file, kind) if file == log else read_samples(file)
         except (OSError, InputError) as error:
-            raise ArtifactError(f"{error} Give --log another path, or remove {file} first.") from error
+            raise ArtifactError(f"{error} Give {flag('log')} another path, or remove {file} first.") from error
 
 
 class Checkpoints:
@@ -109,13 +110,15 @@ class Checkpoints:
             UsageError: this directory or *log* lies in *out*.
         """
         artifacts.check_writable(out, kind)  # before the lock of *checkpoints*, which could be a file in *out*
-        for option, path in (("--log", log), ("--checkpoints", self.directory)):
+        for option, path in ((flag("log"), log), (flag("checkpoints"), self.directory)):
             if path.resolve().is_relative_to(out.resolve()):
-                raise UsageError(f"{option} {path} lies in --out {out}, which the run replaces; give another path.")
+                raise UsageError(
+                    f"{option} {path} lies in {flag('out')} {out}, which the run replaces; give another path."
+                )
             artifacts.check_place(path, option)
         if (others := self._directories()) and not (self.directory / RUN).is_file():
             raise ArtifactError(
-                f"{others[0]} was not written by countdown-rl; give another directory of --checkpoints."
+                f"{others[0]} was not written by countdown-rl; give another directory of {flag('checkpoints')}."
             )
 
     def to_resume(self) -> Path | None:
@@ -130,13 +133,13 @@ class Checkpoints:
         differences = describe_differences(unfinished, self.identity) if unfinished else ""
         raise ArtifactError(
             f"{self.directory} holds an unfinished run that is not this one ({differences or 'it cannot be read'}); "
-            "use its options to resume it, or give --restart to begin again."
+            f"use its options to resume it, or give {flag('restart')} to begin again."
         )
 
     def how_to_continue(self) -> str:
         """The sentence for a user who stopped a run."""
         if newest := self.newest():
-            return f"The same command continues after step {step_of(newest)}; add --restart to begin again."
+            return f"The same command continues after step {step_of(newest)}; add {flag('restart')} to begin again."
         return "There is no checkpoint of this run yet; the same command starts it again."
 
     def _unfinished(self) -> Any:

@@ -9,6 +9,7 @@ import torch
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
+from countdown_rl.core.formatting import flag
 from countdown_rl.models import ends, load, lora, reference, torch_internals
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.training.options import TuningOptions
@@ -17,9 +18,9 @@ from countdown_rl.training.options import TuningOptions
 def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
     """Check that *ref* can be trained with *options*; *sharded*: each process holds a part of the weights."""
     if options.tune == "all" and ref.base is not None:
-        raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
+        raise UsageError(f"{flag('tune')} all trains a whole model, and {ref.source} is an adapter; merge it first.")
     if sharded and load.trained_precision(ref, options.precision) == "nf4":
-        raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16.")
+        raise UsageError(f"FSDP and ZeRO-3 cannot shard 4-bit weights; add {flag('precision')} bf16.")
 
 
 def _new_adapter(options: TuningOptions) -> Any:
@@ -47,7 +48,7 @@ def adapted(ref: ModelRef, skeleton: Any, options: TuningOptions) -> Any:
         try:
             return get_peft_model(model, _new_adapter(options), low_cpu_mem_usage=True)
         except ValueError as error:  # PEFT does not adapt the layers of some architectures
-            raise ModelError(f"{ref.source} cannot have LoRA: {first_line(error)} Give --tune all.") from error
+            raise ModelError(f"{ref.source} cannot have LoRA: {first_line(error)} Give {flag('tune')} all.") from error
     adapter = lora.Adapter(reference.local_path(ref))
     adapter.check_unchanged_base()
     model = adapter.attach(model, trainable=True)

@@ -76,7 +76,9 @@ def test_a_call_leaves_the_process_as_it_was(name, tmp_path, monkeypatch):
     assert name in ("generate",) or "\n" not in repr(result)
 
 
-def test_a_second_training_in_the_process_is_refused():
+def test_a_second_training_in_the_process_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     def train():
         with pytest.raises(UsageError, match="another thread"):
             countdown_rl.train("countdown-tiny", ROWS, "o")

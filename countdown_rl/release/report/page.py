@@ -49,8 +49,8 @@ def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -
 def save(page: str, out: Path) -> int:
     """Write *page* at *out*, atomically, and return its size in bytes."""
     if out.is_dir():
-        raise ArtifactError(f"{out} is a directory; give --out a file.")
-    artifacts.check_place(out, "--out")
+        raise ArtifactError(f"{out} is a directory; give {formatting.flag('out')} a file.")
+    artifacts.check_place(out, formatting.flag("out"))
     with artifacts.replacing(out) as partial:
         return partial.write_bytes(page.encode())
 
@@ -115,7 +115,7 @@ def view(
     scored = {name: compare.pooled(name, [*map(results.read, paths)]) for name, paths in evaluations.items()}
     logs = {path: training_log.read(path) for paths in training.values() for path in paths}
     if empty := [path for path, rows in logs.items() if not rows]:
-        raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
+        raise InputError(f"{empty[0]} has no steps yet; give another {formatting.flag('log')}, or continue the run.")
     runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
     places = {"floor": 1, "ceiling": 2}
     order = {name: (places.get(item.metrics.model.kind, 0), len(results.chain(item))) for name, item in scored.items()}

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.statistics import Interval, wilson
 from countdown_rl.tasks.registry import task_of
@@ -93,7 +94,10 @@ def probe(run: GrpoRun, count: int) -> Probe:
 def _advice(total: Shares, kinds: dict[str, Shares]) -> str:
     text = {
         "no signal": f"GRPO will hardly learn; {total.cause}",
-        "thin": "GRPO will learn slowly; larger groups (--num-generations) or --dynamic-sampling give it more.",
+        "thin": (
+            f"GRPO will learn slowly; larger groups ({flag('num_generations')}) or {flag('dynamic_sampling')} give "
+            "it more."
+        ),
         "ready": "GRPO has something to learn from.",
     }[total.verdict]
     hopeless = [(name, shares) for name, shares in kinds.items() if shares.verdict == "no signal" != total.verdict]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.user_code import running
 from countdown_rl.tasks.task import Row
 
@@ -134,8 +135,8 @@ def order(
             yield from sampled
         elif sorted(row for row, _ in sampled) != sorted(row for row, *_ in outcomes[number]):
             raise UsageError(
-                f"The sampler {name} yields other rows for round {number + 1} than before the run was interrupted; let "
-                "it depend on its arguments and outcomes alone, and begin again with --restart."
+                f"The sampler {name} yields other rows for round {number + 1} than before the run was interrupted; "
+                f"let it depend on its arguments and outcomes alone, and begin again with {flag('restart')}."
             )
 
 

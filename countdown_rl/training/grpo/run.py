@@ -7,6 +7,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
@@ -38,7 +39,7 @@ class GrpoRun(Run):
     def read(self) -> dict[str, Any]:
         data = self.arguments.data
         if data is None:
-            raise UsageError("there is nothing to train on; give --data.")
+            raise UsageError(f"there is nothing to train on; give {flag('data')}.")
         self.rewards = rewards.parse(self.options.reward)
         one_file = self._is_file = data.is_file()
         inputs = {"data": file_input(data) if one_file else artifacts.read(data, "data").as_input()}
@@ -58,8 +59,8 @@ class GrpoRun(Run):
         options, ref = self.options, loaded.ref
         if options.tune == "all" and options.beta and load.stored_format(ref) == "gguf":
             raise UsageError(
-                f"--beta with --tune all needs the initial model a second time, and TRL cannot load {ref.source}; give "
-                "it as safetensors, or leave --beta out."
+                f"{flag('beta')} with {flag('tune')} all needs the initial model a second time, and TRL cannot load "
+                f"{ref.source}; give it as safetensors, or leave {flag('beta')} out."
             )
         if options.share_prompts:
             shared_prompts.check(loaded.model)
@@ -87,7 +88,7 @@ class GrpoRun(Run):
         if options.curriculum:
             self.reporter.note(
                 "Training accuracy may fall while the model improves, as the curriculum samples more of the harder "
-                "puzzles; see --eval-every."
+                f"puzzles; see {flag('eval_every')}."
             )
         self.details = {"rows": len(self.rows), "longest_prompt": self.longest, "rollouts": self.rollouts}
         return planned
@@ -142,7 +143,7 @@ class GrpoRun(Run):
             length = self.longest + options.max_completion_length * (2 if options.sampler else 1)
             vllm.use_engine(trainer, self.rollouts, loaded, length, self.reporter.warning)
         if self.rollouts == "vllm" and trainer.use_vllm:  # else it did not start
-            self.length_option += " or --trl vllm_gpu_memory_utilization"
+            self.length_option += f" or {flag('trl')} vllm_gpu_memory_utilization"
         return trainer, callback
 
     def validate(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core.formatting import flag
 from countdown_rl.models.load import Loaded
 from countdown_rl.training import weights
 from countdown_rl.training.options import TrainOptions
@@ -72,7 +73,9 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
     free = GRPOConfig.__dataclass_fields__.keys() - _FIXED - set(owned)
     for key in keys:
         if key not in free or key.startswith(_FIXED_PREFIXES):
-            raise UsageError(f"--trl {key}: TRL's GRPOConfig has no such field, or it follows from another option.")
+            raise UsageError(
+                f"{flag('trl')} {key}: TRL's GRPOConfig has no such field, or it follows from another option."
+            )
     try:
         values = HfArgumentParser(GRPOConfig, exit_on_error=False).parse_args([f"--{item}" for item in trl])
     except argparse.ArgumentError as error:

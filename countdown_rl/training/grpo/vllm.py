@@ -12,6 +12,7 @@ import torch
 
 from countdown_rl.core import packages, processes
 from countdown_rl.core.errors import ModelError, first_line
+from countdown_rl.core.formatting import flag
 from countdown_rl.inference.vllm import LORA_RANKS
 from countdown_rl.models import load, lora, model_files, reference
 from countdown_rl.training import memory
@@ -42,7 +43,7 @@ def plan(
     if options.rollouts == "transformers" or (auto and (reason or not gpu)):
         return "transformers", planned
     if reason:
-        raise ModelError(f"--rollouts {options.rollouts} {reason}.")
+        raise ModelError(f"{flag('rollouts')} {options.rollouts} {reason}.")
     *others, estimate = planned.estimates
     colocated = gpu and options.rollouts != "vllm-server"
     share = make_config().vllm_gpu_memory_utilization * (planned.available or 0) if colocated else 0.0
@@ -60,7 +61,7 @@ def _unsupported(ref: reference.ModelRef, adapted: Any) -> str:
     if find_spec("vllm") is None:
         return f"needs vLLM: {packages.pip_install('vllm')}"
     if any(map(lora.is_special, adapted.modules())):
-        return "supports LoRA without variants and biases; use --rollouts transformers"
+        return f"supports LoRA without variants and biases; use {flag('rollouts')} transformers"
     return ""
 
 
@@ -116,16 +117,19 @@ def use_engine(
     except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
         cause = (
             f"vLLM cannot complete the prompts: {first_line(error).rstrip('.')}; give another share of the GPU than "
-            f"{config.vllm_gpu_memory_utilization:g} by --trl vllm_gpu_memory_utilization"
+            f"{config.vllm_gpu_memory_utilization:g} by {flag('trl')} vllm_gpu_memory_utilization"
         )
         if options.rollouts != "auto":
-            raise ModelError(f"{cause}, or use --rollouts transformers.") from error
+            raise ModelError(f"{cause}, or use {flag('rollouts')} transformers.") from error
         on_warning(f"{cause}; transformers now completes them, more slowly.")
         return
     trainer.use_engine(engine)
     if engine.directory is None and dtype.itemsize == 2 and options.tune == "lora":
         on_warning(
-            f"--rollouts {rollouts} gets this adapter merged into bf16 weights, which rounds small changes away."
+            (
+                f"{flag('rollouts')} {rollouts} gets this adapter merged into bf16 weights, which rounds small "
+                "changes away."
+            )
             + (f" To send the adapter alone, see docs/gpu.md: {engine.refusal}" if engine.refusal else "")
         )
     if served and processes.is_main() and not engine.server_reports_sampled_probabilities():

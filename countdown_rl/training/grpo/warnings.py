@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.tasks import advice
@@ -41,13 +42,14 @@ def warnings(rows: Sequence[StepRow], samples: Sequence[Sample]) -> dict[str, st
         entropies = [row.entropy for row in last if row.entropy is not None]
         if entropies and _mean(entropies) < NO_ENTROPY:
             texts["entropy"] = (
-                f"entropy has fallen to {_mean(entropies):.4f} nats per token: all completions of a prompt are nearly "
-                "equal and give no advantage; try a lower --learning-rate, a higher --temperature, or --beta 0.01."
+                f"entropy has fallen to {_mean(entropies):.4f} nats per token: all completions of a prompt are "
+                f"nearly equal and give no advantage; try a lower {flag('learning_rate')}, a higher "
+                f"{flag('temperature')}, or {flag('beta')} 0.01."
             )
         if (truncated := _mean([row.truncated for row in last])) > 0.5:
             texts["length"] = (
-                f"{truncated:.0%} of completions are truncated at the length limit; raise --max-completion-length, or "
-                "reward short ones (--reward length:100=0.1)."
+                f"{truncated:.0%} of completions are truncated at the length limit; raise "
+                f"{flag('max_completion_length')}, or reward short ones ({flag('reward')} length:100=0.1)."
             )
         if not any(row.correct > 0 for row in last):
             texts["zero"] = (
@@ -69,13 +71,13 @@ def common_fault(samples: Sequence[Sample]) -> str:
 
 def no_signal(form: float, correct: float, truncated: float) -> str:
     """What to do where groups have equal rewards, by the shares of completions in the format, correct and truncated."""
-    if text := advice.no_format(form, correct, truncated, "--max-completion-length"):
+    if text := advice.no_format(form, correct, truncated, flag("max_completion_length")):
         return text
     if correct < NEARLY_NONE:
         return f"{correct:.1%} of the completions are correct; begin with `countdown-rl sft`, or use easier data."
     if correct > 1 - NEARLY_NONE:
         return f"{correct:.0%} of the completions are correct; use harder data."
-    return "raise --temperature or --num-generations."
+    return f"raise {flag('temperature')} or {flag('num_generations')}."
 
 
 def _start(first: Sequence[StepRow]) -> str:
@@ -86,7 +88,7 @@ def _start(first: Sequence[StepRow]) -> str:
         _mean([getattr(row, name) for row in first]) for name in ("format", "correct", "truncated")
     )
     if any(row.frac_reward_zero_std < 1 for row in first):
-        return advice.no_format(form, correct, truncated, "--max-completion-length")
+        return advice.no_format(form, correct, truncated, flag("max_completion_length"))
     return (
         f"in the first {START} steps all completions of each prompt had equal rewards, which give no advantage: "
         f"{no_signal(form, correct, truncated)}"
@@ -100,8 +102,8 @@ def _ratio(last: Sequence[StepRow]) -> str:
         return ""
     return (
         f"the policy gives tokens {ratio:.2g} times the probability that vLLM reports (importance ratio, mean of "
-        f"{START} steps), which biases the loss; leave out top_p, top_k and min_p, start a server with --logprobs-mode "
-        "processed_logprobs, or give --rollouts transformers."
+        f"{START} steps), which biases the loss; leave out top_p, top_k and min_p, start a server with "
+        f"--logprobs-mode processed_logprobs, or give {flag('rollouts')} transformers."
     )
 
 
@@ -111,10 +113,12 @@ def _collapse(rows: Sequence[StepRow]) -> dict[str, str]:
     if not fall:
         return {}
     if _fall([row.reward for row in rows]):
-        return {COLLAPSE: f"training diverges: {fall}; try a lower --learning-rate, or --beta 0.01."}
+        return {COLLAPSE: f"training diverges: {fall}; try a lower {flag('learning_rate')}, or {flag('beta')} 0.01."}
     return {
-        f"{COLLAPSE} of correctness": f"the reward is kept up without correct answers: {fall}; give correct answers "
-        "more weight (--reward correct=1), and other rewards less."
+        f"{COLLAPSE} of correctness": (
+            f"the reward is kept up without correct answers: {fall}; give correct answers "
+            f"more weight ({flag('reward')} correct=1), and other rewards less."
+        )
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
@@ -47,7 +48,8 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
         limit = f" of at most {options.max_tokens} tokens" if options.max_tokens else ""
         raise InputError(
             f"no training puzzle has {wanted}{limit} ({correct:,} of {len(samples):,} completions are correct, "
-            f"{len(test):,} puzzles of a test split are left out); evaluate more --samples of each, or easier puzzles."
+            f"{len(test):,} puzzles of a test split are left out); evaluate more {flag('samples')} of each, or "
+            "easier puzzles."
         )
     inputs = {f"eval-{n}" if n else "eval": result.manifest.as_input() for n, result in enumerate(evaluated)}
     rows = [row for group in selected for row in group]

@@ -15,6 +15,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
 from countdown_rl.evaluation import baselines
@@ -137,7 +138,10 @@ def read(
     *data*, and in its validation split if that is evaluated, and those published in such a split.
     """
     if not (paths or options.from_hub or options.demonstrator):
-        raise UsageError("there is nothing to learn from; give --from FILE, --from-hub NAME or --demonstrator NAME.")
+        raise UsageError(
+            f"there is nothing to learn from; give {flag('from_')} FILE, {flag('from_hub')} NAME or "
+            f"{flag('demonstrator')} NAME."
+        )
     result, inputs = Demonstrations(), dict[str, Any]()
     layout: Mapping[str, str] = {}
     held_out = {}
@@ -173,7 +177,7 @@ def read(
     result.validation = candidates[: options.eval_size]
     if not result.filtered:
         reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
-        wrong = f" (--keep-wrong keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
+        wrong = f" ({flag('keep_wrong')} keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
         raise InputError(f"none of the demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}.")
     return result, inputs
 
@@ -216,13 +220,15 @@ def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: st
     if not name:
         return
     if data is None:
-        raise UsageError(f"--demonstrator {name} answers the training puzzles of --data; give that too.")
+        raise UsageError(
+            f"{flag('demonstrator')} {name} answers the training puzzles of {flag('data')}; give that too."
+        )
     rows = jsonl.read_rows(data / f"{split}.jsonl")
     task, baseline = task_of(rows[0]), baselines.find(name, rows)
     demonstrate = task.demonstrators.get(name)
     if baseline is None and demonstrate is None:
         names = ", ".join((*task.demonstrators, *task.baselines))
-        raise UsageError(f"--demonstrator {name}: the task {task.name} has {names}.")
+        raise UsageError(f"{flag('demonstrator')} {name}: the task {task.name} has {names}.")
     for index, row in enumerate(rows):
         seed = f"{options.seed} {index}" if split == "train" else f"{options.seed} {split} {index}"
         if baseline:
@@ -231,7 +237,9 @@ def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: st
             lines = demonstrate(row, random.Random(seed))
             completion = _within(lines, row, tokenizer, options.max_completion_length)
         else:
-            raise UsageError(f"--demonstrator {name} thinks before the answer, which the style direct does not.")
+            raise UsageError(
+                f"{flag('demonstrator')} {name} thinks before the answer, which the style direct does not."
+            )
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row, generated=True)
 
 
@@ -298,6 +306,7 @@ def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, s
     fields = {key: value for key, value in row.items() if key not in ("style", "template")}
     if list(demonstration.prompt) != parse_row({**fields, **layout}).messages():
         raise InputError(
-            f"{demonstration.place} has another prompt or style than the validation puzzles of --data, which would "
-            "measure what is not learned; leave its `prompt`, `style` and `template` out, or --eval-every."
+            f"{demonstration.place} has another prompt or style than the validation puzzles of {flag('data')}, which "
+            "would measure what is not learned; leave its `prompt`, `style` and `template` out, or "
+            f"{flag('eval_every')}."
         )

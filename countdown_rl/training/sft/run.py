@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.training_log import SftRow
 from countdown_rl.inference.generate import Completion, Decoding, Generator, batches
 from countdown_rl.models import load, shape
@@ -42,7 +43,7 @@ class SftRun(Run):
 
     def read(self) -> dict[str, Any]:
         if self.options.eval_every and processes.shards_weights():
-            raise UsageError("--eval-every needs all weights in each process, which FSDP and ZeRO-3 split.")
+            raise UsageError(f"{flag('eval_every')} needs all weights in each process, which FSDP and ZeRO-3 split.")
         self.demonstrations, inputs = demonstrations.read(
             self.options,
             self.arguments.files,
@@ -70,7 +71,7 @@ class SftRun(Run):
         context = shape.ModelShape.of(loaded.model.config).context_length
         if context and self.longest > context:
             raise UsageError(
-                f"the model reads {context} tokens, and a demonstration has {self.longest}; lower --max-length."
+                f"the model reads {context} tokens, and a demonstration has {self.longest}; lower {flag('max_length')}."
             )
         steps_per_epoch = ceil(len(self.examples) / options.batch_size)
         self.max_steps = options.max_steps or ceil(options.num_train_epochs * steps_per_epoch)

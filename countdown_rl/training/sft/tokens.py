@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from countdown_rl.core.errors import InputError, UsageError, first_line
+from countdown_rl.core.formatting import flag
 from countdown_rl.models import chat_template, ends, load
 from countdown_rl.training.options import SftOptions
 from countdown_rl.training.sft.demonstrations import Demonstrations
@@ -53,11 +54,11 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
             known.left_out["too long"] += 1
         else:
             raise InputError(
-                f"{demonstration.place}: prompt and completion have {length} tokens, more than --max-length "
+                f"{demonstration.place}: prompt and completion have {length} tokens, more than {flag('max_length')} "
                 f"{max_length}; raise it, or remove that row."
             )
     if known.filtered and not filtered:
-        raise InputError(f"all demonstrations are longer than --max-length {max_length}; raise it.")
+        raise InputError(f"all demonstrations are longer than {flag('max_length')} {max_length}; raise it.")
     known.filtered = filtered
     return examples
 
@@ -99,10 +100,12 @@ def check_packing(config: Any, *, trust_remote_code: bool = False) -> None:
             inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
             packed = model(**inputs, use_cache=False).logits[0]
     except Exception as error:  # each architecture has its own
-        raise UsageError(f"{config.model_type} cannot be trained with --packing: {first_line(error)}") from error
+        raise UsageError(
+            f"{config.model_type} cannot be trained with {flag('packing')}: {first_line(error)}"
+        ) from error
     expected = torch.cat(alone)
     if not (packed - expected).abs().max() < 1e-2 * expected.std():
-        raise UsageError(f"packed samples would see each other in {config.model_type}; leave --packing out.")
+        raise UsageError(f"packed samples would see each other in {config.model_type}; leave {flag('packing')} out.")
 
 
 def _shallow(config: Any) -> Any:
