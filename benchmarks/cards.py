@@ -104,7 +104,7 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> 
     loaded = load.Loaded(model, None, ref, options.precision, device, "skeleton")
     with (
         mock.patch.object(load, "device_name", return_value=device),
-        mock.patch.object(load, "stored_format", return_value="plain"),
+        mock.patch.object(load, "stored_format", return_value="full"),
         mock.patch.object(weights, "computes_in_bf16", return_value=False),  # TRL refuses it where there is no GPU
         mock.patch.object(memory, "_device_memory", return_value=int(card.memory)),
         mock.patch.object(memory, "forward_width", lambda precision, *_: 4 if precision == "fp32" else 2),

@@ -42,7 +42,7 @@ class Command(_Panels, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
-        for flag in {word.partition("=")[0] for word in args} - flags:
+        for flag in {word.partition("=")[0] for word in args if word.startswith("--")} - flags:
             others = OTHER_NAMES.get(flag.removeprefix("--").replace("-", "_"), ())
             if name := next((name for name in map(formatting.flag, others) if name in flags), None):
                 ctx.fail(f"No such option: {flag}. Use {name}.")

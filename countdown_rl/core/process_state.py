@@ -28,7 +28,7 @@ def restored() -> Iterator[None]:
         _depth += 1
         if _depth == 1:
             _undo.enter_context(warnings.catch_warnings())
-            remember(*(name for name in _SETTINGS if name in sys.modules))
+            remember(*(name for name in _SETTINGS if sys.modules.get(name)))
             os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub, which TRL reports with
     try:
         yield

@@ -10,6 +10,8 @@ from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptio
 from countdown_rl.inference.engines import EngineName
 
 DECODING, MACHINE = "Decoding", "Machine"
+#: Bound of `samples`.
+MAX_SAMPLES = 4096
 #: Options that change the speed, not the result; a server's URL is recorded with its model.
 _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
 
@@ -25,7 +27,9 @@ class EvalOptions(SamplingOptions):
     ] = 256
     samples: Annotated[
         int | None,
-        option("Completions per puzzle.", DECODING, min=1, max=4096, show_default="largest k of --pass-at, else 1"),
+        option(
+            "Completions per puzzle.", DECODING, min=1, max=MAX_SAMPLES, show_default="largest k of --pass-at, else 1"
+        ),
     ] = None
     pass_at: Annotated[
         str | None,
@@ -46,6 +50,8 @@ class EvalOptions(SamplingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         largest = max(self.pass_at_values, default=1)
+        if largest > MAX_SAMPLES:
+            raise UsageError(f"{flag('samples')} {largest} is too large; give {flag('pass_at')} up to {MAX_SAMPLES}.")
         if len(self.limits) > 1 and self.engine == "openai":
             raise UsageError(f"a server does not send token ids; give one limit in {flag('max_new_tokens')}.")
         if self.samples is not None and self.samples < largest:

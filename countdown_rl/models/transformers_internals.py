@@ -10,7 +10,6 @@ PRIVATE = (
     "transformers.PreTrainedModel._keep_in_fp32_modules",
     "transformers.PreTrainedConfig._attn_implementation",
     "transformers.utils.chat_template_utils._compile_jinja_template",
-    "transformers.modeling_gguf_pytorch_utils.tqdm",
 )
 
 #: The day on which every chat template is rendered: the one that Llama 3 templates print where they know no date.

@@ -107,7 +107,7 @@ IMPORTED = [
     {"nums": [50, 3, 7], "target": 46},
     {"nums": [2, 4, 6], "target": 99},
     {"nums": [1, 2, 3, 4, 5, 6, 7], "target": 28},
-    {"nums": [3, 0], "target": 3},
+    {"nums": [3, -1], "target": 2},
     {"nums": [19, 36, 55, 7], "target": 65},
 ]
 

@@ -131,4 +131,4 @@ def test_too_few_completions_are_refused(options, says):
 
 def test_the_number_of_completions_follows_from_pass_at():
     options = EvalOptions(pass_at="1,16,4", temperature=0.6)
-    assert (options.pass_at_values, options.samples) == ([1, 4, 16], 16)
+    assert (options.pass_at_values, options.per_row) == ([1, 4, 16], 16)
