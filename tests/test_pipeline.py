@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from countdown_rl.cli import main
-from countdown_rl.core import artifacts
+from countdown_rl.core.manifest import MADE_BY
 from tests.support.command import flags
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +56,7 @@ def test_every_dependency_of_a_stage_is_there_or_made_by_another():
 
 def test_every_kind_of_artifact_names_a_command_that_exists():
     commands = {name for panel in main.COMMANDS.values() for name in panel}
-    assert {made_by.split()[1] for made_by in artifacts.MADE_BY.values()} <= commands
+    assert {made_by.split()[1] for made_by in MADE_BY.values()} <= commands
 
 
 @pytest.fixture(scope="module")

@@ -2,41 +2,68 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.artifacts import read, with_article
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.manifest import Manifest, portable
+from countdown_rl.core.manifest import Manifest, contents, portable
+from countdown_rl.core.options import Options
 
 #: The file beside the checkpoints of an unfinished run.
 RUN = "run.json"
 
 
-def run_identity(options: Mapping[str, Any], inputs: Mapping[str, Any], **machine: Any) -> dict[str, Any]:
-    """Return everything that decides the result of a run, as JSON: two runs are the same if it is equal.
+@dataclass(frozen=True)
+class Identity:
+    """Identity of a run of a command with *options_type*.
 
-    *machine* is what else counts for an unfinished run, such as the ``versions`` of libraries.
+    *options* and *inputs* are those of the manifest. *machine* is what else counts for an unfinished run, such as the
+    ``versions`` of libraries.
     """
-    values: dict[str, Any] = json.loads(json.dumps(portable({"options": options, "inputs": inputs, **machine})))
-    return values
+
+    options_type: type[Options]
+    options: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    machine: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return _as_json({"options": self.options, "inputs": self.inputs, **self.machine})
+
+    def differences(self, before: Any) -> str:
+        """Return the first differences from the JSON of a run, such as ``--seed was 42, is 1; other data``; "" if none.
+
+        That run may be of another version: an option that it did not record has its past or present default, and other
+        values that it did not record are taken to be the same.
+        """
+        sections = [before.get(key) if isinstance(before, Mapping) else None for key in ("options", "inputs")]
+        if not all(isinstance(section, Mapping) for section in sections):
+            return "it cannot be read"
+        now, fields = self.to_json(), self.options_type.__dataclass_fields__
+        old = _as_json(self.options_type.completed(before["options"]))
+        new = self.options_type.past | now["options"]
+        counted = [key for key in old if key in now["options"] or key not in fields]
+        phrases = [f"{flag(key)} was {old[key]}, is {new.get(key)}" for key in counted if old[key] != new.get(key)]
+        old, new = (contents(run["inputs"]) for run in (before, now))
+        phrases += [f"other {key}" for key in dict.fromkeys([*new, *old]) if old.get(key) != new.get(key)]
+        for section in sorted(self.machine.keys() & before.keys()):
+            old, new = before[section], now[section]
+            if isinstance(old, Mapping):
+                changed = [key for key in new if old.get(key, new[key]) != new[key]]
+                phrases += [f"{key} was {old[key]}, is {new[key]}" for key in changed]
+            elif old != new:
+                phrases.append(f"other {section}")
+        return "; ".join(phrases[:3] + ["..."] * (len(phrases) > 3))
 
 
-def describe_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the first differences of two identities, such as ``--seed was 42, is 1; other data``."""
-    phrases = []
-    for section in ("options", "inputs", "versions"):
-        old, new = before.get(section, {}), after.get(section, {})
-        for key in [key for key in dict.fromkeys([*new, *old]) if old.get(key) != new.get(key)]:
-            name = flag(key) if section == "options" else key
-            change = f"{name} was {old.get(key)}, is {new.get(key)}"
-            phrases.append(f"other {key}" if section == "inputs" else change)
-    return "; ".join(phrases[:3] + ["..."] * (len(phrases) > 3))
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(portable(values), default=str)))
 
 
-def finished(out: Path, kind: str, run: Mapping[str, Any], *, overwrite: bool) -> Manifest | None:
-    """Return the manifest of the artifact at *out* if the run of that :func:`run_identity` made it, else None.
+def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifest | None:
+    """Return the manifest of the artifact at *out* if the same *run* made it, else None.
 
     Raises ArtifactError if the intact artifact of another run is there, and *overwrite* is False.
     """
@@ -46,7 +73,7 @@ def finished(out: Path, kind: str, run: Mapping[str, Any], *, overwrite: bool) -
         manifest = read(out, kind)
     except ArtifactError:  # missing or damaged
         return None
-    if differences := describe_differences(run_identity(manifest.options, manifest.inputs), run):
+    if differences := run.differences({"options": manifest.options, "inputs": manifest.inputs}):
         raise ArtifactError(
             f"{out} holds {with_article(kind)} that this command did not make ({differences}), which would be lost; "
             f"give {flag('out')} another directory, or {flag('overwrite')} to replace it."

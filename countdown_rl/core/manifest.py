@@ -177,6 +177,21 @@ def origin_of(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
     return next((link for link in models if link.kind == "hub"), models[-1])
 
 
+def contents(inputs: Any) -> Any:
+    """Return *inputs* of a manifest with the files of each artifact in place of its digest.
+
+    The digest is another one if a later version of the code made the same files with more options.
+    """
+    if isinstance(inputs, list):
+        return list(map(contents, inputs))
+    if not isinstance(inputs, Mapping):
+        return inputs
+    values = dict(inputs)
+    if isinstance(made := values.pop("manifest", None), Mapping):
+        values["digest"] = [made.get("kind"), made.get("files"), made.get("inputs")]
+    return {key: contents(value) for key, value in values.items()}
+
+
 def input_name(entry: Mapping[str, Any]) -> str:
     return str(entry.get("source") or entry.get("file") or (entry.get("manifest") or {}).get("kind"))
 

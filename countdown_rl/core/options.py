@@ -6,12 +6,12 @@ of it (``cli.parameters``), and constructing the dataclass checks it, in a libra
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
-from countdown_rl.core import values
-from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core import typed_json, values
+from countdown_rl.core.errors import ArtifactError, UsageError, first_line
 from countdown_rl.core.formatting import flag
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -26,6 +26,25 @@ MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
 @dataclass(frozen=True)
 class Options:
     """Options of one stage, converted to the types of their annotations; UsageError for others and out of bounds."""
+
+    #: Past defaults, for manifests of earlier versions: of a removed option, the value that does what this version
+    #: does; of an option whose default has changed, the first one, which a manifest without the option means.
+    past: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options in a manifest, *recorded*, with the past or present defaults of those that it lacks."""
+        present = {**cls.past, **recorded}
+        known = {field.name: present[field.name] for field in fields(cls) if field.name in present}
+        try:
+            return typed_json.build(known, cls, "the manifest").recorded | present
+        except (ArtifactError, UsageError):  # a choice of another version
+            return {field.name: field.default for field in fields(cls)} | present
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options in a manifest, which decide the result."""
+        return asdict(self)
 
     def __post_init__(self) -> None:
         for name, hint in field_hints(type(self)).items():

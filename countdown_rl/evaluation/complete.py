@@ -4,13 +4,13 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import processes
-from countdown_rl.core.identity import run_identity
+from countdown_rl.core.identity import Identity
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
@@ -64,14 +64,12 @@ def complete(
     """
     limit = options.limits[-1]
     rows, prompts = engine.prompts(rows, limit)
-    run = run_identity(
-        options.recorded,
-        inputs,
-        versions=installed_versions(engine.libraries),
-        engine=[engine.name, engine.storage, engine.precision, engine.device],
-        prompts=hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
-    )
-    progress = Progress(unfinished, run)
+    machine = {
+        "versions": installed_versions(engine.libraries),
+        "engine": [engine.name, engine.storage, engine.precision, engine.device],
+        "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
+    }
+    progress = Progress(unfinished, Identity(EvalOptions, options.recorded, inputs, machine))
     # Completion i belongs to row i // samples; those of one row share a batch, which reads its prompt once.
     owners = [row for row in range(len(rows)) for _ in range(options.per_row)]
     completions: dict[int, Completion] = {}
@@ -120,19 +118,21 @@ class Progress:
     from a damaged line on.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, identity: Identity) -> None:
         self._path = path
         self.batches: dict[tuple[int, ...], list[Completion]] = {}
-        head = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest().encode() + b"\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as stream:
             stream.seek(0)
-            intact = len(head) if stream.readline() == head else 0
+            head, intact = stream.readline(), 0
+            with suppress(ValueError):  # of no JSON
+                if head.endswith(b"\n") and not identity.differences(json.loads(head)):
+                    intact = len(head)
             while intact and self._read(line := stream.readline()):
                 intact += len(line)
             stream.truncate(intact)
             if not intact:
-                stream.write(head)
+                stream.write(json.dumps(identity.to_json()).encode() + b"\n")
 
     def _read(self, line: bytes) -> bool:
         """Read the batch in *line*; return False if it is incomplete."""

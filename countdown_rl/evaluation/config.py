@@ -1,7 +1,7 @@
 """Options of ``eval``."""
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag
@@ -19,6 +19,8 @@ _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "ti
 @dataclass(frozen=True)
 class EvalOptions(SamplingOptions):
     """Number of puzzles, decoding settings and engine of an evaluation."""
+
+    past: ClassVar[dict[str, Any]] = {"agreement": 8}
 
     limit: Annotated[int | None, option("Evaluate only the first N rows.", min=1, show_default="all")] = None
     max_new_tokens: Annotated[
@@ -70,11 +72,10 @@ class EvalOptions(SamplingOptions):
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The options that decide the result; later additions only if given, so that older manifests stay valid."""
+        """The options that decide the result."""
         limits = self.limits[0] if len(self.limits) == 1 else ",".join(map(str, self.limits))
         values = asdict(self) | {"samples": self.per_row, "max_new_tokens": limits}
-        omitted = {*_SPEED, *(name for name in ("top_k", "min_p", "pass_at") if not values[name])}
-        return {name: value for name, value in values.items() if name not in omitted}
+        return {name: value for name, value in values.items() if name not in _SPEED}
 
     @property
     def pass_at_values(self) -> list[int]:

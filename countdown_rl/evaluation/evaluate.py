@@ -11,7 +11,7 @@ from typing import Any
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.identity import finished, run_identity
+from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import baselines, results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
@@ -64,7 +64,7 @@ def evaluate(
     inputs: dict[str, Any] = {"data": file_input(file)}
     baseline, server = baselines.find(model, rows), None
     if completions:
-        recorded = {"pass_at": options.pass_at} if options.pass_at else {}
+        recorded = {"pass_at": options.pass_at}
         inputs["completions"] = file_input(completions)
         inputs["model"] = {"source": completions.name, "kind": "completions"}
     else:
@@ -79,7 +79,7 @@ def evaluate(
             )
             inputs["model"] = ref.as_input()
     unfinished = out.with_name(f".{out.name}.progress.jsonl")
-    if finished(out, "eval", run_identity(recorded, inputs), overwrite=overwrite):
+    if finished(out, "eval", Identity(EvalOptions, recorded, inputs), overwrite=overwrite):
         unfinished.unlink(missing_ok=True)  # if the run was killed between its last two steps
         on_note(f"{out} is up to date (use {flag('overwrite')} to rebuild).")
         return results.read(out)
@@ -150,7 +150,7 @@ def _description(engine: Engine, options: EvalOptions, completions: Sequence[Com
     """The fields of :class:`Metrics` on how *engine* made *completions*."""
     names = {field.name for field in fields(DecodingSettings)}
     used = {name: value for name, value in options.recorded.items() if name in names}
-    used["max_new_tokens"] = options.limits[-1]
+    used |= {"max_new_tokens": options.limits[-1], "top_k": options.top_k or None, "min_p": options.min_p or None}
     about: dict[str, Any] = {"decoding": DecodingSettings(greedy=options.temperature == 0, **used)}
     about |= {"engine": engine.name, "precision": engine.precision, "path": engine.storage}
     if isinstance(engine, Server):

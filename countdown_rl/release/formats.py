@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.manifest import Manifest
+from countdown_rl.core.manifest import Manifest, contents
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models.formats import WeightFormat, format_of
 from countdown_rl.models.reference import SHIPPED, ModelRef
@@ -48,5 +48,8 @@ class Weights:
 
     def measured_by(self, evaluation: Result) -> bool:
         """Return True if *evaluation* is of these weights, or of the GGUF file in them."""
-        digests = {self.manifest.digest, self.manifest.files.get(self.gguf or "", {}).get("sha256")}
-        return evaluation.manifest.inputs.get("model", {}).get("digest", "") in digests
+        model, own = (
+            contents(entry) for entry in (evaluation.manifest.inputs.get("model", {}), self.manifest.as_input())
+        )
+        file = self.manifest.files.get(self.gguf or "", {})
+        return model.get("digest", "") in (own["digest"], file.get("sha256"))

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag
@@ -207,6 +207,12 @@ class TrainOptions(TuningOptions):
     """GRPO training of a LoRA adapter or of all weights; ``micro_batch`` counts completions."""
 
     RATES = ((5e8, 2e-4, 1e-5), (inf, 1e-5, 1e-6))
+    past: ClassVar[dict[str, Any]] = {
+        "adam_beta1": 0.9, "adam_beta2": 0.999, "epsilon": 0.2, "epsilon_high": 0.28, "max_grad_norm": 1.0,
+        "importance_sampling_level": "token", "mask_truncated_completions": False, "stop_on_collapse": False,
+        "logging_steps": 1, "sample_every": 10, "sample_size": 4, "save_minutes": 0.0, "max_prompt_length": 512,
+        "top_p": 1.0, "warmup_steps": 0, "weight_decay": 0.0,
+    }  # fmt: skip
 
     max_steps: Annotated[int, option("Optimizer steps.", BATCH, min=1)] = 200
     prompts: Annotated[int, option("Puzzles per step.", BATCH, min=1)] = 8

@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,7 +17,7 @@ import torch
 from countdown_rl.core import artifacts, packages, processes
 from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.identity import finished, run_identity
+from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import SftRow, StepRow
@@ -108,7 +108,9 @@ class Run(ABC):
         self.out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
         directory = Path("artifacts/train" if grpo and not arguments.out else f"{self.out}-run")
         self.log = arguments.log or directory / "log.csv"
-        self.checkpoints = Checkpoints(arguments.checkpoints or self.log.with_name("checkpoints"), {})
+        self.checkpoints = Checkpoints(
+            arguments.checkpoints or self.log.with_name("checkpoints"), Identity(type(options), {}, {})
+        )
         self.processes = max(arguments.processes, processes.world_size())
 
     @abstractmethod
@@ -195,9 +197,10 @@ class Run(ABC):
                 )
             self.validation = jsonl.read_rows(arguments.data / "valid.jsonl")[: options.eval_size]
         self.inputs = {"model": self.ref.as_input(), **inputs}
-        settings = {key: value for key, value in asdict(options).items() if key not in _LOGGING}
+        settings = {key: value for key, value in options.recorded.items() if key not in _LOGGING}
         settings["processes"] = self.processes  # each has its own random numbers
-        identity = run_identity(settings, self.inputs, versions=installed_versions(LIBRARIES))
+        machine = {"versions": installed_versions(LIBRARIES)}
+        identity = Identity(type(options), settings, self.inputs, machine)
         self.checkpoints = Checkpoints(self.checkpoints.directory, identity)
         self.resume = None if arguments.restart else self.checkpoints.to_resume()
         check_log(self.log, self.row_type)
@@ -236,7 +239,7 @@ class Run(ABC):
 
     def _finished(self, overwrite: bool) -> Result | None:
         """The result that is there already, see :func:`finished`."""
-        identity = run_identity(self._described(), self.inputs)
+        identity = Identity(type(self.options), self._described(), self.inputs)
         manifest = finished(self.out, self.options.kind, identity, overwrite=overwrite)
         if manifest is None:
             return None
@@ -246,7 +249,7 @@ class Run(ABC):
 
     def _described(self) -> dict[str, Any]:
         """The options in the manifest."""
-        return asdict(self.options) | {"model": self.ref.portable_source, "revision": self.ref.revision}
+        return self.options.recorded | {"model": self.ref.portable_source, "revision": self.ref.revision}
 
     def train(self) -> Result:
         """Train, and write an ``adapter`` artifact, or a ``model`` artifact of all weights.

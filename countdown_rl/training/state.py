@@ -17,7 +17,7 @@ from typing import Any
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.identity import RUN, describe_differences
+from countdown_rl.core.identity import RUN, Identity
 from countdown_rl.evaluation.training_log import SftRow, StepRow, read, read_samples, samples_file, write
 from countdown_rl.tasks import jsonl
 
@@ -97,9 +97,9 @@ def check_log(log: Path | None, kind: type[StepRow] | type[SftRow]) -> None:
 
 
 class Checkpoints:
-    """The checkpoints under *directory* of the run with *identity*, see :func:`run_identity`."""
+    """The checkpoints under *directory* of the run with *identity*."""
 
-    def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, directory: Path, identity: Identity) -> None:
         self.directory, self.identity = directory, identity
 
     def check_paths(self, out: Path, kind: str, log: Path) -> None:
@@ -127,12 +127,10 @@ class Checkpoints:
         Raises:
             ArtifactError: it belongs to another run.
         """
-        newest, unfinished = self.newest(), self._unfinished()
-        if newest is None or unfinished == self.identity:
+        if (newest := self.newest()) is None or not (differences := self._differences()):
             return newest
-        differences = describe_differences(unfinished, self.identity) if unfinished else ""
         raise ArtifactError(
-            f"{self.directory} holds an unfinished run that is not this one ({differences or 'it cannot be read'}); "
+            f"{self.directory} holds an unfinished run that is not this one ({differences}); "
             f"use its options to resume it, or give {flag('restart')} to begin again."
         )
 
@@ -142,12 +140,13 @@ class Checkpoints:
             return f"The same command continues after step {step_of(newest)}; add {flag('restart')} to begin again."
         return "There is no checkpoint of this run yet; the same command starts it again."
 
-    def _unfinished(self) -> Any:
-        """The identity of the run in the directory."""
+    def _differences(self) -> str:
+        """Differences of this run from the one in the directory; "" if there are none."""
         try:
-            return json.loads((self.directory / RUN).read_bytes())["run"]
+            unfinished = json.loads((self.directory / RUN).read_bytes())["run"]
         except (OSError, ValueError, KeyError, TypeError):
-            return None
+            unfinished = None
+        return self.identity.differences(unfinished)
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint of any run."""
@@ -158,7 +157,7 @@ class Checkpoints:
         """Clear the directory and write this run's identity into it."""
         self.clear()
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / RUN).write_text(json.dumps({"run": self.identity}, indent=2) + "\n")
+        (self.directory / RUN).write_text(json.dumps({"run": self.identity.to_json()}, indent=2) + "\n")
 
     def best(self, step: int) -> Path:
         """The directory of the weights after *step*, the best so far."""
@@ -177,7 +176,7 @@ class Checkpoints:
 
     def clear_own(self) -> None:
         """Remove what is left of this run, not of others."""
-        if self._unfinished() == self.identity:
+        if not self._differences():
             self.clear()
 
     def clear(self) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.core.identity import finished, run_identity
 from countdown_rl.core.manifest import Manifest, ProvenanceEntry, file_entry, origin_of, provenance_chain
 from tests.support.runs import locked_elsewhere
 
@@ -72,18 +71,6 @@ def test_what_a_killed_writer_left_is_removed_or_restored():
     shutil.rmtree("data")
     with pytest.raises(ArtifactError, match="does not exist"):
         artifacts.read(Path("data"), "data")
-
-
-def test_two_runs_are_the_same_where_options_and_inputs_are():
-    data = make(Path("data")).as_input()
-    make(Path("eval"), kind="eval", inputs={"data": data})
-    same, other = run_identity({"n": 1}, {"data": data}), run_identity({"n": 2}, {"data": {}})
-    assert finished(Path("eval"), "eval", same, overwrite=False)
-    assert finished(Path("eval"), "eval", other, overwrite=True) is None
-    with pytest.raises(ArtifactError, match="--n was 1, is 2; other data"):
-        finished(Path("eval"), "eval", other, overwrite=False)
-    Path("eval/rows.jsonl").write_text("damaged")
-    assert finished(Path("eval"), "eval", other, overwrite=False) is None
 
 
 def test_nothing_is_written_into_an_artifact():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.core import artifacts
+from countdown_rl.core.identity import Identity
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.complete import Progress
@@ -153,7 +154,7 @@ def test_sampling_repeats_with_its_seed(place, tmp_path):
     (result, greedy) = (run(place, tmp_path / "d", replace(hot, top_k=1)), run(place, tmp_path / "e"))
     assert [sample.completion for sample in result.samples] == [sample.completion for sample in greedy.samples]
     assert result.metrics.decoding.top_k == 1
-    assert "top_k" not in {*greedy.metrics.to_json()["decoding"], *artifacts.read(tmp_path / "e", "eval").options}
+    assert "top_k" not in greedy.metrics.to_json()["decoding"]
 
 
 def breaking(done, *rest):
@@ -223,7 +224,7 @@ def test_shorter_limits_score_what_an_evaluation_at_that_limit_generates(tmp_pat
 
 
 def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
-    path, identity = tmp_path / "new" / "file", {"model": "é"}
+    path, identity = tmp_path / "new" / "file", Identity(EvalOptions, {"seed": 42}, {"model": "é"})
     batches = {
         (0, 3): [Completion("é\u2028🙂\n", 3, True, {"cost": 0.5})] * 2,
         (1,): [Completion("", 1, False)],
@@ -242,6 +243,9 @@ def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
         for indices, completions in list(batches.items())[count:]:
             again.add(indices, completions)
         assert path.read_bytes() == complete_file
+    path.write_bytes(complete_file.replace(b'"seed": 42', b""))  # of a version without the option
+    assert Progress(path, identity).batches == batches
+    assert not Progress(path, replace(identity, options={"seed": 43})).batches
 
 
 @pytest.fixture

@@ -8,8 +8,11 @@ import pytest
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, UsageError
+from countdown_rl.core.identity import Identity
+from countdown_rl.core.options import Options
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import SftRow, StepRow
+from countdown_rl.training.options import TrainOptions
 from countdown_rl.training.state import MARK, RUN, Checkpoints, Journal, check_log
 from tests.support.runs import steps
 
@@ -23,9 +26,13 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def identity(a):
+    return Identity(Options, {"a": a}, {})
+
+
 def started(directory, *steps):
     """The checkpoints of a run after *steps*, as they are before the older ones are removed."""
-    store = Checkpoints(directory, {"a": 1})
+    store = Checkpoints(directory, identity(1))
     store.start()
     for step in steps:
         checkpoint = directory / f"checkpoint-{step}"
@@ -41,8 +48,12 @@ def test_the_newest_complete_checkpoint_of_the_same_run_is_resumed(tmp_path):
     assert store.to_resume() == tmp_path / "c" / "checkpoint-10"
     (tmp_path / "c" / "checkpoint-10" / MARK).unlink()
     assert store.to_resume() == tmp_path / "c" / "checkpoint-2"
-    with pytest.raises(ArtifactError, match="it cannot be read"):
-        Checkpoints(tmp_path / "c", {"a": 2}).to_resume()
+    with pytest.raises(ArtifactError, match="--a was 1, is 2"):
+        Checkpoints(tmp_path / "c", identity(2)).to_resume()
+    run = tmp_path / "c" / RUN
+    run.write_text(run.read_text().replace('"a": 1', '"warmup_steps": 0'))  # of version 0.1
+    grown = Identity(TrainOptions, {"max_steps": 200}, {})
+    assert Checkpoints(tmp_path / "c", grown).to_resume() == tmp_path / "c" / "checkpoint-2"
 
 
 def test_a_completed_checkpoint_takes_the_place_of_the_others(tmp_path):
@@ -71,7 +82,7 @@ def test_what_a_killed_run_left_of_its_checkpoints_is_cleared(tmp_path, left):
             (path / MARK).unlink()
         if left == "nothing":
             shutil.rmtree(path)
-    Checkpoints(tmp_path / "c", {"a": 2}).clear_own()
+    Checkpoints(tmp_path / "c", identity(2)).clear_own()
     assert (tmp_path / "c" / RUN).exists()
     store.clear_own()
     assert not (tmp_path / "c").exists()
@@ -93,12 +104,12 @@ def test_paths_in_artifacts_and_files_or_in_each_other_are_refused(tmp_path, log
         pass
     (tmp_path / "file").touch()
     with pytest.raises(error):
-        Checkpoints(tmp_path / directory, {}).check_paths(tmp_path / "out", "adapter", tmp_path / log)
+        Checkpoints(tmp_path / directory, identity(1)).check_paths(tmp_path / "out", "adapter", tmp_path / log)
 
 
 @pytest.mark.parametrize("name", ["checkpoint-500", "best-3"])
 def test_checkpoints_of_other_programs_are_refused(tmp_path, name):
-    store = Checkpoints(tmp_path, {"a": 1})
+    store = Checkpoints(tmp_path, identity(1))
     store.check_paths(tmp_path / "out", "adapter", tmp_path / "log.csv")
     (tmp_path / name).mkdir()
     with pytest.raises(ArtifactError, match=name):

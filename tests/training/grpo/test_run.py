@@ -129,7 +129,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, reporter=killing(5))
     assert not (tmp_path / "adapter").exists()
-    assert "after step 3" in state.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
+    assert "after step 3" in state.Checkpoints(tmp_path / "checkpoints", None).how_to_continue()
     (tmp_path / "log.csv").unlink()  # as dvc does before it runs the stage again
     notes = []
     result = run(place, tmp_path, reporter=Reporter(note=notes.append))
@@ -225,7 +225,7 @@ def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, 
 
     with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
         run(place, tmp_path, reporter=Reporter(step=stop))
-    assert "continues after step 2" in state.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
+    assert "continues after step 2" in state.Checkpoints(tmp_path / "checkpoints", None).how_to_continue()
     run(place, tmp_path)
     assert files(tmp_path / "adapter") == files(unbroken.out)
 
@@ -254,7 +254,7 @@ def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypa
     monkeypatch.setattr(callbacks.GrpoCallback, "on_log", broken)
     with pytest.raises(CountdownError, match=f"step 4: {name} is nan.*{likely_first}"):
         run(place, tmp_path)
-    assert "continues after step 3" in state.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
+    assert "continues after step 3" in state.Checkpoints(tmp_path / "checkpoints", None).how_to_continue()
     assert not (tmp_path / "adapter").exists()
 
 
