@@ -132,7 +132,9 @@ class Generator(Engine):
                 raise ModelError(sentence) from error
         from accelerate.utils.memory import clear_device_cache
 
+        self._decoder = None  # with its caches and graphs
         clear_device_cache(garbage_collection=True)
+        self._decoder = decoder_of(self._loaded.model, self._loaded.model.dtype)
         half = (len(prompts) + 1) // 2
         # The upper half of the number keeps the random numbers of the halves apart; no run has that many batches.
         return self.complete(prompts[:half], number) + self.complete(prompts[half:], number + (half << 32))

@@ -26,9 +26,9 @@ from countdown_rl.models.transformers_internals import attention_of, has_static_
 
 #: Steps between two reads of the tokens by the host.
 LOOK_EVERY = 8
-#: The columns of a cache are a multiple of this.
-_COLUMNS = 16
-#: Fewest rows of a graph; finished rows are dropped when half of the rows are left.
+#: The columns of a cache are a multiple of this, so that batches of similar lengths share their graphs.
+_COLUMNS = 64
+#: Fewest rows of a graph, whose rows are a power of two; finished rows are dropped when a quarter of them is left.
 _MIN_ROWS = 8
 
 
@@ -55,11 +55,36 @@ class _CacheLayer(StaticLayer):
 
 
 class GraphDecoder:
-    """Decoder over the weights of *model*, which are not copied. If capture fails, it runs step by step."""
+    """Decoder over the weights of *model*, which are not copied. If capture fails, it runs step by step.
+
+    Caches and graphs are kept for later batches, and read the weights where an optimizer changed them in place.
+    """
 
     def __init__(self, model: Any) -> None:
         self.model, self.graphs = model, model.device.type == "cuda"
         self.cache_dtype = model.dtype
+        self.pool: Any = None  # of all graphs, since one runs at a time
+        self._kept: dict[int, _Steps] = {}  # by rows
+        self._weights: Any = None
+
+    def release(self) -> None:
+        """Free caches and graphs."""
+        self._kept, self.pool = {}, None
+
+    def _columns(self, needed: int) -> int:
+        """The columns of caches that hold as many as *needed*; frees kept ones that do not, or whose weights moved."""
+        weights = getattr(self.model, "active_adapter", None), [weight.data_ptr() for weight in self.model.parameters()]
+        kept = max((steps.columns for steps in self._kept.values()), default=0)
+        if kept < needed or weights != self._weights:
+            self.release()
+            self._weights, kept = weights, -(-needed // _COLUMNS) * _COLUMNS
+        return kept
+
+    def steps(self, rows: int, columns: int) -> "_Steps":
+        """The steps of as many *rows* and *columns*, kept or new."""
+        if rows not in self._kept:
+            self._kept[rows] = _Steps(self, rows, columns)
+        return self._kept[rows]
 
     @torch.no_grad()
     def decode(
@@ -74,6 +99,7 @@ class GraphDecoder:
         logits, steps = self._read(prompts, decoding.max_new_tokens)
         completions: list[list[int]] = [[] for _ in prompts]
         rows: list[int | None] = list(range(len(prompts)))  # the completion of each row, None once it has ended
+        rows += [None] * (steps.rows - len(rows))
         sampled: list[Tensor] = []
         for count in range(1, decoding.max_new_tokens + 1):
             tokens = _sample(logits.float(), decoding, generator)
@@ -95,12 +121,13 @@ class GraphDecoder:
                     break
                 if on_step:
                     on_step(completions[rows[active[0]] or 0])
-                size = max(_MIN_ROWS, 1 << (len(active) - 1).bit_length())
-                if size <= steps.rows // 2:
-                    filling = size - len(active)
-                    rows = [rows[row] for row in active] + [None] * filling
-                    kept = torch.tensor(active + active[:1] * filling, device=tokens.device)
-                    steps, tokens = steps.take(kept), tokens[kept]
+                size = steps.rows
+                while size // 4 >= max(_MIN_ROWS, len(active)):
+                    size //= 4
+                if size < steps.rows:
+                    steps, kept = steps.take(active, size)
+                    rows = [rows[row] for row in active] + [None] * (steps.rows - len(active))
+                    tokens = tokens[kept]
             logits = steps.step(tokens)
         return completions
 
@@ -128,7 +155,7 @@ class GraphDecoder:
         device = self.model.device
         distinct = list(dict.fromkeys(map(tuple, prompts)))
         width = max(map(len, distinct))
-        columns = -(-(width + max_new_tokens) // _COLUMNS) * _COLUMNS
+        columns = self._columns(width + max_new_tokens)
         ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in distinct], device=device)
         lengths = torch.tensor([[len(prompt)] for prompt in distinct], device=device)
         seen = torch.arange(width, device=device) >= width - lengths  # (U, P)
@@ -139,44 +166,57 @@ class GraphDecoder:
         cache = self.cache(columns)
         logits = self.forward(cache, ids, mask, positions)
         indices = {prompt: index for index, prompt in enumerate(distinct)}
-        rows = torch.tensor([indices[tuple(prompt)] for prompt in prompts], device=device)
+        steps = self.steps(max(_MIN_ROWS, 1 << (len(prompts) - 1).bit_length()), columns)
         column = torch.full((1,), width, device=device)
-        return logits[rows], _Steps(self, cache, rows, F.pad(seen, (0, columns - width)), lengths, column)
+        of_rows = [indices[tuple(prompt)] for prompt in prompts]
+        rows = steps.load(cache, of_rows, F.pad(seen, (0, columns - width)), lengths, column)
+        return logits[rows], steps
 
 
 class _Steps:
-    """Steps of the *rows* (B,) of a cache, copied into a cache of their own, and captured as a graph at the first step.
+    """Steps of as many *rows* (B) over a static cache of *columns* (S), captured as a graph at the first step."""
 
-    *seen* (R, S) is True at columns that hold a token. The next token goes to *column* (1,); its *position* (R, 1) does
-    not count padding.
-    """
-
-    def __init__(
-        self, decoder: GraphDecoder, cache: Any, rows: Tensor, seen: Tensor, position: Tensor, column: Tensor
-    ) -> None:
-        self._decoder, self.rows = decoder, len(rows)
-        self._cache = decoder.cache(seen.shape[1])
-        for copy, layer in zip(self._cache.layers, cache.layers, strict=True):
-            copy.lazy_initialization(layer.keys[rows], layer.values[rows])
-            torch.index_select(layer.keys, 0, rows, out=copy.keys)
-            torch.index_select(layer.values, 0, rows, out=copy.values)
-            copy.cumulative_length.copy_(layer.cumulative_length)
+    def __init__(self, decoder: GraphDecoder, rows: int, columns: int) -> None:
+        self._decoder, self.rows, self.columns = decoder, rows, columns
+        self._cache, device = decoder.cache(columns), decoder.model.device
         # The graph reads and writes these tensors, so they are changed in place only.
-        self._position, self._column, self._mask = position[rows], column.clone(), seen[rows][:, None, None]
-        self._ids = torch.zeros_like(self._position)
+        self._ids = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        self._position, self._column = torch.zeros_like(self._ids), torch.zeros_like(self._ids[0])
+        self._mask = torch.zeros(rows, 1, 1, columns, dtype=torch.bool, device=device)
         self._graph: Any = None
         self._logits: Any = None
 
-    def take(self, rows: Tensor) -> "_Steps":
-        """The steps of *rows* alone."""
-        return _Steps(self._decoder, self._cache, rows, self._mask[:, 0, 0], self._position, self._column)
+    def load(self, cache: Any, rows: list[int], seen: Tensor, position: Tensor, column: Tensor) -> Tensor:
+        """Begin after *rows* of another *cache*, the first one repeated to fill the batch; returns these rows (B,).
+
+        *seen* (R, S) is True at columns that hold a token. The next token goes to *column* (1,); its *position* (R, 1)
+        does not count padding.
+        """
+        chosen = torch.tensor(rows + rows[:1] * (self.rows - len(rows)), device=seen.device)
+        for copy, layer in zip(self._cache.layers, cache.layers, strict=True):
+            if not copy.is_initialized:
+                copy.lazy_initialization(
+                    *(part[:1].expand(self.rows, -1, -1, -1) for part in (layer.keys, layer.values))
+                )
+            torch.index_select(layer.keys, 0, chosen, out=copy.keys)
+            torch.index_select(layer.values, 0, chosen, out=copy.values)
+            copy.cumulative_length.copy_(layer.cumulative_length)
+        self._position.copy_(position[chosen])
+        self._column.copy_(column)
+        self._mask.copy_(seen[chosen][:, None, None])
+        return chosen
+
+    def take(self, rows: list[int], size: int) -> tuple["_Steps", Tensor]:
+        """The steps of *rows* alone in a batch of *size*, and the rows (B,) that fill it."""
+        steps = self._decoder.steps(size, self.columns)
+        return steps, steps.load(self._cache, rows, self._mask[:, 0, 0], self._position, self._column)
 
     def step(self, tokens: Tensor) -> Tensor:
         """Append *tokens* (B,) and return the logits (B, V) of the next ones, valid until the next step."""
         self._ids.copy_(tokens[:, None])
         if self._decoder.graphs and self._graph is None:
             self._capture()
-        if self._graph is None:
+        if not self._decoder.graphs:
             return self._step()
         self._graph.replay()
         logits: Tensor = self._logits
@@ -209,7 +249,8 @@ class _Steps:
                 self._step()
             restore()
             # After a failed capture torch leaves its stream the current one.
-            with torch.cuda.stream(stream), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            pool = self._decoder.pool
+            with torch.cuda.stream(stream), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 self._logits = self._step()
             restore()
             graph.replay()
@@ -220,7 +261,7 @@ class _Steps:
             self._decoder.graphs = False
             warnings.warn(f"no CUDA graph of this model, completions take longer: {first_line(error)}", stacklevel=2)
         else:
-            self._graph = graph
+            self._graph, self._decoder.pool = graph, graph.pool()
         restore()
 
     def _check(self, expected: Tensor) -> None:

@@ -80,6 +80,13 @@ class Memory:
         needed = _MARGIN_SHARE * estimate.training + estimate.engine + _MARGIN  # vLLM uses no more than its share
         return None if self.available is None else needed <= self.available
 
+    @property
+    def keeps_caches(self) -> bool:
+        """True if the caches of generation fit beside the loss, with the margin of :attr:`fits`."""
+        estimate = self.estimates[0]
+        both = estimate.training + min(estimate.generation, estimate.loss)
+        return self.available is not None and _MARGIN_SHARE * both + estimate.engine + _MARGIN <= self.available
+
     def as_dict(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
         memory = [estimate.as_dict() for estimate in self.estimates]

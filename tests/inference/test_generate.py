@@ -151,6 +151,7 @@ class Limited(Generator):
 
     def __init__(self, most, error=MemoryError):
         self.most, self.error, self.calls = most, error, []
+        self._loaded = SimpleNamespace(model=SimpleNamespace(dtype=None))
 
     def _complete(self, prompts, number):
         self.calls.append((len(prompts), number))
@@ -164,6 +165,7 @@ class Limited(Generator):
 @pytest.fixture
 def _quick(monkeypatch):
     monkeypatch.setattr("accelerate.utils.memory.clear_device_cache", lambda **_: None)  # which takes a second
+    monkeypatch.setattr(generate, "decoder_of", lambda *_: None)
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), None])

@@ -105,7 +105,7 @@ def test_rows_end_at_different_steps_and_are_dropped(model, tokenizer, monkeypat
     sizes = []
     original = graph_decoder._Steps.take
     monkeypatch.setattr(
-        graph_decoder._Steps, "take", lambda self, rows: sizes.append(len(rows)) or original(self, rows)
+        graph_decoder._Steps, "take", lambda self, rows, size: sizes.append(size) or original(self, rows, size)
     )
     monkeypatch.setattr(graph_decoder, "_MIN_ROWS", 1)
     init = Stop.__init__
@@ -133,7 +133,7 @@ def test_all_rows_share_one_search_for_their_ends(model, tokenizer):
     stop = Stop(tokenizer, model, "</answer>")
     stop.may_end = NoEnds()
     GraphDecoder(model).decode([[5, 6, 7]] * 10, Decoding(20), stop)
-    assert searched == [(10, 8), (10, 8), (10, 4)]
+    assert searched == [(16, 8), (16, 8), (16, 4)]  # a graph of 16 rows
 
 
 class HostReads(TorchDispatchMode):
@@ -248,3 +248,43 @@ def test_memory_that_runs_out_in_a_capture_is_raised_as_such(model, tokenizer, c
     with pytest.raises(RuntimeError, check=out_of_memory):
         by_graphs(cuda, model, tokenizer)
     assert (cuda.stream, cuda.mode) == (cuda.main, 0)
+
+
+def test_graphs_are_kept_until_weights_move_or_longer_rows_come(model, tokenizer, cuda, monkeypatch):
+    class Early(Stop):
+        def __call__(self, ids):
+            return len(ids) == 3 + ids[0] % 60  # rows end at different steps
+
+        def cut(self, ids, start=0):
+            return ids[: min(len(ids), 3 + ids[0] % 60)]
+
+    monkeypatch.setattr(graph_decoder, "_MIN_ROWS", 1)
+    stop = Early(tokenizer, model, "</answer>")
+    stop.may_end[:] = True
+    prompts = [[5 + row % 7, 9 + row] for row in range(64)]
+    plain = GraphDecoder(model).decode(prompts, Decoding(48), stop)
+    decoder, captures = GraphDecoder(model), []
+    decoder.graphs = True
+    adapter = model.get_submodule("base_model.model.model.layers.0.mlp.up_proj").lora_B["default"]
+    own = adapter.weight.data
+
+    def decode(prompts):
+        before = cuda.captures
+        with cuda:
+            completions = decoder.decode(prompts, Decoding(48), stop)
+        captures.append(cuda.captures - before)
+        return completions
+
+    assert decode(prompts) == decode(prompts) == plain
+    assert 1 < captures[0] <= 4
+    assert captures[1] == 0
+    with torch.no_grad():
+        own.mul_(-1)  # as an optimizer does
+    changed = decode(prompts)
+    assert changed == GraphDecoder(model).decode(prompts, Decoding(48), stop) != plain
+    with torch.no_grad():
+        own.mul_(-1)
+    adapter.weight.data = own.clone()
+    assert decode(prompts) == plain
+    decode([[5] * 40, *prompts[1:]])
+    assert [count > 0 for count in captures[2:]] == [False, True, True]

@@ -11,6 +11,7 @@ from accelerate.utils import gather_object
 
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion, Decoding, batches, decoder_of, generate, max_rows, to_completion
+from countdown_rl.inference.graph_decoder import GraphDecoder
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
@@ -79,6 +80,8 @@ class Rollouts:
         on_graded: Callable[[int, Sequence[Sample]], None] = lambda step, samples: None,
     ) -> None:
         self.rows, self.stop, self._on_graded = rows, stop, on_graded
+        self.keeps_graphs = False  # during the loss
+        self._graphs: GraphDecoder | None = None
 
     def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, Any]:
         """Complete the rows of *prompts*, those of a group side by side."""
@@ -94,6 +97,8 @@ class Rollouts:
         texts = [text + hint for text, hint in rendered.values()]
         prompt_ids = dict(zip(rendered, chat_template.token_ids(self.stop.tokenizer, texts), strict=True))
         completions, logps = self.complete([prompt_ids[pair] for pair in pairs], trainer, self._decoder(trainer))
+        if self._graphs is not None and not self.keeps_graphs:
+            self._graphs.release()
         sampled = time.perf_counter()
         graded = []
         for pair, ids, own_logps in zip(pairs, completions, logps, strict=True):
@@ -128,6 +133,8 @@ class Rollouts:
         for batch in batches(list(map(len, prompt_ids)), capacity):
             completions, _ = self.complete([prompt_ids[index] for index in batch], trainer, decoder, temperature)
             sampled |= zip(batch, completions, strict=True)
+        if self._graphs is not None:  # of batches larger than those of a round
+            self._graphs.release()
         scored = [sampled[index] for index in range(min(share, KL_COMPLETIONS))]
         divergences = trainer.divergence(prompt_ids[:KL_COMPLETIONS], scored)
         own_completions = [to_completion(self.stop, sampled[index]) for index in range(share)]
@@ -141,7 +148,12 @@ class Rollouts:
         plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
         if trainer.use_vllm or not plain:
             return None
-        return decoder_of(policy, torch.bfloat16 if config.bf16 else torch.float32)
+        if self._graphs is None or self._graphs.model is not policy:
+            decoder = decoder_of(policy, torch.bfloat16 if config.bf16 else torch.float32)
+            if not isinstance(decoder, GraphDecoder):
+                return decoder  # a CPU decoder holds a copy of the weights
+            self._graphs = decoder
+        return self._graphs
 
     def complete(
         self, prompt_ids: list[list[int]], trainer: Any, decoder: Any, temperature: float | None = None

@@ -129,8 +129,10 @@ class GrpoRun(Run):
         callback = GrpoCallback(self)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
         sampling = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
+        rollouts = sampling(rows, stop, callback.on_graded)
+        rollouts.keeps_graphs = self.memory.keeps_caches
         trainer = weights.make_trainer(
-            partial(Trainer, options, sampling(rows, stop, callback.on_graded), outcomes),
+            partial(Trainer, options, rollouts, outcomes),
             loaded,
             options,
             reward_funcs=rewards.functions(list(self.rewards)),
