@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from benchmarks import tables
 from countdown_rl.cli import main
@@ -98,6 +99,7 @@ def words(line: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", PAGES)
 def test_each_command_parses(name, tmp_path):
     (tmp_path / "prompt.jinja").touch()  # read when it is parsed
+    (tmp_path / "stages").symlink_to(ROOT / "stages")
     with chdir(tmp_path):
         for line in (line for block in blocks(PAGES[name]) for line in block.lines()):
             for program, *arguments in words(line):
@@ -140,7 +142,7 @@ def test_each_table_of_results_is_that_of_the_files(name):
 
 
 def test_the_readme_is_short_and_leads_to_every_page():
-    assert len(PAGES[README].splitlines()) <= 120
+    assert len(PAGES[README].splitlines()) <= 110
     assert [name for name in PAGES if name != README and name not in PAGES[README]] == []
 
 
@@ -229,6 +231,18 @@ def test_the_notebook_of_the_judge_runs_without_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "'won': " in done.stdout
+
+
+def test_the_readme_trains_with_the_options_of_the_pipeline():
+    lines = [line for block in blocks(PAGES[README]) for line in block.lines() if "--config stages/train.yaml" in line]
+    pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["cmd"]
+    stage = yaml.safe_load((ROOT / "stages" / "train.yaml").read_text())["train"]
+    plain = COMMANDS["train"].make_context("train", ["--config", str(ROOT / "stages" / "train.yaml")]).params
+    assert "${train}" in pipeline and not {flag for flag in stage if f"--{flag} " in pipeline}
+    with chdir(ROOT):
+        readme = COMMANDS["train"].make_context("train", [*words(lines[0])[0][2:], "--max-steps", "1"]).params
+    differing = {key for key in plain if key != "config" and plain[key] != readme[key]}
+    assert differing == {"max_steps"}
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from countdown_rl.cli import config
 from countdown_rl.core import formatting
 from countdown_rl.core.values import OTHER_NAMES
 
@@ -47,6 +48,10 @@ class Command(_Panels, TyperCommand):
             if name := next((name for name in map(formatting.flag, others) if name in flags), None):
                 ctx.fail(f"No such option: {flag}. Use {name}.")
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        config.save(ctx)
+        return super().invoke(ctx)
 
 
 class CommandGroup(_Panels, TyperGroup):

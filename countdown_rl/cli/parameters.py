@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from countdown_rl.cli import console
+from countdown_rl.cli import config, console
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.options import Option, Options, choices, field_hints, option
 
@@ -70,9 +70,11 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             parameters += [_parameter(field, hints[field], defaults[field]) for field in own_first]
         else:
             parameters.append(parameter.replace(annotation=_declared(kind)))
+    for name, kind in (("config", config.Config), ("save_config", config.SaveConfig)):
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
     @functools.wraps(command)
-    def call(**values: Any) -> None:
+    def call(*, config: Any = None, save_config: Any = None, **values: Any) -> None:  # both have done their work
         for name, kind in groups.items():
             given = {field.name: values.pop(field.name) for field in fields(kind)}
             lists = {

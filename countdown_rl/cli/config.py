@@ -1,0 +1,96 @@
+"""``--config`` and ``--save-config`` of every command: a YAML file whose keys are the command's flags."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core.values import nearest
+
+#: Parameters that no file contains.
+_OWN = ("config", "save_config", "help")
+
+
+def read(ctx: typer.Context, file: Path | None) -> None:
+    """Use the values in *file* as defaults of the command's options, so that flags on the command line win.
+
+    The options may stand below the name of the command, as in ``stages/train.yaml``. ``null`` leaves an option out.
+    """
+    if file is None:
+        return
+    import yaml
+
+    if not file.is_file():
+        raise UsageError(f"--config {file} does not exist or is no file.")
+    try:
+        values = yaml.safe_load(file.read_text("utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"--config {file} cannot be read: {first_line(error).rstrip('.')}.") from None
+    if isinstance(values, dict) and [*values] == [ctx.info_name]:
+        values = values[ctx.info_name] or {}
+    if not isinstance(values, dict):
+        raise UsageError(f"--config {file} should have a line such as `seed: 42` for each option.")
+    options, defaults = {key: option for option in _options(ctx) for key in _keys(option)}, {}
+    for name, value in values.items():
+        key = str(name).replace("_", "-")
+        if key not in options:
+            close = nearest(key.replace("-", "_"), [*options]) or nearest(key, [*options])
+            remedy = f"did you mean {close}?" if close else f"see `countdown-rl {ctx.info_name} --help`."
+            raise UsageError(f"--config {file}: {ctx.info_name} has no option {name}; {remedy}")
+        if value is not None:
+            defaults[options[key].name] = _value(options[key], value, f"--config {file}: {name}")
+    ctx.default_map = defaults
+
+
+def save(ctx: Any) -> None:
+    """Write the options in force to the file of ``--save-config``."""
+    if (file := ctx.params.pop("save_config", None)) is None:
+        return
+    import yaml
+
+    values = {_keys(option)[0]: _plain(ctx.params[option.name]) for option in _options(ctx)}
+    given = {key: value for key, value in values.items() if value not in (None, [])}
+    try:
+        file.write_text(yaml.safe_dump(given, sort_keys=False, allow_unicode=True), "utf-8")
+    except OSError as error:
+        raise UsageError(f"--save-config {file} cannot be written: {first_line(error).rstrip('.')}.") from None
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="YAML file of options; flags on the command line win.", metavar="FILE", is_eager=True, callback=read
+    ),
+]
+SaveConfig = Annotated[Path | None, typer.Option(help="Write the options in force to a YAML file.", metavar="FILE")]
+
+
+def _options(ctx: typer.Context) -> Iterator[Any]:
+    for param in ctx.command.params:
+        if param.param_type_name == "option" and param.name not in _OWN:
+            yield param
+
+
+def _keys(option: Any) -> list[str]:
+    return [flag.removeprefix("--") for flag in option.opts if flag.startswith("--")]
+
+
+def _value(option: Any, value: Any, place: str) -> Any:
+    """Return *value* as the parser of the command line accepts it for *option*."""
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, dict | list) or item is None for item in items):
+        raise UsageError(f"{place} should be a value or a list of values.")
+    if any(isinstance(item, bool) is not option.is_flag for item in items):
+        raise UsageError(f"{place} should {'be' if option.is_flag else 'not be'} true or false.")
+    if option.multiple:
+        return items
+    return value if value is not items else ",".join(map(str, items))
+
+
+def _plain(value: Any) -> Any:
+    """Return *value* with the types of YAML."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | None) else str(value)

@@ -1,0 +1,100 @@
+"""``--config`` and ``--save-config`` of every command."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from countdown_rl.cli import config, main
+from countdown_rl.core.errors import UsageError
+
+NAMES = [name for panel in main.COMMANDS.values() for name in panel]
+#: Arguments and options that a command requires.
+REQUIRED = {
+    "collect": ["e", "--out", "o"],
+    "compare": ["a", "b"],
+    "export-task": ["--to", "lm-eval", "--out", "o"],
+    "solve": ["3", "7", "50", "--target", "46"],
+    "ask": ["3", "7", "50", "--target", "46"],
+    "verify": ["r"],
+    "diagnose": ["e"],
+    "samples": ["e"],
+    "report": ["--result", "r"],
+}
+
+
+def parsed(name, *words):
+    return main.command(name).make_context(name, [*map(str, words)])
+
+
+def values(context):
+    return {key: value for key, value in context.params.items() if key not in ("config", "save_config")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_options_are_read_as_the_same_options(name, tmp_path):
+    words = REQUIRED.get(name, [])
+    given = parsed(name, *words, "--save-config", tmp_path / "saved.yaml")
+    expected = values(given)
+    config.save(given)
+    arguments = [word for word in words if not word.startswith("--")][:3] if name in ("solve", "ask") else words
+    arguments = arguments if "--target" not in words else ["3", "7", "50"]
+    assert values(parsed(name, *arguments, "--config", tmp_path / "saved.yaml")) == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_key_is_wrong_usage_in_every_command(name, tmp_path):
+    (tmp_path / "c.yaml").write_text("no-such-option: 1\n")
+    with pytest.raises(UsageError, match="no-such-option"):
+        parsed(name, "--config", tmp_path / "c.yaml", *REQUIRED.get(name, []))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_flags_win_over_the_file_and_lists_repeat(tmp_path, nested):
+    options = {"max_steps": 7, "learning-rate": "1e-4", "reward": ["correct=1", "format=0.1"], "curriculum": True}
+    options |= {"seed": None, "trl": "epsilon=0.1"}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"train": options} if nested else options))
+    read = parsed("train", "--max-steps", "3", "--config", tmp_path / "c.yaml").params
+    assert (read["max_steps"], read["learning_rate"], read["curriculum"], read["seed"]) == (3, 1e-4, True, 42)
+    assert (list(read["reward"]), list(read["trl"])) == (["correct=1", "format=0.1"], ["epsilon=0.1"])
+    alone = parsed("train", "--config", tmp_path / "c.yaml", "--reward", "length:5=1", "--no-curriculum").params
+    assert (list(alone["reward"]), alone["curriculum"]) == (["length:5=1"], False)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("learning-rat: 1", "did you mean learning-rate"),
+        ("output_dir: x", "did you mean out"),
+        ("config: x", "no option config"),
+        ("curriculum: maybe", "true or false"),
+        ("max-steps: true", "not be true or false"),
+        ("max-steps: {a: 1}", "a value or a list"),
+        ("reward: [[1]]", "a value or a list"),
+        ("- a", "a line such as"),
+        ("just text", "a line such as"),
+        ("a: [", "cannot be read"),
+        ("\x00", "cannot be read"),
+    ],
+)
+def test_a_faulty_file_is_a_sentence(tmp_path, text, says):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(UsageError, match=says):
+        parsed("train", "--config", tmp_path / "c.yaml")
+
+
+def test_a_missing_file_and_one_that_cannot_be_written_are_sentences(tmp_path):
+    with pytest.raises(UsageError, match="does not exist"):
+        parsed("train", "--config", tmp_path / "none.yaml")
+    with pytest.raises(UsageError, match="cannot be written"):
+        config.save(parsed("train", "--save-config", tmp_path))
+
+
+def test_the_stage_files_are_such_files():
+    stages = Path(__file__).parents[2] / "stages"
+    for file in stages.glob("*.yaml"):
+        options = yaml.safe_load(file.read_text())[file.stem]
+        read = parsed(file.stem, "--config", file).params
+        for key, value in options.items():
+            param = read[key.replace("-", "_")]
+            assert (list(param) if isinstance(value, list) else param) == value or str(param) == str(value)
