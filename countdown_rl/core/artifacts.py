@@ -169,6 +169,15 @@ def check_writable(out: Path, kind: str) -> None:
         raise ArtifactError(f"{out} holds {contents}; give {flag('out')} another directory, or remove it first.")
 
 
+def check_links(path: Path) -> None:
+    """Raise ArtifactError if a link in the artifact at *path* leads out of it, and out of the cache of a Hub model."""
+    inside = path.resolve()
+    inside = inside.parents[1] if inside.parent.name == "snapshots" else inside
+    for target in path.rglob("*"):
+        if target.is_symlink() and not target.resolve().is_relative_to(inside):
+            raise ArtifactError(f"{target} is a link out of {path}; replace it by a copy of what it links to.")
+
+
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
     """Read the manifest of the artifact at *path* and check that it holds its files, undamaged, and no others.
 
@@ -192,6 +201,7 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
                 f"the manifest of {name} in {file} was changed after it was written; make {name} and everything made "
                 "from it again."
             )
+    check_links(path)
     for name, listed in manifest.files.items():
         target = path / name
         intact = target.is_file() and target.stat().st_size == listed["size"]

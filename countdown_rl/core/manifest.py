@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from countdown_rl.core import typed_json
@@ -51,8 +51,16 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, source: Path | str) -> "Manifest":
-        """Return the manifest *data*, which was read from *source*. Raises ArtifactError if it is damaged."""
+        """Return the manifest *data*, which was read from *source*.
+
+        Raises:
+            ArtifactError: it is damaged, or lists a file that is not below the artifact.
+        """
         manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
+        inner = [entry.get("manifest") or {} for value in manifest.inputs.values() for entry in walk(value)]
+        names = [name for files in (manifest.files, *(made.get("files", {}) for made in inner)) for name in files]
+        for outside in (name for name in names if not _is_below(name)):
+            raise ArtifactError(f"{source} lists {outside!r}, which is no file below it; do not use this artifact.")
         return manifest
 
     def to_bytes(self) -> bytes:
@@ -67,6 +75,13 @@ class Manifest:
         """Return the entry for this artifact among the ``inputs`` of a manifest."""
         covered = {key: value for key, value in asdict(self).items() if key != "version"}
         return {"digest": digest_of(covered), "manifest": covered}
+
+
+def _is_below(name: str) -> bool:
+    """Return True if *name* is a plain relative path on every system."""
+    path, windows = PurePosixPath(name), PureWindowsPath(name)
+    is_plain = path.as_posix() == name and not any(character in name for character in "\\\0\r\n")
+    return is_plain and not (path.is_absolute() or windows.drive or {"..", "."} & {*path.parts, name})
 
 
 def file_sha256(path: Path) -> str:

@@ -116,6 +116,62 @@ def test_damage_is_reported_with_the_command_that_makes_the_artifact(damage, mes
         artifacts.read(Path("data"), "data")
 
 
+OUTSIDE = [
+    "/etc/x",
+    "../x",
+    "a/../../x",
+    "a/..",
+    "..",
+    ".",
+    "",
+    "a//b",
+    "./a",
+    "a/",
+    "a\\b",
+    "..\\x",
+    "C:x",
+    "C:/x",
+    "a\0b",
+    "a\nb",
+]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_manifest_that_names_a_file_outside_is_refused(name):
+    manifest = make(Path("out"))
+    entry = {name: {"sha256": "0" * 64, "size": 0}}
+    outer, inner = json.loads(manifest.to_bytes()), json.loads(manifest.to_bytes())
+    outer["files"] |= entry
+    inner["inputs"]["model"] = {"digest": "0", "manifest": {"kind": "merged", "files": entry}}
+    for content in (outer, inner):
+        with pytest.raises(ArtifactError, match="no file below it"):
+            Manifest.parse(json.dumps(content).encode(), "manifest.json")
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "hidden", "chain"])
+def test_a_link_out_of_an_artifact_is_refused_by_everything_that_reads_it(kind):
+    make(Path("out"))
+    Path("elsewhere").mkdir()
+    Path("elsewhere/rows.jsonl").write_text("rows")
+    link = Path("out/rows.jsonl" if kind == "file" else "out/.hidden" if kind == "hidden" else "out/more")
+    link.unlink(missing_ok=True)
+    if kind == "chain":
+        Path("out/.link").symlink_to(Path("elsewhere").absolute())
+        link.symlink_to(".link/rows.jsonl")
+    else:
+        link.symlink_to("../elsewhere" if kind == "directory" else "../elsewhere/rows.jsonl")
+    with pytest.raises(ArtifactError, match="link out of"):
+        artifacts.read(Path("out"), "data")
+
+
+def test_the_links_of_a_downloaded_snapshot_are_read():
+    make(Path("cache/snapshots/abc"))
+    Path("cache/blobs").mkdir()
+    Path("cache/snapshots/abc/rows.jsonl").rename("cache/blobs/1")
+    Path("cache/snapshots/abc/rows.jsonl").symlink_to("../../blobs/1")
+    assert artifacts.read(Path("cache/snapshots/abc"), "data").kind == "data"
+
+
 def test_a_chain_that_was_changed_afterwards_is_not_read():
     entry = make(Path("data")).as_input()
     entry["manifest"]["options"] = {"n": 2}
