@@ -1,5 +1,6 @@
 """Downloads from the Hub, and the reason of a failed request in words, the same for everything that asks the Hub."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -44,6 +45,11 @@ def reason(error: BaseException, revision: str | None = None) -> str:
     if refusal := first(errors.HfHubHTTPError):
         return _refusal(refusal, revision)
     cause = words(chain[-1])
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if (certificates := os.environ.get(name)) and not Path(certificates).exists():
+            return f"{name} names {certificates}, which does not exist: correct or unset that variable"
+    if urlsplit(constants.ENDPOINT).hostname is None:
+        return f"HF_ENDPOINT is {constants.ENDPOINT}, no address such as https://huggingface.co: correct or unset it"
     uncached = ", and it is not in the cache" if first(errors.LocalEntryNotFoundError) else ""
     if first(errors.OfflineModeIsEnabled):
         return f"HF_HUB_OFFLINE is set{uncached}: unset that variable"

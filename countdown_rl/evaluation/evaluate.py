@@ -157,7 +157,7 @@ def _description(engine: Engine, options: EvalOptions, completions: Sequence[Com
         details = [completion.details for completion in completions]
         about["endpoint"] = engine.endpoint | {
             "refused": sum(part.get("reason") == "refused" for part in details),
-            "prompt_tokens": sum(part["prompt_tokens"] for part in details),
+            "prompt_tokens": sum(part.get("prompt_tokens", 0) for part in details),
             "completion_tokens": sum(completion.tokens or 0 for completion in completions),
         }
         if any("cost" in part for part in details):

@@ -39,6 +39,11 @@ def write(writer: Any, directory: Path, tokenizer: Any, size: int, conversations
         )
     tokens = [f"[PAD{index}]" for index in range(size)]
     types = [gguf.TokenType.UNUSED] * size
+    if (largest := max([*model["vocab"].values(), *(added["id"] for added in backend["added_tokens"])])) >= size:
+        raise ModelError(
+            f"the tokenizer has token id {largest:,}, and the embeddings have {size:,} rows; use the tokenizer that "
+            "belongs to these weights."
+        )
     for token, index in model["vocab"].items():
         tokens[index], types[index] = token, gguf.TokenType.NORMAL
     for added in backend["added_tokens"]:

@@ -14,6 +14,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.core.formatting import flag
@@ -32,6 +34,8 @@ PREFILLS: dict[str, dict[str, Any]] = {
     "llamacpp": {"reasoning_format": "none", "samplers": list(sampling.SAMPLERS)},
     "vllm": {"stop": [generate.STOP], "include_stop_str_in_output": True, "repetition_penalty": 1.0},
 }
+#: Parameters that some servers refuse, and statuses of servers that show no list of their models.
+_OPTIONAL, _NO_LIST = ("max_tokens", "temperature", "top_p", "seed"), (401, 403, 404, 405, 501)
 _REFUSALS = ("content_filter", "content_policy_violation")
 
 
@@ -59,6 +63,8 @@ class OpenAI(engines.Server):
         self._url, self._model, self._decoding = options.base_url, model, Decoding.of(options)
         self._concurrency, self._timeout = options.concurrency, options.timeout
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
+        if not re.fullmatch(r"[!-~]+", self._key):
+            raise UsageError("OPENAI_API_KEY holds a line break, or a character that no key has; set it again.")
         self.server = self._owner()
         self.prefills = self.server in PREFILLS
         turn = "continued" if self.prefills else "left out"
@@ -88,7 +94,7 @@ class OpenAI(engines.Server):
         """
         from openai import AsyncOpenAI
 
-        client = AsyncOpenAI(base_url=self._url, api_key=self._key, timeout=self._timeout, max_retries=RETRIES)
+        client = self._client(AsyncOpenAI, timeout=self._timeout, max_retries=RETRIES)
         limit = asyncio.Semaphore(self._concurrency)
 
         async def complete(position: int, prompt: Mapping[str, Any], number: int) -> tuple[int, list[Completion]]:
@@ -103,15 +109,31 @@ class OpenAI(engines.Server):
                 for future in sorted(done, key=lambda future: future.exception() is not None):
                     yield future.result()
 
+    def _client(self, kind: Any, **settings: Any) -> Any:
+        """Return a client of the ``openai`` package; hosts of NO_PROXY need no support for the proxy of others."""
+        import openai
+
+        host = urlsplit(self._url).hostname or ""
+        if any(proxy.startswith("socks") for proxy in getproxies().values()) and proxy_bypass(host):
+            clients = {openai.OpenAI: openai.DefaultHttpxClient}
+            settings["http_client"] = clients.get(kind, openai.DefaultAsyncHttpxClient)(trust_env=False)
+        try:
+            return kind(base_url=self._url, api_key=self._key, **settings)
+        except (ImportError, OSError, ValueError) as error:
+            raise ModelError(
+                f"no client for {self._url} can be made ({first_line(error).rstrip('.')}); check the variables "
+                "ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE, or name the host in NO_PROXY."
+            ) from error
+
     def _owner(self) -> str:
         """The ``owned_by`` of the model in the server's list of models; "" if the server has no such list."""
         import openai
 
         try:
-            models = openai.OpenAI(base_url=self._url, api_key=self._key, timeout=60).models.list().data
-        except openai.NotFoundError:
-            return ""
+            models = self._client(openai.OpenAI, timeout=60).models.list().data
         except openai.OpenAIError as error:
+            if isinstance(error, openai.APIStatusError) and error.status_code in _NO_LIST:
+                return ""
             # A server that is loading its model must not get another prompt than the one it gets later.
             reason = first_line(error)
             raise ModelError(
@@ -123,13 +145,17 @@ class OpenAI(engines.Server):
     async def _complete(self, client: Any, prompt: Mapping[str, Any], number: int) -> Completion:
         import openai
 
+        options = self._options(prompt, number)
         try:
             async with asyncio.timeout(self._timeout):
-                response = await client.chat.completions.create(**self._options(prompt, number))
+                response = await client.chat.completions.create(**options)
             return _completion(response.choices[0], response.usage, prompt)
         except openai.APIStatusError as error:
             if error.code in _REFUSALS:
                 return Completion("", 0, True, {"reason": "refused", "prompt_tokens": 0})
+            if name := _refused(error, options):
+                self.endpoint["left_out"] = sorted({*self.endpoint.get("left_out", ()), name})
+                return await self._complete(client, prompt, number)
             cause: BaseException | str = error
         except TimeoutError:
             cause = f"no answer within {flag('timeout')} {self._timeout:g} s"
@@ -147,11 +173,13 @@ class OpenAI(engines.Server):
     def _options(self, prompt: Mapping[str, Any], number: int) -> dict[str, Any]:
         """The parameters of a request."""
         decoding = self._decoding
-        limit = "max_completion_tokens" if self._url == OPENAI else "max_tokens"
+        left_out = self.endpoint.get("left_out", ())
+        limit = "max_completion_tokens" if self._url == OPENAI or "max_tokens" in left_out else "max_tokens"
         options: dict[str, Any] = {"model": self._model, "messages": prompt["messages"]}
         options |= {"temperature": decoding.temperature, "top_p": decoding.top_p, limit: decoding.max_new_tokens}
         if decoding.temperature:
             options["seed"] = generate.row_seed(decoding.seed, number, 0) % (2**32 - 1)
+        options = {name: value for name, value in options.items() if name not in left_out}
         if self.prefills:
             arguments = {"chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS}
             samplers = {"top_k": decoding.top_k, "min_p": decoding.min_p}
@@ -181,6 +209,18 @@ def _loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
         thread.join()
 
 
+def _refused(error: Any, options: Mapping[str, Any]) -> str | None:
+    """Return the optional parameter among *options* that the server's *error* names; None if it names none."""
+    body = error.body if isinstance(error.body, dict) else {}
+    details = body["detail"] if isinstance(body.get("detail"), list) else []  # of FastAPI
+    places = [str(part["loc"][-1]) for part in details if isinstance(part, dict) and part.get("loc")]
+    for text in (" ".join([str(body.get("param")), *places]), str(body.get("message") or body.get("detail") or body)):
+        for name in _OPTIONAL:
+            if error.status_code in (400, 422) and name in options and re.search(rf"\b{name}\b", text):
+                return name
+    return None
+
+
 def _prefill(prompt: Mapping[str, Any]) -> str:
     """The prefilled assistant turn of *prompt*, or ""."""
     turn = prompt["messages"][-1]
@@ -200,11 +240,11 @@ def _completion(choice: Any, usage: Any, prompt: Mapping[str, Any]) -> Completio
         text = style.completion(text, reasoning, closed=bool(text) or not cut)
     else:
         text = style.reopened(text)
-    details: dict[str, Any] = {"prompt_tokens": usage.prompt_tokens}
+    details: dict[str, Any] = {} if usage is None else {"prompt_tokens": usage.prompt_tokens}
     if (cost := getattr(usage, "cost", None)) is not None:
         details["cost"] = cost
     if not end and (message.refusal or reason == "content_filter"):
         details["reason"] = "refused"
         text = text or message.refusal or ""
     text.encode()  # half a surrogate pair cannot be written
-    return Completion(text, usage.completion_tokens, bool(end) or not cut, details)
+    return Completion(text, None if usage is None else usage.completion_tokens, bool(end) or not cut, details)

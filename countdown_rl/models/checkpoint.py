@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from countdown_rl.core import lfs
 from countdown_rl.core.errors import ModelError
 from countdown_rl.models.model_files import INDEX, failures_of_libraries, shards
 
@@ -32,12 +33,15 @@ class Checkpoint:
         self.specs: dict[str, torch.Tensor] = {}
         self.files: dict[str, Path] = {}
         for path in [location] if location.is_file() else shards(location):
+            lfs.check(path, ModelError)
             # safe_open checks the header and the length of the file.
             with failures_of_libraries(f"{path} is missing or damaged"), safe_open(path, framework="pt") as file:
                 for name in file.offset_keys():
                     spec = file.get_slice(name)
                     if (dtype := DTYPES.get(spec.get_dtype())) is None:
                         raise ModelError(f"{path} holds {name} as {spec.get_dtype()}, which is not supported here.")
+                    if name in self.files:
+                        raise ModelError(f"{path} and {self.files[name]} both hold {name}; remove the stale file.")
                     self.specs[name] = torch.empty(tuple(spec.get_shape()), dtype=dtype, device="meta")
                     self.files[name] = path
 

@@ -128,6 +128,10 @@ def _check_logits(loaded: Loaded) -> None:
     """Raise ModelError if the logits of a token are not finite, or depend on tokens that follow it."""
     import torch
 
+    for name, weight in loaded.model.named_parameters():
+        if weight.is_floating_point() and weight.numel() and not weight.is_meta:  # noqa: SIM102
+            if not torch.stack(weight.detach().aminmax()).isfinite().all():
+                raise ModelError(f"{loaded.ref.source} is damaged: {name} holds values that are not finite.")
     with torch.no_grad():
         long, short = (
             loaded.model(input_ids=torch.tensor([ids], device=loaded.model.device)).logits[0, 0].float()
@@ -270,15 +274,18 @@ def _read_weights(ref: ModelRef, **options: Any) -> Any:
     """Load the model of *ref* (not an adapter) by transformers with *options*, with all of its tensors."""
     from transformers import AutoModelForCausalLM
 
-    model, info = model_files.from_pretrained(
-        AutoModelForCausalLM,
-        local_path(ref),
-        trust_remote_code=ref.trust_remote_code,
-        use_safetensors=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are refused by name
-        **options,
-    )
+    from countdown_rl.models.transformers_internals import silent_gguf_reader
+
+    with silent_gguf_reader():
+        model, info = model_files.from_pretrained(
+            AutoModelForCausalLM,
+            local_path(ref),
+            trust_remote_code=ref.trust_remote_code,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused by name
+            **options,
+        )
     _check_tensors(ref.source, model, info)
     return model
 

@@ -5,10 +5,11 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import typed_json
+from countdown_rl.core import lfs, typed_json
 from countdown_rl.core.errors import CountdownError, ModelError, first_line, out_of_memory
 from countdown_rl.core.formatting import flag
 
@@ -75,7 +76,11 @@ def shards(directory: Path) -> list[Path]:
 
 def check_files(directory: Path) -> None:
     """Check that transformers would load the weights beside the configuration in *directory*, and no others."""
-    shards(directory)
+    from countdown_rl.models.checkpoint import Checkpoint
+
+    files = shards(directory)
+    if len(files) > 1 and all(file.is_file() for file in files):  # without weights, only some are downloaded
+        Checkpoint(directory)  # no tensor stands in two files
     if "transformers_weights" in config(directory):
         raise ModelError(f"{directory}/config.json names a file of weights (transformers_weights); remove that field.")
     if (directory / "adapter_config.json").is_file():  # transformers would load the base that it names instead
@@ -99,6 +104,19 @@ def failures_of_libraries(sentence: str) -> Iterator[None]:
         raise ModelError(f"{sentence}: {first_line(error)}") from error
 
 
+def _attention(directory: Path) -> dict[str, str]:
+    """Return the option of loading that replaces an attention of the configuration which this machine lacks.
+
+    Saved configurations may ask for FlashAttention; ``sdpa`` computes the same.
+    """
+    import torch
+
+    settings = config(directory)
+    name = settings.get("attn_implementation") or settings.get("_attn_implementation") or ""
+    missing = "flash" in str(name) and not (torch.cuda.is_available() and find_spec("flash_attn"))
+    return {"attn_implementation": "sdpa"} if missing else {}
+
+
 def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options: Any) -> Any:
     """Load *kind*, an ``Auto`` class of transformers, from a directory or GGUF file after its files were checked.
 
@@ -106,10 +124,14 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
     code of the model.
     """
     source = path
+    for file in path.parent.iterdir() if path.is_file() else path.iterdir():
+        lfs.check(file, ModelError)
     if path.is_file():
         options, path = {"gguf_file": path.name} | options, path.parent
     elif (path / "config.json").is_file():
         check_files(path)
+        if kind.__name__ != "AutoTokenizer":
+            options = _attention(path) | options
     with failures_of_libraries(f"{source} cannot be loaded"):
         try:
             return kind.from_pretrained(

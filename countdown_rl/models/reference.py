@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from countdown_rl.core import artifacts, hub_requests
+from countdown_rl.core import artifacts, hub_requests, lfs
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import RUN
@@ -116,6 +116,7 @@ def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef
     if source in SHIPPED:
         return ModelRef(source, "shipped", SHIPPED[source], manifest=artifacts.read(SHIPPED[source], "model"))
     if path.is_file():
+        lfs.check(path, ModelError)
         with path.open("rb") as stream:
             if stream.read(4) != b"GGUF":
                 raise ModelError(f"{path} is not a GGUF file; give a directory, a .gguf file or a Hub id.")

@@ -18,6 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from countdown_rl.core import lfs
 from countdown_rl.core.errors import InputError, first_line
 
 #: Rows of a table that are decoded at once.
@@ -54,6 +55,7 @@ def records(path: Path) -> Iterator[Record]:
         raise InputError(f"{path} has no manifest.json, so it is no data directory; give one of its files.")
     if not path.is_file():
         raise InputError(f"{path} does not exist or is no file; `countdown-rl gen-data` makes data.")
+    lfs.check(path, InputError)
     record = None
     with path.open("rb") as stream:
         for record in read(stream, str(path)):

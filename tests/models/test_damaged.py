@@ -1,0 +1,80 @@
+"""Damaged checkpoints are refused in a sentence by everything that reads them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from countdown_rl.core.errors import CountdownError, ModelError
+from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.export.quantize import quantize_model
+from countdown_rl.models.load import load_model
+from countdown_rl.models.reference import find_model
+from countdown_rl.tasks import jsonl
+from tests.support import tiny_llama
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1\n"
+READERS = {
+    "load": lambda: load_model(find_model("model")),
+    "nf4": lambda: quantize_model(find_model("model"), Path("out"), QuantizeOptions()),
+    "gguf": lambda: quantize_model(find_model("model"), Path("out"), QuantizeOptions(format="gguf")),
+}
+
+
+@pytest.fixture(autouse=True)
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny_llama.checkpoint(Path("model"))
+
+
+def stale() -> None:
+    shutil.rmtree("model")
+    tiny_llama.checkpoint(Path("model"), shard="60KB")
+    first, last = sorted(Path("model").glob("*.safetensors"))[:2]
+    moved = load_file(first)
+    save_file(load_file(last) | {next(iter(moved)): torch.zeros(2)}, last, {"format": "pt"})
+
+
+def not_finite() -> None:
+    tensors = load_file("model/model.safetensors")
+    tensors["model.embed_tokens.weight"][-1] = torch.nan
+    save_file(tensors, "model/model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (stale, "both hold"),
+        (not_finite, "not finite"),
+        (lambda: Path("model/model.safetensors").write_text(POINTER), "git lfs pull"),
+        (lambda: Path("model/tokenizer.json").write_text(POINTER), "git lfs pull"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(read, damage, words):
+    damage()
+    with pytest.raises(ModelError, match=words):
+        read()
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "model.gguf"])
+def test_a_pointer_in_place_of_a_file_is_named(name):
+    Path(name).write_text(POINTER)
+    with pytest.raises(CountdownError, match="git lfs pull"):
+        find_model(name) if name.endswith("gguf") else jsonl.read_rows(Path(name))
+
+
+def test_a_tokenizer_larger_than_the_model_is_not_written_as_gguf():
+    tiny_llama.checkpoint(Path("model"), vocab_size=250)
+    with pytest.raises(ModelError, match="token id"):
+        READERS["gguf"]()
+
+
+def test_a_configuration_that_asks_for_flash_attention_loads():
+    config = json.loads(Path("model/config.json").read_text())
+    Path("model/config.json").write_text(json.dumps(config | {"attn_implementation": "flash_attention_2"}))
+    assert READERS["load"]().model.config._attn_implementation == "sdpa"
+    assert READERS["gguf"]().facts["bytes"]
