@@ -100,7 +100,8 @@ def _view(out: str, metrics: Metrics) -> Table:
     table = console.table("", "solved", "95% interval", "n", title=f"{metrics.model.source} → {out}")
 
     def add(name: str, share: float, ends: Sequence[float], n: int = metrics.n, style: str = "") -> None:
-        table.add_row(name, percent(share), interval(ends), f"{n:,}", style=style)
+        of = f" of {metrics.of:,}" if metrics.of and style else ""
+        table.add_row(name, percent(share), interval(ends), f"{n:,}" + of, style=style)
 
     add("pass@1" if metrics.pass_at else "all", metrics.accuracy, metrics.interval, style="bold")
     shares = {f"pass@{k}": passed for k, passed in metrics.pass_at.items() if k != 1}

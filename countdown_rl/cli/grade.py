@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
 
 import typer
 
 from countdown_rl.cli import console
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.options import option
+from countdown_rl.evaluation.config import CompletionField, CompletionStyle, OnError
+
+if TYPE_CHECKING:
+    from countdown_rl.tasks.task import Row
 
 _VERDICTS = ("correct", "format", "strict_format")
 
@@ -23,10 +27,9 @@ def grade(
         str, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet with completions; - is stdin.")
     ] = "-",
     out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
-    on_error: Annotated[
-        Literal["stop", "mark"],
-        option("For a line that cannot be graded: stop, or write its error in place of a grade."),
-    ] = "stop",
+    style: CompletionStyle = None,
+    completion_field: CompletionField = None,
+    on_error: OnError = "stop",
     as_json: Annotated[
         bool, option("Print a summary as one JSON object; grades only with --out.", name="--json")
     ] = False,
@@ -34,8 +37,8 @@ def grade(
     """Grade completions exactly, one line of output per completion.
 
     A row has `nums` and `target`, or the fields of another task, and `completion`: text, messages, or a list of them;
-    optionally `rule`, `operators`, `style`, `task` and `id`. Records of verl, reasoning-gym, verifiers and OpenAI
-    batches are read too. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
+    optionally `rule`, `operators`, `style`, `task` and `id`. The files that eval --completions
+    reads are read too. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
     `reason` and `trailing`, and `sample` if a row has several completions. JSONL is streamed.
 
     Examples:
@@ -44,11 +47,14 @@ def grade(
           | countdown-rl grade
     """
     from countdown_rl.core import artifacts
-    from countdown_rl.tasks import conversations, files, jsonl, records
+    from countdown_rl.evaluation import caveats
+    from countdown_rl.evaluation.completions import Reader
+    from countdown_rl.tasks import jsonl
 
     reasons: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    notes = {""}
+    notes, first = {""}, ""
+    unanswered: list[tuple[Row, str]] = []
     with ExitStack() as stack:
         lines = stack.enter_context(_opened(source))
         stream: TextIO | None = None if as_json else sys.stdout
@@ -64,30 +70,28 @@ def grade(
         def refuse(error: InputError) -> None:
             if on_error == "stop":
                 raise error
+            nonlocal first
+            first = first or str(error)
             counts["errors"] += 1
             write({"error": str(error)})
 
-        for place, fields in files.read(lines, "standard input" if source == "-" else source, refuse):
-            try:
-                with files.at(place):
-                    match = records.find_row(fields)
-                    turns = [conversations.completion(part) for part in conversations.split(fields)]
-                    texts = [turn.text(match.row.style) for turn in turns if turn]
-                    if not texts or len(texts) < len(turns):
-                        raise InputError("there is no text in `completion`")
-            except InputError as error:
-                refuse(error)
-                continue
-            if match.note not in notes:
-                notes.add(match.note)
-                console.note(match.note)
-            for index, text in enumerate(texts):
-                graded = match.row.grade(text)
+        reader = Reader(style=style, field=completion_field)
+        for row, completions, note in reader.read(lines, "standard input" if source == "-" else source, refuse):
+            if note not in notes:
+                notes.add(note)
+                console.note(note)
+            labels = {"id": row["id"]} if "id" in row else {}
+            for index, completion in enumerate(completions):
+                graded = row.grade(completion.text)
                 counts.update({"n": 1, **{name: getattr(graded, name) for name in _VERDICTS}})
                 reasons[graded.reason] += 1
-                labels = {"id": match.row["id"]} if "id" in match.row else {}
-                labels |= {"sample": index} if len(texts) > 1 else {}
-                write(labels | asdict(graded))
+                if graded.reason == "no-answer" and len(unanswered) < caveats.TRIED:
+                    unanswered.append((row, completion.text))
+                write(labels | ({"sample": index} if len(completions) > 1 else {}) | asdict(graded))
+    if not counts["n"]:
+        raise InputError(f"no completion was graded: {first or f'{source} has none'}")
+    if advice := caveats.bare_answers(unanswered, reasons["no-answer"], counts["n"]):
+        console.warn(advice)
     del reasons[""]
     summary = {name: counts[name] for name in ("n", *_VERDICTS)}
     summary |= {"errors": counts["errors"]} if on_error == "mark" else {}

@@ -73,6 +73,11 @@ def _configuration(directory: Path, name: str, config: str) -> tuple[str | None,
     listed = DatasetCard.load(card).data.get("configs") if card.is_file() else None
     configs: dict[str, Any] = {str(item["config_name"]): item for item in listed or [{"config_name": "default"}]}
     marked = [key for key, item in configs.items() if item.get("default") or key == "default" or len(configs) == 1]
+    for path in (
+        path for item in configs.values() for key in ("data_files", "data_dir") for path in _paths(item.get(key))
+    ):
+        if not _is_below(path):
+            raise InputError(f"the card of {name} names {path}, which is no file of the data set; do not use it.")
     chosen = config or next(iter(marked or configs.keys() & {"main"}), "")
     if chosen not in configs:
         fault = f"has no configuration {config}" if config else "has several configurations, and none by default"
@@ -84,6 +89,23 @@ def _configuration(directory: Path, name: str, config: str) -> tuple[str | None,
     patterns = [posixpath.normpath(path) for part in paths for path in _listed(part)]
     # In a pattern of the Hub, * matches a slash too.
     return chosen, data_files, ["README.md", *(path.replace("**/", "*").replace("**", "*") for path in patterns)]
+
+
+def _paths(value: Any) -> Iterator[str]:
+    """The paths in ``data_files`` or ``data_dir``: one, a list, or a mapping by split; or a list of mappings."""
+    if isinstance(value, Mapping):
+        value = [value["path"]] if "path" in value else [*value.values()]
+    for item in _listed(value):
+        if isinstance(item, Mapping | list):
+            yield from _paths(item)
+        elif item is not None:
+            yield str(item)
+
+
+def _is_below(path: str) -> bool:
+    """Return True if *path*, which may be a pattern, is in its directory on every system."""
+    parts = path.replace("\\", "/").split("/")
+    return not (parts[0] in ("", "~") or ".." in parts or ":" in path or path.startswith("~"))
 
 
 def _listed(value: Any) -> list[Any]:

@@ -1,16 +1,19 @@
 """Warnings about evaluations that a referee would give."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 from countdown_rl.core.formatting import flag, percent
-from countdown_rl.evaluation.results import Result, split
+from countdown_rl.evaluation.results import Result, chain, split
 from countdown_rl.evaluation.statistics import Z
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task
+from countdown_rl.tasks.task import Row
 
 #: The widest interval of an accuracy, and the largest share of truncated completions, without a warning.
 WIDEST, MOST_TRUNCATED = 0.2, 0.05
+#: Share of completions without an answer from which their style may be another, and how many of them are tried.
+NO_ANSWERS, TRIED = 0.9, 200
 #: Kinds of models that a training run may have made; others are published or belong to a server.
 _TRAINED = ("adapter", "directory", "gguf")
 
@@ -50,7 +53,9 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
 def of_evaluation(result: Result) -> list[str]:
     """Sentences on what limits the conclusions from *result* alone, and on a format that it does not keep."""
     metrics = result.metrics
-    hint = advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, flag("max_new_tokens"))
+    hint = ""
+    if metrics.model.kind != "completions":
+        hint = advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, flag("max_new_tokens"))
     return [*filter(None, [hint]), *caveats({metrics.model.source: result})]
 
 
@@ -70,6 +75,32 @@ def _caveats(result: Result) -> list[str]:
         limit = metrics.decoding.max_new_tokens
         at = f"at {limit} tokens; raise {flag('max_new_tokens')}" if limit else "by a token limit; raise it"
         sentences.append(f"{percent(truncated)} of the completions are truncated {at}.")
-    if split(result) == "training":
+    if metrics.of:
+        sentences.append(
+            f"only {metrics.n:,} of the {metrics.of:,} {noun}s have completions, and the others do not count; "
+            f"{flag('missing')} wrong counts them as wrong."
+        )
+    if metrics.errors:
+        sentences.append(f"{metrics.errors:,} of the records could not be graded and do not count.")
+    if metrics.model.kind == "completions":
+        unanswered = [(one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer"]
+        sentences += filter(None, [bare_answers(unanswered[:TRIED], len(unanswered), len(result.samples))])
+    if split(result) == "training" and chain(result):
         sentences.append(f"these are training {noun}s, which say little about new ones; evaluate on the test split.")
     return sentences
+
+
+def bare_answers(unanswered: Sequence[tuple[Row, str]], count: int, n: int) -> str:
+    """Advice if nearly all of *n* completions have no answer, and most are answers without tags; else "".
+
+    *unanswered* are rows and completions, the first of the *count* without an answer.
+    """
+    if not unanswered or count < NO_ANSWERS * n or any("direct" not in row.styles for row, _ in unanswered):
+        return ""
+    bare = sum(type(row)({**row, "style": "direct"}).grade(text).value is not None for row, text in unanswered)
+    if 2 * bare <= len(unanswered):
+        return ""
+    return (
+        f"{count:,} of the {n:,} completions have no <answer>, and most are answers without tags; give "
+        f"{flag('style')} direct."
+    )

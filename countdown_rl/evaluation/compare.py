@@ -23,7 +23,19 @@ from countdown_rl.tasks import jsonl
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
 #: Figures of each result in a comparison, and fields of each of the two completions of a change.
-_FIGURES = ("accuracy", "n", "correct", "interval", "pass_at", "groups", "format", "mean_tokens", "truncated", "model")
+_FIGURES = (
+    "accuracy",
+    "n",
+    "of",
+    "correct",
+    "interval",
+    "pass_at",
+    "groups",
+    "format",
+    "mean_tokens",
+    "truncated",
+    "model",
+)
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
 

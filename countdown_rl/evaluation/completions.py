@@ -1,8 +1,10 @@
 """Completions made elsewhere, in the files of TRL, verl, verifiers, Inspect, lm-evaluation-harness, vLLM and OpenAI."""
 
+import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.core.formatting import flag
@@ -12,64 +14,162 @@ from countdown_rl.tasks.task import Row
 
 #: Values of ``finish_reason`` for a completion that reached a token limit.
 _LIMITS = ("length", "max_tokens", "model_length")
+#: Further names of completions; in demonstrations, such a field may hold a prompt and its completion.
+_OTHER_NAME = re.compile(
+    r"(?i)(?:(?:raw|model|llm|generated|sampled|full)_)?"
+    r"(?:completion|response|output|generation|prediction|rollout|text|solution_str)(?:_(?:text|str))?s?"
+).fullmatch
 
 
-def read(path: Path, known: Sequence[Row] = ()) -> tuple[list[Row], list[Completion]]:
-    """The rows of the completions in the file at *path*, and equally many completions of each, side by side.
+class Answered(NamedTuple):
+    """The completions of *row* in a record; *note* says where the row was, if not in the fields of the record."""
+
+    row: Row
+    completions: list[Completion]
+    note: str
+
+
+class Reader:
+    """Reader of completions: finds the row and the completions of each record.
 
     A record names its row by the row's fields, also in a mapping in it, by its id, or by its prompt.
 
     Args:
         known: the rows that the completions are of; empty if the file tells.
-
-    Raises:
-        InputError: a record has no completion or no row, its row is not *known*, or some rows have more completions
-            than others. It names the record.
+        style: the response format of all completions, in place of that of their rows.
+        field: the field of a record that holds its completions; by default one of the names that projects use.
     """
-    rows, completions = _Rows(known), dict[str, list[Completion]]()
-    for place, fields in _inspect(path) if path.is_file() and _is_inspect(path) else files.records(path):
-        with files.at(place):
-            record = _flat(fields)
-            row = rows.of(record)
-            completions.setdefault(row.id, []).extend(_completions(record, row))
-    most = max(map(len, completions.values()))
-    for key, texts in completions.items():
-        if len(texts) < most:
-            raise InputError(f"{path}: {rows.by_id[key].headline} has {len(texts)} completions, others {most}.")
-    ordered = [row for key, row in rows.by_id.items() if key in completions]
-    return ordered, [completion for row in ordered for completion in completions[row.id]]
 
+    def __init__(self, known: Sequence[Row] = (), style: str | None = None, field: str | None = None) -> None:
+        self._style, self._field = style, field
+        self.rows = {row.id: row for row in map(self._styled, known)}
+        self._by_name = {str(row["id"]): row for row in self.rows.values() if "id" in row}
+        self._by_prompt = {row.prompt().user.strip(): row for row in self.rows.values()}
+        self._task = ""
+        #: By document of lm-evaluation-harness, which writes the same responses on a line for each filter.
+        self._responses: dict[str, Any] = {}
 
-class _Rows:
-    """The rows that records name, by id: *known* ones, or all."""
+    def read(self, stream: BinaryIO, source: str, on_error: files.OnError = files.stop) -> Iterator[Answered]:
+        """The completions of each record of *stream*, which *source* names; *on_error* is called for the others.
 
-    def __init__(self, known: Sequence[Row]) -> None:
-        self._known = known
-        self.by_id = {row.id: row for row in known}
-        self._by_name = {str(row["id"]): row for row in known if "id" in row}
-        self._by_prompt = {row.prompt().user.strip(): row for row in known}
+        Raises:
+            InputError: the stream cannot be read any further.
+        """
+        data: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
+        found = _inspect(data, source) if _is_inspect(data, source) else files.read(data, source, on_error)
+        for place, fields in found:
+            try:
+                with files.at(place):
+                    answered = None if self._is_repeated(fields) else self._answered(fields)
+            except InputError as error:
+                on_error(error)
+            else:
+                if answered:
+                    yield answered
 
-    def of(self, record: Mapping[str, Any]) -> Row:
-        match = records.search(record)
-        named = self._by_name.get(str(record.get("id", record.get("custom_id", ""))))
-        row = match.row if match else named or self._of_prompt(record)
-        if self._known and row.id not in self.by_id:
+    def _answered(self, fields: Mapping[str, Any]) -> Answered:
+        record = self._with_completion(_flat(fields))
+        row, note = self._row(record)
+        if self._task not in ("", row.task):
+            raise InputError(f"it is of the task {row.task}, others are of {self._task}; give each task its own file")
+        self._task = row.task
+        return Answered(row, list(_completions(record, row)), note)
+
+    def _styled(self, row: Row) -> Row:
+        return row if self._style is None else type(row)({**row, "style": self._style})
+
+    def _is_repeated(self, fields: Mapping[str, Any]) -> bool:
+        """Return True if an earlier line, of another filter, has the same responses."""
+        if "doc_id" not in fields or "resps" not in fields:
+            return False
+        document, responses = str((fields["doc_id"], fields.get("doc"))), fields["resps"]
+        if document not in self._responses:
+            self._responses[document] = responses
+            return False
+        if self._responses[document] != responses:
+            raise InputError(f"an earlier line has `doc_id` {fields['doc_id']} and other responses; leave one out")
+        return True
+
+    def _with_completion(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """*record* with its completions in a field that :mod:`conversations` reads."""
+        if self._field:
+            if record.get(self._field) is None:
+                raise InputError(f"there is no `{self._field}`; its fields are {', '.join(record)}")
+            others = (*conversations.COMPLETIONS, *conversations.CONVERSATIONS, *conversations.PAIRS)
+            kept = {name: value for name, value in record.items() if name not in (self._field, *others)}
+            return kept | {"completions": record[self._field]}
+        if any(record.get(name) is not None for name in conversations.COMPLETIONS):
+            return record
+        if pair := next((pair for pair in conversations.PAIRS.items() if record.keys() >= {*pair}), None):
+            raise InputError(f"`{pair[0]}` and `{pair[1]}` are a pair; choose one with {flag('completion_field')}")
+        names = [name for name, value in record.items() if value is not None and _OTHER_NAME(name)]
+        if len(names) > 1:
+            raise InputError(f"the completion may be in {' or '.join(names)}; choose with {flag('completion_field')}")
+        if not names:
+            return record
+        return {name: value for name, value in record.items() if name not in names} | {"completions": record[names[0]]}
+
+    def _row(self, record: Mapping[str, Any]) -> tuple[Row, str]:
+        """The row of *record*, and the note on its place."""
+        note = ""
+        named = self._by_name.get(str(record.get("id", record.get("custom_id", "")))) if self._by_name else None
+        try:
+            match = records.find_row(record)
+        except records.NoRowError as error:
+            row = named or self._of_prompt(record, str(error))
+        else:
+            row, note = self._styled(match.row), match.note
+            if named and named.id != row.id:
+                raise InputError(f"its fields are {row.headline}, its `id` is that of {named.headline}; correct one")
+        if not self.rows:
+            return row, note
+        if row.id not in self.rows:
             raise InputError(f"{row.headline} is not in {flag('data')}")
-        return self.by_id.setdefault(row.id, row)
+        return self.rows[row.id], note
 
-    def _of_prompt(self, record: Mapping[str, Any]) -> Row:
-        exchange = conversations.exchange(conversations.split(record)[0])
-        if exchange is None or exchange.prompt is None:
-            raise InputError(f"it has neither the fields of a row, nor the id of one in {flag('data')}, nor a prompt")
+    def _of_prompt(self, record: Mapping[str, Any], fault: str) -> Row:
+        exchange = conversations.exchange(next(iter(conversations.split(record))))
+        if exchange is None:
+            raise InputError(_no_completion(record))
         prompt = exchange.prompt
+        if prompt is None:
+            raise InputError(
+                f"it has neither the fields of a row ({fault}), nor the id of one in {flag('data')}, nor a prompt; its "
+                f"fields are {', '.join(record)}"
+            )
         text = prompt if isinstance(prompt, str) else "\n".join(t["content"] for t in prompt if t["role"] == "user")
+        if row := self._by_prompt.get(text.strip()):
+            return row
         asked = [row for user, row in self._by_prompt.items() if user in text]
         fields = [fields for task in registry.own_tasks() if (fields := task.row.fields_in(text))]
         if len(asked) != 1 and len(fields) != 1:
             raise InputError(
                 f"its prompt does not say for certain which row it is of; give {flag('data')}, or the row's fields"
             )
-        return asked[0] if len(asked) == 1 else registry.parse_row(fields[0])
+        return asked[0] if len(asked) == 1 else self._styled(registry.parse_row(fields[0]))
+
+
+def read(path: Path, reader: Reader, on_error: files.OnError = files.stop) -> dict[str, tuple[Row, list[Completion]]]:
+    """The rows in the file at *path* with their completions, by the id of the row.
+
+    Raises:
+        InputError: a record has no completion or no row, or its row is not known. It names the record.
+    """
+    answers: dict[str, tuple[Row, list[Completion]]] = {}
+    with path.open("rb") as stream:
+        for row, completions, _ in reader.read(stream, str(path), on_error):
+            answers.setdefault(row.id, (row, []))[1].extend(completions)
+    if not answers:
+        raise InputError(f"{path} has no completion that can be graded.")
+    return answers
+
+
+def _no_completion(record: Mapping[str, Any]) -> str:
+    names = ", ".join(conversations.COMPLETIONS)
+    return (
+        f"there is no completion in {names} or a similar field; its fields are {', '.join(record)}; "
+        f"choose one with {flag('completion_field')}"
+    )
 
 
 def _completions(record: Mapping[str, Any], row: Row) -> Iterator[Completion]:
@@ -78,22 +178,28 @@ def _completions(record: Mapping[str, Any], row: Row) -> Iterator[Completion]:
     for part in parts:
         turn = conversations.completion(part)
         if turn is None:
-            raise InputError("there is no completion in it")
-        choice = next((value for value in part.values() if isinstance(value, Mapping) and "finish_reason" in value), {})
-        reason, usage = choice.get("finish_reason"), record.get("usage") or {}
+            raise InputError(_no_completion(record))
+        reason = next(
+            (value.get("finish_reason") for value in part.values() if type(value) is dict and "finish_reason" in value),
+            None,
+        )
+        usage = _typed(record.get("usage") or {}, Mapping, "usage")
         tokens = usage.get("completion_tokens") if len(parts) == 1 else None
+        if not (tokens is None or (type(tokens) is int and tokens >= 0)):
+            raise InputError("`completion_tokens` should be a whole number from 0 on")
         yield Completion(turn.text(row.style), tokens, None if reason is None else reason not in _LIMITS)
 
 
 def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """*record* with the completions that lm-evaluation-harness, verifiers and OpenAI's batches nest."""
     if isinstance(record.get("doc"), Mapping) and "resps" in record:  # by request; generate_until has one
-        return {**record["doc"], "completion": [text for request in record["resps"] for text in request]}
+        requests = [_typed(request, list, "resps") for request in _typed(record["resps"], list, "resps")]
+        return {**record["doc"], "completion": [text for request in requests for text in request]}
     if "traces" in record and "task" in record:
         return _episode(record)
     response = record.get("response")
     if "custom_id" in record and isinstance(response, Mapping | None):
-        body = (response or {}).get("body") or {}
+        body = _typed((response or {}).get("body") or {}, Mapping, "body")
         if not body.get("choices"):
             raise InputError(f"the request failed: {record.get('error') or body.get('error') or 'no response'}")
         return {"custom_id": record["custom_id"], "choices": body["choices"], "usage": body.get("usage")}
@@ -102,34 +208,46 @@ def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _episode(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """The task data and the last reply of an episode in ``traces.jsonl`` of verifiers 0.4."""
-    for trace in record["traces"]:
-        replies = [node["message"] for node in trace["nodes"] if node.get("sampled")]
-        call = trace["calls"][-1] if trace.get("calls") else {}
-        if replies and len(record["traces"]) == 1:
+    traces = [_typed(trace, Mapping, "traces") for trace in _typed(record["traces"], list, "traces")]
+    for trace in traces:
+        nodes = [_typed(node, Mapping, "nodes") for node in _typed(trace.get("nodes"), list, "nodes")]
+        calls = [_typed(call, Mapping, "calls") for call in _typed(trace.get("calls") or [], list, "calls")]
+        replies = [_typed(node.get("message"), Mapping, "message") for node in nodes if node.get("sampled")]
+        call = calls[-1] if calls else {}
+        if replies and len(traces) == 1:
             choice = {"message": replies[-1], "finish_reason": call.get("finish_reason")}
-            return {**trace["task"]["data"], "choices": [choice], "usage": call.get("usage")}
+            data = _typed(_typed(trace.get("task"), Mapping, "task").get("data"), Mapping, "data")
+            return {**data, "choices": [choice], "usage": call.get("usage")}
     raise InputError("it needs one trace with a reply")
 
 
-def _is_inspect(path: Path) -> bool:
-    """Return True if *path* is a log of Inspect, in its own format or as JSON."""
-    with path.open("rb") as stream:
-        head = stream.read(4096)
-    return path.suffix == ".eval" or (head.lstrip()[:1] == b"{" and b'"eval":' in head and b'"task_id":' in head)
+def _typed(value: Any, kind: Any, name: str) -> Any:
+    """*value*, a list or mapping of the field *name*. Raises InputError if it is of another type."""
+    if not isinstance(value, kind):
+        raise InputError(f"`{name}` should be {'a list' if kind is list else 'a mapping'}")
+    return value
 
 
-def _inspect(path: Path) -> Iterator[files.Record]:
+def _is_inspect(data: Any, source: str) -> bool:
+    """Return True if *data* is a log of Inspect, in its own format or as JSON."""
+    if source.endswith(".eval"):
+        return True
+    head = data.peek(4096)
+    return head.lstrip()[:1] == b"{" and b'"eval":' in head and b'"task_id":' in head
+
+
+def _inspect(data: BinaryIO, source: str) -> Iterator[files.Record]:
     """The samples of a log of Inspect."""
     from inspect_ai.log import read_eval_log
 
     try:
-        log = read_eval_log(str(path))
+        log = read_eval_log(io.BytesIO(data.read()))
     except Exception as error:  # zip, JSON and pydantic raise their own
-        raise InputError(f"{path} cannot be read as a log of Inspect: {first_line(error)}") from error
+        raise InputError(f"{source} cannot be read as a log of Inspect: {first_line(error)}") from error
     if not log.samples:
-        raise InputError(f"{path} has no samples.")
+        raise InputError(f"{source} has no samples.")
     for sample in log.samples:
-        place = f"{path}, sample {sample.id}, epoch {sample.epoch}"
+        place = f"{source}, sample {sample.id}, epoch {sample.epoch}"
         if sample.error or not sample.output.choices:
             raise InputError(f"{place} failed: {first_line(sample.error.message) if sample.error else 'no output'}.")
         choice = sample.output.choices[0]

@@ -1,19 +1,40 @@
 """Options of ``eval``."""
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import MAX_INTEGER, Device, Precision, option
 from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
 from countdown_rl.inference.engines import EngineName
+from countdown_rl.tasks.response_format import StyleChoice, style_name
 
-DECODING, MACHINE = "Decoding", "Machine"
+DECODING, MACHINE, COMPLETIONS = "Decoding", "Machine", "Completions made elsewhere"
 #: Bound of `samples`.
 MAX_SAMPLES = 4096
 #: Options that change the speed, not the result; a server's URL is recorded with its model.
 _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
+#: Options for a file of completions alone.
+_COMPLETIONS = ("style", "completion_field", "on_error", "missing")
+
+CompletionStyle = Annotated[
+    StyleChoice | None,
+    option(
+        "Response format of all completions; direct: the answer alone, without tags.",
+        COMPLETIONS,
+        show_default="of the row",
+        parser=style_name,
+    ),
+]
+CompletionField = Annotated[
+    str | None,
+    option("Field that holds the completions.", COMPLETIONS, metavar="NAME", show_default="completion, response, ..."),
+]
+OnError = Annotated[
+    Literal["stop", "mark"],
+    option("For a record that cannot be graded: stop, or mark it as an error and go on.", COMPLETIONS),
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +69,13 @@ class EvalOptions(SamplingOptions):
     base_url: BaseUrl = OPENAI
     concurrency: Annotated[int, option("Requests in flight at once.", SERVER, min=1, max=1000)] = 16
     timeout: Timeout = 600.0
+    style: CompletionStyle = None
+    completion_field: CompletionField = None
+    on_error: OnError = "stop"
+    missing: Annotated[
+        Literal["omit", "wrong"],
+        option("Rows of --data without a completion: omit them, or count them as wrong.", COMPLETIONS),
+    ] = "omit"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,10 +100,15 @@ class EvalOptions(SamplingOptions):
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The options that decide the result."""
+        """The options that decide the result of a model."""
         limits = self.limits[0] if len(self.limits) == 1 else ",".join(map(str, self.limits))
         values = asdict(self) | {"samples": self.per_row, "max_new_tokens": limits}
-        return {name: value for name, value in values.items() if name not in _SPEED}
+        return {name: value for name, value in values.items() if name not in (*_SPEED, *_COMPLETIONS)}
+
+    @property
+    def of_completions(self) -> dict[str, Any]:
+        """The options on completions made elsewhere that are not at their default, by name."""
+        return {name: value for name in _COMPLETIONS if (value := getattr(self, name)) != getattr(type(self), name)}
 
     @property
     def pass_at_values(self) -> list[int]:

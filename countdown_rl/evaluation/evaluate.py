@@ -3,6 +3,7 @@
 A model, a server or a baseline completes the rows; :func:`judge` grades completions of any origin.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import baselines, results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
+from countdown_rl.evaluation.completions import Reader
 from countdown_rl.evaluation.completions import read as read_completions
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
@@ -24,7 +26,7 @@ from countdown_rl.inference import engines
 from countdown_rl.inference.engines import Engine, Server
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
-from countdown_rl.tasks import jsonl
+from countdown_rl.tasks import files, jsonl
 from countdown_rl.tasks.task import Row
 
 OnText = Callable[[str], None]
@@ -50,7 +52,7 @@ def evaluate(
     Args:
         data: a file of rows, or a data artifact, whose test split is used; None if *completions* have their rows.
         model: a model reference, ``random`` or ``solver`` for a baseline, or a server's name for it.
-        completions: a file; of *options* only ``pass_at`` applies to it.
+        completions: a file; of *options* only ``pass_at`` and those on completions apply to it.
         overwrite: replace a finished evaluation at *out*. If False, the same one is returned, and another is an error.
         on_batch: called after every batch and within slow ones.
     """
@@ -59,12 +61,16 @@ def evaluate(
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):
         raise UsageError("give a model and rows, or completions.")
+    if not completions and (unused := options.of_completions):
+        raise UsageError(f"{flag(next(iter(unused)))} is for completions made elsewhere; give them as --completions.")
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
+    if completions and not completions.is_file():
+        raise InputError(f"{completions} does not exist or is no file.")
     inputs: dict[str, Any] = {"data": file_input(file)}
     baseline, server = baselines.find(model, rows), None
     if completions:
-        recorded = {"pass_at": options.pass_at}
+        recorded = {"pass_at": options.pass_at} | options.of_completions
         inputs["completions"] = file_input(completions)
         inputs["model"] = {"source": completions.name, "kind": "completions"}
     else:
@@ -85,11 +91,7 @@ def evaluate(
         return results.read(out)
     description: dict[str, Any]
     if completions:
-        known = len(rows)
-        rows, generated = read_completions(completions, rows)
-        if len(rows) < known:
-            on_note(f"{completions} has completions of {len(rows):,} of the {known:,} rows in {file}.")
-        description = {"decoding": DecodingSettings(samples=len(generated) // len(rows))}
+        rows, generated, description = _made_elsewhere(completions, rows, options)
     elif baseline:
         generated = baselines.complete(baseline, rows, options.seed, options.per_row)
         description = {"decoding": DecodingSettings(samples=options.per_row, seed=options.seed)}
@@ -103,6 +105,28 @@ def evaluate(
         results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
     unfinished.unlink(missing_ok=True)
     return replace(result, manifest=artifacts.read(out, "eval", verify=False), path=out)
+
+
+def _made_elsewhere(
+    file: Path, known: Sequence[Row], options: EvalOptions
+) -> tuple[Sequence[Row], list[Completion], dict[str, Any]]:
+    """The rows and completions in *file*, those of a row side by side, and fields of :class:`Metrics` about them."""
+    errors: list[InputError] = []
+    reader = Reader(known, options.style, options.completion_field)
+    answers = read_completions(file, reader, files.stop if options.on_error == "stop" else errors.append)
+    most = max(len(completions) for _, completions in answers.values())
+    fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})
+    for row, completions in answers.values():
+        if len(completions) < most and not fill:
+            raise InputError(
+                f"{file}: {row.headline} has {len(completions)} completions, others {most}; give all as many, or give "
+                f"{flag('missing')} wrong to count those that are missing as wrong."
+            )
+    rows = [row for row in reader.rows.values() if fill or row.id in answers] or [row for row, _ in answers.values()]
+    parts = [answers.get(row.id, (row, []))[1] for row in rows]
+    generated = [completion for part in parts for completion in part + [missing] * (most - len(part))]
+    about: dict[str, Any] = {"decoding": DecodingSettings(samples=most), "errors": len(errors) or None}
+    return rows, generated, about | {"of": len(reader.rows) if len(reader.rows) > len(rows) else None}
 
 
 def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:
@@ -143,7 +167,9 @@ def judge(
     ]
     model = EvaluatedModel(**{key: inputs["model"].get(key) for key in ("source", "kind", "digest")})
     figures = vars(measure(samples, rows, pass_at, limits=limits))
-    return Result(Metrics(**figures, data=inputs["data"], model=model, **description), samples)
+    puzzles = hashlib.sha256("\n".join(sorted(row.id for row in rows)).encode()).hexdigest()
+    about = {"data": inputs["data"], "model": model, "puzzles": puzzles}
+    return Result(Metrics(**figures, **about, **description), samples)
 
 
 def _description(engine: Engine, options: EvalOptions, completions: Sequence[Completion]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def read(path: Path) -> Result:
 
 def write(directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at: Sequence[int] = ()) -> None:
     """Write the files of an evaluation into *directory*; ``metrics.json`` has pass@k for each k of *pass_at*."""
-    for name, values in ((METRICS, flat(metrics, pass_at)), (DETAILS, metrics.to_json())):
+    for name, values in ((METRICS, flat(metrics, pass_at, metrics.of)), (DETAILS, metrics.to_json())):
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
     jsonl.write_rows(directory / SAMPLES, (sample.to_json() for sample in samples))
 
@@ -104,11 +104,12 @@ def breakdowns(metrics: Figures) -> Iterator[tuple[str, str, Accuracy]]:
         yield from ((group.title, group.name(value), figures) for value, figures in values.items())
 
 
-def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
+def flat(metrics: Figures, pass_at: Sequence[int] = (), of: int | None = None) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
-    ``low`` and ``high`` are the ends of the interval of ``accuracy``. Accuracies by main groups of the task follow,
-    such as ``numbers_3``; then pass@k with its interval for each k of *pass_at*, and accuracies by token limit.
+    *of* is the number of rows that completions were asked for, if some have none. ``low`` and ``high`` are the ends of
+    the interval of ``accuracy``. Accuracies by main groups of the task follow, such as
+    ``numbers_3``; then pass@k with its interval for each k of *pass_at*, and accuracies by token limit.
     """
     low, high = metrics.interval
     shares = {"accuracy": metrics.accuracy, "low": low, "high": high}
@@ -122,4 +123,5 @@ def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
     shares |= {f"accuracy@{limit}": budget.accuracy for limit, budget in metrics.budgets.items()}
     shares |= {"format": metrics.format} | ({} if metrics.truncated is None else {"trunc": metrics.truncated})
     tokens = {} if metrics.mean_tokens is None else {"tokens": round(metrics.mean_tokens, 1)}
-    return {"n": metrics.n, **{name: round(share, 3) for name, share in shares.items()}, **tokens}
+    counts = {"n": metrics.n} | ({"of": of} if of else {})
+    return {**counts, **{name: round(share, 3) for name, share in shares.items()}, **tokens}

@@ -170,7 +170,8 @@ class Figures(Accuracy):
 class Metrics(Figures):
     """Every figure of an evaluation, its model and data, and the engine and form of the weights.
 
-    *endpoint* counts the requests to a server.
+    *endpoint* counts the requests to a server. *of* is the number of rows that completions were asked for, if some have
+    none; *errors* the number of records that could not be graded; *puzzles* the digest of the ids of the rows.
     """
 
     decoding: DecodingSettings
@@ -180,6 +181,9 @@ class Metrics(Figures):
     precision: str | None = None
     path: str | None = None
     endpoint: dict[str, Any] | None = None
+    of: int | None = None
+    errors: int | None = None
+    puzzles: str | None = None
 
     @property
     def is_baseline(self) -> bool:

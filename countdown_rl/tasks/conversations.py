@@ -226,7 +226,11 @@ def _turn(turn: Any) -> Turn:
         content = "".join(text for is_reasoning, text in parts if not is_reasoning)
         reasoning = reasoning or "".join(text for is_reasoning, text in parts if is_reasoning)
     # A model may write nothing, and a system turn may be empty.
-    empty = not content and not reasoning and (role == "user" or not turn.keys() & {"content", "value"})
+    empty = (
+        not content
+        and not reasoning
+        and (role == "user" or not (_is_turn(turn) and turn.keys() & {"content", "value"}))
+    )
     if role is None or not isinstance(content, str) or empty:
         raise InputError("a turn should have `role` (system, user or assistant) and `content`, both text")
     if unused := sorted(fields.keys() - set(REASONING)):

@@ -64,11 +64,12 @@ def records(path: Path) -> Iterator[Record]:
         raise InputError(f"{path} is empty: it has no rows.")
 
 
-def _raise(error: InputError) -> None:
+def stop(error: InputError) -> None:
+    """Raise *error*."""
     raise error
 
 
-def read(stream: BinaryIO, source: str, on_error: OnError = _raise) -> Iterator[Record]:
+def read(stream: BinaryIO, source: str, on_error: OnError = stop) -> Iterator[Record]:
     """The records of *stream*, which *source* names.
 
     Raises:

@@ -134,9 +134,10 @@ def style_name(name: Any) -> Any:
     return _EARLIER.get(name, name) if isinstance(name, str) else name
 
 
+StyleChoice = Literal["prefilled", "model_opens", "lines", "direct"]
 #: The flag of a style.
 StyleName = Annotated[
-    Literal["prefilled", "model_opens", "lines", "direct"] | None,
+    StyleChoice | None,
     option(
         "Response format. prefilled: the prompt opens <think>; model_opens: the model opens it; direct: answer only; "
         "lines: GSM8K only.",

@@ -52,6 +52,7 @@ REASONS = {
     "not-a-number": "an answer that is no number",
     "wrong-value": "a value other than the right one",
     "refused": "the server refused to answer",
+    "missing": "no completion in the file",
 }
 
 

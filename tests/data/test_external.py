@@ -80,6 +80,30 @@ def test_the_configuration_is_the_default_one_or_the_one_asked_for(hub, tmp_path
     assert len([line for line in hub.log if line.startswith("GET") and "train.jsonl" in line]) == 1
 
 
+#: Ways in which a card names its files, and paths that leave the data set; {} is a path, or the absolute directory.
+FORMS = (
+    *("data_files: {}", "data_files: [a.jsonl, {}]", "data_files: {{train: [{}]}}", "data_dir: {}"),
+    *("data_files: [{{split: train, path: {}}}]", "data_files: [{{split: train, path: [{}]}}]"),
+)
+LEAVING = (
+    *("{}/secret.jsonl", "../../secret.jsonl", "a/../../s", "'~/s'", "'http://127.0.0.1:1/s'", "'file://{}/s'"),
+    *("'..\\s'", "'C:/s'", "'zip://s::a.zip'"),
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("path", LEAVING)
+def test_a_card_that_names_files_outside_of_the_data_set_is_refused(hub, tmp_path, monkeypatch, form, path):
+    jsonl.write_rows(tmp_path / "secret.jsonl", PUZZLES)
+    monkeypatch.chdir(tmp_path)
+    item = form.format(path.format(tmp_path))
+    publish(
+        hub, tmp_path / "published", {"a.jsonl": PUZZLES}, f"---\nconfigs:\n- {{config_name: default, {item}}}\n---\n"
+    )
+    with pytest.raises(InputError, match="no file of the data set"):
+        read()
+
+
 @pytest.mark.parametrize("name", ["me/rows", "me/rows:d"])
 def test_where_no_configuration_is_the_default_they_are_named(hub, tmp_path, name):
     publish(hub, tmp_path / "published", {"a/1.jsonl": PUZZLES, "b/1.jsonl": PUZZLES}, configs("a", "b"))

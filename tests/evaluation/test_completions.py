@@ -1,13 +1,17 @@
 """Completions made elsewhere: files of other tools, read and judged."""
 
+import io
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from countdown_rl import compare, evaluate
-from countdown_rl.core.errors import CountdownError
+from countdown_rl.core.errors import CountdownError, InputError
 from countdown_rl.evaluation import results
+from countdown_rl.evaluation.caveats import caveats
+from countdown_rl.evaluation.completions import Reader
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from tests.support.command import status
@@ -169,6 +173,113 @@ def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(lines, w
     with pytest.raises(CountdownError, match=words):
         evaluate(completions=tmp_path / "made.jsonl", rows=rows, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+NAMES = (
+    "generation generated_text raw_generation raw_completion model_response model_output prediction text solution_str"
+)
+
+
+@pytest.mark.parametrize("name", [*NAMES.split(), "generations", "predictions", "Response", "generated_texts"])
+def test_completions_are_read_under_the_names_that_projects_use(name, tmp_path, capsys, monkeypatch):
+    lists = name.endswith("s")
+    jsonl.write_rows(tmp_path / "made.jsonl", [{**ROWS[0], name: [RIGHT[0], WRONG] if lists else RIGHT[0]}])
+    assert evaluate(completions=tmp_path / "made.jsonl").metrics.accuracy == (0.5 if lists else 1)
+    assert status(monkeypatch, "grade", str(tmp_path / "made.jsonl"), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["correct"] == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"mine": "x"}, "mine.*completion_field"),
+        ({"generation": "x", "prediction": "y"}, "generation or prediction.*completion_field"),
+        ({"chosen": "x", "rejected": "y"}, "pair.*completion_field"),
+    ],
+)
+def test_other_fields_are_named_with_the_option_that_chooses(record, words, tmp_path):
+    jsonl.write_rows(tmp_path / "made.jsonl", [ROWS[0] | dict.fromkeys(record, RIGHT[0])])
+    with pytest.raises(CountdownError, match=words):
+        evaluate(completions=tmp_path / "made.jsonl")
+    assert evaluate(completions=tmp_path / "made.jsonl", completion_field=list(record)[-1]).metrics.accuracy == 1
+
+
+def test_answers_without_tags_need_the_style_direct_and_are_told(tmp_path, capsys, monkeypatch):
+    jsonl.write_rows(
+        tmp_path / "made.jsonl", [{**row, "response": text[8:-9]} for row, text in zip(ROWS, RIGHT, strict=True)]
+    )
+    for command in (("grade", "made.jsonl"), ("eval", "--completions", "made.jsonl", "--out", "out")):
+        monkeypatch.chdir(tmp_path)
+        assert status(monkeypatch, *command) == 0
+        said = capsys.readouterr().err
+        assert "--style direct" in said
+        assert "sft" not in said
+        assert status(monkeypatch, *command, "--style", "direct", "--json", *["--overwrite"][: len(command) - 2]) == 0
+        assert json.loads(capsys.readouterr().out)["correct"] == 3
+
+
+def test_the_lines_of_several_filters_are_one_completion(tmp_path, capsys, monkeypatch):
+    lines = [line | {"filter": name} for row in ROWS for line in LINES["lm-eval"](row, TEXTS[0]) for name in "ab"]
+    jsonl.write_rows(tmp_path / "made.jsonl", lines)
+    assert len(evaluate(completions=tmp_path / "made.jsonl").samples) == 6
+    assert status(monkeypatch, "grade", str(tmp_path / "made.jsonl"), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 6
+    jsonl.write_rows(tmp_path / "made.jsonl", [lines[0], lines[0] | {"resps": [["other"]]}])
+    with pytest.raises(CountdownError, match=r"line 2.*other responses"):
+        evaluate(completions=tmp_path / "made.jsonl")
+
+
+def test_the_denominator_is_recorded_and_missing_rows_may_count_as_wrong(rows, tmp_path):
+    jsonl.write_rows(tmp_path / "made.jsonl", [{"id": "b", "completion": RIGHT[1]}])
+    result = evaluate(completions=tmp_path / "made.jsonl", rows=rows, out=tmp_path / "out")
+    assert (result.metrics.n, result.metrics.of, result.metrics.accuracy) == (1, 3, 1)
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["of"] == 3
+    assert "1 of the 3 puzzles" in " ".join(caveats({"out": result}))
+    result = evaluate(completions=tmp_path / "made.jsonl", rows=rows, missing="wrong")
+    assert (result.metrics.n, result.metrics.of, result.metrics.correct) == (3, None, 1)
+    assert result.metrics.reasons == {"missing": 2}
+
+
+def test_records_that_cannot_be_graded_are_marked(tmp_path):
+    lines = [
+        {"config": 1},
+        {**ROWS[0], "completion": RIGHT[0]},
+        {"task": "gsm8k", "question": "?", "gold": "1", "completion": "1"},
+    ]
+    jsonl.write_rows(tmp_path / "made.jsonl", lines)
+    with pytest.raises(CountdownError, match="line 1"):
+        evaluate(completions=tmp_path / "made.jsonl")
+    result = evaluate(completions=tmp_path / "made.jsonl", on_error="mark")
+    assert (result.metrics.n, result.metrics.errors) == (1, 2)
+    jsonl.write_rows(tmp_path / "made.jsonl", lines[1:])
+    with pytest.raises(CountdownError, match=r"line 2.*gsm8k.*countdown"):
+        evaluate(completions=tmp_path / "made.jsonl")
+    with pytest.raises(CountdownError, match="does not exist"):
+        evaluate(completions=tmp_path / "missing.jsonl")
+
+
+EXCHANGED = (None, "x", "[", 5, -1.5, True, [], {}, [[]], [{"x": 1}], {"x": [1]})
+
+
+def exchanged(value):
+    """Copies of *value* with another type in place of each part of it."""
+    yield from EXCHANGED
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        for other in exchanged(inner):
+            copy = value.copy()
+            copy[key] = other
+            yield copy
+
+
+@pytest.mark.parametrize("tool", [*LINES, "verifiers-0.4.0"])
+def test_malformed_records_are_sentences(tool, tmp_path):
+    data = Path(__file__).with_name("data") / f"{tool}.jsonl"
+    record = json.loads(data.read_text().splitlines()[0]) if data.exists() else LINES[tool](ROWS[0], TEXTS[0])[0]
+    graded = 0
+    for other in exchanged(record):
+        with suppress(InputError):
+            graded += len([*Reader([*map(parse_row, ROWS)]).read(io.BytesIO(json.dumps(other).encode()), "made.json")])
+    assert graded
 
 
 def test_the_command_writes_an_evaluation_that_the_others_read(rows, tmp_path, monkeypatch, capsys):
