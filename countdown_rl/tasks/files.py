@@ -171,9 +171,17 @@ def _is_object(line: str) -> bool:
 def _loads(text: str) -> Any:
     try:
         text.encode()  # bytes that are not UTF-8
-        return json.loads(text)
+        value = json.loads(text)
+        if isinstance(value, dict) and text.count('":') + text.count('" :') > len(value):
+            json.loads(text, object_pairs_hook=_unique)
+        return value
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON ({' '.join(str(error).split())[:80]})") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len(names := [name for name, _ in pairs]) > len(set(names)):
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
 
 
 def _csv(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:

@@ -74,6 +74,9 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
             raise InputError(f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}")
     if (split := held_out(split_of(record))) and row.get("split") != split:
         row = task.row({**row, "split": split})
+    named = task.row.of_id(fields.get("id"))
+    if named and fields["id"] != row.id and task.row(named).id != row.id:
+        raise InputError(f"its id {fields['id']} is that of another {task.noun} than its fields, {row.headline}")
     note = ""
     if path:
         note = f"the {task.noun} is read from {path}"

@@ -4,7 +4,7 @@ import hashlib
 import random
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -163,8 +163,18 @@ class Row(Mapping[str, Any]):
         return set()
 
     @classmethod
+    def finder(cls, rows: Iterable["Row"]) -> Callable[[str], bool]:
+        """A function that tells whether a prompt asks one of *rows*, in any words."""
+        identities = {row.identity for row in rows}
+        return lambda text: bool(cls.identities_in(text) & identities)
+
+    @classmethod
     def fields_in(cls, text: str) -> dict[str, Any] | None:
-        """The fields of the only row that the prompt *text*, in any words, certainly asks; else None."""
+        """The fields of the only row that the prompt *text*, in any words, certainly asks; else None.
+
+        Raises:
+            InputError: the prompt changes the rules in words that are not certain.
+        """
         return None
 
     @property

@@ -166,6 +166,7 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
         ([{"nums": [8, 9], "target": 17, "completion": "x"}], "is not in"),
         ([{"custom_id": "a", "response": None, "error": {"message": "rate limit"}}], "line 1.*rate limit"),
         ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": 3}], "line 2"),
+        ([{**ROWS[0], "id": "3-5=7", "completion": "x"}], "another puzzle"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(lines, words, rows, tmp_path):
@@ -304,5 +305,7 @@ def test_a_prompt_names_its_row_only_where_it_is_certain():
         "nums": [19, 36, 55, 7],
         "target": 65,
     }
+    with pytest.raises(InputError, match="rule"):
+        type(row).fields_in(TINYZERO.format(nums=[2, 3, 4], target=14) + " You need not use all numbers.")
     for text in ("", "Make 7.", "Use 3 and 4.", "[1, 2] equals 3, [4, 5] equals 9", "Make 7 or reach 8 from [1, 2, 3]"):
         assert type(row).fields_in(text) is None

@@ -3,13 +3,13 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.countdown import arithmetic, expression, proxies, rules, search, solver
+from countdown_rl.tasks.countdown import arithmetic, expression, proxies, rules, search, solver, wording
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
@@ -27,17 +27,8 @@ PREFILL = "Let me work through this step by step.\n<think>"
 
 #: Names of the numbers of a row.
 NUMBERS = ("nums", "numbers", "num")
-_USE = {
-    "exactly-once": "using each number exactly once",
-    "at-most-once": "using each number at most once",
-    "television": "using each number at most once; every result on the way must be a positive whole number",
-}
 _INTEGER = re.compile(r"\s*([0-9]{1,15}|[-−][0-9]{1,15})(?:\.0+)?\s*").fullmatch
 _ID = re.compile(r"([0-9]+(?:-[0-9]+)*)=(-?[0-9]+)(?::([a-z-]+))?(?::([-+*/]+))?").fullmatch
-#: Numbers one after another, as a prompt lists them.
-_LISTS = re.compile(r"(?<![\w.])[0-9]{1,15}(?:(?:,? and |, ?|; ?| )[0-9]{1,15})+(?![\w.]*\w)").findall
-#: Numbers that a prompt asks to reach.
-_TARGETS = re.compile(r"(?i)\b(?:target|equals?|equal to|reach|make|get)\b[^\d\n]{0,20}([0-9]{1,15})\b(?!\.\d)").findall
 _IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
 
 #: Reasons why an expression is not right; those of its syntax are the expression's own.
@@ -90,7 +81,7 @@ class CountdownRow(Row):
         user = (
             f"Numbers: {' '.join(map(str, puzzle.numbers))}\nTarget: {puzzle.target}\n"
             f"Reach the target with {' '.join(puzzle.operators)} and parentheses, "
-            f"{_USE[puzzle.rule.name]}. If there is no way, answer impossible."
+            f"{wording.USE[puzzle.rule.name]}. If there is no way, answer impossible."
         )
         return Prompt(user, DIRECT if self.style.direct else SYSTEM, PREFILL)
 
@@ -146,15 +137,12 @@ class CountdownRow(Row):
         return {"nums": match[1].split("-"), "target": match[2], **rest}
 
     @classmethod
-    def identities_in(cls, text: str) -> set[str]:
-        return {" ".join(map(str, sorted(map(int, re.findall("[0-9]+", numbers))))) for numbers in _LISTS(text)}
+    def finder(cls, rows: Iterable[Row]) -> Callable[[str], bool]:
+        return wording.has_any({tuple(sorted(row["nums"])) for row in rows})
 
     @classmethod
     def fields_in(cls, text: str) -> dict[str, Any] | None:
-        lists, targets = set(_LISTS(text)), {int(target) for target in _TARGETS(text)}
-        if len(lists) != 1 or len(targets) != 1:
-            return None
-        return {"nums": [int(number) for number in re.findall("[0-9]+", lists.pop())], "target": targets.pop()}
+        return wording.puzzle_in(text)
 
     @property
     def own_split(self) -> str:

@@ -8,6 +8,7 @@ then the task writes the prompt.
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -51,6 +52,13 @@ class Demonstration:
     generated: bool = False
 
     @property
+    def every_turn(self) -> str:
+        """The prompt with all its turns; and the completion, where the prompt has no digits."""
+        turns = [self.prompt] if isinstance(self.prompt, str) else [turn["content"] for turn in self.prompt]
+        text = "\n".join(turns)
+        return text if any(map(str.isdigit, text)) else f"{text}\n{self.completion}"
+
+    @property
     def question(self) -> str:
         """The prompt that is text, or the user turns."""
         return self.prompt if isinstance(self.prompt, str) else "\n".join(_user_turns(self.prompt))
@@ -77,6 +85,10 @@ class Demonstrations:
     def notes(self) -> list[str]:
         """Remarks on the demonstrations to train on, with their counts."""
         counts = Counter(note for each in self.filtered for note in each.notes)
+        if unread := sum(each.row is None for each in self.filtered):
+            counts[
+                "names no row in its fields, so it is not graded, and a test row is known by its numbers or words"
+            ] = unread
         return [f"{note} ({count:,} of {len(self.filtered):,})" for note, count in counts.items()]
 
     def why_wrong(self) -> str:
@@ -103,13 +115,18 @@ class _HeldOut:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._kind, self._identities = type(rows[0]), {row.identity for row in rows}
+        self._asked = self._kind.finder(rows)
         self._prompts = {_in_one_line(text) for row in rows for text in _user_turns(row.messages())}
 
     def has(self, demonstration: Demonstration) -> bool:
         if demonstration.row is not None and demonstration.row.identity in self._identities:
             return True
-        if self._kind.identities_in(demonstration.question) & self._identities:
+        if demonstration.row is None and self._asked(demonstration.every_turn):
             return True
+        with suppress(InputError):  # rules of its own
+            fields = self._kind.fields_in(demonstration.question)
+            if fields and parse_row(fields).identity in self._identities:
+                return True
         text = _in_one_line(demonstration.question)
         rendered = isinstance(demonstration.prompt, str)
         return text in self._prompts or (rendered and any(prompt in text for prompt in self._prompts))

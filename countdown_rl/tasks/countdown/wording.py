@@ -1,0 +1,161 @@
+"""Read a puzzle from a prompt in any words, whole or not at all.
+
+Every digit of the prompt has to be explained: as one list of numbers, its target, the count of the numbers, an example
+or a date. A prompt of this package states its rule and its operators in fixed words. Any other may only say that all
+four operators are allowed and that each number is used once; other words about them are refused.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS
+
+#: The words for each rule in the prompts of this package, in all versions.
+USE = {
+    "exactly-once": "using each number exactly once",
+    "at-most-once": "using each number at most once",
+    "television": "using each number at most once; every result on the way must be a positive whole number",
+}
+_OWN = re.compile(
+    r"Numbers: ([0-9]+(?: [0-9]+)*)\s+Target: (-?[0-9]+)\s+Reach the target with ([-+*/](?: [-+*/])*) and parentheses, "
+    rf"({'|'.join(map(re.escape, USE.values()))})\. If there is no way, answer impossible\."
+)
+
+_SPACES = re.compile("[\u00a0\u2000-\u200a\u202f]")
+_COMMAS = re.compile("[，、،]")
+#: Marks around a number or a list: bold, code, formulas, quotes.
+_MARKED = re.compile(r"(?<![\w*)])(\*\*|[*_`$\"'])(\[?[-−]?[0-9][0-9, ]*\]?)\1(?![\w*(])")
+#: Text without a puzzle: examples of expressions, tags, dates of chat templates, numbers of instructions.
+_BESIDE = re.compile(
+    r"<(answer|think|thinking)>[^<]{0,80}</\1>"
+    r"|(?:example|e\.g\.|such as|like):?,?\s*(?:<\w+>)?(?=[^\n]{0,40}[-+*/])[-+*/()=0-9 ]*[0-9)](?![\w])"
+    r"|</?\w+>|<\|[^|<>]{0,40}\|>|(?:Cutting Knowledge|Today) Date: [\w ]+"
+    r"|(?m:^ *[0-9]{1,2}[.)] (?=[A-Za-z]))"
+)
+_LIST = re.compile(r"[0-9]+(?:(?: *[,;]? *(?:and|&) +| *[,;]\s*| +)[0-9]+)+")
+_COUNTED = re.compile(r"\b([0-9]) (?=(?:given |provided )?numbers\b)")
+_TARGET = re.compile(
+    r"(?i)\b(?:target|equals?|reach|make|get|calculate|obtain)\b(?:[\s:=]|\b(?:number|value|is|to|of|the|exactly|target)\b)*"
+    r"(?<![^\s:=])([-−]?[0-9]+)(?=\s*$|[.,;:?)\]]*(?:\s*$|\s*\n)|[.,;:?)\]]\s|\s+(?:using|with|from|by|out|given|in|exactly|and)\b)"
+)
+#: Numbers in words, except for "one": so many operations and the like are no numbers of a puzzle.
+_WORD = re.compile(
+    r"(?i)\b(?:(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|half|double|dozen)\b"
+    r"(?! (?:\w+ ){0,2}(?:numbers|operat\w+|tags|blocks|parts|steps)\b)"
+    r"|(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million)\b)"
+    r"|\b(?:zero|one)\b(?=[ ,;&|]{1,3}N\b)|\bN[ ,;&|]{1,3}(?:(?:and|or|plus) )?(?:zero|one)\b"
+)
+
+#: Words that say what the default does: each number once, all four operators.
+_DEFAULT = re.compile(
+    r"\b(?:using|use|uses|with)? ?(?:all(?: of)?|each of|every one of)? ?(?:the|these|those|the given|the provided)"
+    r" (?:\w+ )?numbers?(?: in this list)?(?: (?:exactly|only) once(?: each)?)?"
+    r"|\b(?:you )?(?:must|should|have to|need to)? ?us(?:e|ing) (?:all|each|every)(?: of)?(?: the| these)?"
+    r"(?: given| provided)? numbers?(?: in this list)?(?: (?:exactly |only |just )?once(?: and only once)?)?"
+    r"|\b(?:you (?:can|may|must) only use )?(?:each|every)(?: of the| given| provided)?(?: numbers?| one)?"
+    r" ?(?:(?:can|may|must|should|has to|is to|is)(?: only)? be )?(?:used )?(?:exactly |only |just )?once\b"
+    r"(?: and only once\b)?"
+    r"|\b(?:(?:all|any|some)(?: of)? )?(?:the )?(?:four |basic |standard |arithmetic |mathematical )+operat(?:ions|ors)"
+    r"|\bone or (?:multiple|more) times\b|\buse '[*/]' for (?:multiplication|division)|\bonce\b(?= each\b)"
+    r"|\bdo not include the target number in the expression"
+    r"|\b(?:if|when)\b[^.]{0,80}\bimpossible\b|\bimpossible\b[^.]{0,40}\bif\b[^.]{0,60}",
+    re.IGNORECASE,
+)
+_FOUR_WORDS = re.compile(
+    r"(?i)\b(?:add\w*|subtract\w*|multipl\w*|divi\w*|minus|plus|times)(?:[ ,/]|\b(?:and|or)\b)*"
+    r"(?:(?:add\w*|subtract\w*|multipl\w*|divi\w*|minus|plus|times)(?:[ ,/]|\b(?:and|or)\b)*){2,}divi\w*"
+)
+_SIGNS = re.compile(r"(?<![\w<])[-+*/×÷−](?:(?:[\s,'\"`()]|\band\b|\bor\b)*[-+*/×÷−])*(?![\w>])")
+_PLAIN = str.maketrans("×÷−", "*/-")
+#: Words that state a rule by themselves, and those that do in a sentence about numbers or their use.
+_STRONG = re.compile(
+    r"(?i)\b(?:once|twice|thrice|times?|re-?us\w*|repeat\w*|subset\w*|omit\w*|skip\w*|unused|left|leave|integers?|whole"
+    r"|natural|positive|fractions?|intermediate|concatenat\w*|powers?|exponent\w*|factorials?|modulo|roots?|operat\w+"
+    r"|add|addition|subtract\w*|multipl(?:y|ication)\w*|divi(?:de|sion)\w*|sums?|plus|minus)\b"
+)
+_WEAK = re.compile(
+    r"(?i)\b(?:all|any|some|each|every\w*|few\w*|only|not|cannot|without|never|no|optional\w*|free\w*|at (?:least|most)"
+    r"|(?:more|less|fewer) than|two|three|both|either)\b|n't\b"
+)
+_NOT_ALL = re.compile(
+    r"(?i)\b(?:not|never|without|cannot)\b.{0,30}\b(?:all|each|every|any)\b|n't\b.{0,30}\b(?:all|each|every|any)\b"
+)
+_ABOUT = re.compile(r"(?i)\b(?:numbers?|digits?|values?|tiles?|them|us(?:e|ed|es|ing)|results?)\b")
+
+
+def numbers_in(text: str) -> list[int]:
+    """All whole numbers in *text*, also parts of others."""
+    return [int(digits[:30]) for digits in re.findall(r"\d+", text)]
+
+
+def puzzle_in(text: str) -> dict[str, Any] | None:
+    """The fields of the only puzzle that the prompt *text* certainly asks; None if it is not certain.
+
+    Raises:
+        InputError: the prompt says something about rule or operators that is neither the default nor of this package.
+    """
+    if own := set(_OWN.findall(text)):
+        nums, target, operators, use = own.pop()
+        if own or _LIST.search(_BESIDE.sub(" ", _OWN.sub(" ", text))):
+            return None
+        stated = {"rule": next(name for name in USE if USE[name] == use), "operators": operators.replace(" ", "")}
+        terms = {name: value for name, value in stated.items() if value not in (DEFAULT_RULE, OPERATORS)}
+        return {"nums": numbers_in(nums), "target": int(target), **terms}
+    text = _BESIDE.sub(" ", _MARKED.sub(r"\2", _COMMAS.sub(",", _SPACES.sub(" ", text))))
+    lists = [match for match in _LIST.finditer(text) if _is_list(match, text)]
+    targets = list(_TARGET.finditer(text))
+    nums = {tuple(numbers_in(match[0])) for match in lists}
+    reached = {int(match[1].replace("−", "-")) for match in targets}
+    if len({tuple(sorted(each)) for each in nums}) != 1 or len(reached) != 1:
+        return None
+    spans = [match.span() for match in lists] + [match.span(1) for match in targets]
+    for start, end in sorted(spans, reverse=True):
+        text = f"{text[:start]}N{text[end:]}"
+    text = _COUNTED.sub(lambda match: "the " if int(match[1]) == len(min(nums)) else match[0], text)
+    if any(map(str.isnumeric, text)) or _WORD.search(text):
+        return None
+    for sentence in re.split(r"[.;!?](?:\s|$)|\n", text):
+        words = _FOUR_WORDS.sub(" ", _DEFAULT.sub(" ", " ".join(sentence.split())))
+        runs = [set(re.findall("[-+*/]", run[0].translate(_PLAIN))) for run in _SIGNS.finditer(words)]
+        if set(OPERATORS) in runs:
+            words = re.sub("operat(?:ors|ions)", "", words)
+        about = (_ABOUT.search(words) and _WEAK.search(words)) or (
+            _ABOUT.search(sentence) and _NOT_ALL.search(sentence)
+        )
+        if about or _STRONG.search(words) or any(run not in ({"-"}, set(OPERATORS)) for run in runs):
+            raise InputError(
+                f'its prompt says "{" ".join(sentence.split())[:80]}", which may change the rules; give --data, or the '
+                "fields of the row with `rule` and `operators`"
+            )
+    return {"nums": list(min(nums)), "target": reached.pop()}
+
+
+def _is_list(match: re.Match[str], text: str) -> bool:
+    """True if *match* is a list with one kind of separator, but for an "and" before its last number."""
+    before, after = text[: match.start()], text[match.end() :]
+    *kinds, last = [re.sub(r"and|&|\s", "", part) or " " for part in re.split("[0-9]+", match[0])[1:-1]]
+    joined = re.search("and|&", match[0])
+    alike = len({*kinds, *([] if joined else [last])}) < 2 and not re.search(
+        r"(?:and|&)[^a-z&]+[0-9]+[^0-9]+[0-9]", match[0]
+    )
+    thousands = before[-1:] != "[" and re.fullmatch("[0-9]{1,3}(?:,[0-9]{3})+", match[0])
+    framed = not before or before[-1] in " \t\n:([{"
+    ends = re.match(r"[\])},.;:?!]*(?:\s|$)(?!\s*(?:or|plus|minus|times|and)\s*[0-9N])", after)
+    zeros = re.search(r"(?<![0-9])0[0-9]", match[0])
+    return bool(alike and framed and ends and not thousands and not zeros and not re.search(r"[-−+] ?$", before))
+
+
+def has_any(rows: Iterable[tuple[int, ...]]) -> Callable[[str], bool]:
+    """A function that tells whether a text has all numbers of one of *rows*, which are sorted."""
+    by_first: dict[int, list[Counter[int]]] = {}
+    for row in rows:
+        by_first.setdefault(row[0], []).append(Counter(row))
+
+    def found(text: str) -> bool:
+        numbers = Counter(numbers_in(text))
+        return any(each <= numbers for number in numbers for each in by_first.get(number, ()))
+
+    return found

@@ -1,0 +1,116 @@
+"""Puzzles in prompts of any words: read whole and right, or not at all."""
+
+import pytest
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.tasks.countdown.wording import puzzle_in
+from countdown_rl.tasks.registry import parse_row
+
+PROMPT = "Using the numbers {}, create an equation that equals {}."
+READ = [
+    "3, 7, 50",
+    "[3, 7, 50]",
+    "3 7 50",
+    "3; 7; 50",
+    "3, 7, and 50",
+    "3, 7 & 50",
+    "3,\n7,\n50",
+    "3  7  50",
+    "3，7，50",
+    "**3**, **7**, **50**",
+    "$3$, $7$, $50$",
+    '["3", "7", "50"]',
+]
+OTHER_LISTS = [
+    "3, 7, or 50",
+    "3, 7 plus 50",
+    "3 | 7 | 50",
+    "3, 7, 50.5",
+    "-3, 7, 50",
+    "3, 7, -50",
+    "3, 7, fifty",
+    "fifty, 3, 7",
+    "one, 3, 7",
+    "5_0, 3, 7",
+    "3-7, 50",
+    "3 to 7 and 50",
+    "1,000, 3, 7",
+    "1,000",
+    "3/7/50",
+    "\n- 3\n- 7\n- 50\n",
+    "3, 7, 50 and nine",
+    "3, 7 and 50 and 9",
+    "3, 7, 5²",
+]
+OTHER_TARGETS = [
+    "46/2",
+    "46 or 47",
+    "2^46",
+    "1,000",
+    "46.5",
+    "100 minus 54",
+    "46!",
+    "46 squared",
+    "forty-six",
+    "46, 47",
+    "at least 46",
+    "46%",
+    "twice 46",
+]
+RULES = [
+    "Each number at most once.",
+    "You need not use all numbers.",
+    "Not all need be used.",
+    "Use only + and -.",
+    "Only use addition and subtraction.",
+    "Any subset will do.",
+    "You may reuse numbers.",
+    "Use each number no more than once.",
+    "Do not multiply or divide.",
+    "You can leave some out.",
+    "Use at least two of the numbers.",
+    "Intermediate results must be integers.",
+    "Don't use every number.",
+    "Without using *.",
+]
+USUAL = [
+    "You can use basic arithmetic operations (+, -, *, /) one or multiple times but each number can only be used once. "
+    "For example <answer> (1 + 2) / 3 </answer>. Think step by step.",
+    "You can only use each number once.\nFormat:\n1. Provide your solution as a arithmetic expression (no '=' sign).\n"
+    "2. Do not include the target number in the expression.\n3. Use '*' for multiplication.\n4. Use '/' for division.",
+    "Use the operators + - * / and parentheses, each number exactly once. If there is no way, say impossible.",
+    "You must use all the numbers exactly once and all four operators are allowed.",
+]
+
+
+@pytest.mark.parametrize("nums", READ)
+def test_a_list_is_read_whole(nums):
+    assert puzzle_in(PROMPT.format(nums, 46)) == {"nums": [3, 7, 50], "target": 46}
+    assert puzzle_in(PROMPT.format(nums, "**-46**")) == {"nums": [3, 7, 50], "target": -46}
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [PROMPT.format(nums, 46) for nums in OTHER_LISTS] + [PROMPT.format("[3, 7, 50]", to) for to in OTHER_TARGETS],
+)
+def test_a_list_or_target_that_may_be_another_is_not_read(prompt):
+    assert puzzle_in(prompt) is None
+
+
+@pytest.mark.parametrize("words", USUAL)
+def test_usual_words_for_the_default_rule_are_read(words):
+    assert puzzle_in(PROMPT.format([3, 7, 50], 46) + " " + words) == {"nums": [3, 7, 50], "target": 46}
+
+
+@pytest.mark.parametrize("words", RULES)
+def test_words_that_may_change_the_rules_are_refused(words):
+    with pytest.raises(InputError, match="change the rules"):
+        puzzle_in(PROMPT.format([3, 7, 50], 46) + " " + words)
+
+
+@pytest.mark.parametrize("rule", ["exactly-once", "at-most-once", "television"])
+@pytest.mark.parametrize("operators", ["+-*/", "+-", "*"])
+def test_own_prompts_are_read_with_rule_and_operators(rule, operators):
+    row = parse_row({"nums": [2, 3, 4], "target": 24, "rule": rule, "operators": operators})
+    fields = row.fields_in(f"<|im_start|>user\n{row.prompt().user}<|im_end|>")
+    assert parse_row(fields).id == row.id
