@@ -170,11 +170,12 @@ def check_writable(out: Path, kind: str) -> None:
 
 
 def check_links(path: Path) -> None:
-    """Raise ArtifactError if a link in the artifact at *path* leads out of it, and out of the cache of a Hub model."""
+    """Raise ArtifactError if a link in the artifact at *path* leads out of it, but to a cache of the Hub or DVC."""
     inside = path.resolve()
-    inside = inside.parents[1] if inside.parent.name == "snapshots" else inside
+    inside = next((parent.parent for parent in inside.parents if parent.name == "snapshots"), inside)
     for target in path.rglob("*"):
-        if target.is_symlink() and not target.resolve().is_relative_to(inside):
+        real = target.resolve() if target.is_symlink() else inside
+        if not real.is_relative_to(inside) and real.parts[-4:-2] != ("files", "md5"):
             raise ArtifactError(f"{target} is a link out of {path}; replace it by a copy of what it links to.")
 
 

@@ -27,7 +27,7 @@ from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.export import gguf_tokenizer, llama_cpp
 from countdown_rl.export.quantize import Source
-from countdown_rl.models import chat_template, ends
+from countdown_rl.models import chat_template, ends, model_files
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.shape import ModelShape, read_config, skeleton
 from countdown_rl.tasks import probe
@@ -68,8 +68,8 @@ def write_artifact(source: Source, out: Path, options: Any) -> dict[str, Any]:
     types = write(
         source.checkpoint, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations
     )
-    context, ids = min(context_length(config) or 8192, 8192), ends.of_checkpoint(tokenizer, directory)
-    if tokenizer.chat_template and (text := modelfile(file.name, tokenizer, context, ids)):
+    stops = ends.of_checkpoint(tokenizer, directory)
+    if tokenizer.chat_template and (text := modelfile(file.name, tokenizer, config, stops)):
         (out / "Modelfile").write_text(text, "utf-8")
     facts: dict[str, Any] = {"gguf_type": kind, "file": file.name, "tensors": types, "bytes": file.stat().st_size}
     if llama_cpp.installed():
@@ -106,7 +106,7 @@ def write(
     writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
     _write_config(writer, config, shape)
-    gguf_tokenizer.write(writer, directory, tokenizer, shape.vocab_size, conversations)
+    gguf_tokenizer.write(writer, ends.of_checkpoint(tokenizer, directory), tokenizer, shape.vocab_size, conversations)
     frequencies = _rope_frequencies(config.rope_parameters, shape.head_dim)
     if frequencies is not None:
         writer.add_tensor_info("rope_freqs.weight", frequencies.shape, frequencies.dtype, frequencies.nbytes)
@@ -127,6 +127,38 @@ def write(
     return dict(sorted(Counter(tensor.type.name for tensor in tensors.values()).items()))
 
 
+def differences(file: Path, tokenizer: Any, conversations: Sequence[gguf_tokenizer.Conversation]) -> list[str]:
+    """Names of what :func:`write` and :func:`modelfile` write otherwise than in *file* and beside it.
+
+    That is for the dimensions of *file* and the *tokenizer* beside it. Names, licenses and so on are free.
+    """
+    reader, config = gguf.GGUFReader(file), read_config(file)
+    shape, arch = ModelShape.of(config), architecture(config)
+    writer = gguf.GGUFWriter(None, arch)
+    _write_config(writer, config, shape)
+    named = model_files.generation_config(file.parent).get("eos_token_id")
+    stops = ends.token_ids(tokenizer, named, shape.vocab_size)
+    gguf_tokenizer.write(writer, stops, tokenizer, shape.vocab_size, conversations)
+    expected = {key: field.value for part in writer.kv_data for key, field in part.items()}
+    found = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], shape.num_layers)
+    parameters = {names.get_name(name, try_suffixes=(".weight", ".bias")) for name in skeleton(config).state_dict()}
+    differing = [tensor.name for tensor in reader.tensors if tensor.name not in (*parameters, "rope_freqs.weight")]
+    for key in sorted(found.keys() | expected.keys()):
+        free = re.match("general[.](?!sampling)", key) and key not in expected
+        later = key.endswith(("eot_token_id", "eom_token_id")) and key not in found  # earlier versions wrote none
+        if not (free or later or (key in found and np.array_equal(*map(_comparable, (found[key], expected.get(key)))))):
+            differing.append(key)
+    if (text := file.with_name("Modelfile")).exists():
+        written = modelfile(file.name, tokenizer, config, stops)
+        differing += [] if text.read_text("utf-8") == written else [text.name]
+    return differing
+
+
+def _comparable(value: Any) -> Any:
+    return np.float32(value) if isinstance(value, float) else value
+
+
 def architecture(config: Any) -> str:
     """GGUF's name for the architecture of *config*. Raises ModelError if it is not supported."""
     activation = getattr(config, "hidden_act", None)
@@ -144,8 +176,8 @@ def context_length(config: Any) -> int | None:
     return min(filter(None, lengths), default=None)
 
 
-def modelfile(file: str, tokenizer: Any, context: int, ends: Sequence[int] = ()) -> str | None:
-    """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's language; *ends* are end tokens.
+def modelfile(file: str, tokenizer: Any, config: Any, stops: Sequence[int] = ()) -> str | None:
+    """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's language.
 
     None where the chat template changes the turns, which Ollama's language cannot.
     """
@@ -171,10 +203,10 @@ def modelfile(file: str, tokenizer: Any, context: int, ends: Sequence[int] = ())
         f'TEMPLATE """{{{{ if .System }}}}{before_system}{{{{ else }}}}{before}{{{{ end }}}}'
         f'{{{{ .Prompt }}}}{after}{{{{ .Response }}}}"""',
         "PARAMETER temperature 0",
-        f"PARAMETER num_ctx {context}",
+        f"PARAMETER num_ctx {min(context_length(config) or 8192, 8192)}",
     ]
-    stops = (token for token in tokenizer.convert_ids_to_tokens(ends) if token.isprintable() and '"' not in token)
-    return "\n".join([*lines, *(f'PARAMETER stop "{token}"' for token in stops)]) + "\n"
+    tokens = (token for token in tokenizer.convert_ids_to_tokens(stops) if token.isprintable() and '"' not in token)
+    return "\n".join([*lines, *(f'PARAMETER stop "{token}"' for token in tokens)]) + "\n"
 
 
 def _plan(source: Checkpoint, shape: ModelShape, arch: str, kind: str, *, tied: bool) -> dict[str, _Tensor]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import gguf
@@ -29,8 +28,8 @@ PRE_TOKENIZERS = {
 PROBE = "Don't I'LL 12345 a1b22  x   y\n\n  z\t!?.. (3*4)+50=62 naïve Straße 数字 ١٢٣ 🙂\r\nend  "
 
 
-def write(writer: Any, directory: Path, tokenizer: Any, size: int, conversations: Sequence[Conversation]) -> None:
-    """Write the *tokenizer*, whose files are in *directory*, to *writer*, padded to *size* tokens."""
+def write(writer: Any, stops: list[int], tokenizer: Any, size: int, conversations: Sequence[Conversation]) -> None:
+    """Write the *tokenizer* to *writer*, padded to *size* tokens; *stops* end a completion."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model = backend["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
@@ -56,8 +55,7 @@ def write(writer: Any, directory: Path, tokenizer: Any, size: int, conversations
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]])
     ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("bos", "unk", "pad")}
     # Three of the tokens that end a completion have names of their own; llama.cpp knows further ones by their text.
-    stops = ends.of_checkpoint(tokenizer, directory)
-    stops.sort(key=[tokenizer.eos_token_id, ends.turn_token(tokenizer), *stops].index)
+    stops = sorted(stops, key=[tokenizer.eos_token_id, ends.turn_token(tokenizer), *stops].index)
     ids |= dict(zip(("eos", "eot", "eom"), stops, strict=False))
     for name, index in ids.items():
         if index is not None:

@@ -25,6 +25,7 @@ from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import DETAILS, METRICS, Result
 from countdown_rl.models import ends, model_files, reference
 from countdown_rl.models.model_files import GENERATION
+from countdown_rl.release import consistency
 from countdown_rl.release.formats import ADAPTER_CONFIG, FILES, Weights
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
@@ -35,14 +36,19 @@ CONFIRMED, REFUTED, TOO_FEW = "confirmed", "refuted", "too few to tell"
 LEVEL = 0.01
 #: Fewer puzzles, in the claim or in a measurement, confirm nothing.
 MIN_PUZZLES = 100
+#: Most puzzles that are generated for an evaluation of fewer.
+MAX_PUZZLES = 100_000
 #: Share of the greedy fp32 completions that another processor repeats word by word, at least.
 REPEATED = 0.9
 _CHECKED = [
     "the sha256 of each file, those of the weights also in their chain of manifests",
     "the figures in eval, from their samples, graded again",
+    "metrics in facts, README.md and benchmark files, with those in eval",
+    "the chat template, at other dates and for other prompts",
+    "the base in manifest.json and README.md, with the chain of manifests",
 ]
 _NOT_CHECKED = [
-    "the words of README.md, the curves, and the settings in adapter_config.json",
+    "the words of README.md",
     "that training with the recorded options and data gives these weights",
 ]
 
@@ -130,12 +136,16 @@ def verify(
     try:
         weights = Weights(folder, Manifest(**manifest.inputs["model"]["manifest"]), manifest.inputs["model"])
         recorded = _check_files(weights, manifest)
+        if unread := consistency.unread(weights, recorded.metrics.task):
+            report.not_checked.append(f"in other files and fields: {', '.join(unread)}")
         rows, new = _puzzles(recorded, weights, data, fresh, report)
         settings = typed_json.dump(recorded.metrics.decoding) | {"pass_at": recorded.manifest.options.get("pass_at")}
         settings.pop("greedy", None)
         options: EvalOptions = typed_json.build(settings, EvalOptions, DETAILS)
         _check_figures(recorded, rows, options)
-        _measure(weights, recorded, rows[:limit], new, options, on_batch, report)
+        report.reasons += dict.fromkeys(consistency.faults(weights, manifest, recorded))
+        if not report.reasons:
+            _measure(weights, recorded, rows[:limit], new, options, on_batch, report)
     except _RefutedError as error:
         report.reasons.append(str(error))
     return report
@@ -175,6 +185,11 @@ def _puzzles(
     if match := [path for path in map(jsonl.test_file, data) if file_sha256(path) == sha256]:
         rows = jsonl.read_rows(match[0])
     elif options is not None:
+        size = build.split_sizes(options).get(split, 0)
+        if size > max(MAX_PUZZLES, len(recorded.samples)):
+            raise ArtifactError(
+                f"the recorded options generate {size:,} puzzles, more than were measured; give --data."
+            )
         with TemporaryDirectory() as scratch:
             file = Path(scratch, "puzzles.jsonl")
             jsonl.write_rows(file, build.generate(options, split))

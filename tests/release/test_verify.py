@@ -27,8 +27,9 @@ from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Metrics, Sample
 from countdown_rl.inference.generate import Completion
-from countdown_rl.release import folder, verify
+from countdown_rl.release import consistency, folder, verify
 from countdown_rl.release.config import PublishOptions
+from countdown_rl.release.formats import Weights
 from countdown_rl.release.verify import CONFIRMED, REFUTED, TOO_FEW, Verification
 from countdown_rl.tasks import jsonl
 from tests.support import constant_model, evaluations
@@ -302,6 +303,188 @@ def test_a_forgery_is_refuted(root, reason, forge):
     assert re.search(reason, "\n".join(report.reasons))
 
 
+def chat(change: Callable[[str], str]) -> Callable[[Path], None]:
+    """A forgery whose chat template *change* makes from the genuine one."""
+
+    def forge(folder: Path) -> None:
+        file = folder / "chat_template.jinja"
+        file.write_text(change(file.read_text()))
+
+    return forge
+
+
+def ad(condition: str) -> Callable[[Path], None]:
+    return chat(lambda text: f"{{% if {condition} %}}Buy now {{% endif %}}{text}")
+
+
+def changed(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """A forgery that lets *change* doctor the JSON file *name*."""
+
+    def forge(folder: Path) -> None:
+        values = json.loads((folder / name).read_bytes())
+        change(values)
+        (folder / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
+
+    return forge
+
+
+def card(pattern: str, replacement: str) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / "README.md", pattern, replacement)
+
+
+def head(key: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """A forgery whose GGUF file has another value under *key*, which may be new."""
+
+    def forge(folder: Path) -> None:
+        import gguf
+
+        path = folder / "model-Q8_0.gguf"
+        reader = gguf.GGUFReader(path)
+        writer = gguf.GGUFWriter(folder / "forged", "llama")
+        fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+        for name, field in fields.items():
+            value = change(field.contents()) if name == key else field.contents()
+            if name != "general.architecture":
+                writer.add_key_value(name, value, field.types[0], field.types[1] if len(field.types) > 1 else None)
+        if key not in fields:
+            writer.add_string(key, change(None))
+        for tensor in reader.tensors:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        (folder / "forged").replace(path)
+
+    return forge
+
+
+def benchmark(old: str, new: str, name: str = "every_eval_ever.json") -> Callable[[Path], None]:
+    return lambda folder: edit(folder / name, old, new)
+
+
+INSIDE: list[tuple[str, str, Callable[[Path], None]]] = [
+    *(
+        ("merged", "depends on the date", ad(f"strftime_now('{spec}'"))
+        for spec in ("%Y') > '2030", "%m') == '12", "%H') < '06")
+    ),
+    *(
+        ("merged", "around other prompts", ad(test))
+        for test in ("'Numbers' not in messages[-1].content", "messages[-1].content|length > 900")
+    ),
+    ("merged", "around other prompts .*system", ad("messages[0].role == 'system' and 'pirate' in messages[0].content")),
+    ("merged", "does not complete a user turn", ad("bare is not defined and messages[0].role != 'system'")),
+    (
+        "merged",
+        "does not show",
+        chat(lambda text: "{% if messages|length > 2 %}Buy now{% else %}" + text + "{% endif %}"),
+    ),
+    (
+        "merged",
+        "tokenizer_config.json has another chat template",
+        changed("tokenizer_config.json", lambda values: values.update(chat_template="Buy now")),
+    ),
+    ("merged", "another base_model", card("base_model: me/base", "base_model: me/other")),
+    ("merged", "another license", card('license: "?mit"?', "license: apache-2.0")),
+    ("merged", "other metrics than eval .*0.999", card("value: 0.5", "value: 0.999")),
+    (
+        "merged",
+        "other metrics than eval .*pass@2",
+        card("    - type: accuracy", "    - {type: pass_at_2, name: pass@2, value: 0.9}\n    - type: accuracy"),
+    ),
+    ("merged", "other metrics than eval", card('"n": 120', '"n": 12000')),
+    ("merged", "facts .*accuracy", changed(MANIFEST, lambda values: values["facts"].update(accuracy=0.999))),
+    ("merged", "facts .*pass@2", changed(MANIFEST, lambda values: values["facts"].update({"pass@2": 0.5}))),
+    ("merged", "names the base", changed(MANIFEST, lambda values: values["facts"].update(base_model="me/other"))),
+    ("merged", "every_eval_ever.json has other", benchmark('"score": 0.5', '"score": 0.9')),
+    ("merged", "countdown.yaml has other", benchmark("value: 50.0", "value: 99.0", ".eval_results/countdown.yaml")),
+    ("merged", "countdown.yaml has other", benchmark("$", "\n- {value: 99.0}", ".eval_results/countdown.yaml")),
+    *(
+        (
+            "adapter",
+            rf"adapter_config.json has other settings .*{key}",
+            changed("adapter_config.json", lambda values, key=key, value=value: values.update({key: value})),
+        )
+        for key, value in {
+            "use_rslora": True,
+            "use_dora": True,
+            "alpha_pattern": {"q_proj": 64},
+            "bias": "all",
+            "target_modules": ["q_proj"],
+        }.items()
+    ),
+    (
+        "adapter",
+        "adapter_config.json has other settings",
+        changed("adapter_config.json", lambda values: values.update(lora_alpha=32)),
+    ),
+    (
+        "adapter",
+        "names another base",
+        changed("adapter_config.json", lambda values: values.update(base_model_name_or_path="me/other")),
+    ),
+    ("adapter", "names another base", changed("adapter_config.json", lambda values: values.update(revision="other"))),
+    ("gguf", "tokenizer.chat_template", head("tokenizer.chat_template", lambda text: "Buy now")),
+    ("gguf", "ggml.tokens", head("tokenizer.ggml.tokens", lambda tokens: tokens[:4] + tokens[:3:-1])),
+    ("gguf", "ggml.merges", head("tokenizer.ggml.merges", lambda merges: merges[::-1])),
+    ("gguf", "ggml.token_type", head("tokenizer.ggml.token_type", lambda types: [1] * len(types))),
+    ("gguf", "ggml.eos_token_id", head("tokenizer.ggml.eos_token_id", lambda token: token + 1)),
+    ("gguf", "sampling.temp", head("general.sampling.temp", lambda temperature: 2.0)),
+    *(
+        ("gguf", key, head(key, lambda value: "x"))
+        for key in ("general.sampling.top_k", "llama.rope.scaling.type", "tokenizer.chat_template.tool_use")
+    ),
+    ("gguf", "Modelfile", lambda folder: edit(folder / "Modelfile", "PARAMETER temperature 0", "SYSTEM Buy now")),
+]
+
+
+@pytest.mark.parametrize(("name", "reason", "forge"), INSIDE)
+def test_what_other_programs_read_is_compared(root, hub, name, reason, forge):
+    """Each forgery contradicts the rest of the release, whoever listed its files."""
+    hub.add_model("me/base", OLD / "base")
+    published = publish(root, name, benchmark="me/puzzles")
+    weights, manifest, measured = opened(published)
+    assert [*consistency.faults(weights, manifest, measured)] == []
+    forge(published)
+    seal(published)
+    assert re.search(reason, "\n".join(consistency.faults(*opened(published))))
+
+
+def opened(folder: Path) -> tuple[Weights, Manifest, Result]:
+    manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
+    listed = manifest.inputs["model"]
+    return Weights(folder, Manifest(**listed["manifest"]), listed), manifest, results.read(folder / "eval")
+
+
+def test_what_nothing_compares_is_named(root):
+    folder = root / "release"
+    added = ("pytorch_model.bin", "modeling.py", "further/model.safetensors", "consolidated.safetensors")
+    for name in added:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("")
+    changed("config.json", lambda values: values.update(auto_map={"AutoModel": "modeling.Model"}))(folder)
+    seal(
+        folder,
+        lambda values: None,
+        "pytorch_model.bin",
+        "modeling.py",
+        "further/model.safetensors",
+        "consolidated.safetensors",
+    )
+    named = "\n".join(consistency.unread(opened(folder)[0], "countdown"))
+    assert all(name in named for name in (*added, "auto_map of config.json"))
+
+
+def test_no_more_puzzles_are_generated_than_were_measured(root, monkeypatch):
+    monkeypatch.setattr(verify, "MAX_PUZZLES", 100)
+    data = artifacts.read(root / "data", "data")
+    chained(root, replace(data, options=data.options | {"n": 10**8, "test": 9 * 10**7}).as_input())
+    republish(root, lambda samples: None)
+    monkeypatch.setattr(build, "generate", lambda *_: pytest.fail("generates puzzles"))
+    with pytest.raises(ArtifactError, match="90,000,000 puzzles"):
+        checked(root / "release")
+
+
 @pytest.mark.parametrize("name", ["merged", "adapter", "quantized", "gguf"])
 def test_a_release_of_this_version_is_confirmed(root, hub, name):
     hub.add_model("me/base", OLD / "base")
@@ -354,12 +537,11 @@ def test_a_release_with_several_completions_of_each_puzzle_is_confirmed(root):
 
 def test_a_release_whose_files_are_links_is_confirmed(root, hub):
     """As those in the caches of DVC and the Hub, and beside what `hf download`, Git and a file manager write."""
-    folder, cache = root / "release", root / "cache"
-    shutil.move(folder, cache)
-    for path in [path for path in cache.rglob("*") if path.is_file()]:
-        link = folder / path.relative_to(cache)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path)
+    folder, cache = root / "release", root / "cache" / "files" / "md5" / "ab"
+    cache.mkdir(parents=True)
+    for number, path in enumerate([path for path in folder.rglob("*") if path.is_file()]):
+        shutil.move(path, cache / str(number))
+        path.symlink_to(cache / str(number))
     for beside in (".cache/huggingface/download/README.md.metadata", ".gitattributes", ".DS_Store", "eval/.DS_Store"):
         (folder / beside).parent.mkdir(parents=True, exist_ok=True)
         (folder / beside).write_text("")

@@ -1,0 +1,196 @@
+"""Consistency of a release: what other programs read in it, compared with what ``verify`` measures.
+
+Each function yields the faults that refute a release. :func:`unread` names what nothing here can judge.
+"""
+
+import calendar
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig
+
+from countdown_rl.core import typed_json
+from countdown_rl.core.errors import InputError
+from countdown_rl.core.manifest import MANIFEST, Manifest, origin_of, provenance_chain
+from countdown_rl.evaluation.results import Result, breakdowns
+from countdown_rl.evaluation.sample import Accuracy
+from countdown_rl.export import gguf
+from countdown_rl.models import chat_template, load, lora, model_files
+from countdown_rl.models.model_files import GENERATION, TOKENIZER
+from countdown_rl.models.reference import ModelRef
+from countdown_rl.release import benchmarks
+from countdown_rl.release.formats import ADAPTER_CONFIG, Weights
+from countdown_rl.release.model_card import CARD
+from countdown_rl.tasks import probe
+
+#: Times of all months, hours and days of the week, in years to come.
+_TIMES = [datetime(2025 + 4 * step, 1 + step % 12, 1 + step, step % 24) for step in range(25)]
+_NAMES = {name for part in ("month_name", "month_abbr", "day_name", "day_abbr") for name in getattr(calendar, part)}
+#: What a date is made of.
+_DATE = re.compile(rf"\d+|\b({'|'.join(sorted(filter(None, _NAMES)))}|[AP]M)\b")
+#: Turns that no evaluation has.
+_TURNS = (
+    {"system": "Be brief.", "user": "Which town is this?", "assistant": "Ulm."},
+    {"system": "You are a pirate.\nRhyme!", "user": "Write a poem. " * 300 + "Is it done?", "assistant": "No."},
+)
+_ROLES = (["user"], ["system", "user"], ["user", "assistant", "user"], ["system", "user", "assistant", "user"])
+#: Settings of an adapter that its tensors or other checks decide.
+_FREE = {"base_model_name_or_path", "inference_mode", "peft_version", "revision"}
+_FIELDS = {
+    *("language", "library_name", "pipeline_tag", "model_name", "base_model", "base_model_relation", "datasets"),
+    *("license", "license_name", "license_link", "tags", "metrics", "model-index"),
+}
+#: Files that the operating system, Git and the Hub's client write beside a release.
+_BESIDE = re.compile(r"(.*/)?(\.cache/.*|\.git.*|\.DS_Store)")
+
+
+def faults(weights: Weights, manifest: Manifest, recorded: Result) -> Iterator[str]:
+    """Yield what contradicts the measured weights, the manifests, or the *recorded* evaluation."""
+    tokenizer = load.load_tokenizer(ModelRef(str(weights.path), "directory", weights.loadable))
+    conversations = probe.conversations(weights.entry, 16)
+    try:
+        yield from _template(weights.path, tokenizer, conversations)
+    except InputError as error:
+        yield str(error).replace(f"{weights.path}/", "")
+    if weights.gguf and (names := gguf.differences(weights.loadable, tokenizer, conversations)):
+        yield f"{weights.gguf} has other values than the tokenizer beside it or unknown ones ({', '.join(names)})"
+    yield from _base(weights, manifest)
+    yield from _claims(weights, manifest, recorded)
+
+
+def _template(folder: Path, tokenizer: Any, conversations: Sequence[Sequence[dict[str, str]]]) -> Iterator[str]:
+    """Compare prompts of several contents and dates, and the copies of the chat template."""
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        copy = typed_json.read(folder / name).get("chat_template") if (folder / name).is_file() else None
+        if isinstance(copy, str) and copy.strip() != (tokenizer.chat_template or "").strip():
+            yield f"{name} has another chat template"
+    own = [{turn["role"]: turn["content"] for turn in turns} | {"assistant": "7."} for turns in conversations[:3]]
+    arguments: list[dict[str, Any]] = [chat_template.CHAT_ARGUMENTS, chat_template.TEMPLATE_ARGUMENTS, {}]
+    for roles, given in product(_ROLES, arguments):
+        turns = [[{"role": role, "content": (_TURNS[0] | words)[role]} for role in roles] for words in (*own, *_TURNS)]
+        if len({_frame(tokenizer, each, given) for each in turns}) > 1:
+            yield f"the chat template writes other text around other prompts ({', '.join(roles)})"
+        clocks = [given | {"strftime_now": time.strftime} for time in _TIMES]
+        if len({_frame(tokenizer, turns[0], each) for each in (given, *clocks)}) > 1:
+            yield "the chat template depends on the date"
+    if chat_template.MARK in (tokenizer.chat_template or ""):
+        users = [[turn for turn in turns if turn["role"] == "user"] for turns in conversations]
+        shown = [chat_template.render(tokenizer, turns, chat_template.CHAT_ARGUMENTS) for turns in users]
+        if shown != [chat_template.render(tokenizer, turns) for turns in conversations]:
+            yield "the chat template does not complete a user turn to the prompt of training"
+
+
+def _frame(tokenizer: Any, turns: Sequence[dict[str, str]], arguments: dict[str, Any]) -> str:
+    """The prompt for *turns* without what they say, and with a mark for each part of a date."""
+    text = chat_template.render(tokenizer, turns, arguments)
+    for turn in sorted(turns, key=lambda turn: -len(turn["content"])):
+        text = text.replace(turn["content"], f"<{turn['role']}>")
+    return _DATE.sub("#", text)
+
+
+def _base(weights: Weights, manifest: Manifest) -> Iterator[str]:
+    """Compare the base that facts and adapter name with the chain, and the adapter's settings with its training."""
+    chain, base = provenance_chain(weights.entry), manifest.facts.get("base_model")
+    origin, named = origin_of(chain), manifest.options.get("base_model")
+    if base != (named or (origin.name if origin.kind == "hub" else None)):
+        yield f"{MANIFEST} names the base {base}, and its chain begins with {origin.name}"
+    if weights.format.name != "adapter":
+        return
+    config, adapter = model_files.adapter_config(weights.path), lora.Adapter(weights.path)
+    if config.get("base_model_name_or_path") != base or (not named and config.get("revision") != origin.revision):
+        yield f"{ADAPTER_CONFIG} names another base than {MANIFEST} ({config.get('base_model_name_or_path')})"
+    training = next(link.options for link in chain if link.kind == "adapter")
+    settings = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
+    settings = {key: training.get(name, config.get(key)) for key, name in settings.items()}
+    modules = sorted({module.rpartition(".")[2] for module in adapter.modules})
+    expected = LoraConfig(**settings, target_modules=modules, task_type="CAUSAL_LM").to_dict() if training else config
+    expected |= {"target_modules": modules, "peft_type": "LORA"}
+    found = config | {"target_modules": sorted(config.get("target_modules") or ())}
+    names = [key for key in found if key not in _FREE and (found[key] or None) != (expected.get(key) or None)]
+    listed = weights.manifest.files.get(ADAPTER_CONFIG, {}).get("sha256")
+    if not names and not named and listed not in _digests(config, {link.name for link in chain}):
+        names = ["sha256"]
+    if names:
+        yield f"{ADAPTER_CONFIG} has other settings than the training ({', '.join(sorted(names))})"
+
+
+def _digests(config: Mapping[str, Any], bases: Iterable[str]) -> set[str]:
+    """The sha256 that the *config* of an adapter over one of *bases* has, as written now and by earlier versions."""
+    texts = (json.dumps({**config, "base_model_name_or_path": base}, indent=2, sort_keys=True) for base in bases)
+    return {hashlib.sha256(text.encode()).hexdigest() for text in texts for text in (text, f"{text}\n")}
+
+
+def _claims(weights: Weights, manifest: Manifest, recorded: Result) -> Iterator[str]:
+    """Compare every metric outside of eval with it: in facts, in the card, and in the benchmark files."""
+    from huggingface_hub import metadata_load
+
+    facts, metrics = manifest.facts, recorded.metrics
+    claimed = {"accuracy": metrics.accuracy, "n": metrics.n, "interval": [*metrics.interval]}
+    claimed |= {"formats": {".": weights.format.name}}
+    terms = ("name", "base_model", "base_relation", "datasets", "license", "license_name", "license_link")
+    if names := [key for key in facts if key not in terms and facts[key] != claimed.get(key)]:
+        yield f"the facts of {MANIFEST} have other metrics than eval ({', '.join(names)})"
+    card = metadata_load(weights.path / CARD) or {}
+    fields = {"model_name": "name", "base_model_relation": "base_relation"} | {
+        key: key for key in (terms[1], *terms[3:])
+    }
+    for field, fact in fields.items():
+        if (card.get(field) or None) != (facts.get(fact) or None) and (field in card or field == fact):
+            yield f"{CARD} has another {field} than {MANIFEST} ({card.get(field)})"
+    parts = {"": metrics} | {kind: figures for _, kind, figures in breakdowns(metrics)}
+    results = [(model, result) for model in card.get("model-index") or () for result in model["results"]]
+    for model, result in results:
+        kind = result.get("dataset", {}).get("config", "")
+        possible = [parts[kind]] if kind in parts else [*parts.values()]  # an earlier version named groups otherwise
+        for metric in result["metrics"]:
+            if model.get("name") != facts["name"] or not any(_states(metric, figures) for figures in possible):
+                yield f"{CARD} has other metrics than eval ({metric.get('name')} {metric.get('value')})"
+    for file in (weights.path / f".eval_results/{metrics.task}.yaml", weights.path / benchmarks.RECORD):
+        if file.exists():
+            text = file.read_text("utf-8")
+            dataset = re.search(r'(?:dataset_name"|\bid): "?([^"\n]+)', text)
+            written = benchmarks.results(recorded, facts["name"], dataset[1] if dataset else "")
+            expected = written[file.relative_to(weights.path).as_posix()]
+            if re.findall(r"[\d.]+", text) != re.findall(r"[\d.]+", expected):
+                yield f"{file.name} has other metrics than eval"
+
+
+def _states(metric: Mapping[str, Any], figures: Accuracy) -> bool:
+    """Return True if *metric* of a card is that of *figures*."""
+    settings, interval = metric.get("args", {}), [round(end, 4) for end in figures.interval]
+    return (
+        (metric.get("type"), metric.get("value")) == ("accuracy", round(figures.accuracy, 4))
+        and settings.get("n", figures.n) == figures.n
+        and settings.get("interval_95", interval) == interval
+    )
+
+
+def unread(weights: Weights, task: str) -> list[str]:
+    """Names of the files, and of code and fields in them, that other programs may read and nothing here compares."""
+    from huggingface_hub import metadata_load
+
+    folder, tokenizer = weights.path, TOKENIZER[:4] if (weights.path / "tokenizer.json").is_file() else TOKENIZER
+    adapter = weights.format.name == "adapter"
+    own = [weights.loadable] if weights.gguf else model_files.shards(folder)
+    known = {
+        MANIFEST,
+        CARD,
+        GENERATION,
+        benchmarks.RECORD,
+        "chat_template.jinja",
+        *tokenizer,
+        *(path.name for path in own),
+    }
+    known |= {ADAPTER_CONFIG} if adapter else {"Modelfile"} if weights.gguf else {"config.json", model_files.INDEX}
+    files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir()]
+    known |= {name for name in files if name.startswith(("eval/", f".eval_results/{task}.")) or _BESIDE.fullmatch(name)}
+    names = [name for name in files if name not in known]
+    for name in (name for name in files if name.endswith("config.json") and "/" not in name):
+        names += [f"{key} of {name}" for key in ("auto_map", "auto_mapping") if typed_json.read(folder / name).get(key)]
+    return names + [f"{field} of {CARD}" for field in metadata_load(folder / CARD) or () if field not in _FIELDS]
