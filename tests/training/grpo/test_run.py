@@ -200,9 +200,11 @@ def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
 
 def test_training_sends_no_telemetry():
     code = (
-        "import countdown_rl, trl.trainer.base_trainer as trainer, huggingface_hub.utils._telemetry as telemetry\n"
-        "telemetry.Thread = telemetry.get_session = None\n"  # it sends from a thread
-        "trainer.send_telemetry('topic', library_name='trl')\n"
+        "from countdown_rl.core import process_state\n"
+        "with process_state.restored():\n"
+        "    import trl.trainer.base_trainer as trainer, huggingface_hub.utils._telemetry as telemetry\n"
+        "    telemetry.Thread = telemetry.get_session = None\n"  # it sends from a thread
+        "    trainer.send_telemetry('topic', library_name='trl')\n"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"CI": ""}).returncode == 0
 
