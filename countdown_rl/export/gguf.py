@@ -69,7 +69,7 @@ def write_artifact(source: Source, out: Path, options: Any) -> dict[str, Any]:
         source.checkpoint, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations
     )
     stops = ends.of_checkpoint(tokenizer, directory)
-    if tokenizer.chat_template and (text := modelfile(file.name, tokenizer, config, stops)):
+    if tokenizer.chat_template and (text := modelfile(file.name, tokenizer, _ollama_context(config), stops)):
         (out / "Modelfile").write_text(text, "utf-8")
     facts: dict[str, Any] = {"gguf_type": kind, "file": file.name, "tensors": types, "bytes": file.stat().st_size}
     if llama_cpp.installed():
@@ -150,7 +150,7 @@ def differences(file: Path, tokenizer: Any, conversations: Sequence[gguf_tokeniz
         if not (free or later or (key in found and np.array_equal(*map(_comparable, (found[key], expected.get(key)))))):
             differing.append(key)
     if (text := file.with_name("Modelfile")).exists():
-        written = modelfile(file.name, tokenizer, config, stops)
+        written = modelfile(file.name, tokenizer, _ollama_context(config), stops)
         differing += [] if text.read_text("utf-8") == written else [text.name]
     return differing
 
@@ -176,7 +176,11 @@ def context_length(config: Any) -> int | None:
     return min(filter(None, lengths), default=None)
 
 
-def modelfile(file: str, tokenizer: Any, config: Any, stops: Sequence[int] = ()) -> str | None:
+def _ollama_context(config: Any) -> int:
+    return min(context_length(config) or 8192, 8192)
+
+
+def modelfile(file: str, tokenizer: Any, context: int, stops: Sequence[int] = ()) -> str | None:
     """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's language.
 
     None where the chat template changes the turns, which Ollama's language cannot.
@@ -203,7 +207,7 @@ def modelfile(file: str, tokenizer: Any, config: Any, stops: Sequence[int] = ())
         f'TEMPLATE """{{{{ if .System }}}}{before_system}{{{{ else }}}}{before}{{{{ end }}}}'
         f'{{{{ .Prompt }}}}{after}{{{{ .Response }}}}"""',
         "PARAMETER temperature 0",
-        f"PARAMETER num_ctx {min(context_length(config) or 8192, 8192)}",
+        f"PARAMETER num_ctx {context}",
     ]
     tokens = (token for token in tokenizer.convert_ids_to_tokens(stops) if token.isprintable() and '"' not in token)
     return "\n".join([*lines, *(f'PARAMETER stop "{token}"' for token in tokens)]) + "\n"

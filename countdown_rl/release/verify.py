@@ -188,7 +188,7 @@ def _puzzles(
         size = build.split_sizes(options).get(split, 0)
         if size > max(MAX_PUZZLES, len(recorded.samples)):
             raise ArtifactError(
-                f"the recorded options generate {size:,} puzzles, more than were measured; give --data."
+                f"the recorded options generate {size:,} puzzles, more than were measured; give {flag('data')}."
             )
         with TemporaryDirectory() as scratch:
             file = Path(scratch, "puzzles.jsonl")
