@@ -372,7 +372,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
     lora.save(peft.get_peft_model(loaded.model, config), adapter, base=str(base))
     loaded.tokenizer.save_pretrained(adapter)
 
-    def completions(self: Any, prompt_ids: list[list[int]], trainer: Any) -> Any:
+    def completions(self: Any, prompt_ids: list[list[int]], *_: Any) -> Any:
         draw = torch.Generator().manual_seed(2)
         longest = options.max_completion_length
         lengths = torch.randint(2, longest + 1, (len(prompt_ids),), generator=draw).tolist()

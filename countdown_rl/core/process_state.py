@@ -57,6 +57,12 @@ def on_restore(function: Callable[..., Any], *arguments: Any) -> None:
         _undo.callback(function, *arguments)
 
 
+def remember_contents(*mappings: dict[str, Any]) -> None:
+    """Restore the contents of *mappings* at the end of :func:`restored`."""
+    for mapping in mappings:
+        on_restore(_replace, mapping, dict(mapping))
+
+
 def patch(owner: Any, name: str, value: Any) -> None:
     """Set an attribute of a library until the end of :func:`restored`."""
     on_restore(setattr, owner, name, getattr(owner, name))

@@ -12,6 +12,7 @@ PRIVATE = (
     "transformers.PreTrainedModel._keep_in_fp32_modules",
     "transformers.PreTrainedConfig._attn_implementation",
     "transformers.utils.chat_template_utils._compile_jinja_template",
+    "accelerate.state.AcceleratorState._shared_state",
 )
 
 #: The day on which every chat template is rendered: the one that Llama 3 templates print where they know no date.
@@ -23,6 +24,13 @@ def hide_gguf_progress() -> None:
     from transformers import modeling_gguf_pytorch_utils
 
     process_state.patch(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, **_: tensors)
+
+
+def accelerate_states() -> list[dict[str, Any]]:
+    """Return what Accelerate remembers of a process: devices, precision and gradient accumulation."""
+    from accelerate import state
+
+    return [shared._shared_state for shared in (state.PartialState, state.AcceleratorState, state.GradientState)]
 
 
 def modules_left_in_16_bits(model: Any) -> list[str]:

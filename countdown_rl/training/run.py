@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from countdown_rl.core import artifacts, packages, processes
+from countdown_rl.core import artifacts, packages, process_state, processes
 from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import Identity, finished
@@ -22,7 +22,7 @@ from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import SftRow, StepRow
 from countdown_rl.inference.generate import Completion
-from countdown_rl.models import chat_template, load, reference, shape
+from countdown_rl.models import chat_template, load, reference, shape, transformers_internals
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import weights
@@ -179,6 +179,7 @@ class Run(ABC):
             if find_spec(name) is None:
                 raise CountdownError(f"{flag('report_to')} {name} needs a package: {packages.pip_install(name)}.")
         load.silence_libraries("datasets.utils")
+        process_state.remember_contents(*transformers_internals.accelerate_states())
         self.ref = reference.find_model(
             arguments.model,
             revision=arguments.revision,

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from countdown_rl.core.errors import out_of_memory
@@ -85,6 +86,7 @@ def test_greedy_tokens_under_autocast_have_the_models_largest_logits(name, tune,
         reference.find_model(str(path)), precision="fp32" if tune == "all" else "bf16", device="cpu"
     )
     policy = adapted(loaded.model) if tune == "lora" else loaded.model
+    AcceleratorState._reset_state(reset_partial_state=True)  # of another test, in other precision
     policy = Accelerator(cpu=True, mixed_precision="bf16").prepare(policy)
     prompts = [loaded.tokenizer.encode(text) for text in TEXTS]
     completions = GraphDecoder(policy).decode(prompts, Decoding(24), Stop(loaded.tokenizer, policy, "</answer>"))

@@ -88,6 +88,12 @@ def test_known_puzzles(numbers, target, solution):
     assert solver.solve(Puzzle(numbers, target)).solution == solution
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_zero_is_written_as_a_digit(compiled, monkeypatch):
+    monkeypatch.setattr(solver, "_compiled_pays", lambda size: compiled)
+    assert set(solver.solutions(Puzzle((0, 3, 5), 8))) == {"5 + 3 + 0", "5 + 3 - 0"}
+
+
 @pytest.mark.parametrize(("numbers", "target"), [((), 5), ((1,) * 7, 5), ((-1, 3), 5), ((1, 3), 0), ((1, 3), -2)])
 def test_puzzles_out_of_range_are_refused(numbers, target):
     with pytest.raises(InputError):

@@ -245,9 +245,9 @@ def text_length(nums, mask):
 
 
 def digits_of(number):
-    """Count of the digits of a positive *number*."""
-    digits = 0
-    while number > 0:
+    """Count of the digits of a *number* from 0 on."""
+    digits = 1
+    while number >= 10:
         digits += 1
         number //= 10
     return digits
@@ -407,12 +407,11 @@ def write(tag, nums, classes, text, scratch):
         kind = this >> KIND & 3
         if kind == LEAF:
             number = nums[this >> RIGHT & PART]
-            end += digits_of(number)
-            i = end
-            while number > 0:
-                i -= 1
+            digits = digits_of(number)
+            for i in range(end + digits - 1, end - 1, -1):
                 text[i] = 48 + number % 10
                 number //= 10
+            end += digits
             continue
         count = flatten(this, classes, scratch)
         for i in range(count - 1, -1, -1):  # pushed in reverse, so that the first comes off first

@@ -78,9 +78,9 @@ def test_a_start_without_mixed_groups_has_no_signal(probe, monkeypatch, right, w
 def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
     calls, complete = [], Rollouts.complete
 
-    def recorded(self, prompt_ids, trainer, temperature=None):
+    def recorded(self, prompt_ids, trainer, decoder, temperature=None):
         calls.append((len(prompt_ids), trainer.args.temperature, trainer.args.top_p, temperature))
-        return complete(self, prompt_ids, trainer, temperature)
+        return complete(self, prompt_ids, trainer, decoder, temperature)
 
     monkeypatch.setattr(Rollouts, "complete", recorded)
     words = ("--probe", 3, "--prompts", 2, "--temperature", 0.7, "--trl", "top_p=0.9", "--seed", 5, "--json")
