@@ -222,6 +222,8 @@ class Limits:
                 check(written(items) + len(owner) * len(items))
             else:
                 _check_arguments(name, owner, args, kwargs)
+        elif name in ("index", "count", "remove"):  # of a list, whose items are compared
+            charge(1, written([owner, *args]))
         return sliced(super().call(context, function, *args, **kwargs))  # type: ignore[misc]
 
 

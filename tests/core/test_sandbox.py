@@ -52,6 +52,8 @@ HOSTILE = [
     "{% set y = 'x' * 999999 %}{% for i in range(99999) %}{% if y + 'a' == y + 'b' %}{% endif %}{% endfor %}",
     "{{ (range(99999) | batch(1) | list) | sum(start=[]) | length }}",
     "{% for i in range(99999) %}{{ range(99999) | sort | sum }}{% endfor %}",
+    "{% set n = namespace(x=[], y=[]) %}{% for i in range(30) %}{% set n.x = [n.x, n.x] %}{% set n.y = [n.y, n.y] %}"
+    "{% endfor %}{{ [n.x].index(n.y) }}{{ [n.x].count(n.y) }}{{ [n.x].remove(n.y) }}",
 ]
 
 
