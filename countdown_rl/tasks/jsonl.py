@@ -4,18 +4,30 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import IO, Any
 
 import jsonlines
 
 from countdown_rl.core import artifacts, typed_json
+from countdown_rl.core.errors import InputError
 from countdown_rl.core.manifest import MANIFEST
-from countdown_rl.tasks import files, records
+from countdown_rl.tasks import files, records, registry
 from countdown_rl.tasks.task import Row
+
+#: Begins the name of a benchmark suite where a file of rows is given: ``suite:NAME`` or ``suite:NAME/TIER``.
+SUITE = "suite:"
 
 
 def test_file(data: Path) -> Path:
-    """The file *data*, or that of the test split in the data artifact *data*."""
+    """The file *data*, that of the suite that it names, or that of the test split in the data artifact *data*."""
+    if str(data).startswith(SUITE):
+        name, _, tier = str(data).removeprefix(SUITE).partition("/")
+        suites = {suite: file for task in map(registry.task, registry.names()) for suite, file in task.suites.items()}
+        if name not in suites:
+            raise InputError(f"there is no suite {name}; take {' or '.join(suites)}.")
+        path: Path = resolve_name(suites[name])(name, tier)
+        return path
     if not (data / MANIFEST).is_file():
         return data
     artifacts.read(data, "data")

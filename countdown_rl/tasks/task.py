@@ -298,6 +298,7 @@ class Task:
         source: in place of ``draw`` and ``import_row``, "module:name" of a subclass of
             :class:`countdown_rl.data.source.RowSource`.
         data_options: the options of ``gen-data`` for puzzles that apply to this task.
+        suites: by the name of a benchmark suite, "module:name" of ``(name, tier) -> path`` of its rows.
         baselines: by the name that ``--model`` accepts.
         proxies: graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
         demonstrators: by the name in ``sft --demonstrator``: ``(row, rng) -> lines`` of thinking, each with the answer
@@ -319,6 +320,7 @@ class Task:
     probe: Callable[[random.Random], Mapping[str, Any]] | None = None
     source: str = "countdown_rl.data.source:RowSource"
     data_options: frozenset[str] = frozenset()
+    suites: Mapping[str, str] = field(default_factory=dict)
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)
     demonstrators: Mapping[str, Callable[[Any, random.Random], Iterator[tuple[str, str]]]] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class CountdownRow(Row):
 
     task = "countdown"
     styles = ("prefilled", "model_opens", "direct")
-    kept_fields = ("nums", "target", "needs", "operators", "rule")
+    kept_fields = ("nums", "target", "needs", "operators", "rule", "tier")
     prompt_fields = ("nums", "target")
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
@@ -150,6 +150,8 @@ class CountdownRow(Row):
 
     @property
     def groups(self) -> dict[str, str]:
+        if tier := self.get("tier"):
+            return {"tier": str(tier)}
         groups = {"numbers": str(len(self._sorted))}
         if needs := self.get("needs"):
             groups["needs"] = needs
@@ -269,6 +271,7 @@ TASK = Task(
         "size": "the count of numbers",
         "rule": "how numbers may be used, if it is not `exactly-once`",
         "operators": "the operators allowed, if they are not all four",
+        "tier": "the part of a benchmark suite",
         "style": "the response format, if it is not the default",
         "template": "the prompt, a Jinja template, if it is not the default",
     },
@@ -280,6 +283,7 @@ TASK = Task(
         "numbers": Group("Count of numbers", "{} numbers"),
         "needs": Group("Operators needed", names={"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}),
         "solutions": Group("Number of solutions", "{} solutions", {"0": "no solution", "1": "1 solution"}, main=False),
+        "tier": Group("Tier"),
     },
     probe=_probe,
     source="countdown_rl.data.countdown:CountdownSource",
@@ -288,6 +292,7 @@ TASK = Task(
         "random": Baseline("floor", "a random legal expression", answer=random_answer),
         "solver": Baseline("ceiling", "the exact solver", answer=solver_answer),
     },
+    suites={"countdown-bench-1": "countdown_rl.data.suites:file"},
     proxies=proxies.GRADERS,
     demonstrators={
         "search": lambda row, rng: search.compact(row.puzzle, rng),

@@ -1,0 +1,74 @@
+"""Benchmark suites: named sets of test puzzles, generated from their options and checked against a pinned digest.
+
+A released suite never changes. All of its puzzles have numbers of the test split, which no training split holds.
+"""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from countdown_rl.core.errors import CountdownError, InputError
+from countdown_rl.core.manifest import file_sha256
+from countdown_rl.data import build
+from countdown_rl.data.config import DataOptions
+from countdown_rl.tasks import jsonl
+
+#: For each tier of countdown-bench-1 the options of ``gen-data``, and the values of fields that its rows have.
+_TIERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "3": ({"size": ("3",)}, {}),
+    "4": ({"size": ("4",)}, {}),
+    "5": ({"size": ("5",)}, {}),
+    "6": ({"preset": "tv"}, {}),
+    "needs-mul": ({"size": ("4",)}, {"needs": "mul-div"}),
+    "rare": ({"size": ("5",)}, {"solutions": 1}),
+    "impossible": ({"size": ("4",), "impossible": 0.5}, {}),
+}
+#: The sha256 of the JSON Lines of each suite.
+_SHA256 = {"countdown-bench-1": "1f070811b2c59bbee504ed1b26860c1a97f2a16a23df66c3bfcb4e26ee96b015"}
+#: Puzzles of a tier, and the seed of the first tier.
+_SIZE, _SEED = 250, 20_261_127
+
+
+def file(suite: str, tier: str = "") -> Path:
+    """Return the file of *suite*, or of one of its tiers; it lasts as long as this process.
+
+    Raises:
+        InputError: there is no such tier.
+    """
+    whole = _written(suite)
+    if not tier:
+        return whole
+    if tier not in _TIERS:
+        raise InputError(f"the suite {suite} has no tier {tier}; take one of {', '.join(_TIERS)}.")
+    path = whole.with_name(f"{suite}-{tier}.jsonl")
+    if not path.exists():
+        jsonl.write_rows(path, (row for row in jsonl.read_objects(whole) if row["tier"] == tier))
+    return path
+
+
+@cache
+def _written(suite: str) -> Path:
+    directory = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = Path(directory, f"{suite}.jsonl")
+    jsonl.write_rows(path, _rows())
+    if file_sha256(path) != _SHA256[suite]:
+        raise CountdownError(f"the rows of {suite} are not the released ones; install the released countdown-rl again.")
+    return path
+
+
+def _rows() -> Iterator[dict[str, Any]]:
+    """The rows of all tiers, each puzzle once."""
+    seen: set[str] = set()
+    for index, (tier, (options, wanted)) in enumerate(_TIERS.items()):
+        test = _SIZE * (19 if wanted else 2)
+        many = DataOptions(n=test + 1, valid=0, test=test, seed=_SEED + index, **options)
+        rows = (row for row in build.generate(many, "test") if row["id"] not in seen and wanted.items() <= row.items())
+        for row in islice(rows, _SIZE):
+            seen.add(row["id"])
+            yield row | {"tier": tier}

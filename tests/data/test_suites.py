@@ -1,0 +1,85 @@
+"""Benchmark suites: the released rows, and that no training split holds them."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import countdown_rl
+from countdown_rl.core.errors import CountdownError, InputError
+from countdown_rl.data import build, suites
+from countdown_rl.data.config import DataOptions
+from countdown_rl.data.distribution import PRESETS
+from countdown_rl.tasks import jsonl
+
+BENCH = "suite:countdown-bench-1"
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return countdown_rl.read_rows(BENCH)
+
+
+def test_a_suite_has_its_tiers_and_each_puzzle_once(rows):
+    assert Counter(row["tier"] for row in rows) == dict.fromkeys(suites._TIERS, 250)
+    assert len({row.id for row in rows}) == 1_750
+    counts = {tier: [row["solutions"] for row in rows if row["tier"] == tier] for tier in suites._TIERS}
+    assert Counter(map(bool, counts["impossible"])) == {True: 125, False: 125}
+    assert set(counts["rare"]) == {1}
+    assert all(map(all, (counts[tier] for tier in ("3", "4", "5", "6", "needs-mul"))))
+    assert {row["needs"] for row in rows if row["tier"] == "needs-mul"} == {"mul-div"}
+    assert {(row.rule, len(row["nums"])) for row in rows if row["tier"] == "6"} == {("television", 6)}
+
+
+def test_a_tier_is_a_part_of_its_suite(rows):
+    assert countdown_rl.read_rows(f"{BENCH}/rare") == [row for row in rows if row["tier"] == "rare"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("more", [{}, {"impossible": 0.5}, {"rule": "at-most-once"}, {"operators": "+-"}])
+def test_no_training_split_has_the_numbers_of_a_suite(preset, more, rows):
+    numbers = {row.identity for row in rows}
+    options = DataOptions(n=402, valid=200, test=1, preset=preset, seed=20_261_127, **more)
+    for split in ("train", "valid"):
+        assert not numbers & {" ".join(map(str, sorted(row["nums"]))) for row in build.generate(options, split)}
+
+
+@pytest.mark.parametrize("split", ["", "train"])
+def test_imported_rows_of_a_suite_join_no_training_split(split, tmp_path, rows):
+    published = [{"nums": row["nums"], "target": row["target"], "split": split} for row in rows[:300]]
+    jsonl.write_rows(tmp_path / "rows.jsonl", [*published, {"nums": [3, 7, 50], "target": 46}])
+    made = build.make(DataOptions(n=301, from_=str(tmp_path / "rows.jsonl")), tmp_path / "data")
+    assert made["splits"]["train"]["rows"] == 1
+
+
+def test_an_evaluation_has_the_tiers_as_its_groups(tmp_path):
+    result = countdown_rl.evaluate("solver", f"{BENCH}/impossible", out=tmp_path / "solver")
+    assert result.metrics.accuracy == 1
+    assert list(result.metrics.groups) == ["tier"]
+    assert countdown_rl.evaluate("random", f"{BENCH}/impossible", out=tmp_path / "random").metrics.n == 250
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("no", "no suite no; take countdown-bench-1"), ("countdown-bench-1/7", "no tier 7; take one")]
+)
+def test_an_unknown_suite_names_the_known_ones(name, words):
+    with pytest.raises(InputError, match=words):
+        countdown_rl.read_rows(f"suite:{name}")
+
+
+def test_rows_other_than_the_released_ones_are_an_error(monkeypatch):
+    monkeypatch.setattr(suites, "_SHA256", {"another": ""})
+    with pytest.raises(CountdownError, match="not the released ones"):
+        suites.file("another")
+
+
+@pytest.mark.slow
+def test_the_rows_are_the_same_without_the_instructions_of_this_processor(tmp_path):
+    environment = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    code = "import countdown_rl; print(len(countdown_rl.read_rows('suite:countdown-bench-1')))"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True)
+    assert done.stdout == "1750\n", done.stderr
