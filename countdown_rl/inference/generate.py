@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Maximum rows of a batch on a CPU and on a GPU, and maximum bytes of main memory for a batch beside the weights.
 MAX_ROWS, MAX_GPU_ROWS = 256, 1024
 MAX_BATCH_BYTES = 2 << 30
+#: Bytes per entry of the vocabulary while a token is sampled: logits, warped and sorted ones, probabilities, in fp32.
+LOGIT_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -161,27 +163,38 @@ def max_rows(model: Any, decoder: Any, prompt: int, completion: int, *, training
     """The rows of *prompt* tokens and up to *completion* more that *decoder*, or ``generate`` if None, may have in a
     batch.
 
-    A row needs its key-value cache, half of that again while finished rows are removed, the activations of one layer
-    during prefill, and a few copies of its logits in fp32. A batch may use three quarters of a GPU without the weights
-    (in *training* also without gradients and optimizer states), or a quarter of the main memory up to
-    :data:`MAX_BATCH_BYTES`. These are shares of all memory, not of what is free, so every run has the same batches.
+    A batch may use three quarters of a GPU without the weights (in *training* also without gradients and optimizer
+    states), or a quarter of the main memory up to :data:`MAX_BATCH_BYTES`. These are shares of all memory, not of what
+    is free, so every run has the same batches.
     """
     import torch
 
-    shape = ModelShape.of(model.config)
-    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * (prompt + completion)
-    activations = 2 * shape.intermediate_size + 4 * shape.hidden_size
-    row = 4 * 4 * shape.vocab_size
     if model.device.type == "cuda":
-        most, row = MAX_GPU_ROWS, row + model.dtype.itemsize * (cache + cache // 2 + activations * prompt)
+        most, width = MAX_GPU_ROWS, model.dtype.itemsize
         states = 12 if training else 0
         weights = sum(weight.nbytes + states * weight.numel() * weight.requires_grad for weight in model.parameters())
         memory = max(0, torch.cuda.get_device_properties(model.device).total_memory - weights) * 3 // 4
     else:
-        cache_bytes = 4 if decoder is None else decoder.cache_dtype.itemsize
-        most, row = MAX_ROWS, row + 4 * activations * (prompt + completion) + cache_bytes * (cache + cache // 2)
+        most, width = MAX_ROWS, 4 if decoder is None else decoder.cache_dtype.itemsize
         memory = min(MAX_BATCH_BYTES, main_memory() // 4)
+    row = batch_memory(ModelShape.of(model.config), 1, prompt, completion, width=width)
     return max(1, min(most, memory // row))
+
+
+def batch_memory(
+    shape: ModelShape, rows: int, prompt: int, completion: int, *, width: int, read: int | None = None, lora: bool = True
+) -> int:
+    """The bytes of *rows* of *prompt* tokens and *completion* more, with numbers of *width* bytes.
+
+    A row needs its key-value cache, half of that again while finished rows are removed, and copies of its logits.
+    Before it, *read* prompts, by default those of all rows, are read: a block has its input, the normed one, gate, its
+    activation, up and their product, and for *lora* fp32 copies of the normed input and of the product.
+    """
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
+    copies = 4 if lora else 0
+    block = shape.intermediate_size * (4 * width + copies) + shape.hidden_size * (2 * width + copies)
+    decoding = rows * (cache * 3 // 2 * (prompt + completion) + LOGIT_BYTES * shape.vocab_size)
+    return max(decoding, (rows if read is None else read) * prompt * (cache + block))
 
 
 def decoder_of(model: Any, dtype: Any) -> Any:

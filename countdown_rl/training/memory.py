@@ -142,15 +142,10 @@ def estimate(
         weights = round((total - layers) * width + layers * (NF4_BYTES if in_4_bits else width))
         adapter = 4 * trainable
 
-    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
-    generation = sequences * cache * length
-    generation += sequences * 12 * shape.vocab_size  # raw logits, warped ones and probabilities, in fp32
-    # Before it prompts are read, by the decoders of this package once: a block has its input, the normed one, gate, its
-    # activation, up and their product, and of the normed input and the product fp32 copies for LoRA.
+    # The decoders of this package read a prompt once.
     read = prompts if device == "cpu" or graph_decoder.supports(model) else sequences
-    copies = 4 if options.tune == "lora" else 0
-    block = shape.intermediate_size * (4 * width + copies) + shape.hidden_size * (2 * width + copies)
-    generation = max(generation, read * (length - scored) * (cache + block))
+    sizes = (shape, sequences, length - scored, scored)
+    generation = generate.batch_memory(*sizes, width=width, read=read, lora=options.tune == "lora")
     generation += width * layers if device == "cpu" and sequences else 0  # a copy for the CPU decoder
 
     tokens = options.micro_batch * length

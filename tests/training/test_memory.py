@@ -132,7 +132,7 @@ def test_reading_prompts_needs_205_kb_a_token_and_its_cache(monkeypatch):
     model = big()
     sizes = {"sequences": 128, "length": 384, "scored": 128, "prompts": 32}
     assert estimate(model, **sizes).generation == 128 * (
-        384 * 131_072 + 12 * 128_256
+        384 * 131_072 * 3 // 2 + 16 * 128_256
     )  # prompts of a group are read once
     monkeypatch.setattr(memory.graph_decoder, "supports", lambda model: False)
     assert estimate(model, **sizes).generation == 128 * 256 * (131_072 + 204_800)  # 11.0 GB
