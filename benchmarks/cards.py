@@ -95,6 +95,7 @@ class Plan(NamedTuple):
 
 def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> Plan:
     """The plan of ``train --check`` where vLLM is installed."""
+    from countdown_rl.inference import engines
     from countdown_rl.models import load
     from countdown_rl.training import memory, weights
     from countdown_rl.training.grpo import trl, vllm
@@ -104,11 +105,11 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> 
     loaded = load.Loaded(model, None, ref, options.precision, device, "skeleton")
     with (
         mock.patch.object(load, "device_name", return_value=device),
-        mock.patch.object(load, "stored_format", return_value="full"),
+        mock.patch.object(vllm, "unsupported_weights", return_value=""),
         mock.patch.object(weights, "computes_in_bf16", return_value=False),  # TRL refuses it where there is no GPU
         mock.patch.object(memory, "_device_memory", return_value=int(card.memory)),
         mock.patch.object(memory, "forward_width", lambda precision, *_: 4 if precision == "fp32" else 2),
-        mock.patch.object(vllm, "find_spec", lambda name: name if name in INSTALLED else None),
+        mock.patch.object(engines, "find_spec", lambda name: name if name in INSTALLED else None),
     ):
         adapted = weights.adapted(ref, model, options)
         planned = memory.plan(

@@ -16,6 +16,11 @@ from countdown_rl.core.options import Options
 RUN = "run.json"
 
 
+def run_directory(out: Path, *, by_default: bool) -> Path:
+    """Return the directory of the log of a run that writes *out*, which ``train`` does *by_default* or was told."""
+    return out.with_name("train") if by_default else Path(f"{out}-run")
+
+
 @dataclass(frozen=True)
 class Identity:
     """Identity of a run of a command with *options_type*.

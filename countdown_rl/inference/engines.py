@@ -124,7 +124,7 @@ def choose_engine(name: str, ref: "ModelRef", *, precision: str, device: str) ->
         ModelError: it is not installed.
     """
     if name == "auto":
-        return next(name for name in ENGINES if _is_usable(engine_class(name), ref, precision, device))
+        return next(name for name in ENGINES if _is_usable(name, ref, precision, device))
     if reason := engine_class(name).unsupported(ref, precision, device):
         raise UsageError(f"{flag('engine')} {name} {reason}.")
     check_installed(name)
@@ -153,13 +153,16 @@ def load_engine(
 
 def check_installed(name: str) -> None:
     """Raise ModelError if the package of the engine *name* is not installed."""
+    if reason := missing_package(name):
+        raise ModelError(f"{flag('engine')} {name} {reason}, or leave {flag('engine')} out.")
+
+
+def missing_package(name: str) -> str:
+    """The package that the engine *name* lacks, as the end of a sentence; "" if it is installed."""
     package = engine_class(name).package
-    if package and find_spec(package) is None:
-        raise ModelError(
-            f"{flag('engine')} {name} needs {package}: {packages.pip_install(package)}, or leave {flag('engine')} out."
-        )
+    return f"needs {package}: {packages.pip_install(package)}" if package and find_spec(package) is None else ""
 
 
-def _is_usable(kind: type[Engine], ref: "ModelRef", precision: str, device: str) -> bool:
-    installed = kind.package is None or find_spec(kind.package) is not None
-    return installed and kind.is_automatic() and not kind.unsupported(ref, precision, device)
+def _is_usable(name: str, ref: "ModelRef", precision: str, device: str) -> bool:
+    kind = engine_class(name)
+    return not missing_package(name) and kind.is_automatic() and not kind.unsupported(ref, precision, device)

@@ -182,7 +182,14 @@ def max_rows(model: Any, decoder: Any, prompt: int, completion: int, *, training
 
 
 def batch_memory(
-    shape: ModelShape, rows: int, prompt: int, completion: int, *, width: int, read: int | None = None, lora: bool = True
+    shape: ModelShape,
+    rows: int,
+    prompt: int,
+    completion: int,
+    *,
+    width: int,
+    read: int | None = None,
+    lora: bool = True,
 ) -> int:
     """The bytes of *rows* of *prompt* tokens and *completion* more, with numbers of *width* bytes.
 

@@ -21,6 +21,16 @@ _ROWS = 1024
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
+def unsupported_weights(ref: ModelRef) -> str:
+    """The reason why vLLM cannot run the weights of *ref* without its adapter, or ""."""
+    base = ref.base or ref
+    if base.kind == "gguf":
+        return f"does not run GGUF files, and {base.source} is one"
+    config = model_files.quantization_config(local_path(without_weights(base))) or {}
+    in_4_bits = config.get("quant_method") == "bitsandbytes"
+    return f"does not run NF4 weights, and {base.source} has them" if in_4_bits else ""
+
+
 class Vllm(Engine):
     """A full checkpoint in vLLM, or an adapter over one; it batches continuously and caches shared prompt prefixes."""
 
@@ -51,11 +61,9 @@ class Vllm(Engine):
 
     @classmethod
     def unsupported(cls, ref: ModelRef, precision: str, device: str) -> str:
-        base = ref.base or ref
-        if base.kind == "gguf":
-            return f"does not run GGUF files, and {base.source} is one; leave {flag('engine')} out"
-        config = model_files.quantization_config(local_path(without_weights(base))) or {}
-        if config.get("quant_method") == "bitsandbytes" or load.trained_precision(ref, precision) == "nf4":
+        if reason := unsupported_weights(ref):
+            return f"{reason}; leave {flag('engine')} out"
+        if load.trained_precision(ref, precision) == "nf4":
             return f"does not run NF4 weights; leave {flag('engine')} out, or merge an adapter over them first"
         if ref.base is not None and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
             return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"

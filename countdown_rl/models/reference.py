@@ -17,7 +17,7 @@ from typing import Any
 from countdown_rl.core import artifacts, hub_requests, lfs
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.identity import RUN
+from countdown_rl.core.identity import RUN, run_directory
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, portable
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
 
@@ -161,7 +161,7 @@ def _is_local(source: str) -> bool:
 
 def _check_finished(source: str, path: Path) -> None:
     """Raise ModelError if *path* is the output, or among the checkpoints, of a run that has not finished."""
-    log = path.with_name("train") if path.name in ("adapter", "model") else Path(f"{path}-run")  # by default
+    log = run_directory(path, by_default=path.name in ("adapter", "model"))
     for place in (path, path.parent, path / "checkpoints", log / "checkpoints"):
         if (place / RUN).is_file():
             raise ModelError(

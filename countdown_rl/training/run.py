@@ -17,7 +17,7 @@ import torch
 from countdown_rl.core import artifacts, packages, process_state, processes
 from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.identity import Identity, finished
+from countdown_rl.core.identity import Identity, finished, run_directory
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import SftRow, StepRow
@@ -106,8 +106,7 @@ class Run(ABC):
         self.arguments, self.options, self.reporter = arguments, options, reporter
         grpo = self.command == "train"
         self.out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
-        directory = Path("artifacts/train" if grpo and not arguments.out else f"{self.out}-run")
-        self.log = arguments.log or directory / "log.csv"
+        self.log = arguments.log or run_directory(self.out, by_default=grpo and not arguments.out) / "log.csv"
         self.checkpoints = Checkpoints(
             arguments.checkpoints or self.log.with_name("checkpoints"), Identity(type(options), {}, {})
         )

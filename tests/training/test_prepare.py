@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from countdown_rl.core.errors import ModelError, UsageError
+from countdown_rl.inference import engines
 from countdown_rl.models import load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.training import memory, run
-from countdown_rl.training.grpo import vllm
 from countdown_rl.training.grpo.prompts import in_turn
 from countdown_rl.training.grpo.run import GrpoRun
 from countdown_rl.training.options import RunArguments, SftOptions, TrainOptions
@@ -51,7 +51,7 @@ def check(monkeypatch, capsys, tmp_path):
     ("option", "value", "extra"), [("--rollouts", "vllm-server", "vllm"), ("--report-to", "wandb", "wandb")]
 )
 def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monkeypatch, option, value, extra):
-    for module in (vllm, run):
+    for module in (engines, run):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     status, out, err = check("--model", llama, "--data", rows, option, value)
     assert (status, out) == (1, "")

@@ -4,16 +4,16 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from countdown_rl.core import packages, processes
+from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, first_line
 from countdown_rl.core.formatting import flag
-from countdown_rl.inference.vllm import LORA_RANKS
+from countdown_rl.inference import engines
+from countdown_rl.inference.vllm import LORA_RANKS, unsupported_weights
 from countdown_rl.models import load, lora, model_files, reference
 from countdown_rl.training import memory
 from countdown_rl.training.options import TrainOptions
@@ -56,10 +56,8 @@ def plan(
 
 def _unsupported(ref: reference.ModelRef, adapted: Any) -> str:
     """The reason why vLLM cannot complete the prompts of a run, or ""."""
-    if load.stored_format(ref.base or ref) != "full":
-        return f"needs unquantized safetensors, and {ref.source} has none"
-    if find_spec("vllm") is None:
-        return f"needs vLLM: {packages.pip_install('vllm')}"
+    if reason := unsupported_weights(ref) or engines.missing_package("vllm"):
+        return reason
     if any(map(lora.is_special, adapted.modules())):
         return f"supports LoRA without variants and biases; use {flag('rollouts')} transformers"
     return ""

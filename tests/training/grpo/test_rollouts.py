@@ -15,6 +15,7 @@ from trl.generation import vllm_generation
 from benchmarks import cards
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
+from countdown_rl.inference import engines as registry
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.training.grpo import trl_internals, vllm_internals
@@ -50,7 +51,7 @@ def vllm(monkeypatch):
     monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
     monkeypatch.setattr(vllm_generation, "LLM", engine, raising=False)
     monkeypatch.setattr(vllm_generation, "SamplingParams", vllm_stub.SamplingParams, raising=False)
-    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    monkeypatch.setattr(registry, "find_spec", lambda name: name)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "")  # TRL sets them; put back after the test
         monkeypatch.delenv(name)
@@ -322,11 +323,11 @@ def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypat
     assert plan(auto, plain)[0] == "transformers"  # there is no GPU
     with pytest.raises(ModelError, match="variants"):
         plan(SMALL, dora)
-    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install"):
         plan(SMALL, plain)
-    monkeypatch.setattr(engines.load, "stored_format", lambda ref: "gguf")
-    with pytest.raises(ModelError, match="unquantized"):
+    loaded.ref = replace(loaded.ref, kind="gguf")
+    with pytest.raises(ModelError, match="GGUF"):
         plan(SMALL, plain)
 
 
