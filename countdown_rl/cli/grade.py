@@ -14,7 +14,13 @@ import typer
 from countdown_rl.cli import console
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.options import option
-from countdown_rl.evaluation.config import CompletionField, CompletionStyle, OnError
+from countdown_rl.evaluation.config import (
+    CompletionField,
+    CompletionOperators,
+    CompletionRule,
+    CompletionStyle,
+    OnError,
+)
 
 if TYPE_CHECKING:
     from countdown_rl.tasks.task import Row
@@ -28,6 +34,8 @@ def grade(
     ] = "-",
     out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
     style: CompletionStyle = None,
+    rule: CompletionRule = None,
+    operators: CompletionOperators = None,
     completion_field: CompletionField = None,
     on_error: OnError = "stop",
     as_json: Annotated[
@@ -75,7 +83,7 @@ def grade(
             counts["errors"] += 1
             write({"error": str(error)})
 
-        reader = Reader(style=style, field=completion_field)
+        reader = Reader(field=completion_field, style=style, rule=rule, operators=operators)
         for row, completions, note in reader.read(lines, "standard input" if source == "-" else source, refuse):
             if note not in notes:
                 notes.add(note)

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -36,13 +37,13 @@ class Reader:
 
     Args:
         known: the rows that the completions are of; empty if the file tells.
-        style: the response format of all completions, in place of that of their rows.
         field: the field of a record that holds its completions; by default one of the names that projects use.
+        settings: fields of the rows: ``style`` in place of theirs, ``rule`` and ``operators`` where they state none.
     """
 
-    def __init__(self, known: Sequence[Row] = (), style: str | None = None, field: str | None = None) -> None:
-        self._style, self._field = style, field
-        self.rows = {row.id: row for row in map(self._styled, known)}
+    def __init__(self, known: Sequence[Row] = (), field: str | None = None, **settings: str | None) -> None:
+        self._field, self._settings = field, {name: value for name, value in settings.items() if value is not None}
+        self.rows = {row.id: row for row in map(self._with_settings, known)}
         self._by_name = {str(row["id"]): row for row in self.rows.values() if "id" in row}
         self._by_prompt = {row.prompt().user.strip(): row for row in self.rows.values()}
         self._task = ""
@@ -75,8 +76,15 @@ class Reader:
         self._task = row.task
         return Answered(row, list(_completions(record, row)), note)
 
-    def _styled(self, row: Row) -> Row:
-        return row if self._style is None else type(row)({**row, "style": self._style})
+    def _with_settings(self, row: Row) -> Row:
+        for name, value in self._settings.items():
+            if name not in registry.task(row.task).fields:
+                raise InputError(f"rows of the task {row.task} have no `{name}`; leave {flag(name)} out")
+            other = type(row)({**row, name: value})
+            if name != "style" and name in row and other.id != row.id:
+                raise InputError(f"its `{name}` is {row[name]}, and {flag(name)} is {value}; leave one out")
+            row = other
+        return row
 
     def _is_repeated(self, fields: Mapping[str, Any]) -> bool:
         """Return True if an earlier line, of another filter, has the same responses."""
@@ -118,9 +126,14 @@ class Reader:
         except records.NoRowError as error:
             row = named or self._of_prompt(record, str(error))
         else:
-            row, note = self._styled(match.row), match.note
+            row, note = self._with_settings(match.row), match.note
             if named and named.id != row.id:
                 raise InputError(f"its fields are {row.headline}, its `id` is that of {named.headline}; correct one")
+        if not record.keys().isdisjoint((*conversations.PROMPTS, *conversations.CONVERSATIONS, "body")):
+            question = None
+            with suppress(InputError):  # it may be no prompt
+                question = _question(record)
+            records.check_prompt(row, question or "")
         if not self.rows:
             return row, note
         if row.id not in self.rows:
@@ -128,25 +141,28 @@ class Reader:
         return self.rows[row.id], note
 
     def _of_prompt(self, record: Mapping[str, Any], fault: str) -> Row:
-        exchange = conversations.exchange(next(iter(conversations.split(record))))
-        if exchange is None:
-            raise InputError(_no_completion(record))
-        prompt = exchange.prompt
-        if prompt is None:
+        text = _question(record)
+        if text is None:
             raise InputError(
                 f"it has neither the fields of a row ({fault}), nor the id of one in {flag('data')}, nor a prompt; its "
                 f"fields are {', '.join(record)}"
             )
-        text = prompt if isinstance(prompt, str) else "\n".join(t["content"] for t in prompt if t["role"] == "user")
         if row := self._by_prompt.get(text.strip()):
             return row
         asked = [row for user, row in self._by_prompt.items() if user in text]
-        fields = [fields for task in registry.own_tasks() if (fields := task.row.fields_in(text))]
+        stated = self._settings.keys()
+        fields = [fields for task in registry.own_tasks() if (fields := task.row.fields_in(text, stated))]
         if len(asked) != 1 and len(fields) != 1:
             raise InputError(
                 f"its prompt does not say for certain which row it is of; give {flag('data')}, or the row's fields"
             )
-        return asked[0] if len(asked) == 1 else self._styled(registry.parse_row(fields[0]))
+        return (
+            asked[0]
+            if len(asked) == 1
+            else self._with_settings(
+                registry.parse_row({name: value for name, value in fields[0].items() if value is not None})
+            )
+        )
 
 
 def read(path: Path, reader: Reader, on_error: files.OnError = files.stop) -> dict[str, tuple[Row, list[Completion]]]:
@@ -162,6 +178,14 @@ def read(path: Path, reader: Reader, on_error: files.OnError = files.stop) -> di
     if not answers:
         raise InputError(f"{path} has no completion that can be graded.")
     return answers
+
+
+def _question(record: Mapping[str, Any]) -> str | None:
+    """The prompt of the first completion in *record*, as :attr:`Exchange.question`; None if it has none."""
+    exchange = conversations.exchange(next(iter(conversations.split(record))))
+    if exchange is None:
+        raise InputError(_no_completion(record))
+    return exchange.question
 
 
 def _no_completion(record: Mapping[str, Any]) -> str:

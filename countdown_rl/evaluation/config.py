@@ -16,7 +16,7 @@ MAX_SAMPLES = 4096
 #: Options that change the speed, not the result; a server's URL is recorded with its model.
 _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
 #: Options for a file of completions alone.
-_COMPLETIONS = ("style", "completion_field", "on_error", "missing")
+_COMPLETIONS = ("style", "rule", "operators", "completion_field", "on_error", "missing")
 
 CompletionStyle = Annotated[
     StyleChoice | None,
@@ -26,6 +26,17 @@ CompletionStyle = Annotated[
         show_default="of the row",
         parser=style_name,
     ),
+]
+CompletionRule = Annotated[
+    str | None,
+    option(
+        "Rule of the puzzles that state none: exactly-once, at-most-once or television.",
+        COMPLETIONS,
+        show_default="exactly-once",
+    ),
+]
+CompletionOperators = Annotated[
+    str | None, option("Operators of the puzzles that state none, e.g. '+-'.", COMPLETIONS, show_default="+-*/")
 ]
 CompletionField = Annotated[
     str | None,
@@ -70,6 +81,8 @@ class EvalOptions(SamplingOptions):
     concurrency: Annotated[int, option("Requests in flight at once.", SERVER, min=1, max=1000)] = 16
     timeout: Timeout = 600.0
     style: CompletionStyle = None
+    rule: CompletionRule = None
+    operators: CompletionOperators = None
     completion_field: CompletionField = None
     on_error: OnError = "stop"
     missing: Annotated[

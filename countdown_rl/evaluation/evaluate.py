@@ -112,7 +112,8 @@ def _made_elsewhere(
 ) -> tuple[Sequence[Row], list[Completion], dict[str, Any]]:
     """The rows and completions in *file*, those of a row side by side, and fields of :class:`Metrics` about them."""
     errors: list[InputError] = []
-    reader = Reader(known, options.style, options.completion_field)
+    settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
+    reader = Reader(known, options.completion_field, **settings)
     answers = read_completions(file, reader, files.stop if options.on_error == "stop" else errors.append)
     most = max(len(completions) for _, completions in answers.values())
     fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})

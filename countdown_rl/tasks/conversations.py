@@ -81,6 +81,13 @@ class Exchange:
     names: tuple[str, ...]
     note: str
 
+    @property
+    def question(self) -> str | None:
+        """The prompt that is text, or the user turns; None if there is no prompt."""
+        if not isinstance(self.prompt, list):
+            return self.prompt
+        return "\n".join(turn["content"] for turn in self.prompt if turn["role"] == "user")
+
 
 def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One record for each completion in *record*, with its name unchanged."""

@@ -53,15 +53,17 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
     tasks = [published_as] if published_as else _tasks(fields)
     names = [name for task in tasks if (name := task.row.of_id(fields.get("custom_id")))]
     matches: list[tuple[str, Row]] = []
+    around = {name: value for name, value in fields.items() if any(name in task.fields for task in tasks)}
     faults: list[tuple[Task, InputError]] = []
-    for path, inner in (*_mappings(fields), *(("custom_id", name) for name in names)):
+    mappings = [*_mappings(fields)]
+    for path, inner in (*mappings, *(("custom_id", name) for name in names)):
         for task in tasks:
             try:
                 row = _read(task, inner, published_as is not None)
             except InputError as error:
                 faults += [] if path else [(task, error)]
             else:
-                matches.append((path, _around(task, row, fields if path else {})))
+                matches.append((path, _around(task, row, around if path else {})))
                 break
     if not matches:
         near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
@@ -74,9 +76,9 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
             raise InputError(f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}")
     if (split := held_out(split_of(record))) and row.get("split") != split:
         row = task.row({**row, "split": split})
-    named = task.row.of_id(fields.get("id"))
-    if named and fields["id"] != row.id and task.row(named).id != row.id:
-        raise InputError(f"its id {fields['id']} is that of another {task.noun} than its fields, {row.headline}")
+    for known_as in dict.fromkeys(str(holder["id"]) for _, holder in mappings if "id" in holder):
+        if known_as != row.id and (named := task.row.of_id(known_as)) and task.row(named).id != row.id:
+            raise InputError(f"its id {known_as} is that of another {task.noun} than its fields, {row.headline}")
     note = ""
     if path:
         note = f"the {task.noun} is read from {path}"
@@ -84,6 +86,16 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
         note = f"read as rows of the task {task.name}"
     used = {*task.fields, *task.aliases, path.partition(".")[0], "task", "split", "custom_id"}
     return Match(row, note, fields.keys() - used)
+
+
+def check_prompt(row: Row, prompt: str) -> None:
+    """Raise InputError if *prompt* certainly asks another row than *row*, or asks it by other rules."""
+    asked = None
+    with suppress(InputError):  # its words on the rules are not certain
+        asked = row.fields_in(prompt)
+    if asked and type(row)({**row.kept, **asked}).id != row.id:
+        noun = registry.task(row.task).noun
+        raise InputError(f"its prompt asks another {noun} than {row.headline}, or asks it by other rules; correct one")
 
 
 def _tasks(fields: Mapping[str, Any]) -> list[Task]:

@@ -4,7 +4,7 @@ import hashlib
 import random
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -169,8 +169,11 @@ class Row(Mapping[str, Any]):
         return lambda text: bool(cls.identities_in(text) & identities)
 
     @classmethod
-    def fields_in(cls, text: str) -> dict[str, Any] | None:
+    def fields_in(cls, text: str, stated: Collection[str] = ()) -> dict[str, Any] | None:
         """The fields of the only row that the prompt *text*, in any words, certainly asks; else None.
+
+        A field that the prompt says to be at its default is None. The user states the fields in *stated* by options, so
+        that no words of the prompt are needed for them.
 
         Raises:
             InputError: the prompt changes the rules in words that are not certain.

@@ -167,6 +167,10 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
         ([{"custom_id": "a", "response": None, "error": {"message": "rate limit"}}], "line 1.*rate limit"),
         ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": 3}], "line 2"),
         ([{**ROWS[0], "id": "3-5=7", "completion": "x"}], "another puzzle"),
+        ([{**ROWS[0], "id": "b", "completion": "x"}], "`id` is that of 2 3 4"),
+        ([{**ROWS[0], "prompt": TINYZERO.format(nums=[3, 4], target=8), "completion": "x"}], "another puzzle than 3 4"),
+        ([{"id": "a", "prompt": prompt({**ROWS[0], "rule": "at-most-once"}), "completion": "x"}], "by other rules"),
+        ([{**ROWS[0], "prompt": prompt({**ROWS[0], "operators": "+-"}), "completion": "x"}], "by other rules"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(lines, words, rows, tmp_path):
@@ -203,6 +207,40 @@ def test_other_fields_are_named_with_the_option_that_chooses(record, words, tmp_
     with pytest.raises(CountdownError, match=words):
         evaluate(completions=tmp_path / "made.jsonl")
     assert evaluate(completions=tmp_path / "made.jsonl", completion_field=list(record)[-1]).metrics.accuracy == 1
+
+
+UNSURE = TINYZERO.format(nums=[2, 3, 4], target=2) + " You need not use all numbers. Use only * and -, +."
+
+
+@pytest.mark.parametrize(
+    ("record", "options", "grades"),
+    [
+        ({"prompt": UNSURE}, {"rule": "at-most-once", "operators": "+-*"}, "operator-not-allowed"),
+        ({"prompt": UNSURE}, {"rule": "at-most-once", "operators": "+-*/"}, ""),
+        ({"prompt": UNSURE}, {"rule": "exactly-once", "operators": "+-*/"}, "number-left-out"),
+        ({"prompt": UNSURE}, {"operators": "+-*/"}, "give .*rule"),
+        ({"prompt": UNSURE}, {"rule": "at-most-once"}, "give .*operators"),
+        ({"prompt": UNSURE}, {}, "change the rules; give .*rule.* and .*operators"),
+        ({"nums": [2, 3, 4], "target": 2}, {"rule": "at-most-once"}, ""),
+        ({"nums": [2, 3, 4], "target": 2, "rule": "at-most-once"}, {}, ""),
+        ({"nums": [2, 3, 4], "target": 2, "rule": "television"}, {"rule": "at-most-once"}, "is television.*leave one"),
+        ({"prompt": prompt({"nums": [2, 3, 4], "target": 2})}, {"rule": "at-most-once"}, "by other rules"),
+        ({"nums": [2, 3, 4], "target": 2}, {"rule": "once"}, "no rule 'once'; take one of"),
+        ({"task": "gsm8k", "question": "?", "gold": "1"}, {"rule": "once"}, "gsm8k have no `rule`"),
+    ],
+)
+def test_rule_and_operators_are_options_for_what_does_not_state_them(record, options, grades, tmp_path, monkeypatch):
+    jsonl.write_rows(tmp_path / "made.jsonl", [record | {"completion": "<answer>4/2</answer>"}])
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    done = status(monkeypatch, "grade", str(tmp_path / "made.jsonl"), *words, "--out", str(tmp_path / "grades.jsonl"))
+    if grades and " " in grades:
+        assert done == 1
+        with pytest.raises(InputError, match=grades):
+            evaluate(completions=tmp_path / "made.jsonl", **options)
+    else:
+        result = evaluate(completions=tmp_path / "made.jsonl", **options)
+        assert json.loads((tmp_path / "grades.jsonl").read_text())["reason"] == grades
+        assert [sample.grade.reason for sample in result.samples] == [grades]
 
 
 def test_answers_without_tags_need_the_style_direct_and_are_told(tmp_path, capsys, monkeypatch):
@@ -300,7 +338,8 @@ def test_the_command_writes_an_evaluation_that_the_others_read(rows, tmp_path, m
 
 def test_a_prompt_names_its_row_only_where_it_is_certain():
     row = parse_row({"nums": [2, 3, 4], "target": 14})
-    assert type(row).fields_in(prompt(row)[-1]["content"]) == {"nums": [2, 3, 4], "target": 14}
+    stated = {"nums": [2, 3, 4], "target": 14, "rule": None, "operators": None}
+    assert type(row).fields_in(prompt(row)[-1]["content"]) == stated
     assert type(row).fields_in(TINYZERO.format(nums=[19, 36, 55, 7], target=65)) == {
         "nums": [19, 36, 55, 7],
         "target": 65,

@@ -1,13 +1,14 @@
 """Rows and completions in the layouts of other projects."""
 
 import json
+from dataclasses import replace
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks import conversations, jsonl, records
+from countdown_rl.tasks import conversations, jsonl, records, registry
 from countdown_rl.tasks.response_format import STYLES
 
 PUZZLE = {"numbers": [3, 7, 50], "target": 46}
@@ -45,6 +46,19 @@ def test_the_puzzle_is_found_and_its_place_is_said(record, place):
     assert bool(place) == bool(found.note)
 
 
+def test_the_fields_around_many_rows_are_looked_up_once():
+    class Fields(dict):
+        asked = 0
+
+        def __contains__(self, name):
+            self.asked += 1
+            return super().__contains__(name)
+
+    task = replace(registry.task("countdown"), fields=Fields(registry.task("countdown").fields))
+    assert records.find_row({f"k{index}": PUZZLE for index in range(500)}, task).row["target"] == 46
+    assert task.fields.asked < 5_000
+
+
 def test_what_the_record_says_of_a_nested_row_is_kept():
     row = records.find_row(VERL | {"id": "a", "rule": "at-most-once", "style": "direct"}).row
     assert (row["id"], row.rule, row.style.direct) == ("a", "at-most-once", True)
@@ -77,6 +91,8 @@ def test_word_problems_are_found_too(record):
         ({"question": "1 + 1?", "answer": 2}, "no text in `question` or none in `answer`"),
         ({"Nums": [3, 7, 50]}, "no puzzle .* and no problem"),
         ({"nums": [3, 7], "target": "x"}, "^`target` should be"),
+        ({"id": "3-7-50=47", **PUZZLE}, "id 3-7-50=47 is that of another puzzle"),
+        ({"info": PUZZLE, "extra": {"id": "3-7-50=46:at-most-once"}}, "another puzzle"),
     ],
 )
 def test_what_is_no_row_or_two_is_refused(record, words):

@@ -1,11 +1,15 @@
 """Puzzles in prompts of any words: read whole and right, or not at all."""
 
+from contextlib import suppress
+from itertools import permutations, product
+
 import pytest
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.countdown.wording import puzzle_in
 from countdown_rl.tasks.registry import parse_row
 
+PUZZLE = {"nums": [3, 7, 50], "target": 46}
 PROMPT = "Using the numbers {}, create an equation that equals {}."
 READ = [
     "3, 7, 50",
@@ -41,7 +45,49 @@ OTHER_LISTS = [
     "3, 7, 50 and nine",
     "3, 7 and 50 and 9",
     "3, 7, 5²",
+    "3, 7, 50, IX",
+    "pi, 3, 7, 50",
+    "[3, 7, 50], zero",
+    "3, 7, 50, a pair of tens",
 ]
+#: Between two numbers, in any combination.
+SEPARATORS = [
+    ", ",
+    ",",
+    "; ",
+    " ",
+    "  ",
+    "\t",
+    " | ",
+    "|",
+    " & ",
+    " and ",
+    ", and ",
+    " or ",
+    ", or ",
+    " plus ",
+    "\n",
+    ",\n",
+]
+SEPARATORS += [
+    "\n- ",
+    "\n* ",
+    "\n• ",
+    "\n2. ",
+    "/",
+    " / ",
+    " - ",
+    "-",
+    "–",
+    " + ",
+    " · ",
+    "、",
+    " with ",
+    "; and ",
+    ") ",
+    ". ",
+]
+FRAMES = ["Using the numbers {}, create an equation that equals 46.", "Make 46 with {}", "Target: 46\nNumbers: [{}]"]
 OTHER_TARGETS = [
     "46/2",
     "46 or 47",
@@ -74,6 +120,7 @@ RULES = [
     "Without using *.",
 ]
 USUAL = [
+    "Use only the given numbers.",
     "You can use basic arithmetic operations (+, -, *, /) one or multiple times but each number can only be used once. "
     "For example <answer> (1 + 2) / 3 </answer>. Think step by step.",
     "You can only use each number once.\nFormat:\n1. Provide your solution as a arithmetic expression (no '=' sign).\n"
@@ -85,7 +132,7 @@ USUAL = [
 
 @pytest.mark.parametrize("nums", READ)
 def test_a_list_is_read_whole(nums):
-    assert puzzle_in(PROMPT.format(nums, 46)) == {"nums": [3, 7, 50], "target": 46}
+    assert puzzle_in(PROMPT.format(nums, 46)) == PUZZLE
     assert puzzle_in(PROMPT.format(nums, "**-46**")) == {"nums": [3, 7, 50], "target": -46}
 
 
@@ -97,15 +144,36 @@ def test_a_list_or_target_that_may_be_another_is_not_read(prompt):
     assert puzzle_in(prompt) is None
 
 
+@pytest.mark.parametrize("first", SEPARATORS)
+def test_a_list_in_any_spelling_is_never_read_in_part(first):
+    read = 0
+    for second, frame, (a, b, c) in product(SEPARATORS, FRAMES, permutations((3, 7, 50))):
+        with suppress(InputError):
+            if fields := puzzle_in(frame.format(f"{a}{first}{b}{second}{c}")):
+                assert (sorted(fields["nums"]), fields["target"]) == ([3, 7, 50], 46)
+                read += 1
+    assert bool(read) == (first in (", ", ",", "; ", " ", "  ", ",\n", "、"))
+
+
 @pytest.mark.parametrize("words", USUAL)
 def test_usual_words_for_the_default_rule_are_read(words):
-    assert puzzle_in(PROMPT.format([3, 7, 50], 46) + " " + words) == {"nums": [3, 7, 50], "target": 46}
+    assert puzzle_in(PROMPT.format([3, 7, 50], 46) + " " + words) == PUZZLE
 
 
+@pytest.mark.parametrize("prompt", [PROMPT.format([3, 7, 50], 46), parse_row(PUZZLE).prompt().user])
 @pytest.mark.parametrize("words", RULES)
-def test_words_that_may_change_the_rules_are_refused(words):
+def test_words_that_may_change_the_rules_are_refused_unless_these_are_stated(words, prompt):
+    with pytest.raises(InputError, match=r"change the rules.*--rule and --operators"):
+        puzzle_in(f"{prompt} {words}")
+    assert puzzle_in(f"{prompt} {words}", frozenset(("rule", "operators")))["nums"] == [3, 7, 50]
+
+
+@pytest.mark.parametrize(("words", "stated"), [(RULES[0], "rule"), (RULES[3], "operators"), (RULES[4], "operators")])
+def test_rule_and_operators_are_stated_one_by_one(words, stated):
+    prompt = f"{PROMPT.format([3, 7, 50], 46)} {words}"
+    assert puzzle_in(prompt, frozenset((stated,)))
     with pytest.raises(InputError, match="change the rules"):
-        puzzle_in(PROMPT.format([3, 7, 50], 46) + " " + words)
+        puzzle_in(prompt, frozenset(("rule", "operators")) - {stated})
 
 
 @pytest.mark.parametrize("rule", ["exactly-once", "at-most-once", "television"])

@@ -3,7 +3,7 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -141,8 +141,8 @@ class CountdownRow(Row):
         return wording.has_any({tuple(sorted(row["nums"])) for row in rows})
 
     @classmethod
-    def fields_in(cls, text: str) -> dict[str, Any] | None:
-        return wording.puzzle_in(text)
+    def fields_in(cls, text: str, stated: Collection[str] = ()) -> dict[str, Any] | None:
+        return wording.puzzle_in(text, frozenset(stated))
 
     @property
     def own_split(self) -> str:

@@ -8,9 +8,11 @@ four operators are allowed and that each number is used once; other words about 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.formatting import flag
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS
 
 #: The words for each rule in the prompts of this package, in all versions.
@@ -38,21 +40,29 @@ _BESIDE = re.compile(
 _LIST = re.compile(r"[0-9]+(?:(?: *[,;]? *(?:and|&) +| *[,;]\s*| +)[0-9]+)+")
 _COUNTED = re.compile(r"\b([0-9]) (?=(?:given |provided )?numbers\b)")
 _TARGET = re.compile(
-    r"(?i)\b(?:target|equals?|reach|make|get|calculate|obtain)\b(?:[\s:=]|\b(?:number|value|is|to|of|the|exactly|target)\b)*"
-    r"(?<![^\s:=])([-−]?[0-9]+)(?=\s*$|[.,;:?)\]]*(?:\s*$|\s*\n)|[.,;:?)\]]\s|\s+(?:using|with|from|by|out|given|in|exactly|and)\b)"
+    r"(?i)\b(?:target|equals?|reach|make|get|calculate|obtain|evaluates?)\b(?:[\s:=]|\b(?:number|value|is|to|of|the|exactly|target)\b)*"
+    r"(?<![^\s:=])([-−]?[0-9]+)(?=\s*$|[.,;:?)\]]*(?:\s*$|\s*\n)|[.,;:?)\]]\s"
+    r"|\s+(?:using|with|from|by|out|given|exactly|and|in(?! (?:binary|hex|octal|base)))\b)"
 )
 #: Numbers in words, except for "one": so many operations and the like are no numbers of a puzzle.
 _WORD = re.compile(
     r"(?i)\b(?:(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|half|double|dozen)\b"
     r"(?! (?:\w+ ){0,2}(?:numbers|operat\w+|tags|blocks|parts|steps)\b)"
     r"|(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million)\b)"
-    r"|\b(?:zero|one)\b(?=[ ,;&|]{1,3}N\b)|\bN[ ,;&|]{1,3}(?:(?:and|or|plus) )?(?:zero|one)\b"
+    r"|\b(?:zero|one)\b(?=[ ,;&|\[(]{1,3}Ns?\b)|\bNs?[\]),;&| ]{1,4}(?:(?:and|or|plus) )?(?:zero|one)\b"
+)
+#: A word beside a list where a number would be: "[3, 7, 50, IX]", "with pi, 3, 7 and 50".
+_ITEM = re.compile(
+    r"(?i)(?:[:\[(]|\b(?:numbers?|with|us(?:e|ing)|from)) *(?:(?:an?|the|one) (?:\w+ ){0,2})?\w+ *"
+    r"(?:[,;&|]|\b(?:and|or|plus)\b)[\s\[(]*Ns\b"
+    r"|\bNs[\])]?\s*(?:[,;&|]|\b(?:and|or|plus)\b)(?: |and\b|or\b|plus\b)*(?:(?:an?|the|one) (?:\w+ ){0,2})?\w+ *"
+    r"(?:[,;.\])\n]|to\b|$)"
 )
 
 #: Words that say what the default does: each number once, all four operators.
 _DEFAULT = re.compile(
-    r"\b(?:using|use|uses|with)? ?(?:all(?: of)?|each of|every one of)? ?(?:the|these|those|the given|the provided)"
-    r" (?:\w+ )?numbers?(?: in this list)?(?: (?:exactly|only) once(?: each)?)?"
+    r"\b(?:using|use|uses|with)? ?(?:all(?: of)?|each of|every one of|only)? ?(?:the|these|those)"
+    r"(?: given| provided)? (?:\w+ )?numbers?(?: in this list)?(?: (?:exactly|only) once(?: each)?)?"
     r"|\b(?:you )?(?:must|should|have to|need to)? ?us(?:e|ing) (?:all|each|every)(?: of)?(?: the| these)?"
     r"(?: given| provided)? numbers?(?: in this list)?(?: (?:exactly |only |just )?once(?: and only once)?)?"
     r"|\b(?:you (?:can|may|must) only use )?(?:each|every)(?: of the| given| provided)?(?: numbers?| one)?"
@@ -70,11 +80,15 @@ _FOUR_WORDS = re.compile(
 )
 _SIGNS = re.compile(r"(?<![\w<])[-+*/×÷−](?:(?:[\s,'\"`()]|\band\b|\bor\b)*[-+*/×÷−])*(?![\w>])")
 _PLAIN = str.maketrans("×÷−", "*/-")
-#: Words that state a rule by themselves, and those that do in a sentence about numbers or their use.
+#: Words that state a rule by themselves, those about operators, and those that state one in a sentence about numbers or
+#: their use.
 _STRONG = re.compile(
     r"(?i)\b(?:once|twice|thrice|times?|re-?us\w*|repeat\w*|subset\w*|omit\w*|skip\w*|unused|left|leave|integers?|whole"
-    r"|natural|positive|fractions?|intermediate|concatenat\w*|powers?|exponent\w*|factorials?|modulo|roots?|operat\w+"
-    r"|add|addition|subtract\w*|multipl(?:y|ication)\w*|divi(?:de|sion)\w*|sums?|plus|minus)\b"
+    r"|natural|positive|fractions?|intermediate|concatenat\w*)\b"
+)
+_OPERATION = re.compile(
+    r"(?i)\b(?:powers?|exponent\w*|factorials?|modulo|roots?|operat\w+|add|addition|subtract\w*"
+    r"|multipl(?:y|ication)\w*|divi(?:de|sion)\w*|sums?|plus|minus)\b"
 )
 _WEAK = re.compile(
     r"(?i)\b(?:all|any|some|each|every\w*|few\w*|only|not|cannot|without|never|no|optional\w*|free\w*|at (?:least|most)"
@@ -83,7 +97,8 @@ _WEAK = re.compile(
 _NOT_ALL = re.compile(
     r"(?i)\b(?:not|never|without|cannot)\b.{0,30}\b(?:all|each|every|any)\b|n't\b.{0,30}\b(?:all|each|every|any)\b"
 )
-_ABOUT = re.compile(r"(?i)\b(?:numbers?|digits?|values?|tiles?|them|us(?:e|ed|es|ing)|results?)\b")
+_USED = re.compile(r"(?i)\b(?:numbers?|digits?|values?|tiles?|them|results?)\b")
+_ABOUT = re.compile(rf"{_USED.pattern}|\bus(?:e|ed|es|ing)\b")
 
 
 def numbers_in(text: str) -> list[int]:
@@ -91,18 +106,24 @@ def numbers_in(text: str) -> list[int]:
     return [int(digits[:30]) for digits in re.findall(r"\d+", text)]
 
 
-def puzzle_in(text: str) -> dict[str, Any] | None:
+@lru_cache(maxsize=1_024)
+def puzzle_in(text: str, stated: frozenset[str] = frozenset()) -> dict[str, Any] | None:
     """The fields of the only puzzle that the prompt *text* certainly asks; None if it is not certain.
 
+    A prompt of this package has ``rule`` and ``operators`` too, None if they are the default.
+
     Raises:
-        InputError: the prompt says something about rule or operators that is neither the default nor of this package.
+        InputError: the prompt says something about rule or operators that is neither the default nor of this package,
+            and that is not *stated* otherwise.
     """
     if own := set(_OWN.findall(text)):
         nums, target, operators, use = own.pop()
-        if own or _LIST.search(_BESIDE.sub(" ", _OWN.sub(" ", text))):
+        rest = _BESIDE.sub(" ", _OWN.sub(" ", text))
+        if own or _LIST.search(rest):
             return None
-        stated = {"rule": next(name for name in USE if USE[name] == use), "operators": operators.replace(" ", "")}
-        terms = {name: value for name, value in stated.items() if value not in (DEFAULT_RULE, OPERATORS)}
+        _check_rules(rest, stated)
+        terms = {"rule": next(name for name in USE if USE[name] == use), "operators": operators.replace(" ", "")}
+        terms = {name: None if value in (DEFAULT_RULE, OPERATORS) else value for name, value in terms.items()}
         return {"nums": numbers_in(nums), "target": int(target), **terms}
     text = _BESIDE.sub(" ", _MARKED.sub(r"\2", _COMMAS.sub(",", _SPACES.sub(" ", text))))
     lists = [match for match in _LIST.finditer(text) if _is_list(match, text)]
@@ -111,26 +132,36 @@ def puzzle_in(text: str) -> dict[str, Any] | None:
     reached = {int(match[1].replace("−", "-")) for match in targets}
     if len({tuple(sorted(each)) for each in nums}) != 1 or len(reached) != 1:
         return None
-    spans = [match.span() for match in lists] + [match.span(1) for match in targets]
-    for start, end in sorted(spans, reverse=True):
-        text = f"{text[:start]}N{text[end:]}"
+    spans = [(*match.span(), "Ns") for match in lists] + [(*match.span(1), "N") for match in targets]
+    for start, end, name in sorted(spans, reverse=True):
+        text = f"{text[:start]}{name}{text[end:]}"
     text = _COUNTED.sub(lambda match: "the " if int(match[1]) == len(min(nums)) else match[0], text)
-    if any(map(str.isnumeric, text)) or _WORD.search(text):
+    if any(map(str.isnumeric, text)) or _WORD.search(text) or _ITEM.search(text):
         return None
+    _check_rules(text, stated)
+    return {"nums": list(min(nums)), "target": reached.pop()}
+
+
+def _check_rules(text: str, stated: frozenset[str]) -> None:
+    """Raise InputError if a sentence of *text* may change the rule or the operators, unless these are *stated*."""
     for sentence in re.split(r"[.;!?](?:\s|$)|\n", text):
         words = _FOUR_WORDS.sub(" ", _DEFAULT.sub(" ", " ".join(sentence.split())))
         runs = [set(re.findall("[-+*/]", run[0].translate(_PLAIN))) for run in _SIGNS.finditer(words)]
         if set(OPERATORS) in runs:
             words = re.sub("operat(?:ors|ions)", "", words)
-        about = (_ABOUT.search(words) and _WEAK.search(words)) or (
-            _ABOUT.search(sentence) and _NOT_ALL.search(sentence)
+        operators = _OPERATION.search(words) or any(run not in ({"-"}, set(OPERATORS)) for run in runs)
+        about = (_USED if operators else _ABOUT).search
+        rule = (
+            _STRONG.search(words)
+            or (about(words) and _WEAK.search(words))
+            or (_ABOUT.search(sentence) and _NOT_ALL.search(sentence))
         )
-        if about or _STRONG.search(words) or any(run not in ({"-"}, set(OPERATORS)) for run in runs):
+        if (operators and "operators" not in stated) or (rule and "rule" not in stated):
+            said = " ".join(sentence.split())[:80]
             raise InputError(
-                f'its prompt says "{" ".join(sentence.split())[:80]}", which may change the rules; give --data, or the '
-                "fields of the row with `rule` and `operators`"
+                f'its prompt says "{said}", which may change the rules; give {flag("data")}, or {flag("rule")} and '
+                f"{flag('operators')}"
             )
-    return {"nums": list(min(nums)), "target": reached.pop()}
 
 
 def _is_list(match: re.Match[str], text: str) -> bool:
@@ -143,7 +174,7 @@ def _is_list(match: re.Match[str], text: str) -> bool:
     )
     thousands = before[-1:] != "[" and re.fullmatch("[0-9]{1,3}(?:,[0-9]{3})+", match[0])
     framed = not before or before[-1] in " \t\n:([{"
-    ends = re.match(r"[\])},.;:?!]*(?:\s|$)(?!\s*(?:or|plus|minus|times|and)\s*[0-9N])", after)
+    ends = re.match(r"[\])},.;:?]*!?(?:\s|$)(?!\s*(?:or|plus|minus|times|and)\s*[0-9N])", after)
     zeros = re.search(r"(?<![0-9])0[0-9]", match[0])
     return bool(alike and framed and ends and not thousands and not zeros and not re.search(r"[-−+] ?$", before))
 

@@ -301,6 +301,8 @@ def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {})
         style = row.style if row else STYLES["model_opens"]
         if exchange.completion.reasoning and style.direct:
             raise InputError("there is reasoning beside the answer, which the style direct has no place for")
+        if row is not None:
+            records.check_prompt(row, exchange.question or "")
         if not exchange.completion.content:
             raise InputError("the completion is empty")
         completion = exchange.completion.text(style)

@@ -201,13 +201,17 @@ TINYZERO = "Using the numbers [{}], create an equation that equals 46, for examp
         {"prompt": parse_row(RIGHT).messages(), "completion": "a"},
         {"prompt": "<|user|>Reach 46  with 3 & 7 & 50<|end|><|assistant|>", "completion": "a"},
         {"messages": [{"role": "user", "content": "Reach 46 with 3 & 7 & 50\n"}, ANSWER]},
-        {"nums": [5, 8, 9], "target": 22, "prompt": TINYZERO.format("3, 7, 50"), "completion": "a"},
     ],
 )
 def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, data, fields):
     other = {"prompt": TINYZERO.format("5, 8, 9"), "completion": "a"}
     known = read(tmp_path, [fields, other], data, keep_wrong=True)
     assert (known.left_out["of test puzzles"], len(known.filtered)) == (1, 1)
+
+
+def test_a_prompt_that_asks_another_puzzle_than_the_fields_is_refused(tmp_path, data):
+    with pytest.raises(InputError, match=r"line 1.*another puzzle than 5 8 9"):
+        read(tmp_path, [{"nums": [5, 8, 9], "target": 22, "prompt": TINYZERO.format("3, 7"), "completion": "a"}], data)
 
 
 @pytest.mark.parametrize(("every", "left"), [(0, 0), (5, 2)])
