@@ -18,7 +18,8 @@ repro: $(READY)
 	@$(BIN)/python .ci/pipeline.py
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow" \
+	  tests benchmarks stages
 
 # Each extra alone, in an environment without the others: its smallest use. EXTRAS names some of them.
 test-extras: $(READY)
@@ -50,9 +51,10 @@ package: $(READY)
 gpu: $(READY)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
-# The same parts in small shapes on a CPU.
+# The same parts in small shapes on a CPU, and tests of their results.
 gpu-tiny: $(READY)
 	$(BIN)/python -m benchmarks.gpu --tiny --out build/gpu
+	$(BIN)/python -m pytest benchmarks/tests/tiny_results.py
 
 # pip shows its own progress on a terminal; elsewhere a line every 20 seconds says that it works.
 define INSTALL

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from benchmarks import gpu
+from benchmarks.gpu_settings import ROOT, SHAPES
 
 #: The shape of each recipe's model.
 RECIPES = {
@@ -53,7 +53,7 @@ def recipe_commands(recipe: str, out: Path, *words: Any, **environment: str) -> 
             command.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" && printf '\\n'\n")
             command.chmod(0o755)
         path = {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
-        script = gpu.ROOT / "stages" / "recipes" / f"{recipe}.sh"
+        script = ROOT / "stages" / "recipes" / f"{recipe}.sh"
         arguments = [script, *map(str, words), out]
         done = subprocess.run(
             arguments, env=os.environ | path | environment, stdout=subprocess.PIPE, text=True, check=True
@@ -81,7 +81,7 @@ def _skeleton(shape_name: str) -> Any:
 
     from countdown_rl.models import shape
 
-    settings = dict(gpu.SHAPES[shape_name])
+    settings = dict(SHAPES[shape_name])
     return shape.skeleton(AutoConfig.for_model(settings.pop("model_type"), **settings))
 
 

@@ -21,10 +21,10 @@ import torch
 import yaml
 
 from benchmarks import cards, learning
-from benchmarks.gpu import ROOT, SHAPES, TINY, Settings, Skipped, environment, varied
+from benchmarks.gpu_settings import ROOT, SHAPES, TINY, Settings, Skipped, environment, varied
 from countdown_rl.models import load, reference
 
-VARIED = ("benchmarks.gpu:varied=1",)
+VARIED = ("benchmarks.gpu_settings:varied=1",)
 
 
 def command(settings: Settings, *words: Any, check: bool = True) -> dict[str, Any]:

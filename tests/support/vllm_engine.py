@@ -39,7 +39,7 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[Result, A
         "max_completion_length": 8,
         "learning_rate": 1e-2,
         "precision": "fp32",
-        "reward": ("benchmarks.gpu:varied=1",),
+        "reward": ("benchmarks.gpu_settings:varied=1",),
         "eval_every": 3,  # which sends the engine the weights of the last step
         "eval_size": 4,
         "threads": 1,

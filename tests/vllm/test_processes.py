@@ -19,7 +19,16 @@ pytestmark = MARKS
 
 #: Of the shipped model; temperature and reward give a group unequal completions and rewards.
 TRAIN = (
-    *("--model", "countdown-tiny", "--data", "data", "--rollouts", "vllm", "--reward", "benchmarks.gpu:varied=1"),
+    *(
+        "--model",
+        "countdown-tiny",
+        "--data",
+        "data",
+        "--rollouts",
+        "vllm",
+        "--reward",
+        "benchmarks.gpu_settings:varied=1",
+    ),
     *("--prompts", 2, "--num-generations", 4, "--micro-batch", 4, "--max-completion-length", 16, "--temperature", 2),
 )
 

@@ -41,7 +41,7 @@ SMALL = TrainOptions(
     threads=1,
 )
 #: A reward that differs within a group of random completions.
-VARIED = ("benchmarks.gpu:varied=1",)
+VARIED = ("benchmarks.gpu_settings:varied=1",)
 
 
 @pytest.fixture

@@ -105,14 +105,14 @@ def test_expected_accuracy_is_what_drawn_traces_come_to():
     def count_tokens(texts):
         return [len(text) for text in texts]
 
+    written = [
+        trace(row, LONG, random.Random(f"{seed} {index}"), max_lines=999)
+        for index, row in enumerate(rows)
+        for seed in range(60)
+    ]
+    shares = [traces.expected_accuracy(row, LONG, count_tokens, budgets=(200, 600)) for row in rows]
     for place, budget in enumerate((200, 600)):
-        written = [
-            trace(row, LONG, random.Random(f"{seed} {index}"), max_lines=999)
-            for index, row in enumerate(rows)
-            for seed in range(60)
-        ]
         solved = sum(one.ended and len(one.text) <= budget for one in written) / len(written)
-        shares = [traces.expected_accuracy(row, LONG, count_tokens, budgets=(200, 600)) for row in rows]
         assert sum(share[place] for share in shares) / len(shares) == pytest.approx(solved, abs=0.02)
     for row in rows:
         count = len(LONG[len(row["nums"])])

@@ -17,7 +17,7 @@ from stages.recipes.tiny import __main__ as command
 from stages.recipes.tiny import batches, loss, pretrain, traces
 from stages.recipes.tiny.config import PretrainOptions
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 SMALL = ["--max-steps", "2", "--batch-tokens", "500"]
 SMALL += ["--layers", "1", "--hidden-size", "64", "--intermediate-size", "64"]
 
