@@ -6,6 +6,7 @@ four operators are allowed and that each number is used once; other words about 
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -103,7 +104,7 @@ _ABOUT = re.compile(rf"{_USED.pattern}|\bus(?:e|ed|es|ing)\b")
 
 def numbers_in(text: str) -> list[int]:
     """All whole numbers in *text*, also parts of others."""
-    return [int(digits[:30]) for digits in re.findall(r"\d+", text)]
+    return [int(digits[:30]) for digits in re.findall(r"\d+", unicodedata.normalize("NFKC", text))]
 
 
 @lru_cache(maxsize=1_024)

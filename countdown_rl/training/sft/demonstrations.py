@@ -6,6 +6,7 @@ then the task writes the prompt.
 """
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
 from countdown_rl.evaluation import baselines
 from countdown_rl.tasks import conversations, files, jsonl, records, registry
+from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.splits import held_out
@@ -53,10 +55,15 @@ class Demonstration:
 
     @property
     def every_turn(self) -> str:
-        """The prompt with all its turns; and the completion, where the prompt has no digits."""
+        """The prompt with all its turns; and the completion, where the prompt has too few numbers for a puzzle."""
         turns = [self.prompt] if isinstance(self.prompt, str) else [turn["content"] for turn in self.prompt]
         text = "\n".join(turns)
-        return text if any(map(str.isdigit, text)) else f"{text}\n{self.completion}"
+        return text if len(re.findall(r"\d+", text)) > 2 else f"{text}\n{self.completion}"
+
+    @property
+    def shows_row(self) -> bool:
+        """True if there is a row, and the prompt shows it."""
+        return self.row is not None and not Prompt(self.every_turn).missing(self.row.asked)
 
     @property
     def question(self) -> str:
@@ -85,11 +92,17 @@ class Demonstrations:
     def notes(self) -> list[str]:
         """Remarks on the demonstrations to train on, with their counts."""
         counts = Counter(note for each in self.filtered for note in each.notes)
-        if unread := sum(each.row is None for each in self.filtered):
-            counts[
-                "names no row in its fields, so it is not graded, and a test row is known by its numbers or words"
-            ] = unread
         return [f"{note} ({count:,} of {len(self.filtered):,})" for note, count in counts.items()]
+
+    @property
+    def warning(self) -> str:
+        """The number of demonstrations that cannot be read as rows, in a sentence; "" if there are none."""
+        if not (unread := sum(not each.shows_row for each in self.filtered)):
+            return ""
+        return (
+            f"{unread:,} of the {len(self.filtered):,} demonstrations cannot be read as rows, without fields of one "
+            "or with a prompt without it; those of test rows are recognized by their numbers or words alone."
+        )
 
     def why_wrong(self) -> str:
         return f"{', '.join(f'{count:,} {reason}' for reason, count in self.wrong.most_common(3))}; {self.example}"
@@ -119,9 +132,11 @@ class _HeldOut:
         self._prompts = {_in_one_line(text) for row in rows for text in _user_turns(row.messages())}
 
     def has(self, demonstration: Demonstration) -> bool:
-        if demonstration.row is not None and demonstration.row.identity in self._identities:
+        row = demonstration.row
+        if row is not None and row.identity in self._identities:
             return True
-        if demonstration.row is None and self._asked(demonstration.every_turn):
+        is_read = isinstance(row, self._kind) and demonstration.shows_row
+        if not is_read and self._asked(demonstration.every_turn):
             return True
         with suppress(InputError):  # rules of its own
             fields = self._kind.fields_in(demonstration.question)

@@ -53,6 +53,8 @@ class SftRun(Run):
         )
         for text in self.demonstrations.notes:
             self.reporter.note(f"Of the demonstrations: {text}.")
+        if warning := self.demonstrations.warning:
+            self.reporter.warning(warning)
         return inputs
 
     def encode(self, loaded: load.Loaded, adapted: Any) -> Memory:

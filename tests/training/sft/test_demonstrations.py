@@ -109,8 +109,8 @@ def test_every_layout_is_the_same_example(tokenizer, tmp_path, fields):
 )  # fmt: skip
 def test_what_was_used_of_a_record_is_said(tmp_path, fields, notes):
     known = read(tmp_path, [RIGHT, fields])
-    assert known.notes[:-1] == notes
-    assert known.notes[-1].startswith("names no row in its fields")
+    assert known.notes == notes
+    assert known.warning.startswith("1 of the 2 demonstrations cannot be read")
     if "instruction" in fields:
         assert known.filtered[1].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
 
@@ -207,6 +207,77 @@ def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, dat
     other = {"prompt": TINYZERO.format("5, 8, 9"), "completion": "a"}
     known = read(tmp_path, [fields, other], data, keep_wrong=True)
     assert (known.left_out["of test puzzles"], len(known.filtered)) == (1, 1)
+
+
+#: Layouts of the numbers of a test puzzle.
+LISTS = [
+    ", ",
+    " ",
+    "  ",
+    "; ",
+    " and ",
+    " & ",
+    "/",
+    " - ",
+    "-",
+    " | ",
+    "，",
+    " plus ",
+    ", or ",
+    "\t",
+    "\n",
+    "\n- ",
+    "\n* ",
+]
+LISTS = [separator.join(("50", "3", "7")) for separator in LISTS]
+LISTS += [
+    "{3, 7, 50}",
+    "**3**, **7**, **50**",
+    "$3$, $7$, $50$",
+    '["3", "7", "50"]',
+    "3, 7, 50, 11",
+    "３、７、５０",
+    "③ ⑦ 50",
+]
+LISTS += [
+    "\n1. 3\n2. 7\n3. 50",
+    "3.0, 7.0, 50.0",
+    "03 07 50",
+    "a=3, b=7, c=50",
+    "<li>3</li><li>7</li><li>50</li>",
+    "(3; 7; 50)",
+]
+LISTS += [
+    "\n| a | b | c |\n|--|--|--|\n| 3 | 7 | 50 |",
+    '{"nums": [3, 7, 50]}',
+    "three, seven and fifty",
+    "III, VII and L",
+]
+#: Places of a text in a demonstration.
+PLACES = [
+    lambda text: {"prompt": text, "completion": "a"},
+    lambda text: {"instruction": "Solve.", "input": text, "output": "a"},
+    lambda text: {"messages": [{"role": "system", "content": text}, TURNS[1], ANSWER]},
+    lambda text: {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "a"}]},
+    lambda text: {"messages": [{"role": "user", "content": text}, ANSWER, TURNS[1], ANSWER]},
+    lambda text: {"prompt": "Solve this in 3 lines.", "completion": text},
+    lambda text: {"nums": [5, 8, 9], "target": 22, "prompt": text, "completion": "a"},
+    lambda text: {"question": text, "answer": "#### 46", "completion": "a"},
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_demonstration_of_a_test_puzzle_in_any_layout_is_left_out_or_counted_as_unread(tmp_path, data, place):
+    for number, numbers in enumerate(LISTS):
+        record = place(f"Make 46 from {numbers}.")
+        try:
+            known = read(tmp_path, [record, {"prompt": "?", "completion": "a"}], data, keep_wrong=True)
+        except InputError as error:
+            assert "another puzzle" in str(error)  # noqa: PT017
+            continue
+        assert known.left_out["of test puzzles"] == (number < len(LISTS) - 2), record
+        unread = number >= len(LISTS) - 2 and "question" not in record
+        assert known.warning.startswith("2 of the 2" if unread else "1 of the")
 
 
 def test_a_prompt_that_asks_another_puzzle_than_the_fields_is_refused(tmp_path, data):
