@@ -1,11 +1,11 @@
 """Functions of the user's own, named as ``module:function``."""
 
 import functools
-import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from countdown_rl.core.errors import UsageError, first_line
@@ -30,13 +30,12 @@ def imported(name: str) -> Callable[..., Any]:
     """Return the function *name*, of a module that is installed or in the working directory, else a UsageError."""
     if name in _GIVEN:
         return _GIVEN[name]
-    module, _, function = name.partition(":")
-    if not function:
+    if not name.partition(":")[2]:
         raise UsageError(f"{name} is not of the form module:function.")
     if (directory := str(Path.cwd())) not in sys.path:  # of an installed command it is the directory of the command
         sys.path.append(directory)
     try:
-        loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        loaded: Callable[..., Any] = resolve_name(name)
     except (Exception, SystemExit) as error:  # anything may happen in a module of the user's
         raise UsageError(f"{name} cannot be imported: {first_line(error)}") from error
     if not callable(loaded):

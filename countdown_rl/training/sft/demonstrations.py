@@ -31,8 +31,6 @@ from countdown_rl.training.options import SftOptions
 
 #: Characters shown of a wrong completion.
 EXAMPLE = 200
-#: A record: its place, the split it was published in ("" in a file), and its fields.
-Published = tuple[str, str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -219,7 +217,7 @@ def _is_wrong(demonstration: Demonstration) -> bool:
     return row is not None and not row.grade(demonstration.completion).correct
 
 
-def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]) -> Iterator[Published]:
+def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]) -> Iterator[external.Published]:
     """The records of files and of Hub data sets; adds their entries to *inputs*."""
     for index, file in enumerate(paths):
         yield from ((place, "", record) for place, record in files.records(file))
@@ -232,7 +230,7 @@ def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]
 
 
 def _parsed(
-    published: Iterable[Published], layout: Mapping[str, str], left_out: Counter[str]
+    published: Iterable[external.Published], layout: Mapping[str, str], left_out: Counter[str]
 ) -> Iterator[Demonstration]:
     """The demonstrations in *published* records; *left_out* counts those of held-out splits."""
     for place, published_split, record in published:
