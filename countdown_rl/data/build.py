@@ -14,9 +14,8 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import file_input
-from countdown_rl.core.options import field_hints
 from countdown_rl.data import external
-from countdown_rl.data.config import PUZZLES, DataOptions
+from countdown_rl.data.config import DataOptions, PuzzleOptions
 from countdown_rl.data.source import RowSource
 from countdown_rl.tasks import files, jsonl, registry
 from countdown_rl.tasks.splits import held_out
@@ -24,6 +23,9 @@ from countdown_rl.tasks.task import Task
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
 UNRECORDED = ("workers", "from_", "test_from", "exclude")
+
+#: Options that apply to the tasks that name them.
+_PUZZLES = {field.name for field in fields(PuzzleOptions)}
 
 #: Called with the count of rows so far, and of all.
 OnRow = Callable[[int, int], None]
@@ -115,7 +117,7 @@ def _task(options: DataOptions) -> Task:
             f"{flag('style')} {options.style} is not for {flag('task')} {task.name}; take "
             f"{' or '.join(task.row.styles)}."
         )
-    for name in _task_options() - task.data_options:
+    for name in _PUZZLES - task.data_options:
         if getattr(options, name) != getattr(type(options), name, None):
             raise UsageError(f"{flag(name)} does not apply to {flag('task')} {task.name}; leave it out.")
     if options.from_ and options.from_hub:
@@ -129,14 +131,8 @@ def _task(options: DataOptions) -> Task:
     return task
 
 
-def _task_options() -> set[str]:
-    """Names of the options that describe puzzles, which apply to the tasks that name them."""
-    hints = field_hints(DataOptions)
-    return {item.name for item in fields(DataOptions) if hints[item.name].__metadata__[0].rich_help_panel == PUZZLES}
-
-
 def _recorded(options: DataOptions, task: Task) -> dict[str, Any]:
-    unrecorded = {*UNRECORDED, *(_task_options() - task.data_options)}
+    unrecorded = {*UNRECORDED, *(_PUZZLES - task.data_options)}
     return {key: value for key, value in asdict(options).items() if key not in unrecorded and value not in (None, ())}
 
 

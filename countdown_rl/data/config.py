@@ -11,19 +11,12 @@ PUZZLES, SPLITS, IMPORT, RUN = "Puzzles", "Splits", "Import", "Run"
 
 
 @dataclass(frozen=True)
-class DataOptions(Options):
-    """Puzzles to generate or import, and how they are split.
+class PuzzleOptions(Options):
+    """Distribution of the puzzles to generate; ``Task.data_options`` names those of these options that a task has.
 
     ``size``, ``numbers``, ``targets``, ``operators`` and ``rule`` override the preset.
     """
 
-    n: Annotated[int, option("Rows in all splits together.", SPLITS, min=3)] = 50_000
-    valid: Annotated[
-        int | None, option("Rows for validation.", SPLITS, min=0, show_default="a tenth, at most 1,000")
-    ] = None
-    test: Annotated[int | None, option("Rows for testing.", SPLITS, min=0, show_default="a tenth, at most 1,000")] = (
-        None
-    )
     preset: Annotated[Literal["3to4", "24", "tv"], option("Distribution to draw from.", PUZZLES)] = "3to4"
     size: Annotated[
         tuple[str, ...], option("Count of numbers, with an optional weight; repeatable.", PUZZLES, metavar="K[=WEIGHT]")
@@ -35,6 +28,19 @@ class DataOptions(Options):
     operators: Annotated[str | None, option("Allowed operators, e.g. '+-*'.", PUZZLES)] = None
     rule: Annotated[RuleName | None, option("How often a number is used.", PUZZLES)] = None
     impossible: Annotated[float, option("Share of rows proved to have no solution.", PUZZLES, min=0, max=1)] = 0.0
+
+
+@dataclass(frozen=True)
+class DataOptions(PuzzleOptions):
+    """Puzzles to generate or import, and how they are split."""
+
+    n: Annotated[int, option("Rows in all splits together.", SPLITS, min=3)] = 50_000
+    valid: Annotated[
+        int | None, option("Rows for validation.", SPLITS, min=0, show_default="a tenth, at most 1,000")
+    ] = None
+    test: Annotated[int | None, option("Rows for testing.", SPLITS, min=0, show_default="a tenth, at most 1,000")] = (
+        None
+    )
     style: StyleName = None
     template: Prompt = None
     task: Annotated[str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")] = DEFAULT
