@@ -1,11 +1,12 @@
 """``countdown-rl init``: the pipeline in a directory of your own."""
 
-import re
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
@@ -57,8 +58,25 @@ def _source() -> Path:
 
 
 def _without_code(text: str) -> str:
-    """Return dvc.yaml without dependencies on the code, which is installed."""
-    text = re.sub(r" A stage depends.*?no output\.", "", text, flags=re.DOTALL)
-    text = re.sub(r"made: countdown_rl/\S+", "made: artifacts/data", text)
-    text = re.sub(r",?\s+countdown_rl/[\w./]+", "", text)
-    return re.sub(r"\[countdown_rl/[\w./]+", "[", text)
+    """Return dvc.yaml without dependencies on the code, which is installed; its comments stay.
+
+    A stage that depends on code alone depends on the data.
+    """
+    for node in reversed([*_values(yaml.compose(text))]):
+        items = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        kept = [text[item.start_mark.index : item.end_mark.index] for item in items if not _is_code(item)]
+        if len(kept) < len(items):
+            new = f"[{', '.join(kept)}]" if isinstance(node, yaml.SequenceNode) else "artifacts/data"
+            text = text[: node.start_mark.index] + new + text[node.end_mark.index :]
+    return text
+
+
+def _values(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Yield the values of the mappings in *node*, in the order of the text."""
+    for _, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        yield value
+        yield from _values(value)
+
+
+def _is_code(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.value.startswith("countdown_rl/")

@@ -30,9 +30,17 @@ def record(site: Path, lines: str, monkeypatch) -> None:
 
 def test_the_pipeline_is_that_of_the_repository_without_its_code(tmp_path, monkeypatch):
     assert status(monkeypatch, "init", str(tmp_path / "run")) == 0
-    ours, theirs = (yaml.safe_load((place / "dvc.yaml").read_text()) for place in (tmp_path / "run", ROOT))
-    assert ours["stages"].keys() == theirs["stages"].keys()
-    assert "countdown_rl/" not in (tmp_path / "run" / "dvc.yaml").read_text()
+    places = (tmp_path / "run", ROOT)
+    ours, theirs = (yaml.safe_load((place / "dvc.yaml").read_text()) for place in places)
+    for stage in theirs["stages"].values():
+        body = stage.get("do", stage)
+        body["deps"] = [name for name in body["deps"] if not name.startswith("countdown_rl/")]
+        for item in stage.get("foreach", {}).values():
+            if "made" in item:
+                item["made"] = item["made"].replace("countdown_rl/assets/countdown_tiny", "artifacts/data")
+    assert ours == theirs
+    comments = [re.findall(r"#.*", (place / "dvc.yaml").read_text()) for place in places]
+    assert comments[0] == comments[1]
     for name in ("gen-data", "train", "eval", "merge", "quantize", "publish"):
         assert (tmp_path / "run" / f"stages/{name}.yaml").read_text() == (ROOT / f"stages/{name}.yaml").read_text()
 
