@@ -1,6 +1,7 @@
 """Log of a training run: one row per step, as the CSV that ``dvc plots`` and the report draw, and samples beside it."""
 
 import csv
+import hashlib
 import io
 import json
 import re
@@ -184,14 +185,29 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
     raise InputError(f"{path} holds no samples of a training run.")
 
 
+def digest(rows: Sequence[StepRow]) -> str:
+    """The sha256 of *rows* without their times, which alone differ between equal runs."""
+    values = [
+        {name: float(value) for name, value in {**vars(row), **row.groups}.items() if isinstance(value, int | float)}
+        for row in rows
+    ]
+    kept = [{name: row[name] for name in sorted(row) if not name.startswith("seconds")} for row in values]
+    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()
+
+
 def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
-    """Return True if *log* records the GRPO training in the chain *links*, by its facts."""
+    """Return True if *log* records the GRPO training in the chain *links*, by its facts.
+
+    Version 0.2 recorded no digest; its logs are recognized by their last step, first and best reward.
+    """
     policy = next((link for link in links if link.by_grpo), None)
     try:
         rows = read(log)
     except (OSError, InputError):
         return False
-    if policy is None or not rows or rows[-1].step != policy.facts.get("steps"):
+    if policy is None or not rows:
         return False
-    rewards = (rows[0].reward, max(row.reward for row in rows))
-    return rewards == (policy.facts.get("reward_first"), policy.facts.get("reward_best"))
+    if "log_digest" in policy.facts:
+        return bool(policy.facts["log_digest"] == digest(rows))
+    facts = (rows[-1].step, rows[0].reward, max(row.reward for row in rows))
+    return facts == tuple(map(policy.facts.get, ("steps", "reward_first", "reward_best")))

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.manifest import ProvenanceEntry
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.tasks.registry import parse_row
@@ -31,6 +32,28 @@ def test_a_thinned_row_is_the_mean_of_its_steps():
     (both,) = training_log.thinned([ROW, second], 2)
     assert both.groups == {"correct_numbers_3": 0.25}
     assert (both.step, both.reward, both.entropy, both.kl) == (2, 0.625, 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "own", "by_version_0_2"),
+    [
+        ({}, True, True),
+        ({"seconds": 9.0, "seconds_rest": 1.0}, True, True),
+        ({"correct": 0.75}, False, True),
+        ({"groups": {"correct_numbers_3": 0.25}}, False, True),
+        ({"eval_kl": 0.5}, False, True),
+        ({"step": 3}, False, False),
+        ({"reward": 0.5}, False, False),
+    ],
+)
+def test_the_log_of_a_run_is_recognized_by_all_that_is_not_time(changes, own, by_version_0_2):
+    rows = [replace(ROW, draws=2), replace(ROW, step=2, groups={"correct_numbers_3": 0.5})]
+    facts = {"steps": 2, "reward_first": 0.25, "reward_best": 0.25}
+    training_log.write(Path("log.csv"), [rows[0], replace(rows[1], **changes)])
+    digest = {"log_digest": training_log.digest(rows)}
+    for known, expected in ((facts | digest, own), (facts, by_version_0_2)):
+        links = [ProvenanceEntry("adapter", "adapter", "0", facts=known)]
+        assert training_log.is_log_of(Path("log.csv"), links) == expected
 
 
 def test_a_log_with_a_row_cut_off_is_refused():

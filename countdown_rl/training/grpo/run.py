@@ -9,6 +9,7 @@ from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import file_input
+from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import chat_template, load
@@ -161,6 +162,7 @@ class GrpoRun(Run):
             "reward_last_tenth": last.reward,
             "correct_last_tenth": last.correct,
             "reward_best": max(step.reward for step in logged),
+            "log_digest": training_log.digest(logged),
         }
 
     def summary(self, facts: Mapping[str, Any]) -> str:

@@ -121,6 +121,7 @@ def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
     assert chat_template.MARK in (unbroken.out / "chat_template.jinja").read_text()  # completed, see its own tests
     rows = training_log.read(out / "log.csv")
     assert rows == unbroken.rows
+    assert training_log.is_log_of(out / "log.csv", provenance_chain(manifest.as_input()))
     assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
     assert all(row.grad_norm > 0 for row in rows)
 
