@@ -24,7 +24,9 @@ class PuzzleOptions(Options):
     numbers: Annotated[
         str | None, option("Range of the numbers (1-99), or tiles sampled without replacement (25,50,1-10x2).", PUZZLES)
     ] = None
-    targets: Annotated[str | None, option("Range of the targets.", PUZZLES, metavar="LOW-HIGH")] = None
+    targets: Annotated[
+        str | None, option("Range of the targets; without + and -, up to 9999.", PUZZLES, metavar="LOW-HIGH")
+    ] = None
     operators: Annotated[str | None, option("Allowed operators, e.g. '+-*'.", PUZZLES)] = None
     rule: Annotated[RuleName | None, option("How often a number is used.", PUZZLES)] = None
     impossible: Annotated[float, option("Share of rows proved to have no solution.", PUZZLES, min=0, max=1)] = 0.0

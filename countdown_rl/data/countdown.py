@@ -18,7 +18,7 @@ from countdown_rl.tasks.countdown.rules import MAX_NUMBERS
 from countdown_rl.tasks.countdown.task import NUMBERS, numbers_of
 from countdown_rl.tasks.task import Row, Task
 
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:x([0-9]{1,3}))?").fullmatch
+_RANGE = re.compile(r"([0-9]{1,99})(?:-([0-9]{1,99}))?(?:x([0-9]{1,3}))?").fullmatch
 
 
 class CountdownSource(RowSource):
@@ -91,6 +91,8 @@ def distribution_of(options: DataOptions) -> Distribution:
     if options.targets:
         low, high, _ = _range(flag("targets"), options.targets)
         wanted = replace(wanted, low=low, high=high)
+    elif not {"+", "-"} & set(operators) and wanted.low < wanted.high:  # few products are below 100
+        wanted = replace(wanted, high=9_999)
     if wanted.tiles and max(wanted.sizes) > len(wanted.values):
         raise UsageError(
             f"{flag('numbers')} has {len(wanted.values)} tiles, too few for puzzles of {max(wanted.sizes)}."
@@ -120,7 +122,9 @@ def _range(name: str, spec: str) -> tuple[int, int, int]:
     """The lowest and the highest value of a range, and its copies."""
     match = _RANGE(spec.strip())
     low, high, copies = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
-    if not 1 <= low <= high <= low + 100_000 or (copies != 1 and name == flag("targets")):
+    if not 1 <= low <= high or (copies != 1 and name == flag("targets")):
         tiles = "" if name == flag("targets") else ", or tiles such as 25,50,1-10x2"
         raise UsageError(f"{name} {spec}: write a range such as 10-100{tiles}, from 1 on, the lower end first.")
+    if high - low >= generate.MAX_WIDTH:
+        raise UsageError(f"{name} {spec}: a range has at most {generate.MAX_WIDTH:,} values; lower its upper end.")
     return low, high, copies

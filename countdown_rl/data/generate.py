@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.data.distribution import Distribution, Exclusion, is_excluded
 from countdown_rl.tasks.countdown import kernel, kernel_numba, rules, solver
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
@@ -28,6 +28,8 @@ CHUNK = 1_024
 LIMITS = np.array((0, 300_000, 300_000, 300_000, 300_000, 100_000, 10_000), dtype=np.int64)
 #: Repetitions of earlier or excluded puzzles before a size is taken to be exhausted.
 MAX_REPEATED = 2_000
+#: Limit on the count of values in a range.
+MAX_WIDTH = 100_000
 
 Array = Any  # of int64, for Numba
 
@@ -71,9 +73,10 @@ def plan_split(distribution: Distribution, exclude: Exclusion, split: str, n: in
     """Plan the *n* rows of *split*."""
     values, most = sorted(distribution.values), max(distribution.sizes)
     largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
-    if 16 * distribution.high * largest >= 1 << 62 or distribution.high - distribution.low >= 100_000:
+    if 16 * distribution.high * largest >= 1 << 62 or distribution.high - distribution.low >= MAX_WIDTH:
         raise UsageError(
-            f"Such large numbers or targets cannot be sampled; lower {flag('numbers')} or {flag('targets')}."
+            f"Products of such {flag('numbers')} and {flag('targets')} are too large for the solver, or the range of "
+            f"targets is wider than {MAX_WIDTH:,}; lower the upper ends."
         )
     rows = np.arange(n, dtype=np.int64)
     impossible = np.floor(np.arange(n + 1) * distribution.impossible + 1e-9)
@@ -110,8 +113,8 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
                     if not weights[solvable]:
                         kind = f"{'solvable' if solvable else 'impossible'} puzzle of {size} numbers"
                         raise InputError(
-                            f"After {index:,} rows for {plan.split}, no new {kind} is found; lower {flag('n')} or "
-                            f"widen {flag('numbers')}, {flag('targets')} or {flag('operators')}."
+                            f"After {plural(index, 'row')} for {plan.split}, no new {kind} is found; lower "
+                            f"{flag('n')}, or change {flag('numbers')}, {flag('targets')} or {flag('operators')}."
                         )
                     same = (plan.solvable == solvable) & (plan.sizes == size)
                     plan.choose_sizes(index + np.flatnonzero(same[index:]), weights[solvable])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.external import Published
 from countdown_rl.tasks import files, records
@@ -100,7 +100,7 @@ class RowSource:
                     break
             else:
                 raise InputError(
-                    f"After {index:,} rows for {split}, {LIMIT:,} draws gave no new one; lower {flag('n')}."
+                    f"After {plural(index, 'row')} for {split}, no draw of {LIMIT:,} is new; lower {flag('n')}."
                 )
             seen.add(row.id)
             yield {"id": row.id, **row}
@@ -139,10 +139,12 @@ class RowSource:
                 count += 1
         if not count:
             reasons = [f"{times:,} {result.examples[reason]}" for reason, times in result.dropped.most_common()]
-            raise InputError(f"None of the {result.read:,} rows can be used: {'; '.join(reasons) or 'there are none'}.")
+            raise InputError(
+                f"None of {plural(result.read, 'row')} can be used: {'; '.join(reasons) or 'there are none'}."
+            )
         if count == n and not result.splits["train"]:
             raise InputError(
-                f"The first {n:,} rows are all held out, which leaves none for training; raise {flag('n')}."
+                f"The first {plural(n, 'row')} are all held out, which leaves none for training; raise {flag('n')}."
             )
         for split, limit in limits.items():
             if limit is not None and (available := len(result.splits[split])) < limit:

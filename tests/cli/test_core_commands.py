@@ -64,6 +64,8 @@ def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
         (["--n", 10, "--test", 10], 2, "leave no rows for training"),
         (["--size", "9"], 2, "1 to 6 numbers"),
         (["--targets", "9-3"], 2, "lower end first"),
+        *((["--targets", f"10-{end}"], 2, "at most 100,000 values") for end in (200_000, 10**8, 10**30)),
+        (["--numbers", f"1-{10**12}"], 2, "at most 100,000 values"),
         (["--style", "lines"], 2, "--style lines"),
         (["--impossible", "nan"], 2, "--impossible"),
         (["--task", "gsm8k"], 2, "give --from FILE"),
@@ -200,12 +202,20 @@ def test_grade_writes_one_line_per_line(command, tmp_path):
     assert status == 0
     assert [grade["correct"] for grade in grades] == [True, False, True]
     assert [grade["value"] for grade in grades] == ["46", "350/3", "53"]
-    assert [grade["strict_format"] for grade in grades] == [True, False, False]
+    assert [grade["strict_format"] for grade in grades] == [True, False, True]
     assert [grade.get("id") for grade in grades] == ["a", None, None]
     status, out, _ = command("grade", tmp_path / "in.jsonl", "--json", "--out", tmp_path / "out.jsonl")
-    counts = {"n": 3, "correct": 2, "format": 2, "strict_format": 1}
+    counts = {"n": 3, "correct": 2, "format": 2, "strict_format": 2}
     assert json.loads(out) == {**counts, "reasons": {"wrong-value": 1}}
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("lines", ["", "\n\n", "hello", "[]", "{}", "a,b\n1,2", "null", "\ufeff"])
+@pytest.mark.parametrize("options", [(), ("--on-error", "mark"), ("--json",)])
+def test_grade_of_nothing_fails(command, lines, options):
+    status, out, err = command("grade", *options, stdin=lines)
+    assert (status, err.count("error: ")) == (1, 1)
+    assert '"correct"' not in out
 
 
 def test_a_bad_line_ends_grade_or_is_marked_on_request(command):

@@ -163,6 +163,23 @@ def test_excluded_puzzles_are_not_generated(n):
         make(TINY, n=len(every), exclude=exclude)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"numbers": "1-10", "targets": "2-100000"},
+        {"operators": "*/", "targets": "2-5"},
+        {"numbers": "1-10x2,25,50", "targets": "10-900"},
+        {"targets": "10-100", "n": 90},
+    ],
+)
+def test_targets_are_those_that_products_reach(options):
+    wanted = DataOptions(**{"n": 200, "operators": "*", "size": ("5",)} | options)
+    rows = [row for split in SPLITS for row in build.generate(wanted, split)]
+    assert len(rows) == wanted.n
+    assert all(CountdownRow(row).judge(row["solution"]) == (str(row["target"]), "") for row in rows)
+
+
 @pytest.mark.parametrize("sizes", [{6: 1}, {1: 1, 6: 1}])
 def test_puzzles_that_do_not_exist_are_reported(monkeypatch, sizes):
     monkeypatch.setattr(generate, "LIMITS", generate.LIMITS // 10)

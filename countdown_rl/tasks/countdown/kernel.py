@@ -450,6 +450,8 @@ class Source(NamedTuple):
 
 #: Values of ``attempts`` for a row that was not found within the limit, and for the rows after it.
 NOT_FOUND, NOT_SAMPLED = -1, -2
+#: Attempts of a row after which its puzzles are rare.
+RARE = 1_000
 
 
 class Rows(NamedTuple):
@@ -468,19 +470,19 @@ class Rows(NamedTuple):
     texts: Any
 
 
-def draw_numbers(state, source, pool, nums, ordered):
+def draw_numbers(state, source, rare, pool, nums, ordered):
     """Draw *nums*, and sort them into *ordered*; returns the new random state.
 
-    *pool* is a copy of the source's values, and remains one.
+    *pool* is a copy of the source's values, and remains one. If puzzles are *rare*, each number comes from the first
+    values, a half to a 64th of them, or all: products reach a target with small numbers only.
     """
     for i in range(len(nums)):
         state = scramble(state + _STEP)
+        first = i if source.tiles else 0
+        k = first + state % max(1, (len(pool) - first) >> ((state >> 40) % 7 if rare else 0))
+        number = pool[k]
         if source.tiles:
-            k = i + state % (len(pool) - i)
             pool[i], pool[k] = pool[k], pool[i]
-            number = pool[i]
-        else:
-            number = pool[state % len(pool)]
         nums[i] = number
         k = i
         while k > 0 and ordered[k - 1] > number:
@@ -493,10 +495,11 @@ def draw_numbers(state, source, pool, nums, ordered):
     return state
 
 
-def choose_target(state, solvable, matches):
+def choose_target(state, solvable, rare, matches):
     """The index of a random target with a solution, or with none if not *solvable*; -1 to sample other numbers.
 
-    Solvable numbers are kept in proportion to the targets that they reach, in full from a quarter on.
+    Unless puzzles are *rare*, solvable numbers are kept in proportion to the targets that they reach, in full from a
+    quarter on.
     """
     counts = matches.counts
     reached = 0
@@ -504,7 +507,7 @@ def choose_target(state, solvable, matches):
         reached += counts[t] > 0
     fitting = reached if solvable else len(counts) - reached
     state = scramble(state + _STEP)
-    if fitting == 0 or (solvable and state % len(counts) >= 4 * reached):
+    if fitting == 0 or (solvable and not rare and state % len(counts) >= 4 * reached):
         return -1
     left = scramble(state + _STEP) % fitting
     t = -1
@@ -529,13 +532,14 @@ def draw(source, rows, goal, classes, matches, scratch):
             if source.stop[0] != 0:
                 return
             ordered = scratch[: len(nums)]
-            state = draw_numbers(scramble(base ^ scramble(tried + 1)), source, pool, nums, ordered)
+            rare = tried >= RARE
+            state = draw_numbers(scramble(base ^ scramble(tried + 1)), source, rare, pool, nums, ordered)
             part = split_part(ordered, source.parts)
             if part < source.first_part or part > source.last_part:
                 continue
             reset(nums, matches)
             search(nums, goal, classes, matches)
-            t = choose_target(state, rows.solvable[row], matches)
+            t = choose_target(state, rows.solvable[row], rare, matches)
             if t >= 0:
                 rows.targets[row] = goal.low + t
                 describe(row, t, rows, nums, classes, matches, scratch)
