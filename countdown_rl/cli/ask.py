@@ -9,6 +9,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console, parameters
 from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.core.options import option
 from countdown_rl.evaluation.sample import Sample
@@ -73,8 +74,8 @@ def ask(
 def _view(sample: Sample, solved: Solved) -> Text:
     solution = "there is no solution; every expression was tried"
     if solved.solutions:
-        count = console.plural(solved.solutions, "distinct solution")
+        count = plural(solved.solutions, "distinct solution")
         solution = f"{solved.solution} = {sample.row['target']} ({count})"
     mark, color = ("✓ correct", "green") if sample.grade.correct else ("✗ wrong", "red")
     verdict = (f"{mark}: {sample.verdict}\n", color)
-    return Text.assemble("\n\n", verdict, f"solver: {solution}\n", (f"{sample.tokens} tokens", "dim"))
+    return Text.assemble("\n\n", verdict, f"solver: {solution}\n", (plural(sample.tokens, "token"), "dim"))

@@ -7,6 +7,7 @@ import typer
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out
+from countdown_rl.core.formatting import plural
 from countdown_rl.training.options import CollectOptions
 
 
@@ -33,15 +34,15 @@ def collect(
     from countdown_rl.training.sft import collect
 
     facts = collect.collect(evaluations, options, out)
-    puzzles = console.plural(facts["puzzles"], "puzzle")
+    puzzles = plural(facts["puzzles"], "puzzle")
     if facts["test_puzzles"]:
-        left_out = console.plural(facts["test_puzzles"], "puzzle")
+        left_out = plural(facts["test_puzzles"], "puzzle")
         console.warn(
             f"{left_out} of a test split left out; eval --data DIRECTORY/train.jsonl answers those of training."
         )
-    kept = console.plural(facts["kept"], "pair" if options.pairs else "demonstration")
+    kept = plural(facts["kept"], "pair" if options.pairs else "demonstration")
     view = (
-        f"{facts['read']:,} completions read, {facts['correct']:,} correct; {kept} of {puzzles} kept "
+        f"{plural(facts['read'], 'completion')} read, {facts['correct']:,} correct; {kept} of {puzzles} kept "
         f"({facts['kept'] / facts['puzzles']:.1f} per puzzle), "
         f"{facts['mean_tokens']:.0f} tokens per correct completion → {out / collect.FILE}"
     )

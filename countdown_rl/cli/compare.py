@@ -10,7 +10,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option
-from countdown_rl.core.formatting import interval, percent
+from countdown_rl.core.formatting import interval, percent, plural
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import parse_row
 
@@ -77,7 +77,7 @@ def _view(values: dict[str, Any]) -> Table:
         table.add_row(row["name"], solved(row["accuracy"], row["interval"]), *map(points, against))
         if "runs" in row:
             sds = [f"± {100 * share['sd']:.1f}" if "sd" in share else "" for share in (row, *against)]
-            table.add_row(f"  mean of {len(row['runs'])} runs", *sds)
+            table.add_row(f"  mean of {plural(len(row['runs']), 'run')}", *sds)
         if k in row.get("pass_at", ()):
             share = row["pass_at"][k]
             changes = [change.get("pass_at", {}).get(k) for change in against]

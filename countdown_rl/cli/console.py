@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -59,16 +59,11 @@ def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | N
 
 
 def table(*heads: str, title: str | None = None) -> Table:
-    """Return an empty table whose first column is names and whose others are figures."""
+    """Return an empty table whose first column is names and whose others are numbers."""
     grid = Table(box=None, pad_edge=False, title=title, title_justify="left", caption_justify="left")
     for index, head in enumerate(heads):
         grid.add_column(head, justify="right" if index else "left", overflow="fold")
     return grid
-
-
-def plural(count: int, noun: str) -> str:
-    """Return ``1 row`` or ``2,000 rows``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def stream(text: str) -> None:
@@ -104,7 +99,7 @@ def progress(description: str) -> Iterator[Callable[..., None]]:
     due = time.monotonic() + FIRST
     columns = (BarColumn(bar_width=24), MofNCompleteColumn(), "{task.fields[detail]}", TimeRemainingColumn())
     bar = Progress(
-        "[dim]{task.description}",
+        TextColumn("{task.description}", style="dim", markup=False),
         *columns,
         console=people,
         speed_estimate_period=600,  # steps of large models take minutes

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from countdown_rl.cli import console, parameters
 from countdown_rl.core import artifacts
-from countdown_rl.core.formatting import interval, percent
+from countdown_rl.core.formatting import interval, percent, plural
 from countdown_rl.core.options import option
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import Metrics
@@ -109,7 +109,7 @@ def _view(out: str, metrics: Metrics) -> Table:
     for name, share in shares.items():
         add(name, share.share, share.interval)
     for limit, budget in metrics.budgets.items():
-        add(f"within {limit:,} tokens, {budget.truncated:.1%} truncated", budget.accuracy, budget.interval)
+        add(f"within {plural(limit, 'token')}, {budget.truncated:.1%} truncated", budget.accuracy, budget.interval)
     last = ""
     for title, kind, solved in results.breakdowns(metrics):
         if title != last:
@@ -132,6 +132,7 @@ def _caption(metrics: Metrics) -> list[str]:
         ]
     if endpoint := metrics.endpoint:
         cost = f", cost {endpoint['cost']:g}" if "cost" in endpoint else ""
-        lines.append(f"{endpoint['prompt_tokens']:,} tokens read, {endpoint['completion_tokens']:,} written{cost}")
+        read, written = endpoint["prompt_tokens"], endpoint["completion_tokens"]
+        lines.append(f"{plural(read, 'prompt token')}, {plural(written, 'completion token')}{cost}")
     reasons = [f"{n:7,}  {task(metrics.task).reason(reason)}" for reason, n in metrics.reasons.items()]
     return lines + (["wrong:", *reasons[:REASONS]] if reasons else [])

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Out
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.options import option
 
 
@@ -58,4 +59,4 @@ def export_task(
     counts = {split: len(part) for split, part in rows.items()}
     console.result({"out": str(out), "task": name, "rows": sum(counts.values())}, as_json=as_json)
     if not as_json:
-        console.note(f"{out}: {name} for {to}, {', '.join(f'{n:,} {split} rows' for split, n in counts.items())}.")
+        console.note(f"{out}: {name} for {to}, {', '.join(plural(n, f'{split} row') for split, n in counts.items())}.")

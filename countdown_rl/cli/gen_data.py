@@ -9,6 +9,7 @@ from rich.table import Table
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out
+from countdown_rl.core.formatting import plural
 from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import Task
@@ -47,9 +48,9 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
     for note in facts.get("notes", ()):
         console.note(note)
     for reason, text in facts.get("reasons", {}).items():
-        console.note(f"dropped {console.plural(facts['dropped'][reason], 'row')}: {text}")
+        console.note(f"dropped {plural(facts['dropped'][reason], 'row')}: {text}")
     if unused := facts.get("unused"):
-        console.note(f"left out {console.plural(len(unused), 'column')}: {', '.join(unused)}")
+        console.note(f"left out {plural(len(unused), 'column')}: {', '.join(unused)}")
     for split, counts in facts["splits"].items():
         if not counts["rows"]:
             console.warn(f"the split {split} is empty.")

@@ -84,7 +84,8 @@ def grade(
             write({"error": str(error)})
 
         reader = Reader(field=completion_field, style=style, rule=rule, operators=operators)
-        for row, completions, note in reader.read(lines, "standard input" if source == "-" else source, refuse):
+        name = "standard input" if source == "-" else source
+        for row, completions, note in reader.read(lines, name, refuse):
             if note not in notes:
                 notes.add(note)
                 console.note(note)
@@ -97,7 +98,7 @@ def grade(
                     unanswered.append((row, completion.text))
                 write(labels | ({"sample": index} if len(completions) > 1 else {}) | asdict(graded))
     if not counts["n"]:
-        raise InputError(f"no completion was graded: {first or f'{source} has none'}")
+        raise InputError(f"no completion was graded: {first or f'{name} has no rows'}")
     if advice := caveats.bare_answers(unanswered, reasons["no-answer"], counts["n"]):
         console.warn(advice)
     del reasons[""]

@@ -129,7 +129,7 @@ def _fail(error: BaseException) -> NoReturn:
         sentence = f"process {processes.rank()}: {sentence}"
     if full:
         console.note("".join(traceback.format_exception(error)).rstrip())
-    console.failure(sentence)
+    (console.failure if status < 128 else console.note)(sentence)
     if not full and (frames := errors.user_frames(error)):
         console.note(frames)
     sys.exit(status)
@@ -139,7 +139,7 @@ def _outcome(error: BaseException) -> tuple[int, str]:
     """Return the exit status and the sentence for a failure."""
     if isinstance(error, KeyboardInterrupt | processes.Terminated):
         number = getattr(error, "number", signal.SIGINT)
-        return 128 + number, f"ended by {signal.Signals(number).name}; run the same command again."
+        return 128 + number, processes.ended_by(number)
     if isinstance(error, ModuleNotFoundError) and (sentence := packages.missing(error.name or "")):
         return 1, sentence
     if sentence := errors.machine_failure(error):

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, BaseModel, Out, Revision
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.options import option
 from countdown_rl.export.config import MergeOptions
 
@@ -49,8 +50,8 @@ def _view(out: Path, facts: dict) -> str:
     from countdown_rl.export import agreement
 
     lines = [
-        f"{out}: {facts['parameters']:,} parameters, {facts['bytes'] / 1e6:,.1f} MB, "
-        f"{facts['adapted_modules']} modules merged into the {facts['base']} base"
+        f"{out}: {plural(facts['parameters'], 'parameter')}, {facts['bytes'] / 1e6:,.1f} MB, "
+        f"{plural(facts['adapted_modules'], 'module')} merged into the {facts['base']} base"
     ]
     names = {"with_definition": "the adapter over that base", "with_policy_as_trained": "the policy as trained"}
     for key, name in names.items() if "agreement" in facts else ():

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.core.formatting import interval, percent
+from countdown_rl.core.formatting import interval, percent, plural
 from countdown_rl.core.options import option
 from countdown_rl.release.config import PublishOptions, UploadOptions
 
@@ -44,13 +44,13 @@ def publish(
     facts, count = manifest.facts, len(manifest.files) + 1
     size = sum(entry["size"] for entry in manifest.files.values())
     if options.data is not None:
-        summary = f"{sum(facts['rows'].values()):,} rows"
+        summary = plural(sum(facts["rows"].values()), "row")
     elif "accuracy" in facts:
         summary = f"accuracy {percent(facts['accuracy'])} ({interval(facts['interval'])}, n {facts['n']:,})"
     else:
         summary = "not evaluated"
     values: dict[str, Any] = {"out": str(out), "digest": manifest.digest, **facts, "files": count, "bytes": size}
-    view = f"{out}: {count} files, {size / 1e6:,.1f} MB, {summary}"
+    view = f"{out}: {plural(count, 'file')}, {size / 1e6:,.1f} MB, {summary}"
     if result:
         values["upload"] = asdict(result)
         view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"

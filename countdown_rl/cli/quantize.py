@@ -5,6 +5,7 @@ from typing import Annotated
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, Revision
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.options import option
 from countdown_rl.export.config import QuantizeOptions
 
@@ -46,7 +47,7 @@ def _view(out: Path, facts: dict) -> str:
 
     lines = [
         f"{out}: {facts['bytes_before'] / 1e6:,.1f} MB to {facts['bytes'] / 1e6:,.1f} MB, "
-        f"{facts['parameters']:,} parameters ({facts['bits_per_parameter']:.2f} bits per parameter)"
+        f"{plural(facts['parameters'], 'parameter')} ({facts['bits_per_parameter']:.2f} bits per parameter)"
     ]
     if "agreement" in facts:
         lines += agreement.described("the full-precision weights", facts["agreement"])
@@ -54,7 +55,7 @@ def _view(out: Path, facts: dict) -> str:
         check = facts["llama_cpp"]
         differs = "; its chat template differs from the tokenizer's, so give prompts as text"
         lines.append(
-            f"  read back by llama.cpp, which tokenizes {check['prompts']} prompts the same way"
+            f"  read back by llama.cpp, which tokenizes {plural(check['prompts'], 'prompt')} the same way"
             f"{differs if check['chat'] is False else ''}"
         )
     if facts["format"] == "gguf" and not (out / "Modelfile").is_file():

@@ -10,7 +10,7 @@ import typer
 from countdown_rl.cli import console, parameters
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import printable
+from countdown_rl.core.formatting import plural, printable
 from countdown_rl.core.options import option
 from countdown_rl.training.options import RUN, RunArguments
 
@@ -78,8 +78,8 @@ def _show_check(run: "Run", *, as_json: bool) -> None:
     memory, values, place = run.memory, run.check_result(), run.checkpoints.directory.absolute()
     noun = "demonstration" if run.command == "sft" else "prompt"
     console.note(
-        f"{values['model']}: {values['architecture']}, {memory.trainable:,} of {values['parameters']:,} parameters "
-        f"trained; the longest {noun} has {run.longest} tokens."
+        f"{values['model']}: {values['architecture']}, {memory.trainable:,} of "
+        f"{plural(values['parameters'], 'parameter')} trained; the longest {noun} has {run.longest} tokens."
     )
     needed, available = _size(memory.estimates[0].peak), _size(memory.available or 0)
     if memory.fits is False:

@@ -10,6 +10,7 @@ from rich.text import Text
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
 from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.options import option
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import parse_row, task_of
@@ -54,7 +55,7 @@ def samples(
     if shuffle is not None:
         random.Random(shuffle).shuffle(selected)
     shown = selected[:n]
-    count = f"{len(shown):,} of {len(selected):,} completions" if selected else "no such completion"
+    count = f"{len(shown):,} of {plural(len(selected), 'completion')}" if selected else "no such completion"
     view = Text("\n\n").join([*map(_view, shown), Text(count, style="dim")])
     console.result({"all": len(selected), "samples": shown}, as_json=as_json, view=view)
 

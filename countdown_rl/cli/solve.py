@@ -6,6 +6,7 @@ import typer
 
 from countdown_rl.cli import console, parameters
 from countdown_rl.cli.parameters import AsJson
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.options import RuleName, option
 
 
@@ -44,4 +45,4 @@ def solve(
         for line in lines or [solved.solution or ""]:
             console.data(f"{line} = {target}")
         needs = "+ and - suffice" if solved.needs == "add-sub" else "* or / is needed"
-        console.note(f"{console.plural(solved.solutions, 'distinct solution')}; {needs}.")
+        console.note(f"{plural(solved.solutions, 'distinct solution')}; {needs}.")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.core.formatting import interval, percent, short
+from countdown_rl.core.formatting import interval, percent, plural, short
 from countdown_rl.core.options import option
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _view(report: "Verification") -> Table:
         table.add_row(f"weights in {claim.location}", f"{percent(claim.accuracy)} of {claim.n:,} claimed")
         for part in claim.measured:
             text = f"{percent(part.accuracy)} of {part.n:,} ({interval(part.interval)}), p {part.p:.2g}"
-            repeated = "" if part.repeated is None else f"; {part.repeated:,} texts are the recorded ones"
+            repeated = "" if part.repeated is None else f"; {plural(part.repeated, 'completion')} bit-identical"
             table.add_row(f"  {part.puzzles} puzzles", f"{text}, with {claim.engine}{repeated}")
     for reason in report.reasons:
         table.add_row("reason", reason, style="red")

@@ -1,4 +1,4 @@
-"""Text for people: figures, options as flags, and model text that is safe to show."""
+"""Text for people: numbers, options as flags, and model text that is safe to show."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +33,11 @@ def html_templates() -> "jinja2.Environment":
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 row`` or ``2,000 rows``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def percent(share: float) -> str:

@@ -89,9 +89,14 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     if _deferred and first and number != signal.SIGINT:
         return
     if _imports(frame):
-        os.write(2, f"error: ended by {signal.Signals(number).name}; run the same command again.\n".encode())
+        os.write(2, f"{ended_by(number)}\n".encode())
         os._exit(128 + number)
     raise Terminated(number)
+
+
+def ended_by(number: int) -> str:
+    """The sentence for a user whose command the signal *number* ended."""
+    return f"ended by {signal.Signals(number).name}; run the same command again."
 
 
 def _imports(frame: FrameType | None) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from countdown_rl.core.formatting import flag, percent
+from countdown_rl.core.formatting import flag, percent, plural
 from countdown_rl.evaluation.results import Result, chain, split
 from countdown_rl.evaluation.statistics import Z
 from countdown_rl.tasks import advice
@@ -28,6 +28,14 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
         for sentence in _caveats(result):
             names.setdefault(sentence, []).append(name)
     sentences = [f"{', '.join(of)}: {sentence}" if len(results) > 1 else sentence for sentence, of in names.items()]
+    truncated: dict[int | None, list[str]] = {}
+    for name, result in models.items():
+        if (cut := result.metrics.truncated or 0.0) > MOST_TRUNCATED:
+            share = f"{name} {percent(cut)}" if len(results) > 1 else percent(cut)
+            truncated.setdefault(result.metrics.decoding.max_new_tokens, []).append(share)
+    for limit, shares in truncated.items():
+        at = f"at {plural(limit, 'token')}; raise {flag('max_new_tokens')}" if limit else "by a token limit; raise it"
+        sentences.append(f"{', '.join(shares)} of the completions are truncated {at}.")
     first, *others = models
     start = models[first].metrics
     single = [
@@ -68,20 +76,16 @@ def _caveats(result: Result) -> list[str]:
         # The square of the width of Wilson's interval, times n + Z², never grows with n.
         enough = ceil((metrics.n + Z**2) * (width / WIDEST) ** 2 - Z**2)
         sentences.append(
-            f"the 95% interval is {100 * width:.1f} points wide with {metrics.n:,} {noun}s; {enough:,} {noun}s would "
-            f"make it at most {100 * WIDEST:.0f}."
+            f"the 95% interval is {100 * width:.1f} points wide with {plural(metrics.n, noun)}; "
+            f"{plural(enough, noun)} would make it at most {100 * WIDEST:.0f}."
         )
-    if (truncated := metrics.truncated or 0.0) > MOST_TRUNCATED:
-        limit = metrics.decoding.max_new_tokens
-        at = f"at {limit} tokens; raise {flag('max_new_tokens')}" if limit else "by a token limit; raise it"
-        sentences.append(f"{percent(truncated)} of the completions are truncated {at}.")
     if metrics.of:
         sentences.append(
-            f"only {metrics.n:,} of the {metrics.of:,} {noun}s have completions, and the others do not count; "
+            f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions, and the others are not counted; "
             f"{flag('missing')} wrong counts them as wrong."
         )
     if metrics.errors:
-        sentences.append(f"{metrics.errors:,} of the records could not be graded and do not count.")
+        sentences.append(f"{metrics.errors:,} of the records could not be graded and are not counted.")
     if metrics.model.kind == "completions":
         unanswered = [(one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer"]
         sentences += filter(None, [bare_answers(unanswered[:TRIED], len(unanswered), len(result.samples))])
@@ -101,6 +105,6 @@ def bare_answers(unanswered: Sequence[tuple[Row, str]], count: int, n: int) -> s
     if 2 * bare <= len(unanswered):
         return ""
     return (
-        f"{count:,} of the {n:,} completions have no <answer>, and most are answers without tags; give "
+        f"{count:,} of {plural(n, 'completion')} have no <answer>, and most are answers without tags; give "
         f"{flag('style')} direct."
     )

@@ -10,7 +10,7 @@ from countdown_rl.tasks.countdown import arithmetic, expression
 from countdown_rl.tasks.task import Row
 
 #: Faults of a completion as a whole; those of its equations are named by operator, such as "wrong +".
-LIMIT, FORMAT, ANSWER = "token limit", "format", "answer other than its work"
+LIMIT, FORMAT, ANSWER = "token limit", "format", "answer inconsistent with reasoning"
 
 
 class Equation(NamedTuple):
@@ -45,7 +45,10 @@ def diagnose(result: Result) -> dict[str, Any]:
         if sample.truncated:
             faults[LIMIT] = 1
         elif not sample.grade.correct:
-            faults[FORMAT if sample.grade.value is None else ANSWER] = 1
+            if sample.grade.value is None:
+                faults[FORMAT] = 1
+            elif equations and sample.grade.value not in {equation.claim for equation in equations}:
+                faults[ANSWER] = 1
         occurrences.update(faults)
         completions.update(faults.keys())
         if not sample.grade.correct:

@@ -11,7 +11,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import baselines, results
@@ -137,12 +137,12 @@ def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning:
             f"several completions per puzzle need a {flag('temperature')} above 0; greedy ones are the same."
         )
     if options.limit is not None and options.limit > len(rows):
-        raise InputError(f"{file} has {len(rows)} rows, fewer than {flag('limit')} {options.limit}.")
+        raise InputError(f"{file} has {plural(len(rows), 'row')}, fewer than {flag('limit')} {options.limit}.")
     rows = rows[: options.limit]
     if repeats := len(rows) - len({row.id for row in rows}):
         on_warning(
-            f"{repeats:,} of the {len(rows):,} rows in {file} are repeats, which the intervals count as independent; "
-            f"remove them, and give {flag('samples')} for several completions of a row."
+            f"{repeats:,} of {plural(len(rows), 'row')} in {file} are repeats, which the intervals "
+            f"count as independent; remove them, and give {flag('samples')} for several completions of a row."
         )
     return rows
 

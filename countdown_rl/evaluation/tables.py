@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from countdown_rl.core.formatting import cell, interval, one_line, percent
+from countdown_rl.core.formatting import cell, interval, one_line, percent, plural
 from countdown_rl.evaluation.sample import BASELINE_KINDS
 from countdown_rl.tasks.registry import task_of
 
@@ -83,8 +83,7 @@ def largest_k(values: Mapping[str, Any]) -> str | None:
 
 def subject(values: Mapping[str, Any]) -> str:
     """The number of puzzles and their split, such as ``1,000 held-out puzzles``."""
-    words = (f"{values['results'][0]['n']:,}", values["split"], f"{task_of(values).noun}s")
-    return " ".join(filter(None, words))
+    return plural(values["results"][0]["n"], f"{values['split']} {task_of(values).noun}".strip())
 
 
 def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_line) -> str:
@@ -115,7 +114,7 @@ def decoding_text(settings: Mapping[str, Any]) -> str:
     words = ", ".join(f"{name.replace('_', '-')} {settings[name]:g}" for name in names) or "greedy"
     if settings.get("samples", 1) > 1:
         words += f", {settings['samples']} completions each"
-    return f"{words}, at most {settings['max_new_tokens']} tokens"
+    return f"{words}, at most {plural(settings['max_new_tokens'], 'token')}"
 
 
 def points(change: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ class StepRow:
     @property
     def summary(self) -> str:
         """The figures that progress shows."""
-        return f"reward {self.reward:.3f}, training accuracy {self.correct:.0%}, {self.mean_length:.0f} tokens"
+        return f"reward {self.reward:.3f}, training accuracy {self.correct:.0%}, mean length {self.mean_length:.0f}"
 
 
 @dataclass(frozen=True)

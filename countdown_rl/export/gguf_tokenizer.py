@@ -7,6 +7,7 @@ from typing import Any
 import gguf
 
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.formatting import plural
 from countdown_rl.models import chat_template, ends
 
 Conversation = Sequence[Mapping[str, str]]
@@ -40,8 +41,8 @@ def write(writer: Any, stops: list[int], tokenizer: Any, size: int, conversation
     types = [gguf.TokenType.UNUSED] * size
     if (largest := max([*model["vocab"].values(), *(added["id"] for added in backend["added_tokens"])])) >= size:
         raise ModelError(
-            f"the tokenizer has token id {largest:,}, and the embeddings have {size:,} rows; use the tokenizer that "
-            "belongs to these weights."
+            f"the tokenizer has token id {largest:,}, and the embeddings have {plural(size, 'row')}; use the tokenizer "
+            "that belongs to these weights."
         )
     for token, index in model["vocab"].items():
         tokens[index], types[index] = token, gguf.TokenType.NORMAL

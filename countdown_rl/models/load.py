@@ -274,18 +274,15 @@ def _read_weights(ref: ModelRef, **options: Any) -> Any:
     """Load the model of *ref* (not an adapter) by transformers with *options*, with all of its tensors."""
     from transformers import AutoModelForCausalLM
 
-    from countdown_rl.models.transformers_internals import silent_gguf_reader
-
-    with silent_gguf_reader():
-        model, info = model_files.from_pretrained(
-            AutoModelForCausalLM,
-            local_path(ref),
-            trust_remote_code=ref.trust_remote_code,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused by name
-            **options,
-        )
+    model, info = model_files.from_pretrained(
+        AutoModelForCausalLM,
+        local_path(ref),
+        trust_remote_code=ref.trust_remote_code,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are refused by name
+        **options,
+    )
     _check_tensors(ref.source, model, info)
     return model
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.formatting import plural
 from countdown_rl.models import model_files
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 
@@ -199,13 +200,14 @@ class Adapter:
         if stored is None:
             stored = max(rows, needed) if tokens >= {*range(rows, needed)} else rows
         if needed > stored:
-            raise self._error(f"trains token {needed - 1:,}, and the embeddings have {stored:,} rows.")
+            raise self._error(f"trains token {needed - 1:,}, and the embeddings have {plural(stored, 'row')}.")
         # A copy of the embedding that is trained alone leaves a tied head as it was.
         alone = "embed_tokens" in (self.config.get("modules_to_save") or [])
         tied = model.config.get_text_config().tie_word_embeddings and not alone
         if stored > rows and head is not None and not tied and self._stored_rows(model, head) != stored:
             raise self._error(
-                f"was trained with {stored:,} tokens, and holds no output head of as many rows; its base has {rows:,}."
+                f"was trained with {plural(stored, 'token')}, and holds no output head of as many rows; "
+                f"its base has {rows:,}."
             )
         if stored != rows:
             model.resize_token_embeddings(stored, mean_resizing=False)

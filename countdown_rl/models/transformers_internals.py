@@ -1,9 +1,7 @@
 """Private parts of transformers that loading and quantizing rely on."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any
 
 from countdown_rl.core import process_state, sandbox
@@ -65,19 +63,6 @@ def _environment() -> Any:
     environment.globals.pop("lipsum", None)
     environment.filters.pop("random", None)
     return sandbox.Limits.limit(environment)
-
-
-@contextmanager
-def silent_gguf_reader() -> Iterator[None]:
-    """Turn off the progress bar of transformers' reader of GGUF files, which has no setting of its own."""
-    from transformers import modeling_gguf_pytorch_utils as reader
-
-    bar = reader.tqdm
-    reader.tqdm = partial(bar, disable=True)
-    try:
-        yield
-    finally:
-        reader.tqdm = bar
 
 
 def attention_of(model: Any) -> str:

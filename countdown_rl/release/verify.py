@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.core.formatting import flag, percent, short
+from countdown_rl.core.formatting import flag, percent, plural, short
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, provenance_chain
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
@@ -188,7 +188,7 @@ def _puzzles(
         size = build.split_sizes(options).get(split, 0)
         if size > max(MAX_PUZZLES, len(recorded.samples)):
             raise ArtifactError(
-                f"the recorded options generate {size:,} puzzles, more than were measured; give {flag('data')}."
+                f"the recorded options generate {plural(size, 'puzzle')}, more than were measured; give {flag('data')}."
             )
         with TemporaryDirectory() as scratch:
             file = Path(scratch, "puzzles.jsonl")

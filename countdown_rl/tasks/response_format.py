@@ -48,7 +48,7 @@ class Style:
         opening = f"<{self.tag}>{self._break}"
         opening = opening if self.model_opens else f"(?:{opening})?"
         answer = f"{ANSWER_OPEN}{self._break}({text}){ANSWER_CLOSE}"
-        return re.compile(f"{opening}{text}</{self.tag}>\n{answer}\n?")
+        return re.compile(f"{opening}{text}</{self.tag}>\\s*{answer}\\s*")
 
     @property
     def _break(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.options import Options, Precision, option
 
 DEMONSTRATIONS, BATCH, LOSS, COMPLETIONS = "Demonstrations", "Batch", "Loss", "Completions"
@@ -160,15 +160,15 @@ class TuningOptions(Options):
         """The micro-batches of a step in each process."""
         if self.step_size % (self.micro_batch * processes):
             raise UsageError(
-                f"{processes} processes cannot share the {self.step_size} examples of a step evenly in batches of "
-                f"{flag('micro_batch')} {self.micro_batch}; lower that, or give a step more examples."
+                f"{processes} processes cannot share {plural(self.step_size, 'example')} of a step evenly in batches "
+                f"of {flag('micro_batch')} {self.micro_batch}; lower that, or give a step more examples."
             )
         return self.step_size // (self.micro_batch * processes)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.step_size > MAX_STEP:
-            raise UsageError(f"a step has {self.step_size:,} examples, more than {MAX_STEP:,}; give it fewer.")
+            raise UsageError(f"a step has {plural(self.step_size, 'example')}, more than {MAX_STEP:,}; give it fewer.")
         if not self.micro_batch:
             fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if self.step_size % size == 0)
             object.__setattr__(self, "micro_batch", fitting)
@@ -314,7 +314,7 @@ class TrainOptions(TuningOptions):
         if grouped and self.prompts * self.steps_per_generation % processes:
             raise UsageError(
                 f"{grouped} compares the completions of a puzzle in one process, and {processes} processes cannot "
-                f"share {self.prompts} puzzles evenly; change {flag('prompts')}."
+                f"share {plural(self.prompts, 'puzzle')} evenly; change {flag('prompts')}."
             )
         return super().micro_batches(processes)
 

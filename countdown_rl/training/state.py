@@ -135,10 +135,10 @@ class Checkpoints:
         )
 
     def how_to_continue(self) -> str:
-        """The sentence for a user who stopped a run."""
+        """The sentence for a user who stopped a run: the step from which it resumes."""
         if newest := self.newest():
-            return f"The same command continues after step {step_of(newest)}; add {flag('restart')} to begin again."
-        return "There is no checkpoint of this run yet; the same command starts it again."
+            return f"The run continues after step {step_of(newest)}; add {flag('restart')} to begin again."
+        return "There is no checkpoint of this run yet, so it starts again."
 
     def _differences(self) -> str:
         """Differences of this run from the one in the directory; "" if there are none."""

@@ -1,12 +1,15 @@
 """The printer, with a stderr that is not a terminal."""
 
+import io
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.table import Table
 
 from countdown_rl.cli import console, eval
+from countdown_rl.core.formatting import plural
 
 
 @pytest.mark.parametrize("show", [console.note, console.warn, console.failure])
@@ -33,6 +36,23 @@ def test_tables_are_not_read_as_markup(capsys):
     printed = capsys.readouterr().out
     for part in ("[b]head[/b]", "[red]title[/red]", "[/] :smile:"):
         assert part in printed
+
+
+def test_a_terminal_shows_no_markup(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(console, "people", console.Printer(file=out, force_terminal=True, markup=False))
+    with console.progress("rows [b]") as update, console.status("[dim]writing[/dim]"):
+        update(1, 2, "[red]reward[/red] 1.0")
+    for part in ("rows [b]", "[red]reward[/red] 1.0"):
+        assert part in out.getvalue()
+    assert "[dim]rows" not in out.getvalue()
+
+
+def test_nouns_agree_with_their_counts():
+    assert [plural(count, "row") for count in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
+    fixed = r"\{(?![\w.]*[A-Z_]+:)[^{}]*:,\} (?:more |new )?(?!is\b)[a-z]+s\b|\|value \}\} (?:[a-z]+s\b|\{\{ noun \}\}s)"
+    files = [path for kind in ("*.py", "*.jinja") for path in Path("countdown_rl").rglob(kind)]
+    assert [(path, match) for path in files for match in re.findall(fixed, path.read_text())] == []
 
 
 def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):

@@ -57,7 +57,7 @@ def test_a_signal_during_an_import_ends_the_process_with_one_sentence(tmp_path, 
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (
         128 + number,
-        f"error: ended by {number.name}; run the same command again.\n",
+        f"ended by {number.name}; run the same command again.\n",
     )
 
 
@@ -86,7 +86,7 @@ def test_the_exception_that_a_library_makes_of_a_signal_is_no_bug(monkeypatch, c
     with pytest.raises(SystemExit) as done:
         main.main(work)
     assert done.value.code == 128 + signal.SIGTERM
-    assert capsys.readouterr().err.startswith("error: ended by SIGTERM; run the same command again.\n")
+    assert capsys.readouterr().err.startswith("ended by SIGTERM; run the same command again.\n")
 
 
 def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):

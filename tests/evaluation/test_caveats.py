@@ -51,6 +51,9 @@ def test_nothing_is_said_of_enough_held_out_puzzles_and_of_baselines():
 def test_truncated_completions_and_training_puzzles_are_warned_of():
     (sentence,) = caveats({"m": result(50, 200, truncated=11)})
     assert "5.5% of the completions are truncated at 256 tokens; raise --max-new-tokens" in sentence
+    several = {name: result(50, 200, truncated=n) for name, n in (("a", 11), ("b", 22), ("c", 0))}
+    (sentence,) = [sentence for sentence in caveats(several) if "truncated" in sentence]
+    assert sentence.startswith("a 5.5%, b 11.0% of the completions")
     (sentence,) = caveats({"m": result(50, 200, file="t"), "again": result(40, 200, file="t", kind="hub")})[:1]
     assert "training puzzles" in sentence
 

@@ -50,6 +50,12 @@ def test_clean_work_has_no_fault_and_two_faults_are_unexplained():
     assert diagnose.diagnose(evaluated([RIGHT]))["causes"] == []
 
 
+@pytest.mark.parametrize("work", ["", "hm", "50 - 7 = 43\n43 - 3 = 40", "50 - 7 - 3 = 40"])
+def test_an_answer_that_no_work_contradicts_is_unexplained(work):
+    report = diagnose.diagnose(evaluated([f"{work}\n</think>\n<answer>50 - 7 - 3</answer>"]))
+    assert (report["causes"], report["unexplained"]) == ([], 1)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -328,7 +328,7 @@ def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_
     assert (endpoint["server"], endpoint["prefill"]) == ("", "left out")
 
 
-def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_its_model(tmp_path, monkeypatch):
+def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_its_model(tmp_path, monkeypatch, capfd):
     pytest.importorskip("xllamacpp")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     gguf, model = tmp_path / "tiny", "countdown-tiny"
@@ -339,8 +339,10 @@ def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_it
     data, small = tmp_path / "puzzles.jsonl", EvalOptions(max_new_tokens=32)
     options = replace(small, threads=1)
     plain = evaluate.evaluate(options, model=model, data=data, out=tmp_path / "plain").samples
+    capfd.readouterr()
     in_process = evaluate.evaluate(options, model=str(gguf), data=data, out=tmp_path / "in-process")
     assert (in_process.metrics.engine, in_process.metrics.precision) == ("transformers", "fp32")
+    assert "%|" not in capfd.readouterr().err  # the progress bar of a library
     expected = in_process.samples
     assert sum(a.completion == b.completion for a, b in zip(expected, plain, strict=True)) >= 36  # rounding in fp16
     server = llama_cpp.server(next(gguf.glob("*.gguf")), 4 * 256, 4)

@@ -57,7 +57,7 @@ def test_rule_operators_and_style_reach_the_prompt():
         ("I see.\n</think>\n<answer> 1 </answer>", True, True, "1"),
         ("so <think> again</think>\n<answer>1</answer>", True, False, "1"),
         ("hm</think>\n<answer>1</answer>\nDone", True, False, "1"),
-        ("hm</think> <answer>1</answer>", True, False, "1"),
+        ("hm</think> <answer>1</answer>\n\n", True, True, "1"),
         ("hm</think>\n</think>\n<answer>1</answer>", True, False, "1"),
         ("1", False, False, None),
         # The last complete answer after the thinking counts.
@@ -79,8 +79,8 @@ def test_completions_of_a_prompt_that_opens_the_thinking(completion, format, str
 @pytest.mark.parametrize(
     ("completion", "format", "strict"),
     [
-        ("<think>so</think>\n<answer>1</answer>", True, True),
-        *((f"<think>so</think>{between}<answer>1</answer>", True, False) for between in ("", " ", "\n\n", "\nso\n")),
+        *((f"<think>so</think>{between}<answer>1</answer>", True, True) for between in ("", " ", "\n", "\n\n\t")),
+        ("<think>so</think>\nso\n<answer>1</answer>", True, False),
         ("so</think>\n<answer>1</answer>", False, False),  # the model did not open it
         ("<answer>1</answer>\n<think>so</think>", False, False),
         ("<answer>1</answer>", False, False),

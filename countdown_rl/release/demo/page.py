@@ -70,6 +70,7 @@ def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: Result | None
             license=(WLLAMA / "LICENSE").read_text("utf-8"),
             interval=formatting.interval,
             percent=formatting.percent,
+            plural=formatting.plural,
             **_prompt(file, chain),
             **_measured(chain, evaluation),
         )

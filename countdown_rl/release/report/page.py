@@ -65,15 +65,15 @@ def save_figures(curves: Sequence[Curve], directory: Path) -> None:
 def text(values: Mapping[str, Any], demo: str | None = None) -> str:
     """The HTML of the report about *values* of :func:`view`; *demo* is the file name of the demo beside it."""
     environment = formatting.html_templates()
-    filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, tables.points)
-    own = {
+    names = ("percent", "interval", "short", "duration", "plural")
+    environment.filters |= {name: getattr(formatting, name) for name in names} | {
+        "points": tables.points,
         "leaves": _leaves,
         "operations": _operations,
         "pieces": arithmetic.pieces,
         "sha256": _sha256,
         "value": _value,
     }
-    environment.filters |= {filter.__name__: filter for filter in filters} | own
     return formatting.printable(environment.get_template("release/report/page.html.jinja").render(values, demo=demo))
 
 
@@ -185,7 +185,8 @@ def _table(group: Group) -> dict[str, Any]:
         metrics, completions = group[row["name"]].metrics, len(group[row["name"]].samples)
         baseline = registry.task(metrics.task).baselines.get(metrics.model.source)
         about = baseline.about if baseline else f"{metrics.model.source}, held as {metrics.precision}"
-        about = f"mean of {len(row['runs'])} runs, ± {100 * row['sd']:.1f}" if "runs" in row else about
+        if "runs" in row:
+            about = f"mean of {formatting.plural(len(row['runs']), 'run')}, ± {100 * row['sd']:.1f}"
         row |= {"bound": metrics.is_baseline, "about": about, "metrics": metrics, "completions": completions}
         for reason, count in metrics.reasons.items() if not metrics.is_baseline else ():
             reasons.setdefault(reason, {})[row["name"]] = count
@@ -225,8 +226,8 @@ def _summary(link: ProvenanceEntry) -> str:
     options, facts = link.options, link.facts
     if link.kind == "data":
         rows = sum(split["rows"] for split in facts.get("splits", {}).values())
-        return f"{rows:,} rows, seed {options['seed']}" if rows and "seed" in options else ""
+        return f"{formatting.plural(rows, 'row')}, seed {options['seed']}" if rows and "seed" in options else ""
     steps = facts.get("steps") or options.get("max_steps") or options.get("steps")
     if link.kind in ("model", "shipped", "adapter") and steps:
-        return f"{steps:,} steps"
+        return formatting.plural(steps, "step")
     return str(options.get("format", ""))

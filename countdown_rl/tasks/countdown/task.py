@@ -280,7 +280,7 @@ TASK = Task(
     noun="puzzle",
     reasons=expression.REASONS | _REASONS,
     groups={
-        "numbers": Group("Count of numbers", "{} numbers"),
+        "numbers": Group("Count of numbers", "{} numbers", {"1": "1 number"}),
         "needs": Group("Operators needed", names={"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}),
         "solutions": Group("Number of solutions", "{} solutions", {"0": "no solution", "1": "1 solution"}, main=False),
         "tier": Group("Tier"),

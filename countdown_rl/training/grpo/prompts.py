@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.user_code import running
 from countdown_rl.tasks.task import Row
 
@@ -128,7 +128,8 @@ def order(
                 sampled = []
         sampled = _checked(sampled, name, len(rows), size)
         if len(sampled) < size:
-            warn(f"the sampler {name} yielded {len(sampled)} of {size} rows; random rows fill round {number + 1}.")
+            few = f"{len(sampled)} of {plural(size, 'row')}"
+            warn(f"the sampler {name} yielded {few}; random rows fill round {number + 1}.")
             fill = np.random.default_rng((seed, number)).integers(len(rows), size=size - len(sampled))
             sampled += [(row, "") for row in fill.tolist()]
         if number >= start:

@@ -7,7 +7,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
@@ -47,7 +47,7 @@ class GrpoRun(Run):
         rows = jsonl.read_rows(data if one_file else data / "train.jsonl", self.reporter.note)
         self.rows = [row for row in rows if not one_file or row.get("split") not in ("valid", "test")]
         if held_out := len(rows) - len(self.rows):
-            self.reporter.note(f"{data}: left out {held_out:,} rows of a test or validation split.")
+            self.reporter.note(f"{data}: skipped {plural(held_out, 'row')} of a test or validation split.")
         if not self.rows:
             raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
         rewards.check_rewards(self.rewards, self.rows[:2])

@@ -10,7 +10,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
@@ -45,10 +45,10 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
     selected = [rows for group in by_prompt.values() if (rows := _selected(group.values(), options))]
     if not selected:
         wanted = "a correct completion and a wrong one" if options.pairs else "a correct completion"
-        limit = f" of at most {options.max_tokens} tokens" if options.max_tokens else ""
+        limit = f" of at most {plural(options.max_tokens, 'token')}" if options.max_tokens else ""
         raise InputError(
-            f"no training puzzle has {wanted}{limit} ({correct:,} of {len(samples):,} completions are correct, "
-            f"{len(test):,} puzzles of a test split are left out); evaluate more {flag('samples')} of each, or "
+            f"no training puzzle has {wanted}{limit} ({correct:,} of {plural(len(samples), 'completion')} are correct, "
+            f"{plural(len(test), 'puzzle')} of a test split skipped); evaluate more {flag('samples')} of each, or "
             "easier puzzles."
         )
     inputs = {f"eval-{n}" if n else "eval": result.manifest.as_input() for n, result in enumerate(evaluated)}

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.evaluation.training_log import SftRow
 from countdown_rl.inference.generate import Completion, Decoding, Generator, batches
 from countdown_rl.models import load, shape
@@ -81,8 +81,8 @@ class SftRun(Run):
         self.example = next(messages, None)
         skipped = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
         self.reporter.note(
-            f"{known.read:,} demonstrations, {known.graded:,} of them graded; skipped: {skipped or 'none'}. "
-            f"{self.max_steps:,} steps at a peak rate of {options.learning_rate:g}."
+            f"{plural(known.read, 'demonstration')}, {known.graded:,} graded; skipped: {skipped or 'none'}. "
+            f"{plural(self.max_steps, 'step')} at a peak rate of {options.learning_rate:g}."
         )
         if known.wrong:
             self.reporter.note(f"Wrong: {known.why_wrong()}.")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from countdown_rl.core.errors import InputError, UsageError, first_line
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.models import chat_template, ends, load
 from countdown_rl.training.options import SftOptions
 from countdown_rl.training.sft.demonstrations import Demonstrations
@@ -54,8 +54,8 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
             known.left_out["too long"] += 1
         else:
             raise InputError(
-                f"{demonstration.place}: prompt and completion have {length} tokens, more than {flag('max_length')} "
-                f"{max_length}; raise it, or remove that row."
+                f"{demonstration.place}: prompt and completion have {plural(length, 'token')}, more than "
+                f"{flag('max_length')} {max_length}; raise it, or remove that row."
             )
     if known.filtered and not filtered:
         raise InputError(f"all demonstrations are longer than {flag('max_length')} {max_length}; raise it.")
