@@ -78,4 +78,4 @@ def _view(sample: Sample, solved: Solved) -> Text:
         solution = f"{solved.solution} = {sample.row['target']} ({count})"
     mark, color = ("✓ correct", "green") if sample.grade.correct else ("✗ wrong", "red")
     verdict = (f"{mark}: {sample.verdict}\n", color)
-    return Text.assemble("\n\n", verdict, f"solver: {solution}\n", (plural(sample.tokens, "token"), "dim"))
+    return Text.assemble("\n\n", verdict, f"solver: {solution}\n", (plural(sample.tokens or 0, "token"), "dim"))
