@@ -140,7 +140,7 @@ class RowSource:
         if not count:
             reasons = [f"{times:,} {result.examples[reason]}" for reason, times in result.dropped.most_common()]
             raise InputError(
-                f"None of {plural(result.read, 'row')} can be used: {'; '.join(reasons) or 'there are none'}."
+                f"None of the {plural(result.read, 'row')} can be used: {'; '.join(reasons) or 'there are none'}."
             )
         if count == n and not result.splits["train"]:
             raise InputError(

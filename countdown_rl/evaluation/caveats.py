@@ -105,6 +105,6 @@ def bare_answers(unanswered: Sequence[tuple[Row, str]], count: int, n: int) -> s
     if 2 * bare <= len(unanswered):
         return ""
     return (
-        f"{count:,} of {plural(n, 'completion')} have no <answer>, and most are answers without tags; give "
+        f"{count:,} of the {plural(n, 'completion')} have no <answer>, and most are answers without tags; give "
         f"{flag('style')} direct."
     )

@@ -141,7 +141,7 @@ def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning:
     rows = rows[: options.limit]
     if repeats := len(rows) - len({row.id for row in rows}):
         on_warning(
-            f"{repeats:,} of {plural(len(rows), 'row')} in {file} are repeats, which the intervals "
+            f"{repeats:,} of the {plural(len(rows), 'row')} in {file} are repeats, which the intervals "
             f"count as independent; remove them, and give {flag('samples')} for several completions of a row."
         )
     return rows
