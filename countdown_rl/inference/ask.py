@@ -48,7 +48,7 @@ def ask(
     context = ModelShape.of(loaded.model.config).context_length
     limit = min(options.max_new_tokens, options.max_new_tokens if context is None else context - len(ids))
     if limit <= 0:
-        raise ModelError(f"the prompt has {len(ids)} tokens, and the context of the model {context}; shorten it.")
+        raise ModelError(f"the model reads {context} tokens, and the prompt alone has {len(ids)}; shorten the prompt.")
     generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
     opening, written = row.style.joined(prompt.answer, ""), ""
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import ModelError
-from countdown_rl.core.formatting import plural
 from countdown_rl.models import model_files
 
 
@@ -44,8 +43,8 @@ def check_context(context: int | None, prompt: int, completion: int, option: str
     if context and prompt + completion > context:
         advice = f"lower {option}" if prompt < context else "shorten the prompt, or use a model with a longer context"
         raise ModelError(
-            f"the context of the model is {plural(context, 'token')}, but the longest prompt ({prompt}) and "
-            f"{option} ({completion}) need {prompt + completion}; {advice}."
+            f"the model reads {context} tokens, but the longest prompt ({prompt}) and {option} ({completion}) need "
+            f"{prompt + completion}; {advice}."
         )
 
 
@@ -54,8 +53,8 @@ def check_tokens(model: Any, prompts: Iterable[Sequence[int]], source: str) -> N
     rows, largest = len(model.get_input_embeddings().weight), max(map(max, filter(None, prompts)), default=0)
     if largest >= rows:
         raise ModelError(
-            f"the tokenizer of {source} gives token id {largest:,}, and its embeddings have {plural(rows, 'row')}; use "
-            "the tokenizer that belongs to these weights, or an adapter that was saved with its embeddings."
+            f"the tokenizer of {source} gives token id {largest:,}, and its embeddings have {rows:,} rows; use the "
+            "tokenizer that belongs to these weights, or an adapter that was saved with its embeddings."
         )
 
 
