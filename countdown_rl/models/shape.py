@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.formatting import plural
 from countdown_rl.models import model_files
 
 
@@ -53,8 +54,8 @@ def check_tokens(model: Any, prompts: Iterable[Sequence[int]], source: str) -> N
     rows, largest = len(model.get_input_embeddings().weight), max(map(max, filter(None, prompts)), default=0)
     if largest >= rows:
         raise ModelError(
-            f"the tokenizer of {source} gives token id {largest:,}, and its embeddings have {rows:,} rows; use the "
-            "tokenizer that belongs to these weights, or an adapter that was saved with its embeddings."
+            f"the tokenizer of {source} gives token id {largest:,}, and its embeddings have {plural(rows, 'row')}; use "
+            "the tokenizer that belongs to these weights, or an adapter that was saved with its embeddings."
         )
 
 

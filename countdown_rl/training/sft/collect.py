@@ -48,7 +48,7 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
         limit = f" of at most {plural(options.max_tokens, 'token')}" if options.max_tokens else ""
         raise InputError(
             f"no training puzzle has {wanted}{limit} ({correct:,} of {plural(len(samples), 'completion')} are correct, "
-            f"{plural(len(test), 'puzzle')} of a test split skipped); evaluate more {flag('samples')} of each, or "
+            f"{plural(len(test), 'puzzle')} of a test split left out); evaluate more {flag('samples')} of each, or "
             "easier puzzles."
         )
     inputs = {f"eval-{n}" if n else "eval": result.manifest.as_input() for n, result in enumerate(evaluated)}

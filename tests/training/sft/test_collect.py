@@ -116,12 +116,12 @@ def test_puzzles_of_a_test_split_are_left_out(tmp_path, monkeypatch, capsys, pai
     assert "50" in str(row.get("nums", row.get("prompt")))
     test = evaluation(tmp_path / "b", answers, file="test.jsonl")
     assert status(monkeypatch, "collect", test, mixed, *words) == 1
-    assert "2 puzzles of a test split are left out" in capsys.readouterr().err
+    assert "2 puzzles of a test split left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "test-00000-of-00001.parquet", "eval.json"])
 def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
-    with pytest.raises(InputError, match="1 puzzles of a test split"):
+    with pytest.raises(InputError, match="1 puzzle of a test split"):
         collect(tmp_path / "out", evaluation(tmp_path / "a", RIGHT, file=file))
     assert collect(tmp_path / "out", evaluation(tmp_path / "b", RIGHT, file="latest.jsonl"))
 
@@ -238,5 +238,5 @@ def test_the_test_split_of_data_is_known_whatever_its_file_is_called(tmp_path, i
     digest = "0" if imported else data.files["test.jsonl"]["sha256"]  # of the data in the chain
     inputs = {} if imported else {"model": data.as_input()}
     source = evaluation(tmp_path / "eval", RIGHT, rows, file="renamed.jsonl", digest=digest, inputs=inputs)
-    with pytest.raises(InputError, match="1 puzzles of a test split"):
+    with pytest.raises(InputError, match="1 puzzle of a test split"):
         collect(tmp_path / "out", source)
