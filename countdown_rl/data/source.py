@@ -100,7 +100,7 @@ class RowSource:
                     break
             else:
                 raise InputError(
-                    f"After {plural(index, 'row')} for {split}, no draw of {LIMIT:,} is new; lower {flag('n')}."
+                    f"After {plural(index, 'row')} for {split}, {LIMIT:,} draws gave no new one; lower {flag('n')}."
                 )
             seen.add(row.id)
             yield {"id": row.id, **row}
