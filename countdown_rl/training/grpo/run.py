@@ -47,7 +47,7 @@ class GrpoRun(Run):
         rows = jsonl.read_rows(data if one_file else data / "train.jsonl", self.reporter.note)
         self.rows = [row for row in rows if not one_file or row.get("split") not in ("valid", "test")]
         if held_out := len(rows) - len(self.rows):
-            self.reporter.note(f"{data}: skipped {plural(held_out, 'row')} of a test or validation split.")
+            self.reporter.note(f"{data}: left out {plural(held_out, 'row')} of a test or validation split.")
         if not self.rows:
             raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
         rewards.check_rewards(self.rewards, self.rows[:2])
