@@ -17,7 +17,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
 from countdown_rl.evaluation import baselines
@@ -98,7 +98,7 @@ class Demonstrations:
         if not (unread := sum(not each.shows_row for each in self.filtered)):
             return ""
         return (
-            f"{unread:,} of the {len(self.filtered):,} demonstrations cannot be read as rows, without fields of one "
+            f"{unread:,} of the {plural(len(self.filtered), 'demonstration')} cannot be read as rows, without fields of one "
             "or with a prompt without it; those of test rows are recognized by their numbers or words alone."
         )
 
