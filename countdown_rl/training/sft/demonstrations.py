@@ -98,8 +98,8 @@ class Demonstrations:
         if not (unread := sum(not each.shows_row for each in self.filtered)):
             return ""
         return (
-            f"{unread:,} of the {plural(len(self.filtered), 'demonstration')} cannot be read as rows, without fields of "
-            "one or with a prompt without it; those of test rows are recognized by their numbers or words alone."
+            f"{unread:,} of the {plural(len(self.filtered), 'demonstration')} cannot be read as rows, without fields "
+            "of one or with a prompt without it; those of test rows are recognized by their numbers or words alone."
         )
 
     def why_wrong(self) -> str:
