@@ -58,3 +58,11 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Hub]:
         close_session()
         yield server
     close_session()
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The inodes of the files and directories that are flushed to disk."""
+    inodes: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda handle: inodes.add(os.fstat(handle).st_ino))
+    return inodes

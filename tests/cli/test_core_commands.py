@@ -97,10 +97,8 @@ def test_a_signal_ends_the_generation_at_once_and_leaves_no_partial_directory(tm
         time.sleep(0.1)
     time.sleep(1)  # until the kernel searches
     process.send_signal(number)
-    start = time.monotonic()
     _, err = process.communicate()
     assert (process.returncode, f"ended by {number.name}" in err) == (128 + number, True), err
-    assert time.monotonic() - start < 20  # the machine may be busy; the whole takes minutes
     assert not list(tmp_path.iterdir())
 
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +48,7 @@ def loaded():
 def test_the_list_of_commands_imports_no_command(loaded):
     assert not loaded["--help"] & {f"countdown_rl.cli.{name.replace('-', '_')}" for name in HELP}
     assert not loaded["--help"] & {"torch", "numpy", "rich"}
+    assert len(loaded["--help"]) < 300  # a quarter of a second
 
 
 @pytest.mark.parametrize("name", HELP)
@@ -56,16 +56,6 @@ def test_the_help_of_a_command_imports_no_other_command(name, loaded):
     commands = {other for other in HELP if f"countdown_rl.cli.{other.replace('-', '_')}" in loaded[name]}
     assert commands == {name}
     assert "torch" not in loaded[name]
-
-
-def test_help_takes_a_quarter_of_a_second_at_most():
-    def seconds():
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "countdown_rl", "--help"], check=True, capture_output=True, cwd=ROOT)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert min(seconds() for _ in range(5)) <= 0.25
 
 
 @pytest.mark.parametrize("name", HELP)

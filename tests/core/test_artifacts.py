@@ -59,6 +59,21 @@ def test_a_failed_run_keeps_the_previous_artifact_and_leaves_no_other_files():
     assert os.listdir() == ["data"]
 
 
+def test_an_artifact_is_on_disk_before_it_has_its_name(flushed, monkeypatch):
+    rename, renamed = Path.rename, []
+
+    def after_flush(path, target):
+        assert {part.stat().st_ino for part in (path, *path.rglob("*"))} <= flushed
+        renamed.append(target)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", after_flush)
+    with artifacts.writing(Path("data"), "data", options={}) as draft:
+        (draft.path / "inner").mkdir()
+        (draft.path / "inner" / "train.jsonl").write_text("{}")
+    assert renamed == [Path("data").resolve()]
+
+
 def test_what_a_killed_writer_left_is_removed_or_restored():
     make(Path("data"), "old")
     Path(".data.partial").mkdir()

@@ -65,6 +65,23 @@ def test_a_completed_checkpoint_takes_the_place_of_the_others(tmp_path):
     assert store.newest() == tmp_path / "c" / "checkpoint-12"
 
 
+def test_a_checkpoint_is_on_disk_before_its_mark(tmp_path, flushed, monkeypatch):
+    touch, marked = Path.touch, []
+
+    def after_flush(path):
+        assert {part.stat().st_ino for part in (path.parent, *path.parent.rglob("*"))} <= flushed
+        flushed.clear()
+        touch(path)
+        marked.append(path)
+
+    checkpoint = tmp_path / "checkpoint-2"
+    checkpoint.mkdir()
+    (checkpoint / "weights").write_text("1")
+    monkeypatch.setattr(Path, "touch", after_flush)
+    Checkpoints(tmp_path, None).complete(checkpoint)
+    assert {part.stat().st_ino for part in (checkpoint, *marked)} <= flushed
+
+
 @pytest.mark.parametrize("remove", [lambda store: store.clear(), lambda store: store.complete(store.best(4))])
 def test_marks_are_removed_before_the_checkpoints(tmp_path, monkeypatch, remove):
     store = started(tmp_path / "c", 2, 10)
