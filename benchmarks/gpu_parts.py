@@ -104,14 +104,15 @@ def equal_share(ours: list[str], theirs: list[str]) -> float:
 
 def train(settings: Settings, model: Path, data: Path, options: Any, name: str) -> dict[str, Any]:
     """Train a few steps: seconds and tokens a second of the last one, and the peak against ``train --check``."""
-    from countdown_rl.training.grpo.run import GrpoRun
+    from countdown_rl.training import run as training
+    from countdown_rl.training.grpo.run import prepare
     from countdown_rl.training.options import RunArguments
 
     reset_peak()
     place = settings.place / name
-    run = RunArguments(model=str(model), data=data, out=place / "adapter", checkpoints=place / "checkpoints")
-    prepared = GrpoRun.prepare(run, options)
-    rows = prepared.train().rows
+    arguments = RunArguments(model=str(model), data=data, out=place / "adapter", checkpoints=place / "checkpoints")
+    prepared = prepare(arguments, options)
+    rows = training.train(prepared).rows
     last = rows[-1]
     tokens = last.mean_length * options.step_size
     result: dict[str, Any] = {
@@ -346,8 +347,9 @@ def gradients(settings: Settings) -> dict[str, Any]:
     from countdown_rl.tasks import jsonl
     from countdown_rl.training.grpo import rollouts, trl
     from countdown_rl.training.grpo.prompts import in_turn
-    from countdown_rl.training.grpo.run import GrpoRun
+    from countdown_rl.training.grpo.run import prepare
     from countdown_rl.training.options import RunArguments, TrainOptions
+    from countdown_rl.training.run import train
 
     base, data = make_checkpoint(settings, "qwen2-small"), make_data(settings)
     options = TrainOptions(
@@ -388,7 +390,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
     try:
         with mock.patch.object(rollouts.Rollouts, "complete", completions):
             paths = {"out": settings.place / "adapter", "checkpoints": settings.place / "kept"}
-            GrpoRun.prepare(RunArguments(model=str(adapter), data=data, **paths), options).train()
+            train(prepare(RunArguments(model=str(adapter), data=data, **paths), options))
             loaded = load.load_model(reference.find_model(str(adapter)), precision="nf4", trainable=True)
             rows = jsonl.read_rows(data / "train.jsonl")
             order = in_turn(len(rows), options.seed)

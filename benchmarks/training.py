@@ -28,9 +28,10 @@ from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.training.grpo import rewards
 from countdown_rl.training.grpo.prompts import in_turn
-from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.grpo.run import prepare
 from countdown_rl.training.options import RunArguments, TrainOptions
-from countdown_rl.training.run import Reporter
+from countdown_rl.training.prepared import Reporter
+from countdown_rl.training.run import train
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.yaml"
 LISTS = ("reward", "trl", "report_to")
@@ -227,7 +228,7 @@ def ours(options, model, data, course):
                 checkpoints=place / "checkpoints",
                 log=place / "log.csv",
             )
-            GrpoRun.prepare(run, options, Reporter(step=on_step)).train()
+            train(prepare(run, options, Reporter(step=on_step)))
         except Enough:
             return
         finally:

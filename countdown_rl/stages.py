@@ -65,9 +65,10 @@ def train(
         UsageError: the options contradict each other.
         InputError, ModelError, ArtifactError: an input is missing or invalid, or *out* cannot be written.
     """
-    from countdown_rl.training.grpo.run import GrpoRun
+    from countdown_rl.training.grpo.run import prepare
     from countdown_rl.training.options import RunArguments, TrainOptions
-    from countdown_rl.training.run import Reporter
+    from countdown_rl.training.prepared import Reporter
+    from countdown_rl.training.run import execute
 
     if rewards is not None:
         options["reward"] = _rewards(rewards)
@@ -76,7 +77,7 @@ def train(
     arguments = RunArguments(**given, model=model, data=file, out=out)  # type: ignore[arg-type]
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
     with process_state.alone():
-        return GrpoRun.execute(arguments, settings, reporter, overwrite=overwrite)
+        return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
 
 
 @public
@@ -102,15 +103,16 @@ def sft(
         options: fields of :class:`countdown_rl.training.options.SftOptions`; otherwise as in :func:`train`.
     """
     from countdown_rl.training.options import SftArguments, SftOptions
-    from countdown_rl.training.run import Reporter
-    from countdown_rl.training.sft.run import SftRun
+    from countdown_rl.training.prepared import Reporter
+    from countdown_rl.training.run import execute
+    from countdown_rl.training.sft.run import prepare
 
     settings, given = _split(options, SftOptions, SftArguments)
     file = _file("demonstrations", demonstrations, Path(f"{out}-run", "demonstrations.jsonl"))
     arguments = SftArguments(**given, model=model, data=data, files=file, out=out)  # type: ignore[arg-type]
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
     with process_state.alone():
-        return SftRun.execute(arguments, settings, reporter, overwrite=overwrite)
+        return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
 
 
 @public

@@ -19,11 +19,11 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import rewards
-from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.grpo import run as grpo
 from countdown_rl.training.options import RunArguments, SftArguments, SftOptions, TrainOptions
-from countdown_rl.training.run import Result
+from countdown_rl.training.run import Result, train
 from countdown_rl.training.sft import demonstrations, tokens
-from countdown_rl.training.sft.run import SftRun
+from countdown_rl.training.sft import run as supervised
 from tests.support import architectures
 
 ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n in range(4)]
@@ -53,7 +53,7 @@ def fine_tuned(model: str, tune: str) -> Result:
         threads=1, lora_r=4,
     )  # fmt: skip
     run = SftArguments(model=model, files=(Path("demos.jsonl"),), out=Path("tuned"), checkpoints=Path("work"))
-    return SftRun.prepare(run, options).train()
+    return train(supervised.prepare(run, options))
 
 
 def loss_by_hand(model: str) -> float:
@@ -125,7 +125,7 @@ def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
         lora_r=4, threads=1, precision="fp32",
     )  # fmt: skip
     run = RunArguments(model=model, data=Path("data"), out=Path("adapter"), checkpoints=Path("work"))
-    result = GrpoRun.prepare(run, options).train()
+    result = train(grpo.prepare(run, options))
     assert len(result.rows) == 2
     assert all(row.grad_norm > 0 for row in result.rows)
 

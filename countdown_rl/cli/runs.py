@@ -15,7 +15,8 @@ from countdown_rl.core.options import option
 from countdown_rl.training.options import RUN, RunArguments
 
 if TYPE_CHECKING:
-    from countdown_rl.training.run import Reporter, Run
+    from countdown_rl.training.prepared import Arguments, Prepared, Reporter, Settings
+    from countdown_rl.training.run import Prepare
 
 Check = Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")]
 
@@ -46,22 +47,30 @@ def start_processes(arguments: RunArguments) -> None:
 
 def reporter(update: Any) -> "Reporter":
     """Print notes and warnings of a run, and show its progress by *update*."""
-    from countdown_rl.training.run import Reporter
+    from countdown_rl.training.prepared import Reporter
 
     return Reporter(progress=update, note=console.note, warning=console.warn)
 
 
 def perform(
-    kind: type["Run"], arguments: RunArguments, options: Any, *, check: bool, overwrite: bool, as_json: bool
+    prepare: "Prepare[Arguments, Settings]",
+    arguments: "Arguments",
+    options: "Settings",
+    *,
+    check: bool,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Check or run a training, and print its result."""
+    from countdown_rl.training.run import execute
+
     parameters.warn_of_unused_gpu()
     processes.keep_freed_memory()
     with console.progress("step") as update:
         if not check:
-            result = kind.execute(arguments, options, reporter(update), overwrite=overwrite)
+            result = execute(prepare, arguments, options, reporter(update), overwrite=overwrite)
         else:
-            run = kind.prepare(arguments, options, reporter(update))
+            run = prepare(arguments, options, reporter(update))
     if check:
         _show_check(run, as_json=as_json)
         return
@@ -70,13 +79,13 @@ def perform(
         about |= {"resumed": result.resumed, "warnings": result.warnings, "memory": result.memory}
     else:
         parameters.note_finished(result.out)
-    console.result(about | result.facts, as_json=as_json)
+    console.result({**about, **result.facts}, as_json=as_json)
 
 
-def _show_check(run: "Run", *, as_json: bool) -> None:
+def _show_check(run: "Prepared[Settings]", *, as_json: bool) -> None:
     """Print what was checked, as JSON or as a table of memory; warn if memory or disk are too small."""
     memory, values, place = run.memory, run.check_result(), run.checkpoints.directory.absolute()
-    noun = "demonstration" if run.command == "sft" else "prompt"
+    noun = "demonstration" if run.options.method == "sft" else "prompt"
     console.note(
         f"{values['model']}: {values['architecture']}, {memory.trainable:,} of "
         f"{plural(values['parameters'], 'parameter')} trained; the longest {noun} has {run.longest} tokens."

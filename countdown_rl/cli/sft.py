@@ -28,6 +28,6 @@ def sft(
     """
     if not check:
         runs.start_processes(arguments)
-    from countdown_rl.training.sft.run import SftRun
+    from countdown_rl.training.sft.run import prepare
 
-    runs.perform(SftRun, arguments, options, check=check, overwrite=overwrite, as_json=as_json)
+    runs.perform(prepare, arguments, options, check=check, overwrite=overwrite, as_json=as_json)

@@ -40,16 +40,16 @@ def train(
     """
     if not check and probe is None:
         runs.start_processes(arguments)
-    from countdown_rl.training.grpo.run import GrpoRun
+    from countdown_rl.training.grpo.run import prepare
 
     if probe is None or check:
-        runs.perform(GrpoRun, arguments, options, check=check, overwrite=overwrite, as_json=as_json)
+        runs.perform(prepare, arguments, options, check=check, overwrite=overwrite, as_json=as_json)
         return
     from countdown_rl.training.grpo import probe as probing
 
     parameters.warn_of_unused_gpu()
     with console.progress("completions") as update:
-        result = probing.probe(GrpoRun.prepare(arguments, options, runs.reporter(update)), probe)
+        result = probing.probe(prepare(arguments, options, runs.reporter(update)), probe)
     heads = ("mixed", "95% interval", "groups", "solved", "format", "truncated")
     table = console.table("", *heads, title=f"verdict: {result.total.verdict}")
     for name, shares in {"all": result.total, **result.kinds}.items():

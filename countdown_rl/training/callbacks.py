@@ -20,10 +20,11 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import GROUP, rounded
 from countdown_rl.models.load import Loaded
 from countdown_rl.training.grpo import warnings
+from countdown_rl.training.state import Journal
 from countdown_rl.training.validation import Validation, stored_sample
 
 if TYPE_CHECKING:
-    from countdown_rl.training.run import Run
+    from countdown_rl.training.prepared import Prepared
 
 #: Steps between saved completions, and completions saved at a time.
 SAMPLE_EVERY, SAMPLES = 10, 4
@@ -50,8 +51,8 @@ _CAUSES = {
 class CheckpointCallback(TrainerCallback):
     """Seeds each step, logs its row, and saves checkpoints of *run*: every ``save_steps``, and at a signal."""
 
-    def __init__(self, run: "Run") -> None:
-        self.run, self.options, self.journal = run, run.options, run.journal
+    def __init__(self, run: "Prepared[Any]", journal: Journal) -> None:
+        self.run, self.options, self.journal = run, run.options, journal
         self.validation: Validation | None = None
         # A run can be resumed only after whole rounds of completions.
         self._every = -(-self.options.save_steps // self.options.round_steps) * self.options.round_steps
@@ -60,7 +61,7 @@ class CheckpointCallback(TrainerCallback):
 
     def validate_with(self, trainer: Any, loaded: Loaded) -> None:
         """Evaluate the validation puzzles of the run from now on."""
-        self.validation = Validation(self.run, trainer, loaded)
+        self.validation = Validation(self.run, self.journal, trainer, loaded)
 
     def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:
         """The row of *step* with the figures *logs* of the trainer."""
@@ -128,8 +129,8 @@ class CheckpointCallback(TrainerCallback):
 class SftCallback(CheckpointCallback):
     """The callback of ``sft``."""
 
-    def __init__(self, run: "Run") -> None:
-        super().__init__(run)
+    def __init__(self, run: "Prepared[Any]", journal: Journal) -> None:
+        super().__init__(run, journal)
         self._tokens = self.journal.rows[-1].tokens if self.journal.rows else 0.0  # TRL counts those of this process
 
     def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:

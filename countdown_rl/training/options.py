@@ -103,6 +103,8 @@ class TuningOptions(Options):
     Names shared with PEFT's ``LoraConfig`` and TRL's configurations have their meaning.
     """
 
+    method: ClassVar[Literal["grpo", "sft"]]
+    command: ClassVar[str]
     #: Default peak learning rates: the most parameters they are for, the rate of an adapter, that of all weights.
     RATES: ClassVar[tuple[tuple[float, float, float], ...]]
 
@@ -206,6 +208,7 @@ class TuningOptions(Options):
 class TrainOptions(TuningOptions):
     """GRPO training of a LoRA adapter or of all weights; ``micro_batch`` counts completions."""
 
+    method, command = "grpo", "train"
     RATES = ((5e8, 2e-4, 1e-5), (inf, 1e-5, 1e-6))
     past: ClassVar[dict[str, Any]] = {
         "adam_beta1": 0.9, "adam_beta2": 0.999, "epsilon": 0.2, "epsilon_high": 0.28, "max_grad_norm": 1.0,
@@ -372,6 +375,7 @@ class TrainOptions(TuningOptions):
 class SftOptions(TuningOptions):
     """Supervised fine-tuning of a LoRA adapter or of all weights."""
 
+    method = command = "sft"
     RATES = ((5e8, 2e-4, 1e-4), (13e9, 2e-4, 2e-5), (inf, 1e-4, 2e-5))
 
     from_hub: Annotated[

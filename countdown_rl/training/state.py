@@ -96,11 +96,11 @@ def check_log(log: Path | None, kind: type[StepRow] | type[SftRow]) -> None:
             raise ArtifactError(f"{error} Give {flag('log')} another path, or remove {file} first.") from error
 
 
+@dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints under *directory* of the run with *identity*."""
+    """The checkpoints of a run under *directory*."""
 
-    def __init__(self, directory: Path, identity: Identity) -> None:
-        self.directory, self.identity = directory, identity
+    directory: Path
 
     def check_paths(self, out: Path, kind: str, log: Path) -> None:
         """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*.
@@ -121,13 +121,13 @@ class Checkpoints:
                 f"{others[0]} was not written by countdown-rl; give another directory of {flag('checkpoints')}."
             )
 
-    def to_resume(self) -> Path | None:
+    def to_resume(self, run: Identity) -> Path | None:
         """The newest complete checkpoint, or None.
 
         Raises:
-            ArtifactError: it belongs to another run.
+            ArtifactError: it does not belong to *run*.
         """
-        if (newest := self.newest()) is None or not (differences := self._differences()):
+        if (newest := self.newest()) is None or not (differences := self._differences(run)):
             return newest
         raise ArtifactError(
             f"{self.directory} holds an unfinished run that is not this one ({differences}); "
@@ -140,24 +140,24 @@ class Checkpoints:
             return f"The run continues after step {step_of(newest)}; add {flag('restart')} to begin again."
         return "There is no checkpoint of this run yet, so it starts again."
 
-    def _differences(self) -> str:
-        """Differences of this run from the one in the directory; "" if there are none."""
+    def _differences(self, run: Identity) -> str:
+        """Differences of *run* from the one in the directory; "" if there are none."""
         try:
             unfinished = json.loads((self.directory / RUN).read_bytes())["run"]
         except (OSError, ValueError, KeyError, TypeError):
             unfinished = None
-        return self.identity.differences(unfinished)
+        return run.differences(unfinished)
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint of any run."""
         complete = (path for path in self._directories("checkpoint") if (path / MARK).is_file())
         return max(complete, key=step_of, default=None)
 
-    def start(self) -> None:
-        """Clear the directory and write this run's identity into it."""
+    def start(self, run: Identity) -> None:
+        """Clear the directory and write the identity of *run* into it."""
         self.clear()
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / RUN).write_text(json.dumps({"run": self.identity.to_json()}, indent=2) + "\n")
+        (self.directory / RUN).write_text(json.dumps({"run": run.to_json()}, indent=2) + "\n")
 
     def best(self, step: int) -> Path:
         """The directory of the weights after *step*, the best so far."""
@@ -174,9 +174,9 @@ class Checkpoints:
         paths = sorted(self.directory.glob("*-*"))
         return [path for path in paths if path.is_dir() and re.fullmatch(f"({kind})-[0-9]+", path.name)]
 
-    def clear_own(self) -> None:
-        """Remove what is left of this run, not of others."""
-        if not self._differences():
+    def clear_own(self, run: Identity) -> None:
+        """Remove what is left of *run*, not of others."""
+        if not self._differences(run):
             self.clear()
 
     def clear(self) -> None:

@@ -9,9 +9,10 @@ from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
 from countdown_rl.training import weights
 from countdown_rl.training.grpo import warnings
+from countdown_rl.training.state import Journal
 
 if TYPE_CHECKING:
-    from countdown_rl.training.run import Run
+    from countdown_rl.training.prepared import Prepared
 
 #: The first validation puzzles, which the report shows through training, and the completions saved of each of them.
 FILM_PUZZLES, FILM_SAMPLES = 20, 4
@@ -23,8 +24,8 @@ class Validation:
     The weights of the start are kept if none are better.
     """
 
-    def __init__(self, run: "Run", trainer: Any, loaded: Loaded) -> None:
-        self.run, self.trainer, self.loaded = run, trainer, loaded
+    def __init__(self, run: "Prepared[Any]", journal: Journal, trainer: Any, loaded: Loaded) -> None:
+        self.run, self.journal, self.trainer, self.loaded = run, journal, trainer, loaded
         count = run.options.eval_samples
         prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation]
         self._rows = [row for row in run.validation for _ in range(count)]  # the completions of a puzzle side by side
@@ -32,7 +33,7 @@ class Validation:
 
     def __call__(self, step: int) -> dict[str, float]:
         """The figures of the weights after *step*, by their columns in the log."""
-        run, journal, count = self.run, self.run.journal, self.run.options.eval_samples
+        run, journal, count = self.run, self.journal, self.run.options.eval_samples
         completions = run.validate(self.trainer, self.loaded, self._prompts)
         samples = [
             Sample.of(row, completion.after(row, prompt))

@@ -8,7 +8,7 @@ from countdown_rl.cli.main import app
 from countdown_rl.core.errors import UsageError
 from countdown_rl.inference import engines
 from countdown_rl.models import load
-from countdown_rl.training.run import Run
+from countdown_rl.training.prepared import Places, Start
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,16 @@ from countdown_rl.training.run import Run
     ],
 )
 def test_another_out_has_a_log_and_checkpoints_of_its_own(tmp_path, monkeypatch, words, directory):
-    def stop(run):
-        assert (run.log, run.checkpoints.directory) == (Path(directory, "log.csv"), Path(directory, "checkpoints"))
+    def stop(arguments, options, reporter):
+        places = Places.of(arguments, options)
+        assert (places.log, places.checkpoints.directory) == (
+            Path(directory, "log.csv"),
+            Path(directory, "checkpoints"),
+        )
         raise UsageError("stopped here")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Run, "_prepare", stop)
+    monkeypatch.setattr(Start, "begin", stop)
     with pytest.raises(UsageError, match="stopped here"):
         app([*words, "--check"], standalone_mode=False)
 
@@ -40,7 +44,7 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"id": "1", "nums": [1, 2], "target": 3}\n')
     monkeypatch.setattr(load, "unused_gpu", lambda: "there is a GPU.")
-    for place, name in ((Run, "_prepare"), (engines, "choose_engine")):
+    for place, name in ((Start, "begin"), (engines, "choose_engine")):
         monkeypatch.setattr(place, name, stop)
     words = ["--model", "countdown-tiny", "--data", "rows.jsonl"] if command == "eval" else []
     with pytest.raises(UsageError, match="stopped here"):

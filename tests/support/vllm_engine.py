@@ -13,10 +13,10 @@ import torch
 from accelerate import Accelerator
 
 from countdown_rl.models import load, reference
+from countdown_rl.training import run as training
 from countdown_rl.training.grpo import vllm_internals
-from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.grpo.run import prepare
 from countdown_rl.training.options import RunArguments, TrainOptions
-from countdown_rl.training.run import Result
 
 MARKS = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def start(place: Path, *words: Any, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=place, env=environment, text=True, start_new_session=True, **options)
 
 
-def train(place: Path, out: Path, model: str, **options: Any) -> tuple[Result, Any]:
+def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.Result, Any]:
     """Train *model* in this process until three steps with a high learning rate have changed it; also its engine."""
     settings: dict[str, Any] = {
         "max_steps": 3,
@@ -58,7 +58,7 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[Result, A
         patch.dict(os.environ),
         patch.object(vllm_internals, "PolicyEngine", Kept),
     ):
-        result = GrpoRun.prepare(run, TrainOptions(**settings | options)).train()
+        result = training.train(prepare(run, TrainOptions(**settings | options)))
     return result, engines[0]
 
 

@@ -2,23 +2,18 @@
 
 import json
 import shutil
-from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.inference import engines
-from countdown_rl.models import load, reference
+from countdown_rl.models import load
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
-from countdown_rl.training import memory, run
+from countdown_rl.training import memory, prepared
 from countdown_rl.training.grpo.prompts import in_turn
-from countdown_rl.training.grpo.run import GrpoRun
-from countdown_rl.training.options import RunArguments, SftOptions, TrainOptions
-from countdown_rl.training.run import Reporter
+from countdown_rl.training.options import SftOptions, TrainOptions
 from tests.support import standins, tiny_llama
 from tests.support.command import status
 
@@ -51,7 +46,7 @@ def check(monkeypatch, capsys, tmp_path):
     ("option", "value", "extra"), [("--rollouts", "vllm-server", "vllm"), ("--report-to", "wandb", "wandb")]
 )
 def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monkeypatch, option, value, extra):
-    for module in (engines, run):
+    for module in (engines, prepared):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     status, out, err = check("--model", llama, "--data", rows, option, value)
     assert (status, out) == (1, "")
@@ -59,15 +54,11 @@ def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monke
     assert f"pip install '{extra}" in err
 
 
-def test_the_initial_model_is_not_read_from_a_gguf_file_again(llama, monkeypatch):
+def test_the_initial_model_is_not_read_from_a_gguf_file_again(check, llama, rows, monkeypatch):
     monkeypatch.setattr(load, "stored_format", lambda ref: "gguf")
-    ref, options = reference.find_model(str(llama)), TrainOptions(tune="all", precision="auto")
-    with pytest.raises(UsageError, match="--beta"):
-        unprepared(replace(options, beta=0.01)).encode(load.Loaded(None, None, ref, "bf16", "cpu", "skeleton"), None)
-
-
-def unprepared(options):
-    return GrpoRun(RunArguments(model="model", out=Path("out"), checkpoints=Path("kept")), options, Reporter())
+    words = ["--tune", "all", "--precision", "auto", "--beta", "0.01"]
+    status, _, err = check("--model", llama, "--data", rows, *words)
+    assert (status, "--beta with --tune all" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +84,13 @@ def test_check_tells_the_rate_of_the_run(check, llama, rows, words, rate):
     assert f"Peak learning rate: {rate:g}." in err
 
 
-def test_all_prompts_of_the_last_round_are_checked(llama):
-    skeleton, tokenizer = (
-        load.skeleton(reference.find_model(str(llama))),
-        load.load_tokenizer(reference.find_model(str(llama))),
-    )
-    options = TrainOptions(max_steps=4, prompts=2, steps_per_generation=3, num_iterations=1)
-    rows = [CountdownRow(row) for row in ROWS]
-    last = list(islice(in_turn(len(rows), options.seed), 12))[-1]  # of two rounds of three times two prompts
-    rows[last] = CountdownRow(ROWS[last] | {"nums": [3] * 70_000})
-    run = unprepared(options)
-    run.rows, run.validation = rows, []
-    with pytest.raises(ModelError, match="longest prompt"):
-        run.encode(load.Loaded(skeleton, tokenizer, None, "bf16", "cpu", "skeleton"), skeleton)
+def test_all_prompts_of_the_last_round_are_checked(check, llama, rows, monkeypatch):
+    last = list(islice(in_turn(len(ROWS), 42), 12))[-1]  # of two rounds of three times two prompts
+    short, long = ([{"role": "user", "content": "3 " * count}] for count in (1, 140_000))
+    monkeypatch.setattr(CountdownRow, "messages", lambda row: long if row["id"] == f"row-{last}" else short)
+    words = ["--max-steps", 4, "--prompts", 2, "--steps-per-generation", 3]
+    status, _, err = check("--model", llama, "--data", rows, *words)
+    assert (status, "longest prompt" in err) == (1, True)
 
 
 def test_a_valid_run_is_described_and_nothing_is_written(check, llama, rows, tmp_path):

@@ -32,8 +32,8 @@ def identity(a):
 
 def started(directory, *steps):
     """The checkpoints of a run after *steps*, as they are before the older ones are removed."""
-    store = Checkpoints(directory, identity(1))
-    store.start()
+    store = Checkpoints(directory)
+    store.start(identity(1))
     for step in steps:
         checkpoint = directory / f"checkpoint-{step}"
         checkpoint.mkdir()
@@ -45,15 +45,15 @@ def started(directory, *steps):
 
 def test_the_newest_complete_checkpoint_of_the_same_run_is_resumed(tmp_path):
     store = started(tmp_path / "c", 2, 10)
-    assert store.to_resume() == tmp_path / "c" / "checkpoint-10"
+    assert store.to_resume(identity(1)) == tmp_path / "c" / "checkpoint-10"
     (tmp_path / "c" / "checkpoint-10" / MARK).unlink()
-    assert store.to_resume() == tmp_path / "c" / "checkpoint-2"
+    assert store.to_resume(identity(1)) == tmp_path / "c" / "checkpoint-2"
     with pytest.raises(ArtifactError, match="--a was 1, is 2"):
-        Checkpoints(tmp_path / "c", identity(2)).to_resume()
+        store.to_resume(identity(2))
     run = tmp_path / "c" / RUN
     run.write_text(run.read_text().replace('"a": 1', '"warmup_steps": 0'))  # of version 0.1
     grown = Identity(TrainOptions, {"max_steps": 200}, {})
-    assert Checkpoints(tmp_path / "c", grown).to_resume() == tmp_path / "c" / "checkpoint-2"
+    assert store.to_resume(grown) == tmp_path / "c" / "checkpoint-2"
 
 
 def test_a_completed_checkpoint_takes_the_place_of_the_others(tmp_path):
@@ -78,7 +78,7 @@ def test_a_checkpoint_is_on_disk_before_its_mark(tmp_path, flushed, monkeypatch)
     checkpoint.mkdir()
     (checkpoint / "weights").write_text("1")
     monkeypatch.setattr(Path, "touch", after_flush)
-    Checkpoints(tmp_path, None).complete(checkpoint)
+    Checkpoints(tmp_path).complete(checkpoint)
     assert {part.stat().st_ino for part in (checkpoint, *marked)} <= flushed
 
 
@@ -99,9 +99,9 @@ def test_what_a_killed_run_left_of_its_checkpoints_is_cleared(tmp_path, left):
             (path / MARK).unlink()
         if left == "nothing":
             shutil.rmtree(path)
-    Checkpoints(tmp_path / "c", identity(2)).clear_own()
+    store.clear_own(identity(2))
     assert (tmp_path / "c" / RUN).exists()
-    store.clear_own()
+    store.clear_own(identity(1))
     assert not (tmp_path / "c").exists()
 
 
@@ -121,12 +121,12 @@ def test_paths_in_artifacts_and_files_or_in_each_other_are_refused(tmp_path, log
         pass
     (tmp_path / "file").touch()
     with pytest.raises(error):
-        Checkpoints(tmp_path / directory, identity(1)).check_paths(tmp_path / "out", "adapter", tmp_path / log)
+        Checkpoints(tmp_path / directory).check_paths(tmp_path / "out", "adapter", tmp_path / log)
 
 
 @pytest.mark.parametrize("name", ["checkpoint-500", "best-3"])
 def test_checkpoints_of_other_programs_are_refused(tmp_path, name):
-    store = Checkpoints(tmp_path, identity(1))
+    store = Checkpoints(tmp_path)
     store.check_paths(tmp_path / "out", "adapter", tmp_path / "log.csv")
     (tmp_path / name).mkdir()
     with pytest.raises(ArtifactError, match=name):

@@ -1,7 +1,7 @@
 """Dry run of GRPO: sample groups of completions as a run would, and report how many have mixed rewards."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from countdown_rl.training.grpo import warnings
 from countdown_rl.training.grpo.prompts import in_turn
 from countdown_rl.training.grpo.rollouts import Rollouts
 from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.state import Checkpoints, Journal
 
 #: Shares of mixed groups up to which GRPO had no signal, and from which it learned. On Countdown with 3 and 4 numbers
 #: (github.com/lozlrc/countdown-grpo, groups of 8) Qwen2.5-1.5B had 2% and 0% and stayed at 2% solved for 300 steps;
@@ -72,8 +73,8 @@ def probe(run: GrpoRun, count: int) -> Probe:
     indices = list(islice(in_turn(len(run.rows), options.seed), count))
     samples: list[Sample] = []
     with TemporaryDirectory() as scratch:  # TRL makes the directory of the checkpoints
-        run.checkpoints.directory = Path(scratch)
-        trainer, _ = run.make_trainer(loaded)
+        elsewhere = replace(run, checkpoints=Checkpoints(Path(scratch)))
+        trainer, _ = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
         torch.manual_seed(options.seed)
         for start in range(0, count, options.prompts):
             batch = [index for index in indices[start : start + options.prompts] for _ in range(size)]

@@ -4,11 +4,11 @@ The loss and its gradient are TRL's: the mean negative log-likelihood of the com
 weights are held in fp32.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -20,89 +20,47 @@ from countdown_rl.evaluation.training_log import SftRow
 from countdown_rl.inference.generate import Completion, Decoding, Generator, batches
 from countdown_rl.models import load, shape
 from countdown_rl.training import memory, weights
-from countdown_rl.training.memory import Memory
 from countdown_rl.training.options import SftArguments, SftOptions
-from countdown_rl.training.run import Run
+from countdown_rl.training.prepared import SILENT, Prepared, Reporter, Start
 from countdown_rl.training.sft import demonstrations, tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
+from countdown_rl.training.state import Journal
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import Trainer
+    from trl import SFTConfig
+
+    from countdown_rl.training.callbacks import SftCallback
 
 
-class SftRun(Run):
-    """A run of ``sft``; *examples* are token ids and labels, see :func:`tokens.tokenize`, packed or not."""
+@dataclass(frozen=True, kw_only=True)
+class SftRun(Prepared[SftOptions]):
+    """A run of ``sft`` that can start; *examples* are those of :func:`tokens.tokenize`, packed or not."""
 
-    command = "sft"
     row_type = SftRow
-    length_option = "--max-length"
     less_memory = "--micro-batch or --max-length"
 
-    arguments: SftArguments
-    options: SftOptions
     demonstrations: Demonstrations
-    examples: Any
+    examples: "Dataset"
     validation_examples: list[dict[str, list[int]]]
 
-    def read(self) -> dict[str, Any]:
-        if self.options.eval_every and processes.shards_weights():
-            raise UsageError(f"{flag('eval_every')} needs all weights in each process, which FSDP and ZeRO-3 split.")
-        self.demonstrations, inputs = demonstrations.read(
-            self.options,
-            self.arguments.files,
-            self.arguments.data,
-            lambda count: self.reporter.progress(count, count, "demonstrations read"),
-            self.tokenizer,
-        )
-        for text in self.demonstrations.notes:
-            self.reporter.note(f"Of the demonstrations: {text}.")
-        if warning := self.demonstrations.warning:
-            self.reporter.warning(warning)
-        return inputs
-
-    def encode(self, loaded: load.Loaded, adapted: Any) -> Memory:
-        options, known = self.options, self.demonstrations
-        if options.packing:
-            tokens.check_packing(loaded.model.config, trust_remote_code=self.arguments.trust_remote_code)
-        examples = tokens.tokenize(known, loaded.tokenizer, options.max_length)
-        ids, count = examples[0]["input_ids"], examples[0]["labels"].count(-100)
-        self.first, self.learned = map(loaded.tokenizer.decode, (ids[:count], ids[count:]))
-        self.examples = tokens.dataset(examples, options)
-        evaluated = Demonstrations(known.validation)
-        self.validation_examples = tokens.tokenize(evaluated, loaded.tokenizer, options.max_length)
-        shape.check_tokens(adapted, self.examples["input_ids"], self.arguments.model)
-        self.longest_prompt(self.validation, loaded, adapted)
-        self.longest = max(map(len, self.examples["input_ids"]))
-        context = shape.ModelShape.of(loaded.model.config).context_length
-        if context and self.longest > context:
-            raise UsageError(
-                f"the model reads {context} tokens, and a demonstration has {self.longest}; lower {flag('max_length')}."
-            )
-        steps_per_epoch = ceil(len(self.examples) / options.batch_size)
-        self.max_steps = options.max_steps or ceil(options.num_train_epochs * steps_per_epoch)
-        messages = (each.prompt for each in known.filtered if each.row is not None and not isinstance(each.prompt, str))
-        self.example = next(messages, None)
-        skipped = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
-        self.reporter.note(
-            f"{plural(known.read, 'demonstration')}, {known.graded:,} graded; skipped: {skipped or 'none'}. "
-            f"{plural(self.max_steps, 'step')} at a peak rate of {options.learning_rate:g}."
-        )
-        if known.wrong:
-            self.reporter.note(f"Wrong: {known.why_wrong()}.")
-        self.details = {"max_steps": self.max_steps, "longest": self.longest, "demonstrations": known.facts()}
-        sizes = {"length": self.longest, "scored": self.longest}
-        return memory.plan(loaded.model, adapted, options, loaded.precision, **sizes)
-
-    def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, SftCallback]":
         from trl import SFTTrainer
 
         from countdown_rl.training.callbacks import SftCallback
 
-        callback = SftCallback(self)
+        callback = SftCallback(self, journal)
         config = sft_config(self.options, loaded, self.checkpoints.directory, max_steps=self.max_steps)
         trainer = weights.make_trainer(
             SFTTrainer, loaded, self.options, args=config, train_dataset=self.examples, callbacks=[callback]
         )
         return trainer, callback
 
-    def validate(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+    def length_options(self, trainer: "Trainer") -> str:
+        return flag("max_length")
+
+    def validate(self, trainer: "Trainer", loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
         policy, options = trainer.accelerator.unwrap_model(trainer.model), self.options
         limit = options.max_completion_length
         policy.eval()
@@ -116,7 +74,7 @@ class SftRun(Run):
         policy.train()
         return [completions[index] for index in range(len(prompts))]
 
-    def validation_loss(self, trainer: Any) -> dict[str, float]:
+    def validation_loss(self, trainer: "Trainer") -> dict[str, float]:
         """Mean negative log-likelihood in nats, and accuracy, of the tokens of the validation demonstrations."""
         policy, loss, correct, count = trainer.accelerator.unwrap_model(trainer.model), 0.0, 0, 0
         policy.eval()
@@ -137,14 +95,14 @@ class SftRun(Run):
         policy.train()
         return {"eval_loss": loss / count, "eval_token_accuracy": correct / count} if count else {}
 
-    def facts(self, last: SftRow) -> dict[str, Any]:
-        row, logged = self.demonstrations.row(), self.journal.rows
+    def facts(self, rows: Sequence[SftRow], last: SftRow) -> dict[str, Any]:
+        row = self.demonstrations.row()
         return {
             **({"task": row.task, "layout": row.layout} if row else {}),
             "demonstrations": self.demonstrations.facts(),
             "learning_rate": self.options.learning_rate,
-            "tokens": int(logged[-1].tokens),
-            "loss_first": logged[0].loss,
+            "tokens": int(rows[-1].tokens),
+            "loss_first": rows[0].loss,
             "loss_last_tenth": last.loss,
             "token_accuracy_last_tenth": last.token_accuracy,
         }
@@ -156,7 +114,71 @@ class SftRun(Run):
         )
 
 
-def sft_config(options: SftOptions, loaded: load.Loaded, directory: Path, *, max_steps: int) -> Any:
+def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = SILENT) -> SftRun:
+    """Check everything that a run of ``sft`` needs before its weights are loaded; nothing is written."""
+    start = Start.begin(arguments, options, reporter)
+    options, tokenizer = start.options, start.loaded.tokenizer
+    if options.eval_every and processes.shards_weights():
+        raise UsageError(f"{flag('eval_every')} needs all weights in each process, which FSDP and ZeRO-3 split.")
+    known, inputs = demonstrations.read(
+        options,
+        arguments.files,
+        arguments.data,
+        lambda count: reporter.progress(count, count, "demonstrations read"),
+        tokenizer,
+    )
+    for text in known.notes:
+        reporter.note(f"Of the demonstrations: {text}.")
+    if known.warning:
+        reporter.warning(known.warning)
+    recognized = start.recognized(SftRow, inputs)
+    if options.packing:
+        tokens.check_packing(start.loaded.model.config, trust_remote_code=arguments.trust_remote_code)
+    examples = tokens.tokenize(known, tokenizer, options.max_length)
+    ids, count = examples[0]["input_ids"], examples[0]["labels"].count(-100)
+    dataset = tokens.dataset(examples, options)
+    longest = _longest(start, dataset["input_ids"])
+    max_steps = options.max_steps or ceil(options.num_train_epochs * ceil(len(dataset) / options.batch_size))
+    skipped = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
+    reporter.note(
+        f"{plural(known.read, 'demonstration')}, {known.graded:,} graded; skipped: {skipped or 'none'}. "
+        f"{plural(max_steps, 'step')} at a peak rate of {options.learning_rate:g}."
+    )
+    if known.wrong:
+        reporter.note(f"Wrong: {known.why_wrong()}.")
+    messages = (each.prompt for each in known.filtered if each.row is not None and not isinstance(each.prompt, str))
+    return SftRun(
+        **vars(start),
+        **recognized,
+        demonstrations=known,
+        examples=dataset,
+        validation_examples=tokens.tokenize(Demonstrations(known.validation), tokenizer, options.max_length),
+        max_steps=max_steps,
+        longest=longest,
+        first=tokenizer.decode(ids[:count]),
+        learned=tokenizer.decode(ids[count:]),
+        example=next(messages, None),
+        details={"max_steps": max_steps, "longest": longest, "demonstrations": known.facts()},
+        memory=memory.plan(
+            start.loaded.model, start.adapted, options, start.loaded.precision, length=longest, scored=longest
+        ),
+    )
+
+
+def _longest(start: Start[SftOptions], examples: Sequence[Sequence[int]]) -> int:
+    """The tokens of the longest of *examples*; UsageError if the model cannot read them."""
+    shape.check_tokens(start.adapted, examples, start.arguments.model)
+    start.longest_prompt(start.validation, start.options.max_completion_length)
+    longest = max(map(len, examples))
+    context = shape.ModelShape.of(start.loaded.model.config).context_length
+    if context and longest > context:
+        raise UsageError(
+            f"the model reads {context} tokens, and a demonstration has {longest}; lower {flag('max_length')}."
+        )
+    return longest
+
+
+def sft_config(options: SftOptions, loaded: load.Loaded, directory: Path, *, max_steps: int) -> "SFTConfig":
     """The ``SFTConfig`` of a run with checkpoints in *directory*."""
     from trl import SFTConfig
 

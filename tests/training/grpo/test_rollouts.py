@@ -18,12 +18,13 @@ from countdown_rl.core.errors import ModelError
 from countdown_rl.inference import engines as registry
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.tasks.countdown.task import CountdownRow
+from countdown_rl.training.grpo import run as grpo
 from countdown_rl.training.grpo import trl_internals, vllm_internals
 from countdown_rl.training.grpo import vllm as engines
-from countdown_rl.training.grpo.run import GrpoRun
 from countdown_rl.training.grpo.trainer import Trainer
 from countdown_rl.training.options import RunArguments, TrainOptions
-from countdown_rl.training.run import Reporter
+from countdown_rl.training.prepared import Reporter
+from countdown_rl.training.run import train as train_prepared
 from tests.support import four_bit, tiny_llama, vllm_stub
 from tests.support.runs import SPLITS, write_data
 
@@ -76,7 +77,7 @@ def fit(place, tmp_path, vllm, monkeypatch):
         paths = {"out": tmp_path / name, "checkpoints": tmp_path / f"{name}-run"}
         run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
         warnings = []
-        result = GrpoRun.prepare(run, replace(SMALL, **changes), Reporter(warning=warnings.append)).train()
+        result = train_prepared(grpo.prepare(run, replace(SMALL, **changes), Reporter(warning=warnings.append)))
         return SimpleNamespace(out=result.out, rows=result.rows, said="\n".join(warnings))
 
     return train

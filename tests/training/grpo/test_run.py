@@ -27,10 +27,11 @@ from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.release.report import charts
 from countdown_rl.training import callbacks, state, weights
+from countdown_rl.training import run as training
 from countdown_rl.training.grpo import rewards, rollouts, trainer
-from countdown_rl.training.grpo.run import GrpoRun
+from countdown_rl.training.grpo.run import prepare
 from countdown_rl.training.options import RunArguments, TrainOptions
-from countdown_rl.training.run import SILENT, Reporter
+from countdown_rl.training.prepared import SILENT, Reporter
 from countdown_rl.training.state import Journal
 from tests.support import constant_model, letters, tiny_llama, vllm_engine
 from tests.support.runs import SPLITS, Killed, files, killing, write_data
@@ -77,7 +78,7 @@ def run(place, where, options=SMALL, reporter=SILENT, **changes):
         "checkpoints": where / "checkpoints",
         "log": where / "log.csv",
     } | changes
-    return GrpoRun.prepare(RunArguments(**paths), options, reporter).train()
+    return training.train(prepare(RunArguments(**paths), options, reporter))
 
 
 WEIGHTS = "adapter_model.safetensors"
@@ -130,7 +131,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, reporter=killing(5))
     assert not (tmp_path / "adapter").exists()
-    assert "after step 3" in state.Checkpoints(tmp_path / "checkpoints", None).how_to_continue()
+    assert "after step 3" in state.Checkpoints(tmp_path / "checkpoints").how_to_continue()
     (tmp_path / "log.csv").unlink()  # as dvc does before it runs the stage again
     notes = []
     result = run(place, tmp_path, reporter=Reporter(note=notes.append))
@@ -228,7 +229,7 @@ def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, 
 
     with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
         run(place, tmp_path, reporter=Reporter(step=stop))
-    assert "continues after step 2" in state.Checkpoints(tmp_path / "checkpoints", None).how_to_continue()
+    assert "continues after step 2" in state.Checkpoints(tmp_path / "checkpoints").how_to_continue()
     run(place, tmp_path)
     assert files(tmp_path / "adapter") == files(unbroken.out)
 
@@ -257,7 +258,7 @@ def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypa
     monkeypatch.setattr(callbacks.GrpoCallback, "on_log", broken)
     with pytest.raises(CountdownError, match=f"step 4: {name} is nan.*{likely_first}"):
         run(place, tmp_path)
-    assert "continues after step 3" in state.Checkpoints(tmp_path / "checkpoints", None).how_to_continue()
+    assert "continues after step 3" in state.Checkpoints(tmp_path / "checkpoints").how_to_continue()
     assert not (tmp_path / "adapter").exists()
 
 
@@ -529,19 +530,19 @@ def test_all_weights_give_a_model_artifact_that_other_stages_take(place, tmp_pat
 
 
 def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, tmp_path, monkeypatch):
-    load, facts, dtypes = weights.load_model, GrpoRun.all_facts, []
+    load, facts, dtypes = weights.load_model, training.all_facts, []
 
     def load_in_4_bits(*args, **settings):
         loaded = load(*args, **settings)
         loaded.model.is_loaded_in_4bit = True  # what TRL looks at
         return loaded
 
-    def note_dtypes(run, trainer, loaded):
+    def note_dtypes(run, trainer, *others):
         dtypes.extend(parameter.dtype for parameter in trainer.model.parameters() if parameter.requires_grad)
-        return facts(run, trainer, loaded)
+        return facts(run, trainer, *others)
 
     monkeypatch.setattr(weights, "load_model", load_in_4_bits)
-    monkeypatch.setattr(GrpoRun, "all_facts", note_dtypes)
+    monkeypatch.setattr(training, "all_facts", note_dtypes)
     whole, again = resumed(place, tmp_path, SMALL, 5)
     assert again.resumed == 3
     assert set(dtypes) == {torch.float32}

@@ -26,10 +26,12 @@ from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
 from countdown_rl.training import weights
 from countdown_rl.training.options import SftArguments, SftOptions
-from countdown_rl.training.run import SILENT, Reporter
+from countdown_rl.training.prepared import SILENT, Reporter
+from countdown_rl.training.run import train
+from countdown_rl.training.sft import run as supervised
 from countdown_rl.training.sft import tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
-from countdown_rl.training.sft.run import SftRun
+from countdown_rl.training.state import Journal
 from tests.support import architectures, command, standins, tiny_llama
 from tests.support.runs import Killed, files, killing, write_data
 
@@ -65,11 +67,11 @@ def prepare(place: Path, where: Path, options: SftOptions = SMALL, reporter: Rep
         "checkpoints": where / "checkpoints",
         "log": where / "log.csv",
     }
-    return SftRun.prepare(SftArguments(**arguments | changes), options, reporter)
+    return supervised.prepare(SftArguments(**arguments | changes), options, reporter)
 
 
 def run(*arguments, **changes):
-    return prepare(*arguments, **changes).train()
+    return train(prepare(*arguments, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +116,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     options = replace(SMALL, tune="all", micro_batch=4, packing=packing, max_length=400)
     prepared = prepare(place, tmp_path, options)
     loaded = weights.load_model(prepared.ref, options)
-    ours, _ = prepared.make_trainer(loaded)
+    ours, _ = prepared.make_trainer(loaded, Journal(None, prepared.max_steps))
     tokenizer, kept = loaded.tokenizer, prepared.demonstrations.filtered[:4]
     end = ends.end_of_turn(tokenizer)
     rows = [
@@ -151,7 +153,7 @@ def test_the_loss_of_validation_demonstrations_is_the_mean_over_their_tokens(pla
         total += output.loss.item() * learned.sum().item()
         correct += (output.logits[0, :-1].argmax(-1) == labels[0, 1:])[learned].sum().item()
         count += learned.sum().item()
-    row = prepared.train().rows[-1]
+    row = train(prepared).rows[-1]
     assert row.eval_loss == pytest.approx(total / count, rel=1e-4)
     assert row.eval_token_accuracy == pytest.approx(correct / count, abs=1e-5)
     assert len(prepared.demonstrations.filtered) + len(prepared.validation_examples) == 20
@@ -166,7 +168,7 @@ def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_pa
     puzzles = [{"nums": [90, 7], "target": 97, "style": "model_opens"}] * 2
     write_data(tmp_path / "data", {"valid": puzzles, "test": sums(1, 2, 80, 99)})
     texts = ["<think>\n</think>\n<answer>90 - 7</answer>", f"<answer>90 {'+-'[not solved]} 7</answer>"]
-    monkeypatch.setattr(SftRun, "validate", lambda *arguments: [Completion(text, 1, True) for text in texts])
+    monkeypatch.setattr(supervised.SftRun, "validate", lambda *arguments: [Completion(text, 1, True) for text in texts])
     options = replace(SMALL, max_steps=2, eval_every=1)
     warnings = []
     run(place, tmp_path, options, reporter=Reporter(warning=warnings.append), data=tmp_path / "data")

@@ -1,0 +1,237 @@
+"""A run of ``train`` or ``sft`` that was checked and can start: what GRPO and supervised fine-tuning share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+from countdown_rl.core import packages, process_state, processes
+from countdown_rl.core.errors import CountdownError, UsageError
+from countdown_rl.core.formatting import flag
+from countdown_rl.core.identity import Identity, run_directory
+from countdown_rl.core.manifest import installed_versions
+from countdown_rl.evaluation.training_log import SftRow, StepRow
+from countdown_rl.inference.generate import Completion
+from countdown_rl.models import chat_template, load, reference, shape, transformers_internals
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.task import Row
+from countdown_rl.training import weights
+from countdown_rl.training.memory import Memory
+from countdown_rl.training.options import RunArguments, TuningOptions
+from countdown_rl.training.state import Checkpoints, Journal, check_log
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from transformers import Trainer
+
+    from countdown_rl.training.callbacks import CheckpointCallback
+
+LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
+
+#: Options that do not change the weights.
+_LOGGING = ("save_steps", "report_to")
+
+Arguments = TypeVar("Arguments", bound=RunArguments)
+Settings = TypeVar("Settings", bound=TuningOptions)
+LogRow = StepRow | SftRow
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Callbacks of a run: for the row of each step, progress (done, total, detail), remarks and warnings."""
+
+    step: Callable[[LogRow], None] = lambda row: None
+    progress: Callable[..., None] = lambda *values: None
+    note: Callable[[str], None] = lambda text: None
+    warning: Callable[[str], None] = lambda text: None
+
+
+SILENT = Reporter()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The paths that a run writes."""
+
+    out: Path
+    log: Path
+    checkpoints: Checkpoints
+
+    @classmethod
+    def of(cls, arguments: RunArguments, options: TuningOptions) -> "Places":
+        """The paths in *arguments*, or their defaults."""
+        grpo = options.method == "grpo"
+        out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
+        log = arguments.log or run_directory(out, by_default=grpo and not arguments.out) / "log.csv"
+        return Places(out=out, log=log, checkpoints=Checkpoints(arguments.checkpoints or log.with_name("checkpoints")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Places, Generic[Settings]):
+    """A run whose model and validation rows are known, and not yet what it is trained on.
+
+    Attributes:
+        settings: the options that an unfinished run is recognized by.
+        loaded: the skeleton of the model; *adapted* has the trained adapter too.
+        validation: the rows that are evaluated during training.
+    """
+
+    arguments: RunArguments
+    options: Settings
+    reporter: Reporter
+    settings: Mapping[str, Any]
+    processes: int
+    ref: reference.ModelRef
+    loaded: load.Loaded
+    adapted: "Module"
+    validation: list[Row]
+
+    @classmethod
+    def begin(cls, arguments: RunArguments, options: Settings, reporter: Reporter) -> Self:
+        """Check the paths, options and model of a run.
+
+        Of a model on the Hub all files but the weights are downloaded.
+        """
+        processes.run_alone()
+        count = max(arguments.processes, processes.world_size())
+        options.micro_batches(count)
+        places = Places.of(arguments, options)
+        places.checkpoints.check_paths(places.out, options.kind, places.log)
+        for name in options.report_to:
+            if find_spec(name) is None:
+                raise CountdownError(f"{flag('report_to')} {name} needs a package: {packages.pip_install(name)}.")
+        load.silence_libraries("datasets.utils")
+        process_state.remember_contents(*transformers_internals.accelerate_states())
+        ref = reference.find_model(
+            arguments.model,
+            revision=arguments.revision,
+            trust_remote_code=arguments.trust_remote_code,
+            base_model=arguments.base_model,
+        )
+        light = reference.without_weights(ref)
+        weights.check_model(light, options, sharded=processes.shards_weights())
+        tokenizer, skeleton = load.load_tokenizer(light), load.skeleton(light.base or light)
+        precision = load.trained_precision(light, options.precision)
+        settings = {key: value for key, value in options.recorded.items() if key not in _LOGGING}
+        return cls(
+            **vars(places),
+            arguments=arguments,
+            options=replace(options, learning_rate=options.rate(skeleton.num_parameters())),
+            reporter=reporter,
+            settings=settings | {"processes": count},  # each has its own random numbers
+            processes=count,
+            ref=ref,
+            loaded=load.Loaded(
+                skeleton, tokenizer, light, precision, load.device_name("auto").partition(":")[0], "skeleton"
+            ),
+            adapted=weights.adapted(light, skeleton, options),
+            validation=_validation(arguments, options),
+        )
+
+    def recognized(self, row_type: type[LogRow], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of :class:`Prepared` that tell a run on *inputs* from others.
+
+        Raises:
+            ArtifactError: there are a checkpoint or a log of another run.
+        """
+        inputs = {"model": self.ref.as_input(), **inputs}
+        machine = {"versions": installed_versions(LIBRARIES)}
+        identity = Identity(type(self.options), self.settings, inputs, machine)
+        resume = None if self.arguments.restart else self.checkpoints.to_resume(identity)
+        check_log(self.log, row_type)
+        return {"inputs": inputs, "identity": identity, "resume": resume}
+
+    def longest_prompt(self, rows: Sequence[Row], limit: int) -> int:
+        """The tokens of the longest prompt of *rows*, which completions of *limit* tokens follow; 0 without rows.
+
+        Raises:
+            ModelError: the embeddings lack a token, or prompt and completion exceed the context length.
+        """
+        prompts = chat_template.encode(self.loaded.tokenizer, (row.messages() for row in rows))
+        shape.check_tokens(self.adapted, prompts, self.arguments.model)
+        longest = max(map(len, prompts), default=0)
+        context = shape.ModelShape.of(self.loaded.model.config).context_length
+        if prompts:
+            shape.check_context(context, longest, limit, flag("max_completion_length"))
+        return longest
+
+
+def _validation(arguments: RunArguments, options: TuningOptions) -> list[Row]:
+    """The rows that are evaluated during training."""
+    if not options.eval_every:
+        return []
+    if arguments.data is None or arguments.data.is_file():
+        raise UsageError(
+            f"{flag('eval_every')} needs a data directory with a validation split; give one as {flag('data')}."
+        )
+    return jsonl.read_rows(arguments.data / "valid.jsonl")[: options.eval_size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Start[Settings], ABC):
+    """A run that was checked and can start.
+
+    Attributes:
+        longest: tokens of the longest prompt (GRPO) or example.
+        first: the first prompt as text, special tokens included; *learned*: the completion after it, of ``sft``.
+        example: messages that the chat template is completed by, see :func:`chat_template.complete_user_turn`.
+        details: what ``--check --json`` prints beside the values of every run.
+    """
+
+    row_type: ClassVar[type[LogRow]]
+    #: The flags that reduce memory.
+    less_memory: ClassVar[str]
+
+    inputs: Mapping[str, Any]
+    identity: Identity
+    resume: Path | None
+    max_steps: int
+    longest: int
+    first: str
+    learned: str = ""
+    example: Sequence[Mapping[str, str]] | None
+    details: Mapping[str, Any]
+    memory: Memory
+
+    @abstractmethod
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, CheckpointCallback]":
+        """The trainer of *loaded*, and its callback, which continues *journal*."""
+
+    @abstractmethod
+    def validate(self, trainer: "Trainer", loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+        """A completion of each of *prompts* at ``eval_temperature``, in every process."""
+
+    def validation_loss(self, trainer: "Trainer") -> dict[str, float]:
+        """Further metrics of an evaluation, by their columns in the log."""
+        return {}
+
+    @abstractmethod
+    def length_options(self, trainer: "Trainer") -> str:
+        """The options that bound what is in memory beside ``micro_batch``."""
+
+    @abstractmethod
+    def facts(self, rows: Sequence[Any], last: Any) -> dict[str, Any]:
+        """Facts for the manifest beside those of every run.
+
+        Args:
+            rows: one per step; *last* is the mean row of the last tenth of the run.
+        """
+
+    @abstractmethod
+    def summary(self, facts: Mapping[str, Any]) -> str:
+        """The outcome in words."""
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options in the manifest."""
+        return self.options.recorded | {"model": self.ref.portable_source, "revision": self.ref.revision}
+
+    def check_result(self) -> dict[str, Any]:
+        """The values that ``--check --json`` prints."""
+        skeleton, added = self.loaded.model, self.memory.trainable if self.options.tune == "lora" else 0
+        values = {"model": self.ref.portable_source, "parameters": skeleton.num_parameters() + added}
+        values |= {"first": self.first} | ({"learned": self.learned} if self.learned else {}) | dict(self.details)
+        values |= {"learning_rate": self.options.learning_rate, "architecture": type(skeleton).__name__}
+        return values | self.memory.as_dict()
