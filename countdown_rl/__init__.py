@@ -113,7 +113,7 @@ def generate(
         size=sizes,  # type: ignore[arg-type]
         numbers="{}-{}".format(*numbers),
         targets="{}-{}".format(*targets),
-        rule=rule,  # type: ignore[arg-type]
+        rule=rule,
         operators=operators,
         style=style,  # type: ignore[arg-type]
         seed=seed,

@@ -17,6 +17,7 @@ from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import probe
 from countdown_rl.tasks.countdown import solver
 from countdown_rl.tasks.countdown.solver import Solved
+from countdown_rl.tasks.countdown.task import CountdownRow, puzzle_row
 
 
 def ask(
@@ -43,9 +44,11 @@ def ask(
 
     ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
     chain = provenance_chain(ref.as_input())
-    layout = probe.layout(chain) if probe.trained_on(chain).name == asking.CountdownRow.task else {}
+    settings = probe.layout(chain) if probe.trained_on(chain).row is CountdownRow else {}
+    names = ("rule", "operators", "style", "template")
+    settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     with parameters.input_as_usage():
-        row = asking.puzzle_row(options, parameters.numbers_in(numbers), target, layout)
+        row = puzzle_row(parameters.numbers_in(numbers), target, settings)
     load.silence_libraries()
     with console.status(f"loading {model}"):
         loaded = load.load_model(ref, precision=options.precision, device=options.device)

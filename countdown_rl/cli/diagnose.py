@@ -34,6 +34,8 @@ def diagnose(
 
 def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
     title = f"{name}: {percent(value['lost'])} of the completions are wrong"
+    if not value["steps"]:
+        title += "; no equation in them can be checked"
     causes = console.table("fault", "points", "completions", "occurrences", title=title)
     for row in value["causes"]:
         written = value["steps"].get(row["cause"].removeprefix("wrong "), {}).get("written")

@@ -17,7 +17,6 @@ from countdown_rl.core.formatting import flag
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp32"]
 PROMPT = "Prompt"
-RuleName = Literal["exactly-once", "at-most-once", "television"]
 
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no figure here is as large.
 MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6

@@ -75,12 +75,13 @@ def distribution_of(options: DataOptions) -> Distribution:
     preset = PRESETS[options.preset]
     try:
         operators = rules.operators(options.operators) if options.operators else preset.operators
+        rule = rules.rule(options.rule) if options.rule else preset.rule
     except InputError as error:
         raise UsageError(str(error)) from None
     wanted = replace(
         preset,
         impossible=options.impossible,
-        rule=rules.rule(options.rule) if options.rule else preset.rule,
+        rule=rule,
         operators=operators,
         sizes=_sizes(options.size) or preset.sizes,
     )

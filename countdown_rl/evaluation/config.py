@@ -30,13 +30,13 @@ CompletionStyle = Annotated[
 CompletionRule = Annotated[
     str | None,
     option(
-        "Rule of the puzzles that state none: exactly-once, at-most-once or television.",
+        "Rule, where none is stated: exactly-once, at-most-once or television.",
         COMPLETIONS,
         show_default="exactly-once",
     ),
 ]
 CompletionOperators = Annotated[
-    str | None, option("Operators of the puzzles that state none, e.g. '+-'.", COMPLETIONS, show_default="+-*/")
+    str | None, option("Allowed operators, where none are stated, e.g. '+-'.", COMPLETIONS, show_default="+-*/")
 ]
 CompletionField = Annotated[
     str | None,

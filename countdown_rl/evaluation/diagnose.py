@@ -2,24 +2,18 @@
 
 import re
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation.results import Result
-from countdown_rl.tasks.countdown import arithmetic, expression
 from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.work import Piece
 
 #: Faults of a completion as a whole; those of its equations are named by operator, such as "wrong +".
 LIMIT, FORMAT, ANSWER = "token limit", "format", "answer inconsistent with reasoning"
-
-
-class Equation(NamedTuple):
-    """An equation in a completion: its left side, the number on its right, its operators, and its faults."""
-
-    left: str
-    claim: str
-    operators: set[str]
-    faults: set[str]
+#: Characters of the longest expression that replaces a result.
+MAX_LENGTH = 4_096
 
 
 def diagnose(result: Result) -> dict[str, Any]:
@@ -29,7 +23,7 @@ def diagnose(result: Result) -> dict[str, Any]:
         ``lost``, the share of wrong completions; ``causes``, each with the completions that have the fault, its
         occurrences, and the ``points``: the share of completions that are wrong, and correct with that fault repaired
         (an upper bound if ``at_most``); ``unexplained``, the share of completions that no single repair makes correct;
-        ``steps``, by operator, the equations ``written`` with it and the ``wrong`` ones.
+        ``steps``, by operator, the equations ``written`` with it and the ``wrong`` ones, if the task can check them.
 
     Raises:
         InputError: *result* is of a baseline.
@@ -39,15 +33,16 @@ def diagnose(result: Result) -> dict[str, Any]:
     occurrences, completions, won, written = (Counter[str]() for _ in range(4))
     unexplained, n = 0, len(result.samples)
     for sample in result.samples:
-        equations = _equations(sample.completion)
+        pieces = sample.row.pieces(sample.completion)
+        equations = [piece for piece in pieces if piece.kind in ("right", "wrong")]
         written.update(operator for equation in equations for operator in equation.operators)
-        faults = Counter(fault for equation in equations for fault in equation.faults)
+        faults = Counter(fault for equation in equations for fault in _faults(equation))
         if sample.truncated:
             faults[LIMIT] = 1
         elif not sample.grade.correct:
             if sample.grade.value is None:
                 faults[FORMAT] = 1
-            elif equations and sample.grade.value not in {equation.claim for equation in equations}:
+            elif equations and sample.grade.value not in {equation.sides[1] for equation in equations}:
                 faults[ANSWER] = 1
         occurrences.update(faults)
         completions.update(faults.keys())
@@ -76,18 +71,11 @@ def diagnose(result: Result) -> dict[str, Any]:
     }
 
 
-def _equations(completion: str) -> list[Equation]:
-    equations = []
-    for piece in arithmetic.pieces(completion):
-        if piece.kind in ("right", "wrong"):
-            left, claim = piece.text.rsplit("=", 1)
-            operators = expression.operators(expression.parse(left).tree)
-            faults = {f"wrong {operator}" for operator in operators} if piece.kind == "wrong" else set()
-            equations.append(Equation(left, claim.strip(), operators, faults))
-    return equations
+def _faults(equation: Piece) -> set[str]:
+    return {f"wrong {operator}" for operator in equation.operators} if equation.kind == "wrong" else set()
 
 
-def _solves(row: Row, equations: list[Equation], fault: str) -> bool:
+def _solves(row: Row, equations: Sequence[Piece], fault: str) -> bool:
     """Return True if one of *equations* reaches the right answer once *fault* is repaired.
 
     The result of a repaired equation replaces the wrong number in later equations, unless the prompt has that number.
@@ -95,11 +83,12 @@ def _solves(row: Row, equations: list[Equation], fault: str) -> bool:
     known: dict[str, str] = {}
     prompt = set(re.findall(r"\d+", " ".join(turn["content"] for turn in row.messages())))
     for equation in equations:
-        if equation.faults and fault not in equation.faults:
+        if equation.kind == "wrong" and fault not in _faults(equation):
             continue
-        text = re.sub(r"\d+", lambda n: n[0] if n[0] in prompt else known.get(n[0], n[0]), equation.left)
+        left, claim = equation.sides
+        text = re.sub(r"\d+", lambda n: n[0] if n[0] in prompt else known.get(n[0], n[0]), left)
         if not row.judge(text)[1]:
             return True
-        if len(text) < expression.MAX_LENGTH:
-            known[equation.claim] = f"({text})"
+        if len(text) < MAX_LENGTH:
+            known[claim] = f"({text})"
     return False

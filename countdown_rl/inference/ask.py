@@ -1,6 +1,6 @@
-"""Ask a model one puzzle: the row of the puzzle, and its completion, streamed."""
+"""The completion of one row, streamed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from countdown_rl.core.errors import ModelError
@@ -8,36 +8,10 @@ from countdown_rl.inference.config import AskOptions
 from countdown_rl.inference.generate import Completion, Decoding, Generator
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.shape import ModelShape
-from countdown_rl.tasks.countdown import rules, solver
-from countdown_rl.tasks.countdown.rules import Puzzle
-from countdown_rl.tasks.countdown.task import CountdownRow
+from countdown_rl.tasks.task import Row
 
 
-def puzzle_row(
-    options: AskOptions, numbers: list[int], target: int, layout: Mapping[str, str] | None = None
-) -> CountdownRow:
-    """The row of a puzzle; settings that are the default are left out, as in data.
-
-    Args:
-        layout: ``style`` and ``template`` that the model was trained with; the options replace them.
-
-    Raises:
-        InputError: the solver does not accept the puzzle, or its prompt cannot be made.
-    """
-    operators = rules.operators(options.operators)
-    solver.check_puzzle(Puzzle(tuple(numbers), target, rules.rule(options.rule), operators))
-    defaults = {"rule": rules.DEFAULT_RULE, "operators": rules.OPERATORS, "style": CountdownRow.styles[0]}
-    settings = {"rule": options.rule, "operators": operators, **(layout or {})}
-    settings |= {name: value for name in ("style", "template") if (value := getattr(options, name)) is not None}
-    changed = {key: value for key, value in settings.items() if value != defaults.get(key)}
-    row = CountdownRow({"nums": numbers, "target": target} | changed)
-    row.prompt()
-    return row
-
-
-def ask(
-    loaded: load.Loaded, row: CountdownRow, options: AskOptions, on_text: Callable[[str], None] | None = None
-) -> Completion:
+def ask(loaded: load.Loaded, row: Row, options: AskOptions, on_text: Callable[[str], None] | None = None) -> Completion:
     """Complete *row* as an evaluation does, and call *on_text* with each piece of text as soon as it can be decoded.
 
     Raises:

@@ -13,6 +13,7 @@ from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
 from countdown_rl.tasks.response_format import STYLES, Style, style_name
 from countdown_rl.tasks.splits import PARTS, split_at
+from countdown_rl.tasks.work import Piece, Step, tagged
 
 
 @dataclass(slots=True)  # not frozen: that would make grading a quarter slower
@@ -146,6 +147,14 @@ class Row(Mapping[str, Any]):
     def vote_key(self, answer: str, value: str | None) -> str:
         """The canonical form of an *answer* with its *value*, for majority voting."""
         return value or " ".join(answer.lower().split()).rstrip(".!")
+
+    def pieces(self, text: str) -> list[Piece]:
+        """*text*, such as a completion, in pieces, of which tags and the equations that can be checked are marked."""
+        return tagged(text)
+
+    def steps(self, answer: str) -> list[Step]:
+        """The operations of an *answer* that is an expression; [] for others."""
+        return []
 
     @property
     def id(self) -> str:
@@ -300,6 +309,8 @@ class Task:
         probe: as ``draw``, for prompts that need no answer; by default ``draw`` or the example.
         source: in place of ``draw`` and ``import_row``, "module:name" of a subclass of
             :class:`countdown_rl.data.source.RowSource`.
+        demo: fields of a row whose prompt the demo page shows with the reader's numbers in place of its own; {} if that
+            page is not for the task.
         data_options: the options of ``gen-data`` for puzzles that apply to this task.
         suites: by the name of a benchmark suite, "module:name" of ``(name, tier) -> path`` of its rows.
         baselines: by the name that ``--model`` accepts.
@@ -322,6 +333,7 @@ class Task:
     import_row: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     probe: Callable[[random.Random], Mapping[str, Any]] | None = None
     source: str = "countdown_rl.data.source:RowSource"
+    demo: Mapping[str, Any] = field(default_factory=dict)
     data_options: frozenset[str] = frozenset()
     suites: Mapping[str, str] = field(default_factory=dict)
     baselines: Mapping[str, Baseline] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from countdown_rl.cli import main
 from countdown_rl.core.formatting import flag as spelled
 from countdown_rl.core.values import OTHER_NAMES
+from countdown_rl.tasks.countdown.rules import RULES
 from tests.support.command import flags
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,12 @@ def test_help_fits_the_terminal_and_cuts_no_flag_and_no_choice(name, columns, mo
             assert param.param_type_name == "argument" or re.search(rf"{flag}(?![\w-])", page), flag
         for choice in param.type_descriptor.choices or ():
             assert str(getattr(choice, "value", choice)) in page
+
+
+@pytest.mark.parametrize("name", ["ask", "eval", "gen-data", "grade", "solve"])
+def test_the_help_names_every_rule(name):
+    (rule,) = (param for param in main.command(name).params if param.name == "rule")
+    assert all(name in rule.help for name in RULES)
 
 
 @pytest.mark.parametrize("name", HELP)

@@ -73,10 +73,14 @@ def test_any_text_can_be_diagnosed(text):
 def test_the_command_prints_causes_of_several_evaluations(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     result = evaluated([FAULTS[diagnose.ANSWER]] * 9)
-    for name in ("base", "adapter"):
+    word = evaluated(["3 + 4 = 8\n</think>\n<answer>8</answer>"], [{"task": "gsm8k", "question": "?", "gold": "7"}])
+    for name, each in {"base": result, "adapter": result, "word": word}.items():
         with artifacts.writing(tmp_path / name, "eval", options={}) as draft:
-            results.write(draft.path, result.metrics, result.samples)
+            results.write(draft.path, each.metrics, each.samples)
     assert status(monkeypatch, "diagnose", "base", "adapter", "--json") == 0
     assert json.loads(capsys.readouterr().out)["base"]["causes"][0]["cause"] == diagnose.ANSWER
     assert status(monkeypatch, "diagnose", "base", "adapter") == 0
-    assert diagnose.ANSWER in capsys.readouterr().out
+    assert diagnose.ANSWER in (out := capsys.readouterr().out)
+    assert "no equation" not in out
+    assert status(monkeypatch, "diagnose", "word") == 0
+    assert "no equation" in capsys.readouterr().out

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.core.errors import InputError, ModelError, UsageError
+from countdown_rl.core.errors import InputError, ModelError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import ask, cpu_decoder, generate
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
+from countdown_rl.tasks.countdown.task import puzzle_row
 from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
 from tests.support.command import status
@@ -54,7 +55,7 @@ def test_text_is_streamed_in_pieces_that_join_to_the_completion(loaded, monkeypa
     if not fast:
         monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
     options, pieces = replace(SHORT, temperature=temperature), []
-    completion = ask.ask(loaded, ask.puzzle_row(options, [3, 7, 50], 46), options, pieces.append)
+    completion = ask.ask(loaded, puzzle_row([3, 7, 50], 46), options, pieces.append)
     assert "".join(pieces) == completion.text
     assert 1 < len(pieces) <= completion.tokens
 
@@ -71,7 +72,7 @@ def test_a_character_of_several_tokens_is_streamed_when_complete_or_at_the_end(l
 
     monkeypatch.setattr(generate.Generator, "complete", complete)
     pieces = []
-    completion = ask.ask(loaded, ask.puzzle_row(SHORT, [3, 7], 10), SHORT, pieces.append)
+    completion = ask.ask(loaded, puzzle_row([3, 7], 10), SHORT, pieces.append)
     assert "".join(pieces) == completion.text
     assert not any("\ufffd" in piece for piece in pieces[:-1])
     assert pieces[-1] == ("\ufffd" if cut else "🧮")
@@ -83,12 +84,12 @@ def test_a_reply_equals_the_sample_of_an_evaluation(folder, loaded):
     sample = evaluate.evaluate(
         options, model=str(folder / "model"), data=folder / "puzzle.jsonl", out=folder / "eval"
     ).samples[0]
-    completion = ask.ask(loaded, ask.puzzle_row(SHORT, [3, 7, 50], 46), SHORT)
+    completion = ask.ask(loaded, puzzle_row([3, 7, 50], 46), SHORT)
     assert (completion.text, completion.tokens) == (sample.completion, sample.tokens)
 
 
 def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_completion(folder, loaded, monkeypatch):
-    row = ask.puzzle_row(SHORT, [3, 7], 10)
+    row = puzzle_row([3, 7], 10)
     monkeypatch.setattr(loaded.model.config, "max_position_embeddings", 12)
     with pytest.raises(ModelError, match="the model reads 12 tokens"):
         ask.ask(loaded, row, SHORT)
@@ -99,9 +100,9 @@ def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_com
 
 
 def test_a_row_holds_only_settings_that_are_not_the_default():
-    assert ask.puzzle_row(AskOptions(), [3, 4], 7) == {"nums": [3, 4], "target": 7}
-    unusual = AskOptions(rule="television", operators="* +", style="model_opens")
-    assert ask.puzzle_row(unusual, [3, 4], 7) == {
+    assert puzzle_row([3, 4], 7) == {"nums": [3, 4], "target": 7}
+    unusual = {"rule": "television", "operators": "* +", "style": "model_opens"}
+    assert puzzle_row([3, 4], 7, unusual) == {
         "nums": [3, 4],
         "target": 7,
         "rule": "television",
@@ -109,9 +110,9 @@ def test_a_row_holds_only_settings_that_are_not_the_default():
         "style": "model_opens",
     }
     with pytest.raises(InputError, match="not 7"):
-        ask.puzzle_row(AskOptions(), [1] * 7, 7)
-    with pytest.raises(UsageError, match="--rule chess"):
-        AskOptions(rule="chess")
+        puzzle_row([1] * 7, 7)
+    with pytest.raises(InputError, match="no rule 'chess'"):
+        puzzle_row([3, 4], 7, {"rule": "chess"})
 
 
 @pytest.mark.parametrize(

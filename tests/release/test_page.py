@@ -269,7 +269,7 @@ def test_equations_are_checked_and_answers_evaluated_step_by_step(run):
     assert '<span class="right">7 + 3 = 10</span>' in text
     assert "a number not used, where the rule asks for all" in text
     assert "no answer: truncated at the token limit" not in text
-    assert "… cut at 9 tokens" in text
+    assert "… truncated at 9 tokens" in text
     assert re.search(r"a solution: [0-9 +*/()-]+<", text)
 
 

@@ -9,10 +9,9 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
-from countdown_rl.inference import ask
-from countdown_rl.inference.config import AskOptions
 from countdown_rl.models import chat_template
 from countdown_rl.tasks import jsonl, probe, prompt
+from countdown_rl.tasks.countdown.task import puzzle_row
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
@@ -142,10 +141,10 @@ def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
     links = provenance_chain(adapter)
     assert probe.layout(links) == {"style": "direct", "template": TEMPLATE}
     assert [turn["role"] for turn in probe.conversations(adapter, 1)[0]] == ["system", "user"]
-    row = ask.puzzle_row(AskOptions(), [3, 7, 50], 46, probe.layout(links))
+    row = puzzle_row([3, 7, 50], 46, probe.layout(links))
     assert row.messages() == [SYSTEM, USER]
-    other = AskOptions(style="model_opens", template="{{ nums }} {{ target }}")
-    row = ask.puzzle_row(other, [3, 7, 50], 46, probe.layout(links))
+    other = {"style": "model_opens", "template": "{{ nums }} {{ target }}"}
+    row = puzzle_row([3, 7, 50], 46, other)
     assert (row.style.direct, len(row.messages())) == (False, 1)
     shipped = {"digest": "b", "manifest": {"kind": "model", "inputs": {"data": {"digest": "old", "manifest": {
         "kind": "data", "options": {"style": "model_opens"}}}}}}  # fmt: skip

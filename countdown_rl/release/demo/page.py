@@ -16,7 +16,6 @@ from countdown_rl.core.manifest import ProvenanceEntry, origin_of, provenance_ch
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.tasks.countdown.task import TASK, CountdownRow
 from countdown_rl.tasks.probe import data, layout, trained_on
 from countdown_rl.tasks.task import REASONS
 
@@ -31,9 +30,6 @@ INDEX = "index.html"
 PUZZLES = 100
 #: Bytes of the largest model; browsers refuse texts not much larger than its base64.
 MAX_BYTES = 200_000_000
-
-#: Stand in the prompt for the numbers and the target of the reader.
-_NUMBERS, _TARGET = (111_111_111_111_111, 222_222_222_222_222), 333_333_333_333_333
 
 
 def of_model(model: Path, evaluations: Sequence[Result] = ()) -> str:
@@ -66,7 +62,7 @@ def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: Result | None
             trained=any(link.by_grpo for link in chain),
             version=VERSION,
             max_tokens=MAX_TOKENS,
-            reasons={**REASONS, **TASK.reasons},
+            reasons={**REASONS, **trained_on(chain).reasons},
             license=(WLLAMA / "LICENSE").read_text("utf-8"),
             interval=formatting.interval,
             percent=formatting.percent,
@@ -86,13 +82,15 @@ def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: Result | None
 
 def _prompt(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
     """The prompt around numbers and target, and the counts of numbers that the model was trained on."""
-    if (task := trained_on(chain)) is not TASK:
-        raise UsageError(f"{file} was trained on {task.name}, and the demo is about Countdown puzzles.")
-    row = CountdownRow({"numbers": _NUMBERS, "target": _TARGET, **layout(chain)})
+    task = trained_on(chain)
+    if not task.demo:
+        raise UsageError(f"{file} was trained on {task.name}, which the demo page is not for.")
+    row = task.row({**task.demo, **layout(chain)})
+    *numbers, target = row.asked
     prompt = chat_template.render(load.load_tokenizer(reference.find_model(str(file))), row.messages())
     try:
-        head, rest = prompt.split(" ".join(map(str, _NUMBERS)))
-        between, tail = rest.split(str(_TARGET))
+        head, rest = prompt.split(" ".join(numbers))
+        between, tail = rest.split(target)
     except ValueError:
         raise ModelError(f"the chat template of {file} does not show numbers and target once each.") from None
     groups = data(chain).get("facts", {}).get("splits", {}).get("train", {}).get("groups", {})
@@ -104,16 +102,14 @@ def _measured(chain: Sequence[ProvenanceEntry], evaluation: Result | None) -> di
     """The figures of *evaluation*, and the first of its puzzles with the range of all."""
     if evaluation is None:
         return {"metrics": None, "puzzles": []}
-    puzzles = [samples[0].row.puzzle for samples in evaluation.by_puzzle if isinstance(samples[0].row, CountdownRow)]
-    numbers, targets = (
-        [number for puzzle in puzzles for number in puzzle.numbers],
-        [puzzle.target for puzzle in puzzles],
-    )
+    puzzles = [[*map(int, samples[0].row.asked)] for samples in evaluation.by_puzzle]
+    numbers = [number for puzzle in puzzles for number in puzzle[:-1]]
+    targets = [puzzle[-1] for puzzle in puzzles]
     same = evaluation.metrics.model.digest == chain[-1].digest
     return {
         "metrics": evaluation.metrics,
         "measured": "It" if same else "Before quantization it",
         "split": results.split(evaluation),
         "ranges": [(min(values), max(values)) for values in (numbers, targets)],
-        "puzzles": [[*puzzle.numbers, puzzle.target] for puzzle in puzzles[:PUZZLES]],
+        "puzzles": puzzles[:PUZZLES],
     }

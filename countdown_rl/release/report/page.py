@@ -22,8 +22,6 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.release.report import charts, film
 from countdown_rl.release.report.charts import Curve
 from countdown_rl.tasks import registry
-from countdown_rl.tasks.countdown import arithmetic
-from countdown_rl.tasks.countdown.expression import ExpressionError, parse
 from countdown_rl.tasks.task import REASONS
 
 #: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
@@ -69,8 +67,6 @@ def text(values: Mapping[str, Any], demo: str | None = None) -> str:
     environment.filters |= {name: getattr(formatting, name) for name in names} | {
         "points": tables.points,
         "leaves": _leaves,
-        "operations": _operations,
-        "pieces": arithmetic.pieces,
         "sha256": _sha256,
         "value": _value,
     }
@@ -94,13 +90,6 @@ def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, name)
         elif value is not None:
             yield name, value
-
-
-def _operations(answer: str | None) -> list[Any]:
-    try:
-        return arithmetic.steps(parse(answer or "").tree)
-    except ExpressionError:
-        return []
 
 
 def view(

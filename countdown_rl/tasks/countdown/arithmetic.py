@@ -6,9 +6,9 @@ Two expressions have one canonical form when one becomes the other by reordering
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
-from countdown_rl.tasks.countdown.expression import ExpressionError, Tree, evaluate, fraction, parse
+from countdown_rl.tasks.countdown.expression import ExpressionError, Tree, evaluate, fraction, operators, parse
+from countdown_rl.tasks.work import Piece, Step, tagged
 
 #: Characters before its ``=`` that an equation may have at most.
 REACH = 160
@@ -19,23 +19,6 @@ _OPERATOR = re.compile(r"[+\-−–*x×X·⋅∗/÷∕]")
 #: is no part of it.
 _JOINED = re.compile(r"[\w.,]\Z|(?:[-−–](?=\Z)|\S[^\S\n]*[-+−–*×·/÷^])[^\S\n]*\Z")
 _CLAIM = re.compile(r"\s*-?[0-9]+(?:/[0-9]+)?(?![0-9.]*[0-9])")
-_TAG = re.compile(r"(</?(?:think|thinking|answer)>)")
-
-
-class Step(NamedTuple):
-    """One operation: two values, the operator and the result; None for a division by zero."""
-
-    left: str
-    operator: str
-    right: str
-    result: str | None
-
-
-class Piece(NamedTuple):
-    """A part of a text: an equation that is ``right`` or ``wrong``, a ``tag``, or neither (empty)."""
-
-    text: str
-    kind: str = ""
 
 
 def canonical(tree: Tree) -> str:
@@ -89,14 +72,10 @@ def pieces(text: str) -> list[Piece]:
             continue
         equation = text[begin : claim.end()]
         try:
-            kind = "right" if parse(equation).agrees else "wrong"
+            parsed = parse(equation)
         except ExpressionError:
             continue
-        parts += [*_tagged(text[end:begin]), Piece(equation, kind)]
+        kind = "right" if parsed.agrees else "wrong"
+        parts += [*tagged(text[end:begin]), Piece(equation, kind, frozenset(operators(parsed.tree)))]
         end = claim.end()
-    return parts + _tagged(text[end:])
-
-
-def _tagged(text: str) -> list[Piece]:
-    parts = _TAG.split(text)
-    return [Piece(part, "tag" if odd % 2 else "") for odd, part in enumerate(parts) if part]
+    return parts + tagged(text[end:])

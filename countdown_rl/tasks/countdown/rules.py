@@ -17,19 +17,24 @@ MAX_NUMBERS = 6
 
 @dataclass(frozen=True)
 class Rule:
-    """``every``: all numbers must be used. ``whole``: every intermediate result is a positive integer."""
+    """A rule, and its words in the prompts of this package, in all versions.
+
+    ``every``: all numbers must be used. ``whole``: every intermediate result is a positive integer.
+    """
 
     name: str
+    words: str
     every: bool
     whole: bool
 
 
-DEFAULT_RULE = "exactly-once"
-RULES = {
-    DEFAULT_RULE: Rule(DEFAULT_RULE, every=True, whole=False),
-    "at-most-once": Rule("at-most-once", every=False, whole=False),
-    "television": Rule("television", every=False, whole=True),
-}
+DEFAULT_RULE, _ONCE = "exactly-once", "using each number at most once"
+_RULES = (
+    Rule(DEFAULT_RULE, "using each number exactly once", every=True, whole=False),
+    Rule("at-most-once", _ONCE, every=False, whole=False),
+    Rule("television", f"{_ONCE}; every result on the way must be a positive whole number", every=False, whole=True),
+)
+RULES = {rule.name: rule for rule in _RULES}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.task import Baseline, Group, Row, Task
+from countdown_rl.tasks.work import Piece, Step
 
 SYSTEM = (
     "You are a careful solver of number puzzles. First reason inside <think> and </think>, "
@@ -81,7 +82,7 @@ class CountdownRow(Row):
         user = (
             f"Numbers: {' '.join(map(str, puzzle.numbers))}\nTarget: {puzzle.target}\n"
             f"Reach the target with {' '.join(puzzle.operators)} and parentheses, "
-            f"{wording.USE[puzzle.rule.name]}. If there is no way, answer impossible."
+            f"{puzzle.rule.words}. If there is no way, answer impossible."
         )
         return Prompt(user, DIRECT if self.style.direct else SYSTEM, PREFILL)
 
@@ -176,6 +177,15 @@ class CountdownRow(Row):
         form = arithmetic.canonical(parsed.tree)
         return form if parsed.agrees else f"{form} = something else"
 
+    def pieces(self, text: str) -> list[Piece]:
+        return arithmetic.pieces(text)
+
+    def steps(self, answer: str) -> list[Step]:
+        try:
+            return arithmetic.steps(parse(answer).tree)
+        except ExpressionError:
+            return []
+
     def _misuse(self, numbers: list[int]) -> str:
         """The reason why *numbers* break the rule, or ""."""
         used, expected = Counter(numbers), Counter(self._sorted)
@@ -184,6 +194,21 @@ class CountdownRow(Row):
         if used - expected:
             return "number-used-twice"
         return "number-left-out" if self.puzzle.rule.every and expected - used else ""
+
+
+def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}) -> CountdownRow:
+    """The row of a puzzle of the user's; *settings* that are the default are left out, as in data.
+
+    Raises:
+        InputError: the solver does not accept the puzzle, or its prompt cannot be made.
+    """
+    row = CountdownRow({"nums": numbers, "target": target, **settings})
+    solver.check_puzzle(row.puzzle)
+    defaults = {"rule": DEFAULT_RULE, "operators": OPERATORS, "style": row.styles[0]}
+    changed = {**row, "operators": row.puzzle.operators}
+    row = CountdownRow({name: value for name, value in changed.items() if value != defaults.get(name)})
+    row.prompt()
+    return row
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
@@ -287,6 +312,7 @@ TASK = Task(
     },
     probe=_probe,
     source="countdown_rl.data.countdown:CountdownSource",
+    demo={"nums": (111_111_111_111_111, 222_222_222_222_222), "target": 333_333_333_333_333},
     data_options=frozenset(("preset", "size", "numbers", "targets", "operators", "rule", "impossible")),
     baselines={
         "random": Baseline("floor", "a random legal expression", answer=random_answer),

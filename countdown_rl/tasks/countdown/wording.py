@@ -14,17 +14,11 @@ from typing import Any
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.core.formatting import flag
-from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS
+from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, RULES
 
-#: The words for each rule in the prompts of this package, in all versions.
-USE = {
-    "exactly-once": "using each number exactly once",
-    "at-most-once": "using each number at most once",
-    "television": "using each number at most once; every result on the way must be a positive whole number",
-}
 _OWN = re.compile(
     r"Numbers: ([0-9]+(?: [0-9]+)*)\s+Target: (-?[0-9]+)\s+Reach the target with ([-+*/](?: [-+*/])*) and parentheses, "
-    rf"({'|'.join(map(re.escape, USE.values()))})\. If there is no way, answer impossible\."
+    rf"({'|'.join(re.escape(rule.words) for rule in RULES.values())})\. If there is no way, answer impossible\."
 )
 
 _SPACES = re.compile("[\u00a0\u2000-\u200a\u202f]")
@@ -123,7 +117,10 @@ def puzzle_in(text: str, stated: frozenset[str] = frozenset()) -> dict[str, Any]
         if own or _LIST.search(rest):
             return None
         _check_rules(rest, stated)
-        terms = {"rule": next(name for name in USE if USE[name] == use), "operators": operators.replace(" ", "")}
+        terms = {
+            "rule": next(rule.name for rule in RULES.values() if rule.words == use),
+            "operators": operators.replace(" ", ""),
+        }
         terms = {name: None if value in (DEFAULT_RULE, OPERATORS) else value for name, value in terms.items()}
         return {"nums": numbers_in(nums), "target": int(target), **terms}
     text = _BESIDE.sub(" ", _MARKED.sub(r"\2", _COMMAS.sub(",", _SPACES.sub(" ", text))))
