@@ -48,6 +48,7 @@ class StepRow:
     seconds_loss: float
     seconds_rest: float = 0.0  # data, optimizer, logging
     eval_correct: float | None = None  # share of correct validation completions; None without an evaluation
+    eval_correct_before: float | None = None  # the same before the first step, in the first row
     eval_pass_at_n: float | None = None  # share of the validation puzzles with a correct completion among several
     eval_format: float | None = None
     eval_truncated: float | None = None
@@ -78,6 +79,7 @@ class SftRow:
     eval_loss: float | None = None  # of demonstrations for validation puzzles
     eval_token_accuracy: float | None = None
     eval_correct: float | None = None
+    eval_correct_before: float | None = None
     eval_pass_at_n: float | None = None
     eval_format: float | None = None
     eval_truncated: float | None = None

@@ -75,6 +75,7 @@ class CheckpointCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.validation and state.global_step == 0:
             self.journal.start = self.validation(0)["eval_correct"]
+            self._evaluation = {"eval_correct_before": self.journal.start}
             if processes.is_main():
                 self.run.reporter.note(f"Before training: {self.journal.start:.1%} of the validation puzzles solved.")
 
@@ -89,7 +90,7 @@ class CheckpointCallback(TrainerCallback):
             control.should_save = stop or bool(self._every and step % self._every == 0)
             control.should_training_stop |= stop
         if self.validation and (step % self.options.eval_every == 0 or step == last):
-            self._evaluation = self.validation(step)
+            self._evaluation |= self.validation(step)
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:

@@ -23,16 +23,38 @@ def curves(*rows: list[StepRow]) -> list[charts.Curve]:
     return charts.curves({f"run {index}": [log] for index, log in enumerate(rows)}, TASK)
 
 
-def test_unmeasured_and_repeated_quantities_have_no_chart():
+def test_unmeasured_quantities_have_no_chart_and_the_reward_comes_first():
     rows = [replace(row, reward=row.correct, grad_norm=math.inf if row.step == 2 else 0.5) for row in steps(5)]
-    assert "Reward" not in [curve.title for curve in curves(rows)]
     assert all("nan" not in curve.content for curve in curves(rows))
-    assert "KL from the initial model" not in [curve.title for curve in curves(steps(5))]
-    assert [curve.title for curve in curves(steps(5, kl=0.1))].count("KL from the initial model") == 1
-    assert [curve.title for curve in curves(steps(5))][:3] == ["Reward hacking", "Length", "Equal rewards"]
-    assert [curve.title for curve in curves(steps(5, hacking=0.1))].count("Reward hacking") == 1
-    assert curves(steps(5, eval_correct=0.4))[0].change == "40.0% → 40.0%"
+    drawn = curves(steps(5, hacking=None, entropy=0.2))
+    assert [curve.title for curve in drawn if curve.main] == [
+        *("Reward", "Learning rate", "Entropy", "Length", "Zero-std groups"),
+    ]
+    drawn = curves(steps(5, kl=0.1, eval_kl=0.2, eval_correct=0.4, hacking=0.1))
+    assert [curve.title for curve in drawn][:5] == [
+        *("Reward", "Validation accuracy", "KL from the initial policy", "Learning rate", "Reward hacking"),
+    ]
     assert len(curves(steps(1))[0].content) > 0
+
+
+def test_validation_begins_before_the_first_step():
+    first, *others = steps(4, eval_correct=0.8)
+    (curve,) = (c for c in curves([replace(first, eval_correct_before=0.75), *others]) if c.title.startswith("Val"))
+    assert curve.change == "75.0% → 80.0%"
+    assert "step 0: 75.0%" in curve.content
+
+
+def test_each_point_shows_its_step_and_value_and_the_axis_its_unit():
+    for curve in curves(steps(7, kl=0.1, eval_correct=0.4)):
+        shown = re.findall(r"<title>step ([\d,]+): ([^<]+)</title><text [^>]*>\2 \(step \1\)</text></g>", curve.content)
+        assert [int(step) for step, _ in shown] == list(range(1, 8))
+        assert re.search(r'class="axis"[^>]*>step</text>', curve.content)
+
+
+def test_the_parts_of_the_reward_are_lines_beside_their_sum():
+    (curve, *_) = curves(steps(3, groups={"rewards/format/mean": 0.5, "rewards/my:short/mean": 0.25}))
+    legend = re.findall(r"<text x[^>]*>([^<]* → [^<]*)</text>", curve.content)
+    assert [line.rsplit(" ", 3)[0] for line in legend] == ["weighted sum", "format", "my:short"]
 
 
 def test_the_values_of_a_group_are_lines_of_one_chart_before_the_means():
@@ -67,13 +89,13 @@ def validated(*measured: tuple[int, float], length: int) -> list[StepRow]:
 
 def test_seeds_of_unequal_length_keep_their_last_validations():
     long, short = ((5, 0.2), (10, 0.4), (14, 0.6)), ((5, 0.4), (10, 0.8))
-    chart = charts.curves({"": [validated(*long, length=14), validated(*short, length=10)]}, TASK)[0]
+    chart = charts.curves({"": [validated(*long, length=14), validated(*short, length=10)]}, TASK)[1]
     assert (chart.title, chart.change) == ("Validation accuracy", "30.0% → 70.0%")  # of 60% and 80%
-    assert [ticked in chart.content for ticked in (">step 5<", ">14<")] == [True, True]
-    chart = charts.curves({"": [validated((14, 0.6), length=14), validated((10, 0.8), length=10)]}, TASK)[0]
+    assert [ticked in chart.content for ticked in (">0<", ">14<")] == [True, True]
+    chart = charts.curves({"": [validated((14, 0.6), length=14), validated((10, 0.8), length=10)]}, TASK)[1]
     assert (chart.title, chart.change) == ("Validation accuracy", "70.0% → 70.0%")
     assert "<circle" in chart.content
-    unvalidated = charts.curves({"": [validated((14, 0.6), length=14), steps(10)]}, TASK)[0]
+    unvalidated = charts.curves({"": [validated((14, 0.6), length=14), steps(10)]}, TASK)[1]
     assert unvalidated.change == "60.0% → 60.0%"
 
 

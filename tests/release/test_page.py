@@ -142,7 +142,7 @@ def test_the_page_is_well_formed_and_every_id_is_there_once(run):
     assert len(set(ids)) == len(ids)
     assert {attrs["for"] for attrs in tree.all("label")} == {attrs["id"] for attrs in tree.all("input")}
     assert {attrs["href"][1:] for attrs in tree.all("a")} <= set(ids)
-    assert {"results", "training", "changed", "texts", "origin"} <= set(ids)
+    assert {"results", "training", "changed", "texts", "provenance"} <= set(ids)
     text = page()
     assert text == page()
     assert text.startswith("<!doctype html>")
@@ -224,9 +224,9 @@ def test_paired_differences_are_those_of_a_comparison(run):
         cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]
         for key in ("against_first", "against_previous"):
             change = row[key]
-            cell = f"{tables.points(change)}<small>p {change['p']:.2g}, {change['won']} won"
+            cell = f"{tables.points(change)}<small>p = {change['p']:.2g}, {change['won']} improved"
             assert cells.count(cell) == 1  # the second model's two differences are one
-    assert "merged wins 4 puzzles and loses 0." in text
+    assert "merged improves on 4 puzzles and regresses on 0." in text
 
 
 def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
@@ -286,7 +286,7 @@ def test_faults_are_listed_with_the_points_they_cost(run):
 def test_a_log_of_another_run_is_reported(run):
     assert "This log is not from the run" not in page()
     assert "A curriculum is on" in page()
-    assert "Every manifest in this chain has its recorded digest" in page()
+    assert "All manifest hashes match" in page()
     training_log.write(run / "train" / "log.csv", steps(4))
     assert "A curriculum is on" not in page()
     two = page(results=["artifacts/eval/base", "artifacts/eval/adapter"])
@@ -357,6 +357,11 @@ def test_a_report_warns_of_what_limits_its_conclusions(run):
     assert "adapter, merged: one training run" in text
     write_eval(run / "eval" / "other", "++--++--+---", data=DATA | {"digest": "e" * 64})
     assert "other and base have different puzzles" in page()
+
+
+def test_transcripts_are_folded(run):
+    text = re.sub(r"<details.*?</details>", "", page(), flags=re.S)
+    assert re.findall('<article class="t card', text[text.index('id="changed"') :]) == []
 
 
 def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(tmp_path):

@@ -15,8 +15,8 @@ from countdown_rl.evaluation.training_log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
 
 #: Size of a chart without a legend, and its margins.
-WIDTH, HEIGHT = 360, 196
-LEFT, RIGHT, TOP, BOTTOM = 48, 14, 12, 26
+WIDTH, HEIGHT = 360, 208
+LEFT, RIGHT, TOP, BOTTOM = 48, 14, 12, 38
 #: Limit on the points of a line: further steps are averaged.
 POINTS = 30
 #: Heights of a chart's title in a picture, and of a row of a legend.
@@ -41,13 +41,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """A chart: *change* is the first and last value of a single line, *content* the inside of its SVG element."""
+    """A chart: *change* is the first and last value of a single line, *content* the inside of its SVG element.
+
+    A *main* chart is not folded.
+    """
 
     title: str
     subtitle: str
     change: str
     height: int
     content: str
+    main: bool
 
 
 def _number(value: float) -> str:
@@ -56,24 +60,32 @@ def _number(value: float) -> str:
 
 
 class _Panel(NamedTuple):
-    """A chart of the log: the format of its values, and the names of its columns."""
+    """A chart of the log: the format of its values, the names of its columns, and whether it is shown first."""
 
     title: str
     subtitle: str
     text: Formatter
     columns: dict[str, str]
+    main: bool = False
 
 
-_VALIDATION = _Panel("Validation accuracy", "share solved", percent, {"eval_correct": ""})
-_HACKING = _Panel("Reward hacking", "share wrong, but paid by a proxy reward", percent, {"hacking": ""})
+_REWARD = _Panel("Reward", "mean over completions", _number, {"reward": ""}, main=True)
+_MAIN = (
+    _Panel("Validation accuracy", "share solved", percent, {"eval_correct": ""}, main=True),
+    _Panel(
+        *("KL from the initial policy", "nats per token", _number),
+        {"kl": "KL in training", "eval_kl": "KL on validation"},
+        main=True,
+    ),
+    _Panel("Learning rate", "of the optimizer", _number, {"learning_rate": ""}, main=True),
+    _Panel("Reward hacking", "incorrect, but a proxy reward is 1", percent, {"hacking": ""}, main=True),
+    _Panel("Entropy", "nats per token", _number, {"entropy": ""}, main=True),
+    _Panel("Length", "mean tokens per completion", _number, {"mean_length": ""}, main=True),
+    _Panel("Zero-std groups", "share of groups with equal rewards", percent, {"frac_reward_zero_std": ""}, main=True),
+)
 _PANELS = (
-    _Panel("Length", "mean tokens per completion", _number, {"mean_length": ""}),
-    _Panel("Equal rewards", "share of groups", percent, {"frac_reward_zero_std": ""}),
     _Panel("Completions", "share of those sampled", percent, {"correct": "solved", "format": "correct format"}),
-    _Panel("Reward", "mean over completions", _number, {"reward": ""}),
     _Panel("Truncated", "share at the length limit", percent, {"truncated": ""}),
-    _Panel("Entropy", "nats per token", _number, {"entropy": ""}),
-    _Panel("KL from the initial model", "nats per token", _number, {"kl": ""}),
     _Panel("Importance sampling ratio", "policy to vLLM, mean", _number, {"importance_sampling_ratio": ""}),
     _Panel("Gradient norm", "before clipping", _number, {"grad_norm": ""}),
     _Panel("Seconds per step", "generation, rewards and loss", _number, {"seconds": ""}),
@@ -81,15 +93,13 @@ _PANELS = (
 
 
 def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
-    """The charts of *runs*, each the logs of its seeds: validation accuracy, the groups of *task*, all else measured.
+    """The charts of *runs*, each the logs of its seeds: reward first, the groups of *task*, all else measured.
 
     A single run has related quantities in one chart. Of several, each quantity has a chart with a line a run.
     """
     logs = [log for seeds in runs.values() for log in seeds]
     every = math.ceil(max(log[-1].step for log in logs) / POINTS)
-    panels = [_VALIDATION, _HACKING, *_PANELS[:2], *_groups(logs, task), *_PANELS[2:]]
-    if all(row.reward == row.correct for log in logs for row in log):
-        panels = [panel for panel in panels if panel.title != "Reward"]  # it would repeat the share solved
+    panels = [_rewards(logs), *_MAIN, *_groups(logs, task), *_PANELS]
     if len(runs) > 1:
         panels = [
             panel._replace(title=name[:1].upper() + name[1:] or panel.title, columns={column: ""})
@@ -121,10 +131,17 @@ def budgets(evaluations: Mapping[str, Figures]) -> Curve | None:
     )
 
 
+def _rewards(logs: Sequence[Log]) -> _Panel:
+    """The chart of the reward and of each of its parts, ``rewards/NAME/mean``."""
+    columns = {name for log in logs for row in log for name in row.groups if name.endswith("/mean")}
+    parts = {name: name.split("/")[1] for name in sorted(columns)}
+    return _REWARD._replace(columns={"reward": "weighted sum", **parts}) if parts else _REWARD
+
+
 def _groups(logs: Sequence[Log], task: Task) -> list[_Panel]:
     """The charts of the groups with several values."""
     groups: dict[str, dict[str, str]] = {name: {} for name in task.groups}
-    for column in sorted({name for log in logs for row in log for name in row.groups}):
+    for column in sorted({name for log in logs for row in log for name in row.groups if name.startswith(GROUP)}):
         group, _, value = column.removeprefix(GROUP).partition("_")
         groups.setdefault(group, {})[column] = task.group(group).name(value)
     return [
@@ -165,6 +182,7 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str, every: int) 
     for log in seeds:
         rows = log if validation else thinned(log, every)
         values = [(row.step, row.groups.get(column, getattr(row, column, None))) for row in rows]
+        values = [(0, log[0].eval_correct_before), *values] if validation else values
         # A run that diverges has gradients without a finite norm.
         measured.append([(step, value) for step, value in values if value is not None and math.isfinite(value)])
     series = [np.array(values).T for values in measured if values]  # (2, steps of a seed)
@@ -186,7 +204,7 @@ def _curve(panel: _Panel, lines: Sequence[Line], unit: str = "step") -> Curve:
     changes = [f"{text(line.mean[0][1])} → {text(line.mean[-1][1])}" for line in lines]
     legend = [f"{line.name} {change}" for line, change in zip(lines, changes, strict=True) if line.name]
     points = [point for line in lines for point in line.mean + line.range]
-    first, last = min(points)[0], max(points)[0]
+    first, last = 0 if unit == "step" else min(points)[0], max(points)[0]
     marks = ticks(min(0.0, *(value for _, value in points)), max(value for _, value in points))
     top = TOP + _ROW * len(legend)
     right, bottom = WIDTH - RIGHT, top + HEIGHT - TOP - BOTTOM
@@ -211,4 +229,4 @@ def _curve(panel: _Panel, lines: Sequence[Line], unit: str = "step") -> Curve:
         bands=list(zip(steps, labels, edges, edges[1:], strict=False)),
         left=LEFT, right=right, top=top, bottom=bottom, unit=unit, x=x, y=y,
     )  # fmt: skip
-    return Curve(panel.title, panel.subtitle, "" if legend else changes[0], bottom + BOTTOM, content)
+    return Curve(panel.title, panel.subtitle, "" if legend else changes[0], bottom + BOTTOM, content, panel.main)

@@ -1,6 +1,6 @@
-"""The report: one self-contained HTML page about the results, training, completions and origin of a run.
+"""The report: one self-contained HTML page about the results, training, completions and provenance of a run.
 
-The page needs no network and no font; its one script moves the film of validation completions. Every figure is read
+The page needs no network and no font; its one script moves the film of validation completions. Every number is read
 from the artifacts or counted from their completions. The same artifacts give the same bytes.
 """
 
@@ -166,14 +166,14 @@ def _groups(scored: Group) -> list[Group]:
 
 
 def _table(group: Group) -> dict[str, Any]:
-    """One comparison: its rows, breakdowns, and the reasons why answers were not right."""
+    """One comparison: its rows, breakdowns, and the reasons why answers were incorrect."""
     values = compare.figures(group)
     reasons: dict[str, dict[str, int]] = {}
     kinds: dict[str, dict[str, list[Any]]] = {}  # of puzzles, by title: each row's name, its share, if it is a bound
     for row in values["results"]:
         metrics, completions = group[row["name"]].metrics, len(group[row["name"]].samples)
         baseline = registry.task(metrics.task).baselines.get(metrics.model.source)
-        about = baseline.about if baseline else f"{metrics.model.source}, held as {metrics.precision}"
+        about = baseline.about if baseline else f"{metrics.model.source}, loaded in {metrics.precision}"
         if "runs" in row:
             about = f"mean of {formatting.plural(len(row['runs']), 'run')}, ± {100 * row['sd']:.1f}"
         row |= {"bound": metrics.is_baseline, "about": about, "metrics": metrics, "completions": completions}
@@ -202,11 +202,11 @@ def _table(group: Group) -> dict[str, Any]:
 
 
 def _changed(first: Result, last: Result) -> dict[str, list[tuple[Sample, Sample]]]:
-    """The completions of two models for the puzzles that only the last one (``won``) or the first (``lost``) solved."""
-    changed: dict[str, list[tuple[Sample, Sample]]] = {"won": [], "lost": []}
+    """The completions of two models for the puzzles that only one of them solved."""
+    changed: dict[str, list[tuple[Sample, Sample]]] = {"improved": [], "regressed": []}
     for before, after in zip(first.samples, last.samples, strict=True):
         if before.grade.correct != after.grade.correct:
-            changed["won" if after.grade.correct else "lost"].append((before, after))
+            changed["improved" if after.grade.correct else "regressed"].append((before, after))
     return changed
 
 
