@@ -31,6 +31,8 @@ MADE_BY = {
     "data-release": "countdown-rl publish --data",
     "task": "countdown-rl export-task",
 }
+#: The recipe of the shipped model, which has no base model; its manifest names no command.
+PRETRAINED_BY = "python -m stages.recipes.tiny"
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,12 @@ class ProvenanceEntry:
     @property
     def command(self) -> str:
         """The command that made the artifact, which its facts name if several make that kind; "" for root inputs."""
-        return str(self.facts.get("command") or MADE_BY.get(self.kind, ""))
+        made_by = PRETRAINED_BY if self.pretrained else MADE_BY.get(self.kind, "")
+        return str(self.facts.get("command") or made_by)
+
+    @property
+    def pretrained(self) -> bool:
+        return self.kind == "model" and "model" not in self.inputs
 
     @property
     def by_grpo(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.core.manifest import Manifest, ProvenanceEntry, file_entry, origin_of, provenance_chain
+from countdown_rl.core.manifest import PRETRAINED_BY, Manifest, ProvenanceEntry, file_entry, origin_of, provenance_chain
 from tests.support.runs import locked_elsewhere
 
 
@@ -23,6 +23,25 @@ def make(out: Path, text: str = "rows", kind: str = "data", **inputs) -> Manifes
         (writer.path / "rows.jsonl").write_text(text)
         writer.facts["rows"] = 1
     return artifacts.read(out, kind)
+
+
+def test_a_model_is_pretrained_if_it_has_no_base():
+    entries = [
+        {"digest": kind, "manifest": {"kind": "model", "inputs": inputs, "facts": facts}}
+        for kind, inputs, facts in (
+            ("shipped", {}, {}),
+            ("recipe", {}, {"command": "python -m recipe"}),
+            ("sft", {"model": {"digest": "base"}}, {"command": "countdown-rl sft"}),
+            ("legacy", {"model": {"digest": "base"}}, {}),
+        )
+    ]
+    links = {link.digest: link for link in provenance_chain(*entries)}
+    assert {name: (link.pretrained, link.command) for name, link in links.items() if name != "base"} == {
+        "shipped": (True, PRETRAINED_BY),
+        "recipe": (True, "python -m recipe"),
+        "sft": (False, "countdown-rl sft"),
+        "legacy": (False, "countdown-rl sft"),
+    }
 
 
 def test_an_artifact_is_read_back_with_its_files_facts_and_inputs():

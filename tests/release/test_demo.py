@@ -242,6 +242,7 @@ def test_the_button_stops_a_search(shipped, offline):
 def test_bad_input_is_explained(shipped, offline, numbers, target, word):
     offline.run(f"($('numbers').value = '{numbers}', $('target').value = '{target}', $('search').click())")
     assert word in offline.run("$('error').textContent")
+    assert offline.run("$('result').hidden") is True  # the verdict is of another puzzle
     assert offline.run("document.activeElement.getAttribute('aria-invalid')") == "true"
 
 
