@@ -22,7 +22,8 @@ import yaml
 
 from benchmarks import tables
 from countdown_rl.cli import main
-from tests.support import standins
+from countdown_rl.core.formatting import percent, plural
+from tests.support import browser, standins
 from tests.support.command import flags, status
 
 ROOT = Path(__file__).parents[1]
@@ -173,6 +174,15 @@ def _run(line: str) -> str:
     return stdout.getvalue()
 
 
+def test_the_screenshot_shows_the_results_of_the_pipeline():
+    first, last = (
+        json.loads((ROOT / f"artifacts/eval/{name}/metrics.json").read_text()) for name in ("base", "quantized")
+    )
+    shares = " → ".join(percent(metrics["accuracy"]) for metrics in (first, last))
+    heading = f"GRPO: {shares} of {plural(last['n'], 'puzzle')}"
+    assert browser.title_of(ROOT / "docs/images/report.png") == heading
+
+
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory) -> Iterator[None]:
     """Put ``countdown-rl`` and ``python`` of this environment on the path, and keep sys.path."""
@@ -207,17 +217,30 @@ def test_the_commands_of_a_page_run(name, site, tmp_path):
 
 
 def code_cells(notebook: str) -> list[str]:
-    """The code of a notebook after its first cell, which installs the package."""
+    """The code of a notebook; its first cell installs the package."""
     cells = json.loads((ROOT / "docs" / notebook).read_text())["cells"]
-    install, *code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    assert "!pip install" in install
-    return code
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("notebook", ["grade.ipynb", "free-gpu.ipynb"])
+@pytest.mark.parametrize(
+    ("file", "installed"),
+    [("docs/countdown_rl-1.whl", "countdown_rl-1.whl"), ("pyproject.toml", ".."), ("LICENSE", "countdown-rl")],
+)
+def test_a_notebook_installs_the_wheel_beside_it_else_its_clone_else_the_index(notebook, file, installed, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / file).touch()
+    *code, pip = code_cells(notebook)[0].splitlines()
+    with chdir(tmp_path / "docs"), redirect_stdout(io.StringIO()) as out:
+        exec("\n".join([*code, "print(source)"]), {})
+    assert pip.startswith('!pip install --quiet "{source}')
+    assert out.getvalue() == f"{installed}\n"
 
 
 @pytest.mark.slow
 def test_the_commands_of_the_notebook_for_a_gpu_run(shell, tmp_path):
     model = "Qwen/Qwen2.5-0.5B-Instruct"
-    lines = "\n".join(code_cells("free-gpu.ipynb")).replace("\\\n", "").splitlines()
+    lines = "\n".join(code_cells("free-gpu.ipynb")[1:]).replace("\\\n", "").splitlines()
     assert sum(model in line for line in lines) == 1
     stand_in = standins.checkpoint(tmp_path / "model", "qwen2.5")
     with chdir(tmp_path):
@@ -225,12 +248,14 @@ def test_the_commands_of_the_notebook_for_a_gpu_run(shell, tmp_path):
     assert "3 7 50 → 46" in printed[-1]
 
 
-def test_the_notebook_of_the_judge_runs_without_torch(tmp_path):
-    code = "\n".join([*code_cells("judge.ipynb"), "import sys; assert 'torch' not in sys.modules"])
+def test_the_notebook_on_grading_prints_its_outputs_without_torch(tmp_path):
+    code = "\n".join([*code_cells("grade.ipynb")[1:], "import sys; assert 'torch' not in sys.modules"])
+    cells = json.loads((ROOT / "docs" / "grade.ipynb").read_text())["cells"]
+    stored = "".join(text for cell in cells for output in cell.get("outputs", ()) for text in output["text"])
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "'won': " in done.stdout
+    assert done.stdout == stored
 
 
 def test_the_readme_trains_with_the_options_of_the_pipeline():

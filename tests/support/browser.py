@@ -1,10 +1,15 @@
 """A headless Chromium, driven over a pipe in the DevTools protocol, without any network."""
 
+import base64
 import json
 import os
 import shutil
+import struct
 import subprocess
+import sys
+import zlib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -72,3 +77,31 @@ class Browser:
     def close(self) -> None:
         self.call("Browser.close")
         self._process.wait(20)
+
+
+def photograph(page: Path, picture: Path, *, width: int = 1280, height: int = 1000) -> None:
+    """Write a PNG of the top of *page*, which records the title of the page."""
+    with TemporaryDirectory() as profile:
+        browser = Browser(Path(profile))
+        browser.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
+        browser.open(page.resolve())
+        png = base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"])
+        title = b"iTXtTitle\0\0\0\0\0" + browser.run("document.title").encode()
+        browser.close()
+    chunk = struct.pack(">I", len(title) - 4) + title + struct.pack(">I", zlib.crc32(title))
+    picture.write_bytes(png[:33] + chunk + png[33:])  # after the header
+
+
+def title_of(picture: Path) -> str:
+    """The title that :func:`photograph` recorded."""
+    png = picture.read_bytes()
+    assert png[37:48] == b"iTXtTitle\0\0", (
+        "python -m tests.support.browser artifacts/report.html docs/images/report.png"
+    )
+    return png[51 : 41 + int.from_bytes(png[33:37], "big")].decode()
+
+
+if __name__ == "__main__":
+    photograph(Path(sys.argv[1]), Path(sys.argv[2]))
