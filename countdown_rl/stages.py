@@ -250,13 +250,11 @@ def quantize(
     from countdown_rl.models import load, reference
 
     load.silence_libraries()  # before gguf imports tqdm
-    from countdown_rl.export import quantize as quantization
     from countdown_rl.export.config import QuantizeOptions
+    from countdown_rl.export.quantize import quantize_model
 
-    settings, ref = QuantizeOptions.of(options), reference.find_model(str(model), revision=revision)
-    if warning := quantization.warning(ref, settings.format):
-        on_warning(warning)
-    return quantization.quantize_model(ref, Path(out), settings)
+    settings = QuantizeOptions.of(options)
+    return quantize_model(reference.find_model(str(model), revision=revision), Path(out), settings, on_warning)
 
 
 @public

@@ -1,6 +1,5 @@
 """The pipeline, its options and its commands stay one thing."""
 
-import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.support.command import flags
 ROOT = Path(__file__).parents[1]
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 SECTIONS = sorted((ROOT / "stages").glob("*.yaml"))
-STAGES = ROOT / "countdown_rl/stages.py"
 #: Syntax of sh or bash that cmd.exe lacks or reads otherwise; ``${name}`` is DVC's.
 SHELL = re.compile(r"""[;|&<>`'*?~]|\$(?!\{)|^\s*\w+=|\b(?:export|source|set|test|cp|mv|rm|mkdir)\s""")
 
@@ -64,21 +62,12 @@ def upstream() -> Callable[[str], set[str]]:
     """The modules that a command imports, directly or not, but not those of other commands."""
     graph = grimp.build_graph("countdown_rl", exclude_type_checking_imports=True, cache_dir=None)
     commands = {module for module in graph.modules if module.startswith("countdown_rl.cli.")}
-    stages = {
-        function.name: ast.unparse(function)
-        for function in ast.parse(STAGES.read_text()).body
-        if isinstance(function, ast.FunctionDef)
-    }
 
     def upstream(command: str) -> set[str]:
         name = command.replace("-", "_")
         imported = graph.find_modules_directly_imported_by(f"countdown_rl.cli.{name}") - commands
-        if "countdown_rl.stages" in imported:  # of its functions the command calls that of its name
-            words = re.findall(r"from (countdown_rl\.[\w.]+) import (.+)", stages[name])
-            named = {f"{module}.{part}" for module, parts in words for part in parts.split(", ")}
-            imported |= (named | {module for module, _ in words}) & graph.modules
-        first = imported - {"countdown_rl.stages"}
-        return first | {module for each in first for module in graph.find_upstream_modules(each)}
+        assert "countdown_rl.stages" not in imported  # the functions of all commands
+        return imported | {module for each in imported for module in graph.find_upstream_modules(each)}
 
     return upstream
 

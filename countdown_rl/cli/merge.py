@@ -37,10 +37,13 @@ def merge(
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
         countdown-rl merge --base dequantized --verify full --out artifacts/bf16
     """
-    from countdown_rl import stages
+    from countdown_rl.export.merge import merge_adapter
+    from countdown_rl.models import load, reference
 
+    load.silence_libraries()
     with console.status(f"merging {adapter}"):
-        facts = stages.merge(adapter, out, revision=revision, base_model=base_model, **vars(options)).facts
+        ref = reference.find_model(adapter, revision=revision, base_model=base_model)
+        facts = merge_adapter(ref, out, options).facts
     if facts.get("changes_nothing"):
         console.warn(f"{adapter} changes nothing: its weights are zero. {out} holds the base alone.")
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))

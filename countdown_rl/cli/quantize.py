@@ -35,10 +35,14 @@ def quantize(
         countdown-rl quantize --model Qwen/Qwen3-0.6B --out artifacts/qwen3-nf4
         countdown-rl quantize --format gguf --gguf-type q4_k_m
     """
-    from countdown_rl import stages
+    from countdown_rl.models import load, reference
+
+    load.silence_libraries()  # before gguf imports tqdm
+    from countdown_rl.export.quantize import quantize_model
 
     with console.status(f"writing {options.format} weights"):
-        facts = stages.quantize(model, out, revision=revision, on_warning=console.warn, **vars(options)).facts
+        ref = reference.find_model(model, revision=revision)
+        facts = quantize_model(ref, out, options, console.warn).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

@@ -4,6 +4,7 @@ Weights are written one shard at a time, or for GGUF one tensor, so that the mod
 weights are a safetensors checkpoint, which ``AutoModelForCausalLM.from_pretrained`` loads with bitsandbytes.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,12 +33,18 @@ class Source(NamedTuple):
     model: Any
 
 
-def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> Manifest:
+def quantize_model(
+    ref: ModelRef, out: Path, options: QuantizeOptions, on_warning: Callable[[str], None] = lambda text: None
+) -> Manifest:
     """Write the quantized artifact of *ref* at *out*; the manifest of a small one records its agreement with *ref*.
+
+    *on_warning* is called if *ref* was merged into the wrong base for the format.
 
     Raises:
         ModelError: *ref* cannot be quantized.
     """
+    if text := warning(ref, options.format):
+        on_warning(text)
     directory, format = _checked_source(ref), formats.FORMATS[options.format]
     artifacts.check_writable(out, "quantized")
     source = Source(ref, directory, Checkpoint(directory), load.load_tokenizer(ref), load.skeleton(ref))
