@@ -10,7 +10,7 @@ import typer
 from countdown_rl.cli import console, parameters
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import plural, printable
+from countdown_rl.core.formatting import flag, plural, printable
 from countdown_rl.core.options import option
 from countdown_rl.training.options import RUN, RunArguments
 
@@ -93,8 +93,8 @@ def _show_check(run: "Prepared[Settings]", *, as_json: bool) -> None:
     needed, available = _size(memory.estimates[0].peak), _size(memory.available or 0)
     if memory.fits is False:
         console.warn(
-            f"the run needs about {needed} and a margin, and this machine has {available}; lower {run.less_memory}, or "
-            "add --gradient-checkpointing."
+            f"the run needs about {needed} and a margin, and this machine has {available}; lower "
+            f"{' or '.join(map(flag, run.less_memory))}, or add {flag('gradient_checkpointing')}."
         )
     if memory.free is not None and memory.available and memory.free < 0.95 * memory.available:
         console.warn(f"other processes use this GPU: {_size(memory.free)} of {available} are free.")

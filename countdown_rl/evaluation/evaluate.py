@@ -62,7 +62,9 @@ def evaluate(
     if file is None or not (model or completions):
         raise UsageError("give a model and rows, or completions.")
     if not completions and (unused := options.of_completions):
-        raise UsageError(f"{flag(next(iter(unused)))} is for completions made elsewhere; give them as --completions.")
+        raise UsageError(
+            f"{flag(next(iter(unused)))} is for completions made elsewhere; give them as {flag('completions')}."
+        )
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
     if completions and not completions.is_file():

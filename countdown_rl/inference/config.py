@@ -8,7 +8,7 @@ from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import Device, Options, Precision, Prompt, option
 from countdown_rl.tasks.response_format import StyleName
 
-PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, for --engine openai"
+PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, for the engine openai"
 
 #: OpenAI's own server.
 OPENAI = "https://api.openai.com/v1"

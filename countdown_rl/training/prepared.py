@@ -181,8 +181,8 @@ class Prepared(Start[Settings], ABC):
     """
 
     row_type: ClassVar[type[LogRow]]
-    #: The flags that reduce memory.
-    less_memory: ClassVar[str]
+    #: The options that reduce memory.
+    less_memory: ClassVar[tuple[str, ...]]
 
     inputs: Mapping[str, Any]
     identity: Identity

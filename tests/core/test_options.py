@@ -1,10 +1,15 @@
 """Checks of the options dataclasses, which library calls get as the commands do."""
 
+import ast
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import pytest
 
+from countdown_rl.cli import main
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import Option, Options, field_hints, option
 from countdown_rl.data.config import DataOptions
@@ -13,7 +18,9 @@ from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.training.options import SftOptions, TrainOptions
+from tests.support.command import flags
 
+PACKAGE = Path(main.__file__).parents[1]
 STAGES = [
     *(DataOptions, TrainOptions, EvalOptions, MergeOptions, QuantizeOptions, PublishOptions),
     *(SftOptions, AskOptions),
@@ -52,3 +59,27 @@ def test_every_field_declares_its_option_and_a_valid_default(options):
     options()
     for field in fields(options):
         assert any(isinstance(extra, Option) for extra in get_args(field_hints(options)[field.name])), field.name
+
+
+def texts(file: Path) -> Iterator[str]:
+    """The texts in the code of *file*, but docstrings, help and commands in backticks."""
+    tree = ast.parse(file.read_text("utf-8"))
+    help_texts = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "option"]
+    docstrings = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    left_out = {part for node in (*help_texts, *docstrings) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and node not in left_out:
+            left_out.update(node.values)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left_out:
+            yield node.value
+
+
+def test_texts_that_python_shows_too_do_not_spell_options_as_flags():
+    known = set().union(*(flags(name) for panel in main.COMMANDS.values() for name in panel))
+    for file in set(PACKAGE.rglob("*.py")) - set((PACKAGE / "cli").iterdir()):
+        for text in texts(file):
+            spelled = re.findall(r"--[\w-]+", re.sub(r"`[^`]*`|^countdown-rl .*", "", text))
+            assert not known & set(spelled), (file, text)

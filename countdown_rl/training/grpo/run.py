@@ -37,7 +37,7 @@ class GrpoRun(Prepared[TrainOptions]):
     """
 
     row_type = StepRow
-    less_memory = "--micro-batch, --prompts or --max-completion-length"
+    less_memory = ("micro_batch", "prompts", "max_completion_length")
 
     rows: list[Row]
     rewards: Mapping[str, float]

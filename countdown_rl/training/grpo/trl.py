@@ -56,7 +56,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
         if not values:
             raise
-        raise UsageError(f"--trl {' --trl '.join(options.trl)}: TRL refuses this: {first_line(error)}") from error
+        raise UsageError(f"{flag('trl')} {' '.join(options.trl)}: TRL refuses this: {first_line(error)}") from error
     if config.n_gpu > 1:
         raise UsageError(f"one process trains on one GPU, and {config.n_gpu} are visible; set CUDA_VISIBLE_DEVICES=0.")
     return config
@@ -79,5 +79,5 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
     try:
         values = HfArgumentParser(GRPOConfig, exit_on_error=False).parse_args([f"--{item}" for item in trl])
     except argparse.ArgumentError as error:
-        raise UsageError(f"--trl {' --trl '.join(trl)}: {error.message[:200]}.") from error
+        raise UsageError(f"{flag('trl')} {' '.join(trl)}: {error.message[:200]}.") from error
     return {key: getattr(values, key) for key in keys}

@@ -39,7 +39,7 @@ class SftRun(Prepared[SftOptions]):
     """A run of ``sft`` that can start; *examples* are those of :func:`tokens.tokenize`, packed or not."""
 
     row_type = SftRow
-    less_memory = "--micro-batch or --max-length"
+    less_memory = ("micro_batch", "max_length")
 
     demonstrations: Demonstrations
     examples: "Dataset"
