@@ -24,8 +24,8 @@ def merge(
     An adapter trained over NF4 weights (QLoRA) has two possible bases: the original full-precision weights, or the
     values that NF4 gave them in training (dequantized). Choose by the next step:
 
-    - for quantize --format nf4: original. Rounding again gives nearly the weights of training. From dequantized, NF4
-    would round the adapter away, and quantize refuses.
+    - for quantize --format nf4: original. Re-quantizing it nearly recovers the weights used in training. From
+    dequantized, NF4 would round the adapter away, and quantize refuses.
 
     - for bf16 or GGUF: dequantized, the trained policy up to one rounding.
 

@@ -47,8 +47,8 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
     ]
     if single:
         sentences.append(
-            f"{', '.join(single)}: one training run, so no difference is known to exceed that between seeds; give the "
-            "evaluations of several seeds as NAME=DIR,DIR,..."
+            f"{', '.join(single)}: single seed, so these differences may lie within seed-to-seed variation; give "
+            "several seeds as NAME=DIR,DIR,..."
         )
     for name in others:
         metrics = models[name].metrics

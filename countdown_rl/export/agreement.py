@@ -46,15 +46,16 @@ class Agreement:
 
 
 def verdict(facts: Mapping[str, float]) -> str:
-    """Return in a phrase what the *facts* of an agreement say about accuracy.
+    """Return the verdict on the *facts* of an agreement, with a bound on the change of accuracy.
 
     By Pinsker's inequality, answers of n tokens are correct with probabilities that differ by at most sqrt(n KL / 2).
     """
     points = 100 * math.sqrt(_ANSWER * facts["kl"] / 2)
     if points > _MAX_BOUND:
-        return "unclear: this KL does not bound accuracy; `countdown-rl eval` both and `countdown-rl compare` them"
+        return "unclear (this KL does not bound accuracy; `countdown-rl eval` both and `countdown-rl compare` them)"
     word = "equivalent" if points <= 1 else "close"
-    return f"{word}: accuracy differs by at most {max(points, 0.1):.1f} points in answers of {_ANSWER} tokens"
+    bound = f"worst-case bound {max(points, 0.1):.1f} points of accuracy in answers of {_ANSWER} tokens"
+    return f"{word} ({bound}; `countdown-rl compare` measures the change)"
 
 
 def described(name: str, facts: Mapping[str, float]) -> list[str]:

@@ -267,7 +267,10 @@ class TrainOptions(TuningOptions):
     discount: Annotated[
         float,
         option(
-            "Multiplies a line's reward once per later line; 1: one advantage per completion.", LOSS, min=0.5, max=1
+            "Per-line credit: a line followed by k lines gets reward * discount^k; 1: the same for all.",
+            LOSS,
+            min=0.5,
+            max=1,
         ),
     ] = 1.0
     trl: Annotated[

@@ -61,7 +61,7 @@ def test_truncated_completions_and_training_puzzles_are_warned_of():
 def test_a_single_training_run_is_warned_of_and_several_are_not():
     start, run = result(50, 200, kind="hub"), result(90, 200)
     (sentence,) = caveats({"start": start, "GRPO": run})
-    assert sentence.startswith("GRPO: one training run")
+    assert sentence.startswith("GRPO: single seed")
     assert caveats({"start": start, "GRPO": replace(run, runs=[run, run])}) == []
     assert caveats({"start": run, "again": run, "other": start}) == []
 

@@ -346,7 +346,7 @@ def test_results_of_one_name_are_the_runs_of_a_setting(run, monkeypatch, capsys)
     assert [*dict.fromkeys(re.findall(r'data-row="([^"]*)"', text))] == ["base", "GRPO"]
     assert f"mean of 3 runs, ± {100 * grpo['sd']:.1f}" in text
     assert f'<data value="{grpo["accuracy"]}" data-name="accuracy">' in text
-    assert "one training run" not in text
+    assert "single seed" not in text
     assert 'id="changed"' not in text
     assert text.count('class="t card w1') == 12
 
@@ -354,7 +354,7 @@ def test_results_of_one_name_are_the_runs_of_a_setting(run, monkeypatch, capsys)
 def test_a_report_warns_of_what_limits_its_conclusions(run):
     text = page()
     assert "base: the 95% interval is" in text
-    assert "adapter, merged: one training run" in text
+    assert "adapter, merged: single seed" in text
     write_eval(run / "eval" / "other", "++--++--+---", data=DATA | {"digest": "e" * 64})
     assert "other and base have different puzzles" in page()
 

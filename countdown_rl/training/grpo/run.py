@@ -100,8 +100,8 @@ class GrpoRun(Prepared[TrainOptions]):
 
     def summary(self, facts: Mapping[str, Any]) -> str:
         return (
-            f"mean reward {facts['reward_first']:.3f} at first and {facts['reward_last_tenth']:.3f} in the last tenth "
-            f"of the run, where {facts['correct_last_tenth']:.0%} of the completions were correct."
+            f"mean reward {facts['reward_first']:.3f} → {facts['reward_last_tenth']:.3f} (first step → last 10%), "
+            f"training accuracy {facts['correct_last_tenth']:.0%}."
         )
 
 

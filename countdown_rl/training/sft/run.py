@@ -109,8 +109,8 @@ class SftRun(Prepared[SftOptions]):
 
     def summary(self, facts: Mapping[str, Any]) -> str:
         return (
-            f"loss {facts['loss_first']:.3f} nats per token at first and {facts['loss_last_tenth']:.3f} in the last "
-            f"tenth of the run, where {facts['token_accuracy_last_tenth']:.1%} of the tokens were the likeliest."
+            f"loss {facts['loss_first']:.3f} → {facts['loss_last_tenth']:.3f} nats per token (first step → last 10%), "
+            f"mean token accuracy {facts['token_accuracy_last_tenth']:.1%}."
         )
 
 
