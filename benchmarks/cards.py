@@ -112,7 +112,8 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> 
         mock.patch.object(engines, "find_spec", lambda name: name if name in INSTALLED else None),
     ):
         adapted = weights.adapted(ref, model, options)
-        planned = memory.plan(
+        make_plan = partial(
+            memory.plan,
             model,
             adapted,
             options,
@@ -125,4 +126,4 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> 
         )
         rewards = [1.0] * len(options.reward)
         config = partial(trl.grpo_config, options, loaded, rewards, Path())
-        return Plan(*vllm.plan(options, loaded, adapted, config, planned), model)
+        return Plan(*vllm.plan(options, loaded, adapted, config, make_plan), model)

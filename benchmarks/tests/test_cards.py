@@ -11,11 +11,11 @@ class Sum(NamedTuple):
     """The memory of a recipe in GB (1e9 bytes), with prompts of 256 tokens.
 
     Attributes:
-        base: the weights as they are trained on; *bf16*: in the engine.
+        base: the weights as they are trained on; *bf16*: in the engine, and in training where there is memory.
         lora: adapter, gradients and two states of Adam: 16 bytes a parameter.
         kept: of the blocks their inputs (gradient checkpointing), and of one block all that its backward pass needs.
         head: a tile of 4,096 logits by 32,768 words, the gradient of the head's inputs, and a de-quantized layer.
-        cache: keys and values of all completions of a step, half of them twice, and four copies of logits in fp32.
+        cache: keys and values of all completions of a step, half of them twice, and logits in bf16 and four in fp32.
     """
 
     base: float
@@ -43,7 +43,7 @@ HAND = {
         lora=16 * 16 * LLAMA_LORA / 1e9,
         kept=8 * 384 * (32 * 4_096 * 2 + LLAMA_BLOCK + 384 * 2) / 1e9,
         head=TILE + 8 * 128 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
-        cache=128 * (1.5 * 384 * 32 * 2 * 8 * 128 * 2 + 4 * 4 * 128_256) / 1e9,
+        cache=128 * (1.5 * 384 * 32 * 2 * 8 * 128 * 2 + (2 + 4 * 4) * 128_256) / 1e9,
     ),
     # 2,048 of 4,096 to 256, 8 in the loss, rank 64. A block: q and o of 2048 x 2048, k and v of 2048 x 256, gate, up
     # and down of 2048 x 11008. Without dropout q, k and v share an input, gate and up another, o has that of attention.
@@ -53,7 +53,7 @@ HAND = {
         lora=16 * 64 * 36 * (2 * 4_096 + 2 * 2_304 + 3 * 13_056) / 1e9,
         kept=8 * 4_352 * (36 * 2_048 * 2 + 2 * 2_048 * 4 + 4 * 2_048 * 2 + 4_352 * 2 + 3 * 11_008 * 2 + 30_208) / 1e9,
         head=TILE + 8 * 4_096 * 2_048 * 4 / 1e9,
-        cache=2_048 * (1.5 * 4_352 * 36 * 2 * 2 * 128 * 2 + 4 * 4 * 151_936) / 1e9,
+        cache=2_048 * (1.5 * 4_352 * 36 * 2 * 2 * 128 * 2 + (2 + 4 * 4) * 151_936) / 1e9,
     ),
 }
 #: GB of a GPU of each card, and GPUs that share the completions.
@@ -64,7 +64,7 @@ CARDS = {"24 GB": (25.3, 1), "80 GB": (84.9, 1), "8 × 80 GB": (84.9, 8)}
 @pytest.mark.parametrize("recipe", HAND)
 def test_the_memory_of_a_recipe_is_the_sum_by_hand(recipe, card):
     hand, (available, count) = HAND[recipe], CARDS[card]
-    held, cache = hand.base + hand.lora, hand.cache / count
+    held, cache = (hand.bf16 if available > 80 else hand.base) + hand.lora, hand.cache / count
     training, engine, name = held + hand.kept + hand.head, 0.0, "vllm"
     share = 0.3 * available  # TRL's default
     if hand.bf16 < share and 1.1 * training + share + 1.07 < available:  # a margin of a tenth and a GiB

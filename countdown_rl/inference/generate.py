@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 #: Maximum rows of a batch on a CPU and on a GPU, and maximum bytes of main memory for a batch beside the weights.
 MAX_ROWS, MAX_GPU_ROWS = 256, 1024
 MAX_BATCH_BYTES = 2 << 30
-#: Bytes per entry of the vocabulary while a token is sampled: logits, warped and sorted ones, probabilities, in fp32.
+#: Bytes per entry of the vocabulary while a token is sampled: logits, warped and sorted ones, probabilities, in fp32. A
+#: GPU that computes in 16 bits has the logits in these too.
 LOGIT_BYTES = 16
 
 
@@ -169,7 +170,7 @@ def max_rows(model: Any, decoder: Any, prompt: int, completion: int, *, training
     """
     import torch
 
-    if model.device.type == "cuda":
+    if gpu := model.device.type == "cuda":
         most, width = MAX_GPU_ROWS, model.dtype.itemsize
         states = 12 if training else 0
         weights = sum(weight.nbytes + states * weight.numel() * weight.requires_grad for weight in model.parameters())
@@ -177,7 +178,7 @@ def max_rows(model: Any, decoder: Any, prompt: int, completion: int, *, training
     else:
         most, width = MAX_ROWS, 4 if decoder is None else decoder.cache_dtype.itemsize
         memory = min(MAX_BATCH_BYTES, main_memory() // 4)
-    row = batch_memory(ModelShape.of(model.config), 1, prompt, completion, width=width)
+    row = batch_memory(ModelShape.of(model.config), 1, prompt, completion, width=width, gpu=gpu)
     return max(1, min(most, memory // row))
 
 
@@ -188,6 +189,7 @@ def batch_memory(
     completion: int,
     *,
     width: int,
+    gpu: bool,
     read: int | None = None,
     lora: bool = True,
 ) -> int:
@@ -200,7 +202,8 @@ def batch_memory(
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
     copies = 4 if lora else 0
     block = shape.intermediate_size * (4 * width + copies) + shape.hidden_size * (2 * width + copies)
-    decoding = rows * (cache * 3 // 2 * (prompt + completion) + LOGIT_BYTES * shape.vocab_size)
+    logits = (LOGIT_BYTES + (width if gpu and width < 4 else 0)) * shape.vocab_size
+    decoding = rows * (cache * 3 // 2 * (prompt + completion) + logits)
     return max(decoding, (rows if read is None else read) * prompt * (cache + block))
 
 

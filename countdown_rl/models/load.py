@@ -210,11 +210,11 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
 
 
 def fits_plainly(parameters: int, memory: int) -> bool:
-    """Return True if *parameters* in bf16 take under a tenth of the *memory* of a GPU, in bytes.
+    """Return True if *parameters* in bf16 take under half of the *memory* of a GPU, in bytes.
 
-    Plain layers then hold NF4 values, since they launch fewer kernels than those of bitsandbytes.
+    Plain layers then hold NF4 values: their products need no de-quantization, and launch fewer kernels.
     """
-    return 2 * parameters < memory / 10
+    return 2 * parameters < memory / 2
 
 
 def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool | None) -> Loaded:

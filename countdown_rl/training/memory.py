@@ -5,7 +5,7 @@ et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, fused attent
 process is taken to hold all weights, as in DDP.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -61,12 +61,14 @@ class Memory:
         trainable: parameters that are trained.
         estimates: for the device of this machine and, where that is another one, for CUDA: the last is for CUDA.
         available: bytes of the device of this machine, if known; *free*: those of a GPU that are not in use.
+        plain: a GPU holds NF4 values in plain layers, which fit.
     """
 
     trainable: int
     estimates: list[Estimate]
     available: int | None
     free: int | None = None
+    plain: bool = False
 
     @property
     def checkpoint(self) -> int:
@@ -94,22 +96,31 @@ class Memory:
         return values | {"fits": self.fits, "memory": memory}
 
 
-def plan(model: Any, adapted: Any, options: TuningOptions, precision: str, **sizes: Any) -> Memory:
+def plan(
+    model: Any, adapted: Any, options: TuningOptions, precision: str, *, vllm: float | None = None, **sizes: Any
+) -> Memory:
     """The memory of a run of *options* on the skeleton *model* in *precision*, *adapted* with what is trained.
 
     Args:
+        vllm: the share of the GPU for vLLM, which completes the prompts; None without it.
         sizes: those of :func:`estimate`.
     """
     device = load.device_name("auto").partition(":")[0]
     memory = _device_memory(device)
     trainable = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
-    estimates = []
-    for kind in dict.fromkeys((device, "cuda")):
-        width = forward_width(precision, kind, model)
-        fits = kind == device and memory is not None and load.fits_plainly(model.num_parameters(), memory)
-        in_4_bits = kind == "cuda" and precision == "nf4" and not fits
-        estimates.append(estimate(model, options, trainable, device=kind, in_4_bits=in_4_bits, width=width, **sizes))
-    return Memory(trainable, estimates, memory, _free_memory(device))
+
+    def planned(*, in_4_bits: bool) -> Memory:
+        estimates = []
+        for kind in dict.fromkeys((device, "cuda")):
+            shared = {"device": kind, "width": forward_width(precision, kind, model), **sizes}
+            packed = in_4_bits and kind == "cuda"
+            estimates.append(estimate(model, options, trainable, in_4_bits=packed, **shared))
+        if vllm is not None:
+            estimates[-1] = replace(estimates[-1], generation=0, engine=int(vllm * (memory or 0)))
+        return Memory(trainable, estimates, memory, _free_memory(device), plain=not in_4_bits)
+
+    plain = planned(in_4_bits=False)
+    return planned(in_4_bits=True) if precision == "nf4" and not (device == "cuda" and plain.fits) else plain
 
 
 def estimate(
@@ -145,11 +156,12 @@ def estimate(
     # The decoders of this package read a prompt once.
     read = prompts if device == "cpu" or graph_decoder.supports(model) else sequences
     sizes = (shape, sequences, length - scored, scored)
-    generation = generate.batch_memory(*sizes, width=width, read=read, lora=options.tune == "lora")
+    gpu = device == "cuda"
+    generation = generate.batch_memory(*sizes, width=width, gpu=gpu, read=read, lora=options.tune == "lora")
     generation += width * layers if device == "cpu" and sequences else 0  # a copy for the CPU decoder
 
     tokens = options.micro_batch * length
-    loss = tokens * kept_by_block(model, options, width, length, autocast=device == "cuda")
+    loss = tokens * kept_by_block(model, options, width, length, autocast=gpu)
     if options.gradient_checkpointing:
         loss += shape.num_layers * tokens * shape.hidden_size * width
     else:
@@ -158,7 +170,7 @@ def estimate(
     scored *= options.micro_batch
     tile = min(shape.vocab_size, CPU_TILE if device == "cpu" else _GPU_TILE)
     loss += 4 * shape.hidden_size * (scored + (shape.vocab_size if options.tune == "all" else 0))
-    loss += (width if device == "cuda" else 4) * min(scored, _TILE_TOKENS) * tile
+    loss += (width if gpu else 4) * min(scored, _TILE_TOKENS) * tile
     return Estimate(device, weights, adapter, 4 * trainable, 8 * trainable, generation, loss)
 
 

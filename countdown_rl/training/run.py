@@ -92,7 +92,7 @@ def train(run: Prepared[Settings]) -> Result:
     if run.resume:
         journal.load(run.resume)
     journal.threads = journal.threads or options.threads or processes.cpu_threads()
-    loaded = weights.load_model(run.ref, options, journal.threads)
+    loaded = weights.load_model(run.ref, options, run.memory, journal.threads)
     dtype = "bf16" if loaded.model.dtype == torch.bfloat16 else "fp32"
     threads = f"{journal.threads} CPU thread{'s' if journal.threads > 1 else ''}"
     base = "" if loaded.precision == dtype else f"; base weights in {loaded.precision}"

@@ -12,6 +12,7 @@ from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.core.formatting import flag
 from countdown_rl.models import ends, load, lora, reference, torch_internals
 from countdown_rl.models.reference import ModelRef
+from countdown_rl.training.memory import Memory
 from countdown_rl.training.options import TuningOptions
 
 
@@ -57,11 +58,13 @@ def adapted(ref: ModelRef, skeleton: Any, options: TuningOptions) -> Any:
     return model
 
 
-def load_model(ref: ModelRef, options: TuningOptions, threads: int | None = None) -> load.Loaded:
-    """Load the model *ref* for training in *threads*; the training of an adapter continues."""
+def load_model(ref: ModelRef, options: TuningOptions, memory: Memory, threads: int | None = None) -> load.Loaded:
+    """Load the model *ref* for training in *threads*, as *memory* was planned; the training of an adapter continues."""
     torch.set_num_threads(threads or options.threads or processes.cpu_threads())
+    if torch.cuda.is_available() and not memory.estimates[-1].engine:
+        torch_internals.expand_segments()
     trainable, sharded = ref.base is not None, processes.uses_fsdp()
-    loaded = load.load_model(ref, precision=options.precision, trainable=trainable, sharded=sharded)
+    loaded = load.load_model(ref, precision=options.precision, trainable=trainable, sharded=sharded, plain=memory.plain)
     if loaded.device == "cpu":
         from countdown_rl.training import loss_internals
 

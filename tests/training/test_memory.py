@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 
+from countdown_rl.core import process_state
 from countdown_rl.models import nf4, shape
 from countdown_rl.training import memory, weights
 from countdown_rl.training.options import SftOptions
@@ -132,15 +133,56 @@ def test_reading_prompts_needs_205_kb_a_token_and_its_cache(monkeypatch):
     model = big()
     sizes = {"sequences": 128, "length": 384, "scored": 128, "prompts": 32}
     assert estimate(model, **sizes).generation == 128 * (
-        384 * 131_072 * 3 // 2 + 16 * 128_256
-    )  # prompts of a group are read once
+        384 * 131_072 * 3 // 2 + (16 + 2) * 128_256
+    )  # prompts of a group are read once; logits are in bf16 and fp32, beside three tensors of sampling
     monkeypatch.setattr(memory.graph_decoder, "supports", lambda model: False)
     assert estimate(model, **sizes).generation == 128 * 256 * (131_072 + 204_800)  # 11.0 GB
 
 
 def test_the_decoder_of_a_cpu_has_a_copy_of_the_layers():
     model = big(num_hidden_layers=2)
-    there, here = (estimate(model, sequences=8, device=device) for device in ("cuda", "cpu"))
+    there, here = (estimate(model, sequences=8, device=device, width=4) for device in ("cuda", "cpu"))
     layers = sum(layer.weight.numel() for layer in nf4.linears(model).values())
-    assert here.generation - there.generation == 2 * layers
+    assert here.generation - there.generation == 4 * layers
     assert estimate(model, device="cpu").generation == 0
+
+
+@pytest.mark.parametrize(
+    ("available", "vllm", "plain"),
+    [(18, None, False), (40, None, True), (40, 0.6, False), (80, 0.3, True)],
+)
+def test_nf4_values_are_held_plainly_where_the_planned_memory_fits(monkeypatch, available, vllm, plain):
+    model = big()
+    options = SftOptions(micro_batch=1, gradient_checkpointing=True)
+    monkeypatch.setattr(memory.load, "device_name", lambda name: "cuda:0")
+    monkeypatch.setattr(memory, "_device_memory", lambda device: available << 30)
+    adapted = weights.adapted(SimpleNamespace(base=None, source="model"), model, options)
+    planned = memory.plan(model, adapted, options, "nf4", vllm=vllm, length=356, scored=256)
+    (held,) = planned.estimates
+    assert (planned.plain, planned.fits) == (plain, True)
+    assert (held.weights > model.num_parameters()) == plain
+    assert held.engine == int((vllm or 0) * (available << 30))
+
+
+@pytest.mark.parametrize(
+    ("engine", "variable", "settings"),
+    [
+        (0, None, ["expandable_segments:True", "expandable_segments:False"]),
+        (1, None, []),
+        (0, "PYTORCH_ALLOC_CONF", []),
+        (0, "PYTORCH_CUDA_ALLOC_CONF", []),
+    ],
+)
+def test_segments_of_a_gpu_grow_unless_vllm_shares_the_process(monkeypatch, engine, variable, settings):
+    given, loads = [], []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", given.append)
+    monkeypatch.setattr(
+        weights.load, "load_model", lambda *_, **given: loads.append(given["plain"]) or SimpleNamespace(device="cuda:0")
+    )
+    if variable:
+        monkeypatch.setenv(variable, "max_split_size_mb:64")
+    planned = memory.Memory(1, [memory.Estimate("cuda", 0, 0, 0, 0, 0, 0, engine)], None, plain=True)
+    with process_state.restored():
+        weights.load_model(SimpleNamespace(base=None), SftOptions(), planned)
+    assert (given, loads) == (settings, [True])

@@ -69,7 +69,7 @@ class Probe:
 def probe(run: GrpoRun, count: int) -> Probe:
     """Sample *count* groups of the first puzzles of *run*, with its engine and settings."""
     options, size = run.options, run.options.num_generations
-    loaded = weights.load_model(run.ref, options)
+    loaded = weights.load_model(run.ref, options, run.memory)
     indices = list(islice(in_turn(len(run.rows), options.seed), count))
     samples: list[Sample] = []
     with TemporaryDirectory() as scratch:  # TRL makes the directory of the checkpoints

@@ -122,7 +122,8 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     if options.trl:
         config()  # checks its fields
     sequences = options.step_size * options.steps_per_generation // start.processes
-    planned = memory.plan(
+    make_plan = partial(
+        memory.plan,
         loaded.model,
         start.adapted,
         options,
@@ -133,7 +134,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         prompts=-(-sequences // options.num_generations),
         reference=bool(options.beta),
     )
-    engine, planned = vllm.plan(options, loaded, start.adapted, config, planned)
+    engine, planned = vllm.plan(options, loaded, start.adapted, config, make_plan)
     reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
     if options.curriculum:
         reporter.note(

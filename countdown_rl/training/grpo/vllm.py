@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,9 @@ def plan(
     loaded: load.Loaded,
     adapted: Any,
     make_config: Callable[[], Any],
-    planned: memory.Memory,
+    make_plan: Callable[..., memory.Memory],
 ) -> tuple[str, memory.Memory]:
-    """The engine of a run, and *planned* with its memory in place of generation's.
+    """The engine of a run, and its memory, which *make_plan* computes by :func:`memory.plan`.
 
     "auto" is vLLM if there is a CUDA GPU and vLLM supports the weights, which fit its share of the memory. *loaded* is
     a skeleton, *adapted* the same with the adapter, and *make_config* returns the ``GRPOConfig``.
@@ -41,16 +40,14 @@ def plan(
     auto, gpu = options.rollouts == "auto", loaded.device == "cuda"
     reason = _unsupported(loaded.ref, adapted)
     if options.rollouts == "transformers" or (auto and (reason or not gpu)):
-        return "transformers", planned
+        return "transformers", make_plan()
     if reason:
         raise ModelError(f"{flag('rollouts')} {options.rollouts} {reason}.")
-    *others, estimate = planned.estimates
     colocated = gpu and options.rollouts != "vllm-server"
-    share = make_config().vllm_gpu_memory_utilization * (planned.available or 0) if colocated else 0.0
-    with_engine = replace(planned, estimates=[*others, replace(estimate, generation=0, engine=int(share))])
+    with_engine = make_plan(vllm=make_config().vllm_gpu_memory_utilization if colocated else 0.0)
     weights = loaded.model.num_parameters() * memory.forward_width(loaded.precision, loaded.device, loaded.model)
-    if auto and not (with_engine.fits and weights < share):
-        return "transformers", planned
+    if auto and not (with_engine.fits and weights < with_engine.estimates[-1].engine):
+        return "transformers", make_plan()
     return "vllm" if auto else options.rollouts, with_engine
 
 

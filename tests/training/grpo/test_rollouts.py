@@ -318,7 +318,8 @@ def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypat
     memory = cards.plan("qwen3-0.6b", SMALL, cards.Card(1, GIB), device="cpu").memory
 
     def plan(options, model):
-        return engines.plan(options, loaded, model, None, memory)
+        config = lambda: SimpleNamespace(vllm_gpu_memory_utilization=0.3)  # noqa: E731
+        return engines.plan(options, loaded, model, config, lambda **_: memory)
 
     assert plan(SMALL, plain)[0] == "vllm"
     assert plan(auto, plain)[0] == "transformers"  # there is no GPU
@@ -359,7 +360,7 @@ def test_auto_is_an_engine_where_its_weights_fit_its_share_of_the_memory():
 def test_transformers_completes_where_vllm_does_not_start_and_the_choice_was_automatic(fit, monkeypatch):
     failing = Mock(side_effect=ValueError("No available memory for the cache blocks."))
     monkeypatch.setattr(vllm_generation, "LLM", failing)
-    monkeypatch.setattr(engines, "plan", lambda *arguments: ("vllm", arguments[-1]))
+    monkeypatch.setattr(engines, "plan", lambda *arguments: ("vllm", arguments[-1]()))
     with pytest.raises(ModelError, match=r"cache blocks; .* 0.3 .* --trl vllm_gpu_memory_utilization"):
         fit()
     result = fit(rollouts="auto")

@@ -115,7 +115,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
 
     options = replace(SMALL, tune="all", micro_batch=4, packing=packing, max_length=400)
     prepared = prepare(place, tmp_path, options)
-    loaded = weights.load_model(prepared.ref, options)
+    loaded = weights.load_model(prepared.ref, options, prepared.memory)
     ours, _ = prepared.make_trainer(loaded, Journal(None, prepared.max_steps))
     tokenizer, kept = loaded.tokenizer, prepared.demonstrations.filtered[:4]
     end = ends.end_of_turn(tokenizer)
