@@ -18,7 +18,7 @@ def train(
     probe: Annotated[
         int | None,
         option(
-            "Dry run: sample N groups (64 or more) and report how many have mixed rewards.", RUN, metavar="N", min=1
+            "Dry run: sample N groups (64 or more) and report how many have reward variance.", RUN, metavar="N", min=1
         ),
     ] = None,
     as_json: parameters.AsJson = False,
@@ -50,7 +50,7 @@ def train(
     parameters.warn_of_unused_gpu()
     with console.progress("completions") as update:
         result = probing.probe(prepare(arguments, options, runs.reporter(update)), probe)
-    heads = ("mixed", "95% interval", "groups", "solved", "format", "truncated")
+    heads = ("variance", "95% interval", "groups", "solved", "format", "truncated")
     table = console.table("", *heads, title=f"verdict: {result.total.verdict}")
     for name, shares in {"all": result.total, **result.kinds}.items():
         cells = (f"{share:.1%}" for share in (shares.solved, shares.format, shares.truncated))

@@ -32,7 +32,7 @@ def verify(
 
     The weights complete the recorded test puzzles again, and new puzzles of the same distribution. The claim is
     confirmed if both measurements are consistent with it, each by a two-sided exact test at 1% on at least 100
-    puzzles. It is refuted if files differ from the chain of manifests, if figures differ from the samples, or if
+    puzzles. It is refuted if files differ from the manifests, if metrics differ from the samples, or if
     greedy decoding reproduces none of the recorded completions (in fp32: fewer than 90%). The exit status is 0 only
     if the claim is confirmed.
 
@@ -61,7 +61,7 @@ def _view(report: "Verification") -> Table:
             table.add_row(f"  {part.puzzles} puzzles", f"{text}, with {claim.engine}{repeated}")
     for reason in report.reasons:
         table.add_row("reason", reason, style="red")
-    for title, subjects in (("compared", report.checked), ("only read", report.not_checked)):
+    for title, subjects in (("checked", report.checked), ("taken on trust", report.not_checked)):
         for subject in subjects:
             table.add_row(title, subject, style="dim")
     table.add_row("seed", str(report.seed), end_section=True)

@@ -29,7 +29,7 @@ _SAMPLE = {"step", "completion", "correct", "reason"}
 
 @dataclass(frozen=True)
 class StepRow:
-    """Figures of one optimizer step, or their means over the steps since the last row. Shares lie in 0..1."""
+    """Metrics of one optimizer step, or their means over the steps since the last row. Shares lie in 0..1."""
 
     step: int
     reward: float  # weighted sum, mean over completions
@@ -37,7 +37,7 @@ class StepRow:
     format: float  # share with both blocks, in order
     mean_length: float  # tokens per completion
     truncated: float  # share that reached the length limit
-    frac_reward_zero_std: float  # share of groups with equal rewards; no gradient without a discount
+    frac_reward_zero_std: float  # share of groups without reward variance; no gradient without a discount
     entropy: float | None  # nats per token of the rows with an advantage; None if there were none
     kl: float | None  # from the initial model; None without a KL term
     grad_norm: float
@@ -52,7 +52,7 @@ class StepRow:
     eval_pass_at_n: float | None = None  # share of the validation puzzles with a correct completion among several
     eval_format: float | None = None
     eval_truncated: float | None = None
-    eval_kl: float | None = None  # from the start, nats per token of the first 64 of these; None where it is not loaded
+    eval_kl: float | None = None  # from the initial policy, nats per token of the first 64 of these
     importance_sampling_ratio: float | None = None  # mean ratio of the policy's probabilities to vLLM's
     draws: float | None = None  # groups sampled for the round; None without dynamic sampling
     hacking: float | None = None  # share of wrong completions that a proxy reward scores 1; None without such a reward
@@ -61,7 +61,7 @@ class StepRow:
 
     @property
     def summary(self) -> str:
-        """The figures that progress shows."""
+        """The metrics that progress shows."""
         return f"reward {self.reward:.3f}, training accuracy {self.correct:.0%}, mean length {self.mean_length:.0f}"
 
 
@@ -87,7 +87,7 @@ class SftRow:
 
     @property
     def summary(self) -> str:
-        """The figures that progress shows."""
+        """The metrics that progress shows."""
         return f"loss {self.loss:.3f}, token accuracy {self.token_accuracy:.1%}"
 
 

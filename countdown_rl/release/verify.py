@@ -1,4 +1,4 @@
-"""Verification of a release: its hashes, the figures of its samples, and a new evaluation of its weights.
+"""Verification of a release: its hashes, the metrics of its samples, and a new evaluation of its weights.
 
 The weights complete the recorded test puzzles again, and new puzzles of the same distribution, from a seed that the
 publisher cannot have known. The claim has to fit both measurements, each by a two-sided exact test at 1%: McNemar's
@@ -42,7 +42,7 @@ MAX_PUZZLES = 100_000
 REPEATED = 0.9
 _CHECKED = [
     "the sha256 of each file, those of the weights also in their chain of manifests",
-    "the figures in eval, from their samples, graded again",
+    "the metrics in eval, from their samples, graded again",
     "metrics in facts, README.md and benchmark files, with those in eval",
     "the chat template, at other dates and for other prompts",
     "the base in manifest.json and README.md, with the chain of manifests",
@@ -208,7 +208,7 @@ def _puzzles(
 
 
 def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) -> None:
-    """Grade the samples of *recorded* again, and compare every figure with theirs."""
+    """Grade the samples of *recorded* again, and compare every metric with theirs."""
     if len(rows) * options.per_row != len(recorded.samples) or len(rows) != recorded.metrics.n:
         raise _RefutedError("eval has another number of samples than its decoding and its puzzles")
     samples = []
@@ -222,7 +222,7 @@ def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) 
     for file, computed in ((DETAILS, details), (METRICS, results.flat(figures, options.pass_at_values))):
         written = typed_json.read(recorded.path / file)
         if different := sorted(name for name in written if written[name] != computed.get(name)):
-            raise _RefutedError(f"eval/{file} has other figures than its samples ({', '.join(different)})")
+            raise _RefutedError(f"eval/{file} has other metrics than its samples ({', '.join(different)})")
 
 
 def _measure(

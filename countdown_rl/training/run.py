@@ -188,7 +188,7 @@ def _finish(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journal
         note(f"Peak memory of the GPU: {measured}, estimated {expected}.")
     note(f"Wrote {run.out}: {run.summary(facts)}")
     if "kept_step" in facts:
-        step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
+        step = f"step {facts['kept_step']}" if facts["kept_step"] else "the initial policy"
         note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
     resumed = step_of(run.resume) if run.resume else None
     return Result(run.out, run.log, journal.rows, facts, journal.warnings, resumed, peak)

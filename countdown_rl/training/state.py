@@ -41,7 +41,7 @@ class Journal:
     threads: int | None = None  # their number decides the rounding of sums
 
     def best(self) -> tuple[int, float] | None:
-        """The first step with the highest ``eval_correct``, 0 for the start, and that share; None without any."""
+        """The first step with the highest ``eval_correct``, 0 for the initial policy, and that share; or None."""
         shares = [(0, self.start), *((row.step, row.eval_correct) for row in self.rows)]
         return max(
             ((step, share) for step, share in shares if share is not None), key=lambda pair: pair[1], default=None

@@ -21,7 +21,7 @@ FILM_PUZZLES, FILM_SAMPLES = 20, 4
 class Validation:
     """Completions of the validation puzzles of *run*; with ``keep`` best the best weights are saved.
 
-    The weights of the start are kept if none are better.
+    The initial weights are kept if none are better.
     """
 
     def __init__(self, run: "Prepared[Any]", journal: Journal, trainer: Any, loaded: Loaded) -> None:
@@ -32,7 +32,7 @@ class Validation:
         self._prompts = [prompt for prompt in prompts for _ in range(count)]
 
     def __call__(self, step: int) -> dict[str, float]:
-        """The figures of the weights after *step*, by their columns in the log."""
+        """The metrics of the weights after *step*, by their columns in the log."""
         run, journal, count = self.run, self.journal, self.run.options.eval_samples
         completions = run.validate(self.trainer, self.loaded, self._prompts)
         samples = [

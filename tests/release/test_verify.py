@@ -257,7 +257,7 @@ def an_evaluation_on_training_data(root: Path) -> None:
     seal(folder, lambda values: values["inputs"].update(eval=changed.as_input()))
 
 
-DAMAGED, FIGURES = "is not the file that the manifest", "has other figures than its samples"
+DAMAGED, FIGURES = "is not the file that the manifest", "has other metrics than its samples"
 GENERATION = "generation_config.json"
 
 

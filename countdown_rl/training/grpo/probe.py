@@ -1,4 +1,4 @@
-"""Dry run of GRPO: sample groups of completions as a run would, and report how many have mixed rewards."""
+"""Dry run of GRPO: sample groups of completions as a run would, and report how many have reward variance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ from countdown_rl.training.grpo.rollouts import Rollouts
 from countdown_rl.training.grpo.run import GrpoRun
 from countdown_rl.training.state import Checkpoints, Journal
 
-#: Shares of mixed groups up to which GRPO had no signal, and from which it learned. On Countdown with 3 and 4 numbers
-#: (github.com/lozlrc/countdown-grpo, groups of 8) Qwen2.5-1.5B had 2% and 0% and stayed at 2% solved for 300 steps;
-#: Qwen2.5-3B had 28% and 3%, 15% together, and went from 2% to 16%.
+#: Shares of groups with reward variance up to which GRPO had no signal, and from which it learned. On Countdown with 3
+#: and 4 numbers (github.com/lozlrc/countdown-grpo, groups of 8) Qwen2.5-1.5B had 2% and 0% and stayed at 2% solved for
+#: 300 steps; Qwen2.5-3B had 28% and 3%, 15% together, and went from 2% to 16%.
 NO_SIGNAL, READY = 0.02, 0.15
 
 
@@ -53,7 +53,7 @@ class Shares:
 
     @property
     def cause(self) -> str:
-        """The likely cause of few mixed groups, and what to do."""
+        """The likely cause of few groups with reward variance, and what to do."""
         return warnings.no_signal(self.format, self.solved, self.truncated)
 
 
@@ -103,7 +103,7 @@ def _advice(total: Shares, kinds: dict[str, Shares]) -> str:
     }[total.verdict]
     hopeless = [(name, shares) for name, shares in kinds.items() if shares.verdict == "no signal" != total.verdict]
     parts = [
-        f"{name}: {shares.mixed:.0%} are mixed, and GRPO will hardly learn there; {shares.cause}"
+        f"{name}: {shares.mixed:.0%} have reward variance, and GRPO will hardly learn there; {shares.cause}"
         for name, shares in hopeless
     ]
-    return " ".join([f"{total.mixed:.0%} of the groups are mixed: {text}", *parts])
+    return " ".join([f"{total.mixed:.0%} of the groups have reward variance: {text}", *parts])

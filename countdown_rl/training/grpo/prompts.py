@@ -85,7 +85,7 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
 
 
 def probabilities(members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """The probability of each kind of the curriculum. An unseen kind counts as mixed."""
+    """The probability of each kind of the curriculum. An unseen kind counts as one with variance."""
     weights = {}
     for name in members:
         seen, mixed = counts.get(name, (0.0, 0.0))

@@ -17,10 +17,10 @@ from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.grpo.prompts import Prompt
 
-#: Completions of an evaluation on which each process measures the KL divergence from the start.
+#: Completions of an evaluation on which each process measures the KL divergence from the initial policy.
 KL_COMPLETIONS = 64
-#: Most attempts of a round. Where half of the groups are mixed, four fill 94% of it. Where none is, the run needs an
-#: easier start, not more attempts.
+#: Maximum attempts of a round. Where half of the groups have reward variance, four fill 94% of it. Where none has, the
+#: run needs easier puzzles, not more attempts.
 MAX_ATTEMPTS = 4
 
 
@@ -232,7 +232,7 @@ class DynamicRollouts(Rollouts):
         self._seed = seed
 
     def sample(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
-        """Complete and grade the rows of *prompts*, and others in place of groups that are not mixed."""
+        """Complete and grade the rows of *prompts*, and others in place of zero-std groups."""
         sampled, size = super().sample(prompts, trainer), trainer.num_generations
         groups = _groups(sampled, size)
         sampled.attempts = len(groups) * trainer.accelerator.num_processes

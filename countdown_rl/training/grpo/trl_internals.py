@@ -79,7 +79,7 @@ class RoundTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def divergence(self, prompts: list[list[int]], completions: list[list[int]]) -> list[float]:
-        """The KL divergence from the start, summed over the tokens of each completion; [] where it is not in memory.
+        """The KL divergence from the initial policy, summed over the tokens of each completion; [] if not in memory.
 
         It is estimated as in the loss, by k3 of Schulman 2020, "Approximating KL Divergence".
         """

@@ -60,7 +60,7 @@ def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch
         "3 numbers": (8, 1.0),
         "4 numbers": (8, 0.0),
     }
-    assert "4 numbers: 0% are mixed" in told["advice"]
+    assert "4 numbers: 0% have reward variance" in told["advice"]
     assert "verdict: ready" in probe("--probe", 16)
 
 
