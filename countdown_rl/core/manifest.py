@@ -189,7 +189,7 @@ def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
     return list(links.values())
 
 
-def origin_of(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
+def initial_model(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
     """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
     later = ("data", "file", "merged", "quantized")
     models = [link for link in links if link.kind not in later and not link.by_grpo]

@@ -17,7 +17,7 @@ from peft import LoraConfig
 
 from countdown_rl.core import typed_json
 from countdown_rl.core.errors import InputError
-from countdown_rl.core.manifest import MANIFEST, Manifest, origin_of, provenance_chain
+from countdown_rl.core.manifest import MANIFEST, Manifest, initial_model, provenance_chain
 from countdown_rl.evaluation.results import Result, breakdowns
 from countdown_rl.evaluation.sample import Accuracy
 from countdown_rl.export import gguf
@@ -97,13 +97,13 @@ def _frame(tokenizer: Any, turns: Sequence[dict[str, str]], arguments: dict[str,
 def _base(weights: Weights, manifest: Manifest) -> Iterator[str]:
     """Compare the base that facts and adapter name with the chain, and the adapter's settings with its training."""
     chain, base = provenance_chain(weights.entry), manifest.facts.get("base_model")
-    origin, named = origin_of(chain), manifest.options.get("base_model")
-    if base != (named or (origin.name if origin.kind == "hub" else None)):
-        yield f"{MANIFEST} names the base {base}, and its chain begins with {origin.name}"
+    initial, named = initial_model(chain), manifest.options.get("base_model")
+    if base != (named or (initial.name if initial.kind == "hub" else None)):
+        yield f"{MANIFEST} names the base {base}, and its chain begins with {initial.name}"
     if weights.format.name != "adapter":
         return
     config, adapter = model_files.adapter_config(weights.path), lora.Adapter(weights.path)
-    if config.get("base_model_name_or_path") != base or (not named and config.get("revision") != origin.revision):
+    if config.get("base_model_name_or_path") != base or (not named and config.get("revision") != initial.revision):
         yield f"{ADAPTER_CONFIG} names another base than {MANIFEST} ({config.get('base_model_name_or_path')})"
     training = next(link.options for link in chain if link.kind == "adapter")
     settings = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}

@@ -10,7 +10,7 @@ from countdown_rl.core import artifacts, hub_requests
 from countdown_rl.core.artifacts import ArtifactWriter
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.core.formatting import as_section, flag
-from countdown_rl.core.manifest import MANIFEST, Manifest, file_input, origin_of, provenance_chain
+from countdown_rl.core.manifest import MANIFEST, Manifest, file_input, initial_model, provenance_chain
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.models import ends, model_files
 from countdown_rl.models.model_files import GENERATION
@@ -91,10 +91,10 @@ def read_inputs(options: PublishOptions) -> Release:
         inputs["comparison"] = artifacts.read(comparison, "comparison").as_input()
     if log := _input(options.log, parent / "train" / "log.csv", lambda path: training_log.is_log_of(path, chain)):
         inputs["log"] = file_input(log)
-    origin = origin_of(chain)
-    base_model = options.base_model or (origin.name if origin.kind == "hub" else None)
+    initial = initial_model(chain)
+    base_model = options.base_model or (initial.name if initial.kind == "hub" else None)
     license = options.license
-    if license is None and (origin.name in SHIPPED or (origin.kind == "model" and base_model is None)):
+    if license is None and (initial.name in SHIPPED or (initial.kind == "model" and base_model is None)):
         license = "apache-2.0"  # of this package, which made the base
     if options.with_demo and weights.gguf is None:
         raise UsageError(
@@ -103,10 +103,10 @@ def read_inputs(options: PublishOptions) -> Release:
         )
     if weights.format.name == "adapter" and base_model is None:
         raise UsageError(
-            f"an adapter needs its base to load, and {origin.name} is not on the Hub; merge it first, or give "
+            f"an adapter needs its base to load, and {initial.name} is not on the Hub; merge it first, or give "
             f"{flag('base_model')}."
         )
-    revision = origin.revision if options.base_model is None else None
+    revision = initial.revision if options.base_model is None else None
     return Release(
         name=options.name or model_name(chain) + weights.format.suffix,
         weights=weights,

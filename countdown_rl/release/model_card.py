@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import formatting, typed_json
-from countdown_rl.core.manifest import ProvenanceEntry, origin_of
+from countdown_rl.core.manifest import ProvenanceEntry, initial_model
 from countdown_rl.evaluation.results import Result, breakdowns, split
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.model_files import GENERATION
@@ -64,7 +64,7 @@ def render(release: Release, *, with_demo: bool) -> str:
         metrics=metrics,
         decoding=typed_json.dump(metrics.decoding) if metrics else {},
         kinds=[(kind, figures) for _, kind, figures in breakdowns(metrics)] if metrics else [],
-        origin=origin_of(chain),
+        initial=initial_model(chain),
         curves=CURVES if release.log else None,
         agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None,
         with_demo=with_demo,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core.manifest import ProvenanceEntry, origin_of, provenance_chain
+from countdown_rl.core.manifest import ProvenanceEntry, initial_model, provenance_chain
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row, Task
 
@@ -31,7 +31,7 @@ def trained_on(links: Sequence[ProvenanceEntry]) -> Task:
 
 def model_name(links: Sequence[ProvenanceEntry]) -> str:
     """The name of the model of *links*: that of the model that training began with, its task, and GRPO."""
-    stem, task = Path(origin_of(links).name).name.removesuffix(".gguf"), trained_on(links).name
+    stem, task = Path(initial_model(links).name).name.removesuffix(".gguf"), trained_on(links).name
     by_grpo = any(link.by_grpo for link in links)
     trained = by_grpo or len(links) > 1
     return "-".join(filter(None, (stem, task if trained and task not in stem else "", "grpo" if by_grpo else "")))

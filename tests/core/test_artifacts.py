@@ -9,7 +9,14 @@ import pytest
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.core.manifest import PRETRAINED_BY, Manifest, ProvenanceEntry, file_entry, origin_of, provenance_chain
+from countdown_rl.core.manifest import (
+    PRETRAINED_BY,
+    Manifest,
+    ProvenanceEntry,
+    file_entry,
+    initial_model,
+    provenance_chain,
+)
 from tests.support.runs import locked_elsewhere
 
 
@@ -348,4 +355,4 @@ def test_a_node_of_the_chain_knows_its_command_and_a_chain_without_a_model_has_n
     tuned = ProvenanceEntry("adapter", "n", "d", facts={"command": "countdown-rl sft"})
     assert (tuned.command, tuned.by_grpo) == ("countdown-rl sft", False)
     with pytest.raises(ArtifactError, match="merged"):
-        origin_of(provenance_chain(Manifest("merged", {}).as_input()))
+        initial_model(provenance_chain(Manifest("merged", {}).as_input()))

@@ -12,7 +12,7 @@ from typing import Any
 
 from countdown_rl.core import formatting
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.core.manifest import ProvenanceEntry, origin_of, provenance_chain
+from countdown_rl.core.manifest import ProvenanceEntry, initial_model, provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models import chat_template, load, reference
@@ -58,7 +58,7 @@ def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: Result | None
         formatting.html_templates()
         .get_template("release/demo/page.html.jinja")
         .render(
-            name=origin_of(chain).name,
+            name=initial_model(chain).name,
             trained=any(link.by_grpo for link in chain),
             version=VERSION,
             max_tokens=MAX_TOKENS,

@@ -13,7 +13,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, formatting
 from countdown_rl.core.errors import ArtifactError, InputError
-from countdown_rl.core.manifest import MADE_BY, ProvenanceEntry, origin_of
+from countdown_rl.core.manifest import MADE_BY, ProvenanceEntry, initial_model
 from countdown_rl.core.packages import version
 from countdown_rl.evaluation import compare, diagnose, results, tables, training_log
 from countdown_rl.evaluation.caveats import caveats
@@ -122,7 +122,7 @@ def view(
         "version": version(),
         "results": list(scored.values()),
         "method": "GRPO" if any(link.by_grpo for link in chain) else names[-1],
-        "origin": origin_of(chain).name if chain else names[0],
+        "initial": initial_model(chain).name if chain else names[0],
         "groups": described,
         "names": names,
         "noun": task.noun,

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
-from countdown_rl.core.manifest import origin_of, provenance_chain
+from countdown_rl.core.manifest import initial_model, provenance_chain
 from countdown_rl.evaluation import training_log
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
@@ -525,7 +525,7 @@ def test_all_weights_give_a_model_artifact_that_other_stages_take(place, tmp_pat
     assert artifacts.read(tmp_path / "quantized", "quantized").inputs["model"]["digest"] == manifest.digest
     links = provenance_chain(manifest.as_input())
     assert links[-1].by_grpo
-    assert origin_of(links).name == "model"
+    assert initial_model(links).name == "model"
     assert all(row.kl is not None for row in all_weights.rows)
 
 
