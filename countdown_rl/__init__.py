@@ -1,4 +1,4 @@
-"""The public API: post-train a language model on the Countdown numbers puzzle, and judge completions from any source.
+"""The public API: post-train a language model on the Countdown numbers puzzle, and grade completions from any source.
 
 ``grade``, ``solve``, ``generate`` and ``read_rows`` need neither torch nor Typer. The stages are imported on first use.
 

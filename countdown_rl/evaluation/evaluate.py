@@ -1,6 +1,6 @@
 """Evaluation: completions of rows, each graded, and their figures, as an ``eval`` artifact.
 
-A model, a server or a baseline completes the rows; :func:`judge` grades completions of any origin.
+A model, a server or a baseline completes the rows; :func:`grade_completions` those of any source.
 """
 
 import hashlib
@@ -102,7 +102,7 @@ def evaluate(
         rows, generated = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
         description, libraries = _description(engine, options, generated), engine.libraries
     limits = options.limits if len(options.limits) > 1 and not completions else ()
-    result = judge(rows, generated, inputs, options.pass_at_values, limits, **description)
+    result = grade_completions(rows, generated, inputs, options.pass_at_values, limits, **description)
     with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=libraries) as writer:
         results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
     unfinished.unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning:
     return rows
 
 
-def judge(
+def grade_completions(
     rows: Sequence[Row],
     completions: Sequence[Completion],
     inputs: Mapping[str, Any],

@@ -1,6 +1,6 @@
 """Consistency of a release: what other programs read in it, compared with what ``verify`` measures.
 
-Each function yields the faults that refute a release. :func:`unread` names what nothing here can judge.
+Each function yields the faults that refute a release. :func:`unread` names what nothing here can check.
 """
 
 import calendar

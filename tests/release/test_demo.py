@@ -97,7 +97,7 @@ def test_the_grader_of_the_page_is_that_of_the_package(tmp_path):
     grader = (Path(demo.__file__).parent / "grader.js").read_text("utf-8")
     (tmp_path / "cases.js").write_text(
         f"const DIRECT = false;\n{grader}\n"
-        f"const judged = {json.dumps(answers)}.map(answer => judge(answer, {row['nums']}, {row['target']}));\n"
+        f"const judged = {json.dumps(answers)}.map(answer => gradeAnswer(answer, {row['nums']}, {row['target']}));\n"
         f"const found = {json.dumps(completions)}.map(answerOf);\n"
         "console.log(JSON.stringify([judged.map(grade => [grade.value, grade.reason]), found]));\n"
     )
