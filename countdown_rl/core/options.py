@@ -18,7 +18,7 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp32"]
 PROMPT = "Prompt"
 
-#: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no figure here is as large.
+#: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no number here is as large.
 MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
 
 

@@ -22,7 +22,7 @@ from countdown_rl.tasks import jsonl
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
-#: Figures of each result in a comparison, and fields of each of the two completions of a change.
+#: Scores of each result in a comparison, and fields of each of the two completions of a change.
 _FIGURES = (
     "accuracy",
     "n",

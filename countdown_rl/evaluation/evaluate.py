@@ -1,4 +1,4 @@
-"""Evaluation: completions of rows, each graded, and their figures, as an ``eval`` artifact.
+"""Evaluation: completions of rows, each graded, and their scores, as an ``eval`` artifact.
 
 A model, a server or a baseline completes the rows; :func:`grade_completions` those of any source.
 """
@@ -169,10 +169,10 @@ def grade_completions(
         for index, completion in enumerate(completions)
     ]
     model = EvaluatedModel(**{key: inputs["model"].get(key) for key in ("source", "kind", "digest")})
-    figures = vars(measure(samples, rows, pass_at, limits=limits))
+    scores = vars(measure(samples, rows, pass_at, limits=limits))
     puzzles = hashlib.sha256("\n".join(sorted(row.id for row in rows)).encode()).hexdigest()
     about = {"data": inputs["data"], "model": model, "puzzles": puzzles}
-    return Result(Metrics(**figures, **about, **description), samples)
+    return Result(Metrics(**scores, **about, **description), samples)
 
 
 def _description(engine: Engine, options: EvalOptions, completions: Sequence[Completion]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Figures of graded completions: shares with 95% intervals, over all puzzles and by group."""
+"""Scores of graded completions: shares with 95% intervals, over all puzzles and by group."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ from math import comb
 from statistics import fmean, median
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.evaluation.sample import Accuracy, Budget, Figures, Sample, Share, Tokens, by_puzzle
+from countdown_rl.evaluation.sample import Accuracy, Budget, Sample, Scores, Share, Tokens, by_puzzle
 from countdown_rl.evaluation.statistics import Interval, mean_interval
 from countdown_rl.tasks.task import Row
 
@@ -18,14 +18,14 @@ def measure(
     pass_at: Sequence[int] = (),
     runs: int = 1,
     limits: Sequence[int] = (),
-) -> Figures:
-    """The figures of *samples*: equally many completions of each of *rows*, those of a row side by side.
+) -> Scores:
+    """The scores of *samples*: equally many completions of each of *rows*, those of a row side by side.
 
     With several completions per row, ``accuracy`` is the mean share of correct ones, which is pass@1. ``pass_at`` holds
     pass@k for each k of *pass_at*, by default the powers of two. ``majority`` is the accuracy of majority voting.
 
     Args:
-        runs: the completions of a row belong to so many runs, one after another, and figures are means over runs.
+        runs: the completions of a row belong to so many runs, one after another, and scores are means over runs.
         limits: token limits for ``budgets``, the accuracy of the beginnings of the same completions.
     """
     puzzles, per_row = by_puzzle(samples, len(rows)), len(samples) // len(rows)
@@ -59,7 +59,7 @@ def measure(
     lengths = [sample.tokens for sample in samples if sample.tokens is not None]
     lengths_known = len(lengths) == len(samples)
     reasons = Counter(sample.grade.reason for sample in samples if sample.grade.reason)
-    return Figures(
+    return Scores(
         **vars(_accuracy(correct, per_row, runs)),
         pass_at=passes,
         majority=majority,

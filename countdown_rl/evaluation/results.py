@@ -1,6 +1,6 @@
 """Files of an ``eval`` artifact: reading, writing, and the split of its puzzles. Imports no inference engine.
 
-``details.json`` holds every figure. ``metrics.json`` holds a dozen of them, flat and rounded, so that
+``details.json`` holds every metric. ``metrics.json`` holds a dozen of them, flat and rounded, so that
 ``dvc metrics show`` fits a terminal.
 """
 
@@ -14,7 +14,7 @@ from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.formatting import interval, percent
 from countdown_rl.core.manifest import Manifest, ProvenanceEntry, provenance_chain
 from countdown_rl.evaluation import sample
-from countdown_rl.evaluation.sample import Accuracy, Figures, Metrics, Sample
+from countdown_rl.evaluation.sample import Accuracy, Metrics, Sample, Scores
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
 
@@ -26,7 +26,7 @@ _SPLITS = {"train": "training", "valid": "validation", "test": "held-out"}
 
 @dataclass(frozen=True)
 class Result:
-    """An evaluation: figures and graded completions, those of a row side by side; *runs* if it is their mean."""
+    """An evaluation: scores and graded completions, those of a row side by side; *runs* if it is their mean."""
 
     metrics: Metrics
     samples: list[Sample]
@@ -97,14 +97,14 @@ def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
     return {file.get("sha256", entry["digest"]) for file, entry in files}
 
 
-def breakdowns(metrics: Figures) -> Iterator[tuple[str, str, Accuracy]]:
-    """Yield the title of each group, the name of a value, and its figures."""
+def breakdowns(metrics: Scores) -> Iterator[tuple[str, str, Accuracy]]:
+    """Yield the title of each group, the name of a value, and its scores."""
     for name, values in metrics.groups.items():
         group = task(metrics.task).group(name)
-        yield from ((group.title, group.name(value), figures) for value, figures in values.items())
+        yield from ((group.title, group.name(value), scores) for value, scores in values.items())
 
 
-def flat(metrics: Figures, pass_at: Sequence[int] = (), of: int | None = None) -> dict[str, float]:
+def flat(metrics: Scores, pass_at: Sequence[int] = (), of: int | None = None) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
     *of* is the number of rows that completions were asked for, if some have none. ``low`` and ``high`` are the ends of
@@ -116,10 +116,10 @@ def flat(metrics: Figures, pass_at: Sequence[int] = (), of: int | None = None) -
     for group, values in metrics.groups.items():
         if task(metrics.task).group(group).main:
             shares |= {f"{group}_{value}": share.accuracy for value, share in values.items()}
-    for k, figures in metrics.pass_at.items():
+    for k, scores in metrics.pass_at.items():
         if k in pass_at:
-            low, high = figures.interval
-            shares |= {f"pass@{k}": figures.share, f"pass@{k}_low": low, f"pass@{k}_high": high}
+            low, high = scores.interval
+            shares |= {f"pass@{k}": scores.share, f"pass@{k}_low": low, f"pass@{k}_high": high}
     shares |= {f"accuracy@{limit}": budget.accuracy for limit, budget in metrics.budgets.items()}
     shares |= {"format": metrics.format} | ({} if metrics.truncated is None else {"trunc": metrics.truncated})
     tokens = {} if metrics.mean_tokens is None else {"tokens": round(metrics.mean_tokens, 1)}

@@ -1,4 +1,4 @@
-"""Results of an evaluation: graded completions and figures, and their form in JSON."""
+"""Results of an evaluation: graded completions and scores, and their form in JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -138,8 +138,8 @@ class EvaluatedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures(Accuracy):
-    """Figures of graded completions, see :func:`metrics.measure`."""
+class Scores(Accuracy):
+    """Scores of graded completions, see :func:`metrics.measure`."""
 
     pass_at: dict[int, Share] = field(default_factory=dict)
     majority: Share | None = None
@@ -162,13 +162,13 @@ class Figures(Accuracy):
     @classmethod
     def from_json(cls, values: Mapping[str, Any], source: Path | str) -> Self:
         """Read *values* of *source*. Raises ArtifactError if a field is missing or wrong."""
-        figures: Self = typed_json.build({"groups": {}, "rules": [], **values}, cls, source)  # absent in version 0.1
-        return figures
+        scores: Self = typed_json.build({"groups": {}, "rules": [], **values}, cls, source)  # absent in version 0.1
+        return scores
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metrics(Figures):
-    """Every figure of an evaluation, its model and data, and the engine and form of the weights.
+class Metrics(Scores):
+    """Every metric of an evaluation, its model and data, and the engine and form of the weights.
 
     *endpoint* counts the requests to a server. *of* is the number of rows that completions were asked for, if some have
     none; *errors* the number of records that could not be graded; *puzzles* the digest of the ids of the rows.

@@ -53,7 +53,7 @@ def results(evaluation: Result, name: str, dataset: str | None) -> dict[str, str
 def _record(evaluation: Result, name: str, dataset: str) -> dict[str, Any]:
     """The record of Every Eval Ever. A release has no times, so whoever submits it sets ``retrieved_timestamp``."""
     metrics, manifest = evaluation.metrics, evaluation.manifest
-    groups = [("", metrics), *((f": {kind}", figures) for _, kind, figures in breakdowns(metrics))]
+    groups = [("", metrics), *((f": {kind}", scores) for _, kind, scores in breakdowns(metrics))]
     details = {"digest": metrics.model.digest, "precision": metrics.precision}
     return {
         "schema_version": "0.2.1",
@@ -71,22 +71,22 @@ def _record(evaluation: Result, name: str, dataset: str) -> dict[str, Any]:
             "inference_engine": {"name": metrics.engine or "unknown"},
             "additional_details": {key: detail for key, detail in details.items() if detail},
         },
-        "evaluation_results": [_score(evaluation, dataset, kind, figures) for kind, figures in groups],
+        "evaluation_results": [_score(evaluation, dataset, kind, scores) for kind, scores in groups],
     }
 
 
-def _score(evaluation: Result, dataset: str, kind: str, figures: Accuracy) -> dict[str, Any]:
-    metrics, (low, high) = evaluation.metrics, figures.interval
+def _score(evaluation: Result, dataset: str, kind: str, scores: Accuracy) -> dict[str, Any]:
+    metrics, (low, high) = evaluation.metrics, scores.interval
     decoding = {"temperature": metrics.decoding.temperature, "top_p": metrics.decoding.top_p}
     return {
         "evaluation_name": f"{metrics.task}{kind}",
         "source_data": {"dataset_name": dataset, "source_type": "hf_dataset", "hf_repo": dataset, "hf_split": "test"},
         "metric_config": {"lower_is_better": False, "score_type": "continuous", "min_score": 0, "max_score": 1},
         "score_details": {
-            "score": figures.accuracy,
+            "score": scores.accuracy,
             "uncertainty": {
                 "confidence_interval": {"lower": low, "upper": high, "confidence_level": 0.95},
-                "num_samples": figures.n,
+                "num_samples": scores.n,
             },
         },
         "generation_config": {"generation_args": decoding | {"max_tokens": metrics.decoding.max_new_tokens}},

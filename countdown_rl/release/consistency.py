@@ -143,13 +143,13 @@ def _claims(weights: Weights, manifest: Manifest, recorded: Result) -> Iterator[
     for field, fact in fields.items():
         if (card.get(field) or None) != (facts.get(fact) or None) and (field in card or field == fact):
             yield f"{CARD} has another {field} than {MANIFEST} ({card.get(field)})"
-    parts = {"": metrics} | {kind: figures for _, kind, figures in breakdowns(metrics)}
+    parts = {"": metrics} | {kind: scores for _, kind, scores in breakdowns(metrics)}
     results = [(model, result) for model in card.get("model-index") or () for result in model["results"]]
     for model, result in results:
         kind = result.get("dataset", {}).get("config", "")
         possible = [parts[kind]] if kind in parts else [*parts.values()]  # an earlier version named groups otherwise
         for metric in result["metrics"]:
-            if model.get("name") != facts["name"] or not any(_states(metric, figures) for figures in possible):
+            if model.get("name") != facts["name"] or not any(_states(metric, scores) for scores in possible):
                 yield f"{CARD} has other metrics than eval ({metric.get('name')} {metric.get('value')})"
     for file in (weights.path / f".eval_results/{metrics.task}.yaml", weights.path / benchmarks.RECORD):
         if file.exists():
@@ -161,12 +161,12 @@ def _claims(weights: Weights, manifest: Manifest, recorded: Result) -> Iterator[
                 yield f"{file.name} has other metrics than eval"
 
 
-def _states(metric: Mapping[str, Any], figures: Accuracy) -> bool:
-    """Return True if *metric* of a card is that of *figures*."""
-    settings, interval = metric.get("args", {}), [round(end, 4) for end in figures.interval]
+def _states(metric: Mapping[str, Any], scores: Accuracy) -> bool:
+    """Return True if *metric* of a card is that of *scores*."""
+    settings, interval = metric.get("args", {}), [round(end, 4) for end in scores.interval]
     return (
-        (metric.get("type"), metric.get("value")) == ("accuracy", round(figures.accuracy, 4))
-        and settings.get("n", figures.n) == figures.n
+        (metric.get("type"), metric.get("value")) == ("accuracy", round(scores.accuracy, 4))
+        and settings.get("n", scores.n) == scores.n
         and settings.get("interval_95", interval) == interval
     )
 

@@ -63,7 +63,7 @@ def render(release: Release, *, with_demo: bool) -> str:
         over_nf4=any("nf4" in (link.facts.get("precision"), link.options.get("precision")) for link in adapters),
         metrics=metrics,
         decoding=typed_json.dump(metrics.decoding) if metrics else {},
-        kinds=[(kind, figures) for _, kind, figures in breakdowns(metrics)] if metrics else [],
+        kinds=[(kind, scores) for _, kind, scores in breakdowns(metrics)] if metrics else [],
         initial=initial_model(chain),
         curves=CURVES if release.log else None,
         agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None,

@@ -217,9 +217,9 @@ def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) 
         samples.append(replace(sample, row=row, grade=row.grade(sample.completion)))
         if not sample.to_json().items() >= samples[-1].to_json().items():
             raise _RefutedError("the samples in eval do not have the grades of their texts, or are of other puzzles")
-    figures = measure(samples, rows, pass_at=options.pass_at_values, limits=[*recorded.metrics.budgets])
-    details = replace(recorded.metrics, **vars(figures)).to_json()
-    for file, computed in ((DETAILS, details), (METRICS, results.flat(figures, options.pass_at_values))):
+    scores = measure(samples, rows, pass_at=options.pass_at_values, limits=[*recorded.metrics.budgets])
+    details = replace(recorded.metrics, **vars(scores)).to_json()
+    for file, computed in ((DETAILS, details), (METRICS, results.flat(scores, options.pass_at_values))):
         written = typed_json.read(recorded.path / file)
         if different := sorted(name for name in written if written[name] != computed.get(name)):
             raise _RefutedError(f"eval/{file} has other metrics than its samples ({', '.join(different)})")
@@ -249,14 +249,14 @@ def _measure(
     changes = [(before.grade.correct, after.grade.correct) for before, after in pairs]
     p = statistics.mcnemar(changes.count((True, False)), changes.count((False, True)))
     repeated = None if options.temperature else sum(text(before) == text(after) for before, after in pairs)
-    figures = measure(result.samples[:border], rows)
-    measured = [Measurement("recorded", figures.n, figures.accuracy, figures.interval, p, repeated)]
+    scores = measure(result.samples[:border], rows)
+    measured = [Measurement("recorded", scores.n, scores.accuracy, scores.interval, p, repeated)]
     if new:
-        figures = measure(result.samples[border:], new)
-        solved = [round(part.accuracy * part.n) for part in (metrics, figures)]
-        table = [solved, [metrics.n - solved[0], figures.n - solved[1]]]
+        scores = measure(result.samples[border:], new)
+        solved = [round(part.accuracy * part.n) for part in (metrics, scores)]
+        table = [solved, [metrics.n - solved[0], scores.n - solved[1]]]
         p = float(fisher_exact(table).pvalue)
-        measured.append(Measurement("new", figures.n, figures.accuracy, figures.interval, p))
+        measured.append(Measurement("new", scores.n, scores.accuracy, scores.interval, p))
     report.claims.append(Claim(".", metrics.accuracy, metrics.n, result.metrics.engine or "", measured))
     report.reasons += [
         f"the weights solve {percent(part.accuracy)} of {part.n:,} {part.puzzles} puzzles, and "

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Steps between saved completions, and completions saved at a time.
 SAMPLE_EVERY, SAMPLES = 10, 4
-#: The figures of a step that TRL, or the trainer, logs under another name.
+#: The metrics of a step that TRL, or the trainer, logs under another name.
 _TRL_NAMES = {
     "mean_length": "completions/mean_length",
     "frac_reward_zero_std": "equal_groups",
@@ -65,13 +65,13 @@ class CheckpointCallback(TrainerCallback):
         self.validation = Validation(self.run, self.journal, trainer, loaded)
 
     def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:
-        """The row of *step* with the figures *logs* of the trainer."""
+        """The row of *step* with the metrics *logs* of the trainer."""
         names = {field.name: _TRL_NAMES.get(field.name, field.name) for field in fields(self.journal.kind)}
-        figures: dict[str, Any] = {
+        metrics: dict[str, Any] = {
             name: None if logs[key] is None else rounded(logs[key]) for name, key in names.items() if key in logs
         }
         groups = {name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)}
-        return self.journal.kind(**figures | {"step": step, "seconds": rounded(seconds), "groups": groups})
+        return self.journal.kind(**metrics | {"step": step, "seconds": rounded(seconds), "groups": groups})
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.validation and state.global_step == 0:

@@ -41,19 +41,19 @@ class Validation:
         ]
         flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
         shares = [rounded(sum(column) / len(samples)) for column in zip(*flags, strict=True)]
-        figures = dict(zip(("eval_correct", "eval_format", "eval_truncated"), shares, strict=True))
-        figures |= {name: rounded(value) for name, value in run.validation_loss(self.trainer).items()}
-        correct = figures["eval_correct"]
+        metrics = dict(zip(("eval_correct", "eval_format", "eval_truncated"), shares, strict=True))
+        metrics |= {name: rounded(value) for name, value in run.validation_loss(self.trainer).items()}
+        correct = metrics["eval_correct"]
         if count > 1:
             solved = sum(any(flag[0] for flag in flags[start : start + count]) for start in range(0, len(flags), count))
-            figures["eval_pass_at_n"] = rounded(solved * count / len(flags))
+            metrics["eval_pass_at_n"] = rounded(solved * count / len(flags))
         if scored := [sample for sample in samples if "kl" in sample.details]:
             total = sum(sample.details.pop("kl") for sample in scored)
-            figures["eval_kl"] = rounded(total / sum(sample.tokens or 0 for sample in scored))
+            metrics["eval_kl"] = rounded(total / sum(sample.tokens or 0 for sample in scored))
         if not correct:
             text = (
-                f"step {step}: none of the validation puzzles is solved; {figures['eval_format']:.0%} of the "
-                f"completions keep the format, and {figures['eval_truncated']:.0%} are truncated. "
+                f"step {step}: none of the validation puzzles is solved; {metrics['eval_format']:.0%} of the "
+                f"completions keep the format, and {metrics['eval_truncated']:.0%} are truncated. "
             ) + warnings.common_fault(samples)
             journal.warn({"validation" if step < journal.max_steps else "result": text}, run.reporter.warning)
         if processes.is_main():
@@ -68,7 +68,7 @@ class Validation:
                 directory.mkdir(parents=True, exist_ok=True)
                 weights.save(self.trainer, self.loaded.ref, run.options, directory, state)
                 artifacts.fsync(directory)
-        return figures
+        return metrics
 
 
 def stored_sample(step: int, sample: Sample, *, validation: bool = False) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def _prompt(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
 
 
 def _measured(chain: Sequence[ProvenanceEntry], evaluation: Result | None) -> dict[str, Any]:
-    """The figures of *evaluation*, and the first of its puzzles with the range of all."""
+    """The scores of *evaluation*, and the first of its puzzles with the range of all."""
     if evaluation is None:
         return {"metrics": None, "puzzles": []}
     puzzles = [[*map(int, samples[0].row.asked)] for samples in evaluation.by_puzzle]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from countdown_rl.core.formatting import html_templates, percent, printable
-from countdown_rl.evaluation.sample import Figures
+from countdown_rl.evaluation.sample import Scores
 from countdown_rl.evaluation.training_log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
 
@@ -117,12 +117,12 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     return charts
 
 
-def budgets(evaluations: Mapping[str, Figures]) -> Curve | None:
+def budgets(evaluations: Mapping[str, Scores]) -> Curve | None:
     """The chart of accuracy by token limit, for *evaluations* with several limits; None if there are none."""
     lines = [
-        Line(name, style % STYLES, [(limit, budget.accuracy) for limit, budget in figures.budgets.items()], [])
-        for style, (name, figures) in enumerate(evaluations.items())
-        if figures.budgets
+        Line(name, style % STYLES, [(limit, budget.accuracy) for limit, budget in scores.budgets.items()], [])
+        for style, (name, scores) in enumerate(evaluations.items())
+        if scores.budgets
     ]
     return (
         _curve(_Panel("Solved by token limit", "the same completions, cut", percent, {}), lines, "tokens")

@@ -179,8 +179,8 @@ def _table(group: Group) -> dict[str, Any]:
         row |= {"bound": metrics.is_baseline, "about": about, "metrics": metrics, "completions": completions}
         for reason, count in metrics.reasons.items() if not metrics.is_baseline else ():
             reasons.setdefault(reason, {})[row["name"]] = count
-        for title, kind, figures in breakdowns(metrics):
-            kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
+        for title, kind, scores in breakdowns(metrics):
+            kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], scores, row["bound"]))
     rows = values["results"]
     models = [row for row in rows if not row["bound"]]
     return {

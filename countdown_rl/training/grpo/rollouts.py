@@ -61,8 +61,8 @@ class Round:
             "round": self,
         }
 
-    def figures(self) -> dict[str, float]:
-        """Figures of the round for the log."""
+    def metrics(self) -> dict[str, float]:
+        """Scores of the round for the log."""
         attempts = {} if self.attempts is None else {"draws": float(self.attempts)}
         return {"seconds_generation": self.generation, "seconds_reward": self.reward} | attempts
 

@@ -109,7 +109,7 @@ class Trainer(RoundTrainer):
             parts.extend(update.split(size))
         counts = torch.tensor([[int(live[rows].sum()) for rows in parts]], device=lengths.device)
         if self.accelerator.num_processes > 1:
-            # TRL gathers a figure per row, and a backward pass needs all processes: each has as many rows as the most.
+            # TRL gathers a metric per row, and a backward pass needs all processes: each has as many rows as the most.
             counts = self.accelerator.gather(counts).amax(0, keepdim=True).clamp(min=1)
         filtered = [rows[:count] for rows, count in zip(parts, counts[0].tolist(), strict=True)]
         mean = self.options.loss.sum_over == "rows"

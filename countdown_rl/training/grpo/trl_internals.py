@@ -5,7 +5,7 @@ The public ways were considered:
 * ``_prepare_inputs`` is where TRL shuffles a round and cuts it into micro-batches. ``training_step`` and
   ``compute_loss`` see one micro-batch only.
 * ``_generate_and_score_completions`` gives the round itself; nothing public returns it.
-* ``_metrics`` has the figures of a round; the public ``log_metric`` is for reward functions alone.
+* ``_metrics`` has the metrics of a round; the public ``log_metric`` is for reward functions alone.
 * ``_last_loaded_step`` is set where TRL makes the engine itself, which would load other weights; ``use_vllm`` needs it.
 * ``_get_per_token_logps_and_entropies`` has the log-probabilities for the ratio to vLLM's; without it TRL computes all
   rows of a round once more.
@@ -51,14 +51,14 @@ class RoundTrainer(GRPOTrainer):
         raise NotImplementedError
 
     def log_metric(self, name: str, value: float) -> None:
-        """Log the figure *name* of a round."""
+        """Log the metric *name* of a round."""
         self._metrics["train"][name].append(value)
 
     def _prepare_inputs(self, generation_batch: list[dict[str, Any]]) -> Batch:
         if not self.waiting:
             batch = self._generate_and_score_completions(generation_batch)
             sampled: Round = generation_batch[0]["round"]  # TRL adds the columns of `rollout_func`
-            for name, value in sampled.figures().items():
+            for name, value in sampled.metrics().items():
                 self.log_metric(name, value)
             if "importance_sampling_ratio" in batch:
                 difference, mask = self._difference(batch, batch["old_per_token_logps"])
