@@ -107,7 +107,7 @@ def test_the_example_of_a_completed_chat_template_is_a_user_turn_alone(root, mon
     chat_template.complete_user_turn(tokenizer, ROW.messages())
     merged_with(tokenizer)
     page = card(license="mit").text
-    assert "A user turn is enough" in page
+    assert "Send only a user message" in page
     assert '"system"' not in page
     assert "have not been evaluated" in page
     assert example(page, monkeypatch)["prompt"] == prompt
