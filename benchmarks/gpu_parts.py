@@ -401,8 +401,8 @@ def gradients(settings: Settings) -> dict[str, Any]:
                 args=GRPOConfig(
                     output_dir=str(settings.place / "plain"),
                     max_steps=1,
-                    per_device_train_batch_size=options.micro_batch,
-                    gradient_accumulation_steps=options.step_size // options.micro_batch,
+                    per_device_train_batch_size=options.per_device_batch,
+                    gradient_accumulation_steps=options.step_size // options.per_device_batch,
                     num_generations=options.num_generations,
                     max_completion_length=options.max_completion_length,
                     max_grad_norm=1e6,

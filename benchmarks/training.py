@@ -153,8 +153,8 @@ def plain(options, ref, rows, course):
             args=GRPOConfig(
                 output_dir=folder,
                 max_steps=options.max_steps,
-                per_device_train_batch_size=options.micro_batch,
-                gradient_accumulation_steps=options.prompts * options.num_generations // options.micro_batch,
+                per_device_train_batch_size=options.per_device_batch,
+                gradient_accumulation_steps=options.prompts * options.num_generations // options.per_device_batch,
                 num_generations=options.num_generations,
                 max_completion_length=options.max_completion_length,
                 temperature=options.temperature,

@@ -7,7 +7,7 @@ raises the errors of :mod:`countdown_rl.core.errors`.
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -281,8 +281,8 @@ def _split(
     options: Mapping[str, Any], kind: "type[Settings]", arguments: "type[RunArguments]"
 ) -> "tuple[Settings, dict[str, Any]]":
     """Return the stage's own options, and the others, which are arguments of a run."""
-    names = arguments.__dataclass_fields__
-    return kind.of(options, *names), {name: options[name] for name in options.keys() & names.keys()}
+    names = {field.name for field in fields(arguments)}
+    return kind.of(options, *names), {name: options[name] for name in options.keys() & names}
 
 
 def _file(name: str, source: Any, file: Path) -> Path:

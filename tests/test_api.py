@@ -144,6 +144,11 @@ def closeness(grade, row, tokens):
         (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"), UsageError, "eval_every"),
         (lambda rows: countdown_rl.train("no-such-model", rows, "z"), ModelError, "no-such-model"),
         (lambda rows: countdown_rl.sft("countdown-tiny", [], "z"), InputError, "empty"),
+        (
+            lambda rows: countdown_rl.sft("countdown-tiny", rows, "z", style="x"),
+            UsageError,
+            r"style; the (?!.*\bpast\b)",
+        ),
         (lambda rows: countdown_rl.publish("z", model="nowhere"), countdown_rl.ArtifactError, "nowhere"),
     ],
 )

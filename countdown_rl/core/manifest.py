@@ -159,7 +159,8 @@ class ProvenanceEntry:
 
     @property
     def by_grpo(self) -> bool:
-        return self.command == "countdown-rl train"
+        """True if GRPO made the artifact; manifests of earlier versions name the command alone."""
+        return self.facts.get("method", "grpo" if self.command == "countdown-rl train" else "") == "grpo"
 
 
 def walk(entry: Any) -> Iterator[Mapping[str, Any]]:

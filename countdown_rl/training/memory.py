@@ -160,14 +160,14 @@ def estimate(
     generation = generate.batch_memory(*sizes, width=width, gpu=gpu, read=read, lora=options.tune == "lora")
     generation += width * layers if device == "cpu" and sequences else 0  # a copy for the CPU decoder
 
-    tokens = options.micro_batch * length
+    tokens = options.per_device_batch * length
     loss = tokens * kept_by_block(model, options, width, length, autocast=gpu)
     if options.gradient_checkpointing:
         loss += shape.num_layers * tokens * shape.hidden_size * width
     else:
         loss *= shape.num_layers
     # TRL sums the gradients of the head and of its input in fp32, beside a tile of logits.
-    scored *= options.micro_batch
+    scored *= options.per_device_batch
     tile = min(shape.vocab_size, CPU_TILE if device == "cpu" else _GPU_TILE)
     loss += 4 * shape.hidden_size * (scored + (shape.vocab_size if options.tune == "all" else 0))
     loss += (width if gpu else 4) * min(scored, _TILE_TOKENS) * tile

@@ -1,7 +1,8 @@
 """Options of ``train``, ``sft`` and ``collect``, and the table of losses."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -29,6 +30,7 @@ class Loss:
     by_token: bool = False  # a token adds to the gradient whatever the other tokens of its row are
     epsilon_high: float = 0.28  # the upper clipping, where --trl epsilon_high does not give it
     by_sequence: bool = True  # --trl importance_sampling_level=sequence is possible
+    fields: tuple[str, ...] = ("epsilon", "delta")  # beginnings of the fields of --trl that only some losses use
 
 
 LOSSES = {
@@ -36,11 +38,18 @@ LOSSES = {
     "grpo": Loss("rows"),
     "dr_grpo": Loss("rows"),
     "bnpo": Loss(""),
-    "cispo": Loss("step", by_token=True, epsilon_high=5.0),  # of the ratios themselves; that of ScaleRL
-    "sapo": Loss("rows"),
-    "vespo": Loss("step", by_sequence=False),  # it has weights per completion of its own
+    "cispo": Loss(
+        "step", by_token=True, epsilon_high=5.0, fields=("epsilon_high",)
+    ),  # of the ratios themselves; that of ScaleRL
+    "sapo": Loss("rows", fields=("sapo_",)),
+    "vespo": Loss("step", by_sequence=False, fields=("vespo_",)),  # it has weights per completion of its own
     "luspo": Loss("rows"),
 }
+#: Fields of ``--trl`` that restrict the sampled tokens, and those of the KL divergence.
+_RESTRICTIONS = ("top_p", "top_k", "min_p")
+_WITH_BETA = ("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "use_bias_correction_kl")
+_WARMUP = "{0} constant has no warmup; give {0} constant_with_warmup, or leave {1} out."
+
 if TYPE_CHECKING:
     LossType = str
 else:
@@ -158,43 +167,57 @@ class TuningOptions(Options):
     def step_size(self) -> int:
         """Examples of an optimizer step."""
 
+    @property
+    def per_device_batch(self) -> int:
+        """``micro_batch``, or the largest one that divides a step."""
+        sizes = (size for size in range(MAX_MICRO_BATCH, 0, -1) if self.step_size % size == 0)
+        return self.micro_batch or next(sizes)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        return super().recorded | {"micro_batch": self.per_device_batch}
+
     def micro_batches(self, processes: int) -> int:
         """The micro-batches of a step in each process."""
-        if self.step_size % (self.micro_batch * processes):
+        if self.step_size % (self.per_device_batch * processes):
             raise UsageError(
-                f"{processes} processes cannot share {plural(self.step_size, 'example')} of a step evenly in batches "
-                f"of {flag('micro_batch')} {self.micro_batch}; lower that, or give a step more examples."
+                f"{processes} processes cannot share the {self.step_size} examples of a step evenly in batches of "
+                f"{flag('micro_batch')} {self.per_device_batch}; lower that, or give a step more examples."
             )
-        return self.step_size // (self.micro_batch * processes)
+        return self.step_size // (self.per_device_batch * processes)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for sentence in self._conflicts():
+            raise UsageError(sentence)
+
+    def _conflicts(self) -> Iterator[str]:
+        """Sentences about options that exclude each other, or that have no effect without another one."""
         if self.step_size > MAX_STEP:
-            raise UsageError(f"a step has {plural(self.step_size, 'example')}, more than {MAX_STEP:,}; give it fewer.")
-        if not self.micro_batch:
-            fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if self.step_size % size == 0)
-            object.__setattr__(self, "micro_batch", fitting)
-        if self.step_size % self.micro_batch:
-            raise UsageError(
-                f"{flag('micro_batch')} {self.micro_batch} does not divide the {self.step_size} examples of a step."
-            )
+            yield f"a step has {self.step_size:,} examples, more than {MAX_STEP:,}; give it fewer."
+        if self.step_size % self.per_device_batch:
+            yield f"{flag('micro_batch')} {self.micro_batch} does not divide the {self.step_size} examples of a step."
         if self.tune == "all" and self.precision == "nf4":
-            raise UsageError(
+            yield (
                 f"{flag('tune')} all with {flag('precision')} nf4: 4-bit weights cannot be trained; add "
                 f"{flag('precision')} auto."
             )
-        unused = {
-            f"{flag('keep')} best": self.keep == "best",
-            flag("eval_samples"): self.eval_samples > 1,
-            flag("eval_temperature"): self.eval_temperature > 0,
-        }
-        for name, present in unused.items():
-            if present and not self.eval_every:
-                raise UsageError(f"{name} needs evaluations; add {flag('eval_every')}.")
+        if self.tune == "all" and (name := self.given("lora_r", "lora_alpha", "lora_dropout")):
+            yield f"{flag('tune')} all trains no adapter; leave {flag(name)} out."
+        evaluation = self.given("eval_size", "eval_samples", "eval_temperature", "keep")
+        if evaluation and not self.eval_every:
+            yield f"{flag(evaluation)} needs evaluations; add {flag('eval_every')}."
         if self.eval_samples > 1 and not self.eval_temperature:
-            raise UsageError(
-                f"{flag('eval_samples')} needs an {flag('eval_temperature')} above 0; greedy completions are the same."
-            )
+            yield f"{flag('eval_samples')} needs {flag('eval_temperature')} above 0; greedy completions are the same."
+
+    def given(self, *names: str) -> str:
+        """The first of the options *names* that has another value than its default, or ""."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return next((name for name in names if getattr(self, name) != defaults[name]), "")
+
+    def peak(self, max_steps: int, warmup_steps: int | None) -> float:
+        """The highest learning rate that a run of *max_steps* reaches; the first step of a warmup has none."""
+        return self.rate(0) * min(1.0, (max_steps - 1) / warmup_steps if warmup_steps else 1.0)
 
     def rate(self, parameters: int) -> float:
         """The peak learning rate for a model with so many *parameters*; docs/models.md has the sources."""
@@ -324,54 +347,61 @@ class TrainOptions(TuningOptions):
             )
         return super().micro_batches(processes)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _conflicts(self) -> Iterator[str]:
+        yield from super()._conflicts()
         for item in self.trl:
-            key, equals, _ = item.partition("=")
-            if not equals or not key.isidentifier():
-                raise UsageError(f"{flag('trl')} {item} is not of the form key=value.")
-        for sentence, present in self._conflicts().items():
-            if present:
-                raise UsageError(sentence)
-
-    def _conflicts(self) -> dict[str, bool]:
-        """Sentences about options that exclude each other, and whether both are given."""
-        fields = self.trl_fields
-        order = flag("curriculum") if self.curriculum else flag("sampler")
-        custom = self.baseline != "group" or self.discount < 1
-        mode = fields.get("vllm_importance_sampling_mode", "")
-        restriction = next((f"{key}={fields[key]}" for key in ("top_p", "top_k", "min_p") if key in fields), "")
-        return {
-            (
-                f"{flag('dynamic_sampling')} with {order}: the sampler would see no groups that are all correct or all "
-                "wrong; leave one out."
-            ): self.dynamic_sampling and bool(self.curriculum or self.sampler),
-            f"{flag('curriculum')} with {flag('sampler')}: both choose the puzzles; leave one out.": bool(
-                self.curriculum and self.sampler
-            ),
-            (
-                f"{flag('advantage')} replaces {flag('baseline')}, {flag('discount')} and {flag('scale_rewards')} "
-                "batch; leave them out."
-            ): bool(self.advantage and (custom or self.scale_rewards == "batch")),
-            (
+            if not item.partition("=")[1] or not item.partition("=")[0].isidentifier():
+                yield f"{flag('trl')} {item} is not of the form key=value."
+        if self.curriculum and self.sampler:
+            yield f"{flag('curriculum')} with {flag('sampler')}: both choose the puzzles; leave one out."
+        if self.dynamic_sampling and (order := self.given("curriculum", "sampler")):
+            yield (
+                f"{flag('dynamic_sampling')} with {flag(order)}: the sampler would see no groups that are all correct "
+                "or all wrong; leave one out."
+            )
+        if self.advantage and (name := self.given("baseline", "discount", "scale_rewards")):
+            yield f"{flag('advantage')} replaces {flag(name)}; leave one out."
+        if self.discount < 1 and self.scale_rewards != "none":
+            yield (
                 f"{flag('discount')} {self.discount} with {flag('scale_rewards')} {self.scale_rewards}: advantages per "
                 f"line are not divided by a deviation; add {flag('scale_rewards')} none."
-            ): self.discount < 1 and self.scale_rewards != "none",
-            (
-                f"{flag('advantage')}, {flag('discount')} and {flag('baseline')} use the sum of the rewards; leave "
-                f"{flag('trl')} multi_objective_aggregation=normalize_then_sum out."
-            ): bool(self.advantage or custom) and fields.get("multi_objective_aggregation") == "normalize_then_sum",
-            (
+            )
+        yield from self._trl_conflicts()
+
+    def _trl_conflicts(self) -> Iterator[str]:
+        """Sentences about values of ``--trl`` that exclude an option, or that have no effect."""
+        given = self.trl_fields
+        by_sum = self.given("advantage", "baseline", "discount")
+        if by_sum and given.get("multi_objective_aggregation") == "normalize_then_sum":
+            yield (
+                f"{flag(by_sum)} uses the sum of the rewards; leave {flag('trl')} "
+                "multi_objective_aggregation=normalize_then_sum out."
+            )
+        if not self.loss.by_sequence and given.get("importance_sampling_level") == "sequence":
+            yield (
                 f"{flag('loss_type')} {self.loss_type} has weights per completion of its own; leave {flag('trl')} "
                 "importance_sampling_level=sequence out."
-            ): not self.loss.by_sequence and fields.get("importance_sampling_level") == "sequence",
+            )
+        mode = given.get("vllm_importance_sampling_mode", "")
+        if mode.startswith("sequence_") and (restriction := next((key for key in _RESTRICTIONS if key in given), "")):
             # vLLM's log-probabilities are then those of the restricted distribution, and over a whole completion the
             # ratio is the product of the probabilities of the tokens that remain (huggingface/trl issue 6789).
-            (
-                f"{flag('trl')} {restriction} with {flag('trl')} vllm_importance_sampling_mode={mode}: without "
-                "unlikely tokens the ratio of a whole completion is near 0; leave the mode out."
-            ): bool(restriction) and mode.startswith("sequence_"),
-        }
+            yield (
+                f"{flag('trl')} {restriction}={given[restriction]} with {flag('trl')} "
+                f"vllm_importance_sampling_mode={mode}: without unlikely tokens the ratio of a whole completion is "
+                "near 0; leave the mode out."
+            )
+        if self.lr_scheduler_type == "constant" and given.get("warmup_steps", "0").strip("0."):
+            yield _WARMUP.format(flag("lr_scheduler_type"), f"{flag('trl')} warmup_steps")
+        engine = {"transformers": "vllm_", "vllm": "vllm_server_"}.get(self.rollouts, " ")
+        for key in given:
+            if key.startswith(engine):
+                yield f"{flag('rollouts')} {self.rollouts} does not use {flag('trl')} {key}; leave one out."
+            if not self.beta and key in _WITH_BETA:
+                yield f"{flag('trl')} {key} changes the KL divergence, which has no weight; add {flag('beta')}."
+            of_losses = any(key.startswith(loss.fields) for loss in LOSSES.values())
+            if of_losses and not key.startswith(self.loss.fields):
+                yield f"{flag('loss_type')} {self.loss_type} does not use {flag('trl')} {key}; leave one out."
 
 
 @dataclass(frozen=True)
@@ -380,6 +410,7 @@ class SftOptions(TuningOptions):
 
     method = command = "sft"
     RATES = ((5e8, 2e-4, 1e-4), (13e9, 2e-4, 2e-5), (inf, 1e-4, 2e-5))
+    past: ClassVar[dict[str, Any]] = {"warmup_steps": 10}
 
     from_hub: Annotated[
         tuple[str, ...],
@@ -409,7 +440,10 @@ class SftOptions(TuningOptions):
     num_train_epochs: Annotated[float, option("Passes through the demonstrations.", BATCH, min=0)] = 3.0
     max_steps: Annotated[int, option("Optimizer steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
     batch_size: Annotated[int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)] = 16
-    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMIZER, min=0)] = 10
+    warmup_steps: Annotated[
+        int | None,
+        option("Steps of linear warmup.", OPTIMIZER, min=0, show_default="10, and at most a tenth of the run"),
+    ] = None
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMIZER, min=0)] = 0.0
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMIZER, min=0)] = 1.0
     max_completion_length: Annotated[
@@ -420,10 +454,20 @@ class SftOptions(TuningOptions):
     def step_size(self) -> int:
         return self.batch_size
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def warmup(self, max_steps: int) -> int:
+        """The steps of warmup of a run of *max_steps*."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        return 0 if self.lr_scheduler_type == "constant" else min(10, max_steps // 10)
+
+    def _conflicts(self) -> Iterator[str]:
+        yield from super()._conflicts()
         if not self.max_steps and not self.num_train_epochs:
-            raise UsageError(f"{flag('num_train_epochs')} 0 trains nothing; give more, or {flag('max_steps')}.")
+            yield f"{flag('num_train_epochs')} 0 trains nothing; give more, or {flag('max_steps')}."
+        if self.max_steps and self.given("num_train_epochs"):
+            yield f"{flag('max_steps')} replaces {flag('num_train_epochs')}; leave one out."
+        if self.lr_scheduler_type == "constant" and self.warmup_steps:
+            yield _WARMUP.format(flag("lr_scheduler_type"), flag("warmup_steps"))
 
 
 @dataclass(frozen=True)

@@ -130,15 +130,15 @@ class Start(Places, Generic[Settings]):
             validation=_validation(arguments, options),
         )
 
-    def recognized(self, row_type: type[LogRow], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of :class:`Prepared` that tell a run on *inputs* from others.
+    def recognized(self, row_type: type[LogRow], inputs: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+        """The fields of :class:`Prepared` that tell a run on *inputs* from others; *settings* follow from the inputs.
 
         Raises:
             ArtifactError: there are a checkpoint or a log of another run.
         """
         inputs = {"model": self.ref.as_input(), **inputs}
         machine = {"versions": installed_versions(LIBRARIES)}
-        identity = Identity(type(self.options), self.settings, inputs, machine)
+        identity = Identity(type(self.options), {**self.settings, **settings}, inputs, machine)
         resume = None if self.arguments.restart else self.checkpoints.to_resume(identity)
         check_log(self.log, row_type)
         return {"inputs": inputs, "identity": identity, "resume": resume}

@@ -189,7 +189,10 @@ def _finish(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journal
     note(f"Wrote {run.out}: {run.summary(facts)}")
     if "kept_step" in facts:
         step = f"step {facts['kept_step']}" if facts["kept_step"] else "the initial policy"
-        note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
+        note(
+            f"Validation accuracy: {journal.start:.1%} before training, {facts['eval_correct']:.1%} after; the weights "
+            f"are those of {step}."
+        )
     resumed = step_of(run.resume) if run.resume else None
     return Result(run.out, run.log, journal.rows, facts, journal.warnings, resumed, peak)
 
@@ -205,6 +208,7 @@ def all_facts(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journ
     step, correct = best or (rows[-1].step, rows[-1].eval_correct)
     facts: dict[str, Any] = {
         "command": f"countdown-rl {run.options.command}",
+        "method": run.options.method,
         "steps": rows[-1].step,
         "precision": loaded.precision,
         "path": loaded.storage,

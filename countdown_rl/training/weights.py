@@ -10,7 +10,7 @@ import torch
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.core.formatting import flag
-from countdown_rl.models import ends, load, lora, reference, torch_internals
+from countdown_rl.models import ends, load, lora, model_files, reference, torch_internals
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.training.memory import Memory
 from countdown_rl.training.options import TuningOptions
@@ -20,6 +20,10 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
     """Check that *ref* can be trained with *options*; *sharded*: each process holds a part of the weights."""
     if options.tune == "all" and ref.base is not None:
         raise UsageError(f"{flag('tune')} all trains a whole model, and {ref.source} is an adapter; merge it first.")
+    trained = model_files.adapter_config(reference.local_path(ref)) if ref.base is not None else {}
+    for name, key in (("lora_r", "r"), ("lora_alpha", "lora_alpha"), ("lora_dropout", "lora_dropout")):
+        if options.given(name) and getattr(options, name) != trained.get(key, getattr(options, name)):
+            raise UsageError(f"the adapter {ref.source} has {flag(name)} {trained[key]}; leave {flag(name)} out.")
     if sharded and load.trained_precision(ref, options.precision) == "nf4":
         raise UsageError(f"FSDP and ZeRO-3 cannot shard 4-bit weights; add {flag('precision')} bf16.")
 
@@ -82,7 +86,7 @@ def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Pa
     """Fields of TRL's configurations of GRPO and SFT alike, for checkpoints in *directory*."""
     return {
         "output_dir": str(directory),
-        "per_device_train_batch_size": options.micro_batch,
+        "per_device_train_batch_size": options.per_device_batch,
         "gradient_accumulation_steps": options.micro_batches(processes.world_size()),
         "gradient_checkpointing": options.gradient_checkpointing,
         "learning_rate": options.learning_rate,

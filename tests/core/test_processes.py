@@ -343,7 +343,7 @@ def test_two_processes_train_all_weights_under_fsdp(place):
     assert facts["trainable_parameters"] == facts["total_parameters"] == tiny_llama.model().num_parameters()
     assert facts["kept_step"] == 0  # of evaluations that are all 0, the first
     assert "Step 2: 0.0% of the validation puzzles solved." in err
-    assert "Its weights are those of the start" in err
+    assert "the weights are those of the initial policy" in err
     manifest = artifacts.read(place / "fsdp" / "model", "model")
     sizes = [spec.shape for spec in Checkpoint(place / "fsdp" / "model").specs.values()]
     assert sum(map(math.prod, sizes)) == facts["total_parameters"]  # whole weights, not a part

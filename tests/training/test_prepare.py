@@ -147,6 +147,9 @@ def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
         (["--num-generations", "1"], 2, "generations"),
         (["--loss-type", "guess"], 2, "guess"),
         (["--out", "new", "--log", "new/log.csv"], 2, "--log new/log.csv"),
+        (["--trl", "optim=galore_adamw"], 2, "--trl optim=galore_adamw: TRL refuses this"),
+        (["--trl", 'lr_scheduler_kwargs={"a": 1}', "--lr-scheduler-type", "cosine"], 2, "unexpected keyword"),
+        (["--trl", "sync_ref_model=true", "--beta", "0.1"], 2, "PEFT"),
         (["--processes", "2", "--prompts", "3", "--discount", "0.9", "--scale-rewards", "none"], 2, "change --prompts"),
     ],
 )

@@ -91,16 +91,18 @@ def test_marks_are_removed_before_the_checkpoints(tmp_path, monkeypatch, remove)
     assert store.newest() is None
 
 
-@pytest.mark.parametrize("left", ["marks", "directories", "nothing"])
+@pytest.mark.parametrize("left", ["marks", "directories", "record", "nothing"])
 def test_what_a_killed_run_left_of_its_checkpoints_is_cleared(tmp_path, left):
     store = started(tmp_path / "c", 2, 10)
     for path in (tmp_path / "c").glob("checkpoint-*"):
         if left != "marks":
             (path / MARK).unlink()
-        if left == "nothing":
+        if left in ("record", "nothing"):
             shutil.rmtree(path)
     store.clear_own(identity(2))
     assert (tmp_path / "c" / RUN).exists()
+    if left == "nothing":
+        (tmp_path / "c" / RUN).unlink()
     store.clear_own(identity(1))
     assert not (tmp_path / "c").exists()
 

@@ -1,26 +1,28 @@
 """GRPO on a LoRA adapter or on all weights: what ``train`` adds to a run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from countdown_rl.core import artifacts, user_code
+from countdown_rl.core import artifacts, processes, user_code
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
-from countdown_rl.models import chat_template, load
+from countdown_rl.models import chat_template, load, transformers_internals
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
 from countdown_rl.training.grpo import prompts, rewards, shared_prompts, trl, vllm
 from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.prepared import SILENT, Prepared, Reporter, Start
-from countdown_rl.training.state import Journal, step_of
+from countdown_rl.training.state import Checkpoints, Journal, step_of
 
 if TYPE_CHECKING:
     from countdown_rl.training.callbacks import GrpoCallback
@@ -119,8 +121,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     _check_model(options, loaded)
     longest = start.longest_prompt([*_used(options, rows), *start.validation], options.max_completion_length)
     config = partial(trl.grpo_config, options, loaded, list(reward_weights.values()), start.checkpoints.directory)
-    if options.trl:
-        config()  # checks its fields
+    warmup = config().get_warmup_steps(options.max_steps) if options.trl else 0  # checks its fields
     sequences = options.step_size * options.steps_per_generation // start.processes
     make_plan = partial(
         memory.plan,
@@ -135,16 +136,15 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         reference=bool(options.beta),
     )
     engine, planned = vllm.plan(options, loaded, start.adapted, config, make_plan)
-    reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
+    reporter.note(f"Peak learning rate: {options.peak(options.max_steps, warmup):g}.")
     if options.curriculum:
         reporter.note(
             "Training accuracy may fall while the model improves, as the curriculum samples more of the harder "
             f"puzzles; see {flag('eval_every')}."
         )
     example = rows[0].messages()
-    return GrpoRun(
-        **vars(start),
-        **recognized,
+    run = GrpoRun(
+        **vars(start) | recognized,
         rows=rows,
         rewards=reward_weights,
         rollouts=engine,
@@ -155,6 +155,37 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         details={"rows": len(rows), "longest_prompt": longest, "rollouts": engine},
         memory=planned,
     )
+    if options.trl and not processes.launched():
+        _try_trainer(run)
+    return run
+
+
+def _try_trainer(run: GrpoRun) -> None:
+    """Make the trainer of *run* on a small model of random weights.
+
+    Raises:
+        UsageError: TRL refuses a field of ``--trl`` that its configuration accepts.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size = max(run.loaded.model.config.get_text_config().vocab_size, len(run.loaded.tokenizer))
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=size, **sizes)).to(run.loaded.model.dtype)
+    options = replace(run.options, share_prompts=False)
+    states = transformers_internals.accelerate_states()
+    before = list(map(dict, states))
+    with TemporaryDirectory() as scratch:
+        elsewhere = replace(run, options=options, rollouts="transformers", checkpoints=Checkpoints(Path(scratch)))
+        try:
+            loaded = replace(run.loaded, model=model, ref=replace(run.loaded.ref, base=None))
+            trainer, _ = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
+            trainer.create_optimizer_and_scheduler(run.max_steps)
+        except (ValueError, TypeError, AttributeError, ImportError, NotImplementedError, RuntimeError) as error:
+            raise trl.refused(options, error) from error
+        finally:
+            for state, contents in zip(states, before, strict=True):
+                state.clear()
+                state.update(contents)
 
 
 def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[str, Any]]:

@@ -56,10 +56,15 @@ def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
         if not values:
             raise
-        raise UsageError(f"{flag('trl')} {' '.join(options.trl)}: TRL refuses this: {first_line(error)}") from error
+        raise refused(options, error) from error
     if config.n_gpu > 1:
         raise UsageError(f"one process trains on one GPU, and {config.n_gpu} are visible; set CUDA_VISIBLE_DEVICES=0.")
     return config
+
+
+def refused(options: TrainOptions, error: Exception) -> UsageError:
+    """The error for values of ``--trl`` that TRL answers by *error*."""
+    return UsageError(f"{flag('trl')} {' '.join(options.trl)}: TRL refuses this: {first_line(error)}")
 
 
 def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:

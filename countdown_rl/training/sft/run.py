@@ -79,7 +79,9 @@ class SftRun(Prepared[SftOptions]):
         policy, loss, correct, count = trainer.accelerator.unwrap_model(trainer.model), 0.0, 0, 0
         policy.eval()
         examples = self.validation_examples
-        for batch in batches([len(example["input_ids"]) for example in examples], lambda _: self.options.micro_batch):
+        for batch in batches(
+            [len(example["input_ids"]) for example in examples], lambda _: self.options.per_device_batch
+        ):
             # Padding on the right needs no mask: tokens do not see what follows them.
             ids, labels = (
                 pad_sequence([torch.tensor(examples[index][name]) for index in batch], True, padding).to(policy.device)
@@ -131,7 +133,6 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         reporter.note(f"Of the demonstrations: {text}.")
     if known.warning:
         reporter.warning(known.warning)
-    recognized = start.recognized(SftRow, inputs)
     if options.packing:
         tokens.check_packing(start.loaded.model.config, trust_remote_code=arguments.trust_remote_code)
     examples = tokens.tokenize(known, tokenizer, options.max_length)
@@ -139,17 +140,18 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     dataset = tokens.dataset(examples, options)
     longest = _longest(start, dataset["input_ids"])
     max_steps = options.max_steps or ceil(options.num_train_epochs * ceil(len(dataset) / options.batch_size))
+    options = replace(options, warmup_steps=options.warmup(max_steps))
+    recognized = start.recognized(SftRow, inputs, warmup_steps=options.warmup_steps)
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
     reporter.note(
         f"{plural(known.read, 'demonstration')}, {known.graded:,} graded; skipped: {skipped or 'none'}. "
-        f"{plural(max_steps, 'step')} at a peak rate of {options.learning_rate:g}."
+        f"{plural(max_steps, 'step')} at a peak rate of {options.peak(max_steps, options.warmup_steps):g}."
     )
     if known.wrong:
         reporter.note(f"Wrong: {known.why_wrong()}.")
     messages = (each.prompt for each in known.filtered if each.row is not None and not isinstance(each.prompt, str))
     return SftRun(
-        **vars(start),
-        **recognized,
+        **vars(start) | recognized | {"options": options},
         demonstrations=known,
         examples=dataset,
         validation_examples=tokens.tokenize(Demonstrations(known.validation), tokenizer, options.max_length),
