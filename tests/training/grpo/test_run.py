@@ -427,7 +427,7 @@ def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_pa
     assert (rows[-1].eval_correct * 5) % 1 == pytest.approx(0)  # a share of five puzzles
     assert min(rows[-1].eval_kl, rows[3].eval_kl) > 0
     assert files(tmp_path / "adapter")[WEIGHTS] == files(unbroken.out)[WEIGHTS]
-    assert charts.curves({"": [rows]}, letters.TASK)[0].title == "Validation accuracy"
+    assert "Validation accuracy" in [chart.title for chart in charts.curves({"": [rows]}, letters.TASK)]
 
 
 def greedy_shares(monkeypatch, shares):
