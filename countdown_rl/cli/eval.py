@@ -6,11 +6,12 @@ from typing import Annotated
 
 from rich.table import Table
 
-from countdown_rl.cli import console, parameters
+from countdown_rl.cli import console, parameters, runs
 from countdown_rl.core import artifacts
 from countdown_rl.core.formatting import interval, percent, plural
 from countdown_rl.core.options import option
-from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.core.processes import is_main
+from countdown_rl.evaluation.config import MACHINE, EvalOptions
 from countdown_rl.evaluation.sample import Metrics
 from countdown_rl.tasks.registry import task
 
@@ -38,6 +39,9 @@ def eval(
         Path | None, option("Directory to write.", show_default="artifacts/eval/<last part of --model>")
     ] = None,
     overwrite: parameters.Overwrite = False,
+    processes: Annotated[
+        int, option("Processes on this machine, one per GPU, that share the puzzles.", MACHINE, min=1)
+    ] = 1,
     options: EvalOptions,
     as_json: parameters.AsJson = False,
 ) -> None:
@@ -63,11 +67,12 @@ def eval(
         countdown-rl gen-data --size 5 --size 6 --n 2000 --out artifacts/large
         countdown-rl eval --data artifacts/large/test.jsonl --out artifacts/eval-large
     """
+    runs.start_processes(processes)
     from countdown_rl.evaluation import evaluate
     from countdown_rl.evaluation.caveats import of_evaluation
 
     out = out or default_out(str(completions.with_suffix("")) if completions else model)
-    with artifacts.locked(out), console.progress("completions") as update:
+    with artifacts.locked(*[out] * is_main()), console.progress("completions") as update:
         result = evaluate.evaluate(
             options,
             model=model,

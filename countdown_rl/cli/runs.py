@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag, plural, printable
 from countdown_rl.core.options import option
-from countdown_rl.training.options import RUN, RunArguments
+from countdown_rl.training.options import RUN
 
 if TYPE_CHECKING:
     from countdown_rl.training.prepared import Arguments, Prepared, Reporter, Settings
@@ -33,16 +34,16 @@ _PARTS = {
 }
 
 
-def start_processes(arguments: RunArguments) -> None:
-    """Run this command in several processes where that was asked for, and end with their status."""
+def start_processes(count: int, launch: Path | None = None) -> None:
+    """Run this command in *count* processes, or as many as the file *launch* names, and end with their status."""
     if processes.launched():
-        if arguments.processes not in (1, processes.world_size()):
+        if count not in (1, processes.world_size()):
             raise UsageError(
-                f"--processes {arguments.processes}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
+                f"--processes {count}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
                 f"{processes.world_size()}; leave --processes out, or unset these variables."
             )
-    elif arguments.processes > 1 or arguments.launch:
-        raise typer.Exit(processes.launch(sys.argv[1:], processes=arguments.processes, configuration=arguments.launch))
+    elif count > 1 or launch:
+        raise typer.Exit(processes.launch(sys.argv[1:], processes=count, configuration=launch))
 
 
 def reporter(update: Any) -> "Reporter":

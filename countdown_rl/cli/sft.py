@@ -27,7 +27,7 @@ def sft(
         countdown-rl sft --demonstrator solver --data artifacts/data
     """
     if not check:
-        runs.start_processes(arguments)
+        runs.start_processes(arguments.processes, arguments.launch)
     from countdown_rl.training.sft.run import prepare
 
     runs.perform(prepare, arguments, options, check=check, overwrite=overwrite, as_json=as_json)

@@ -39,7 +39,7 @@ def train(
         countdown-rl train --model Qwen/Qwen3-8B --processes 8
     """
     if not check and probe is None:
-        runs.start_processes(arguments)
+        runs.start_processes(arguments.processes, arguments.launch)
     from countdown_rl.training.grpo.run import prepare
 
     if probe is None or check:

@@ -28,8 +28,8 @@ SLOW = 5
 OnBatch = Callable[..., None]
 
 
-def load_engine(ref: ModelRef, options: EvalOptions, on_warning: Callable[[str], None]) -> Engine:
-    """Load the model *ref* on this machine."""
+def load_engine(ref: ModelRef, options: EvalOptions, rows: int, on_warning: Callable[[str], None]) -> Engine:
+    """Load the model *ref* on this machine, to complete so many *rows*."""
     if options.device == "auto" and (warning := load.unused_gpu()):
         on_warning(warning)
     import torch
@@ -38,7 +38,8 @@ def load_engine(ref: ModelRef, options: EvalOptions, on_warning: Callable[[str],
     machine = {key: getattr(options, key) for key in ("precision", "device", "tensor_parallel")}
     *shorter, limit = options.limits
     decoding = replace(Decoding.of(options), max_new_tokens=limit, shorter_limits=tuple(shorter))
-    engine = engines.load_engine(options.engine, ref, decoding, **machine)
+    tokens = rows * options.per_row * limit
+    engine = engines.load_engine(options.engine, ref, decoding, tokens=tokens, **machine)
     if note := chat_template.note(engine.tokenizer):
         on_warning(note)
     return engine
@@ -55,6 +56,8 @@ def complete(
 ) -> tuple[Sequence[Row], list[Completion]]:
     """Complete each of *rows* ``options.per_row`` times, in batches of prompts of similar length.
 
+    Processes of a launcher complete every so many-th batch each, and return the completions of all.
+
     Args:
         inputs: entries of a manifest, which decide the completions together with engine, options and prompts.
         unfinished: the file of the finished batches of a run that was interrupted.
@@ -66,7 +69,7 @@ def complete(
     rows, prompts = engine.prompts(rows, limit)
     machine = {
         "versions": installed_versions(engine.libraries),
-        "engine": [engine.name, engine.storage, engine.precision, engine.device],
+        "engine": [engine.name, engine.storage, engine.precision, engine.device.partition(":")[0]],
         "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     }
     progress = Progress(unfinished, Identity(EvalOptions, options.recorded, inputs, machine))
@@ -75,8 +78,10 @@ def complete(
     completions: dict[int, Completion] = {}
     reported = 0.0
 
+    count = processes.world_size()
+
     def capacity(length: int) -> int:
-        return options.batch_size or engine.max_rows(length, limit)
+        return min(options.batch_size or engine.max_rows(length, limit), -(-len(owners) // count))
 
     def report(*within: str) -> None:
         nonlocal reported
@@ -93,7 +98,7 @@ def complete(
     for number, batch in enumerate(generate.batches(lengths, capacity)):
         if finished := progress.batches.get(tuple(batch)):
             completions.update(zip(batch, finished, strict=True))
-        else:
+        elif number % count == processes.rank():
             todo.append((number, batch))
     report()
     requests = [(number, [prompts[owners[index]] for index in batch]) for number, batch in todo]
@@ -104,6 +109,8 @@ def complete(
             progress.add(batch, finished)
             completions.update(zip(batch, finished, strict=True))
             report()
+    if count > 1:
+        completions = dict(processes.gather(list(completions.items())))
     in_order = [completions[index] for index in range(len(owners))]
     if engine.tokenizer is None:
         return rows, in_order

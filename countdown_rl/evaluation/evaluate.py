@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts
+from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.identity import Identity, finished
@@ -86,9 +86,10 @@ def evaluate(
                 model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model
             )
             inputs["model"] = ref.as_input()
-    unfinished = out.with_name(f".{out.name}.progress.jsonl")
+    shares = [f".{rank}" if rank else "" for rank in range(processes.world_size())]  # of each process
+    unfinished = [out.with_name(f".{out.name}.progress{share}.jsonl") for share in shares]
     if finished(out, "eval", Identity(EvalOptions, recorded, inputs), overwrite=overwrite):
-        unfinished.unlink(missing_ok=True)  # if the run was killed between its last two steps
+        unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
         on_note(f"{out} is up to date (use {flag('overwrite')} to rebuild).")
         return results.read(out)
     description: dict[str, Any]
@@ -98,14 +99,17 @@ def evaluate(
         generated = baselines.complete(baseline, rows, options.seed, options.per_row)
         description = {"decoding": DecodingSettings(samples=options.per_row, seed=options.seed)}
     else:
-        engine = server or load_engine(ref, options, on_warning)
-        rows, generated = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
+        engine = server or load_engine(ref, options, len(rows), on_warning)
+        rows, generated = complete(engine, rows, options, inputs, unfinished[processes.rank()], on_batch=on_batch)
         description, libraries = _description(engine, options, generated), engine.libraries
     limits = options.limits if len(options.limits) > 1 and not completions else ()
     result = grade_completions(rows, generated, inputs, options.pass_at_values, limits, **description)
+    if not processes.is_main():
+        return result
     with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=libraries) as writer:
         results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
-    unfinished.unlink(missing_ok=True)
+    for file in unfinished:
+        file.unlink(missing_ok=True)
     return replace(result, manifest=artifacts.read(out, "eval", verify=False), path=out)
 
 

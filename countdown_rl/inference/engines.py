@@ -7,6 +7,7 @@ by their rounding.
 
 from collections.abc import Callable, Generator, Sequence
 from importlib.util import find_spec
+from math import inf
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,8 +55,8 @@ class Engine:
         raise NotImplementedError
 
     @classmethod
-    def is_automatic(cls) -> bool:
-        """Return True if "auto" may choose this engine on this machine."""
+    def is_automatic(cls, ref: "ModelRef", tokens: float) -> bool:
+        """Return True if "auto" may choose this engine on this machine, for up to so many *tokens* of *ref*."""
         return False
 
     @classmethod
@@ -116,15 +117,16 @@ def server(name: str, model: str, options: Any) -> Server | None:
     return kind(model, options) if kind and issubclass(kind, Server) else None
 
 
-def choose_engine(name: str, ref: "ModelRef", *, precision: str, device: str) -> str:
-    """The engine to run *ref* with. "auto" is the first that is installed, suits the machine and supports the weights.
+def choose_engine(name: str, ref: "ModelRef", *, precision: str, device: str, tokens: float = inf) -> str:
+    """The engine to run *ref* with. "auto" is the first that is installed, suits the machine, supports the weights and
+    is worth its start for up to so many *tokens*.
 
     Raises:
         UsageError: the engine does not support these weights.
         ModelError: it is not installed.
     """
     if name == "auto":
-        return next(name for name in ENGINES if _is_usable(name, ref, precision, device))
+        return next(name for name in ENGINES if _is_usable(name, ref, precision, device, tokens))
     if reason := engine_class(name).unsupported(ref, precision, device):
         raise UsageError(f"{flag('engine')} {name} {reason}.")
     check_installed(name)
@@ -139,11 +141,12 @@ def load_engine(
     precision: str = "auto",
     device: str = "auto",
     tensor_parallel: int = 1,
+    tokens: float = inf,
 ) -> Engine:
     """Load *ref* into the engine that :func:`choose_engine` chooses; *tensor_parallel* GPUs share it in vLLM."""
     from countdown_rl.models import load
 
-    name = choose_engine(name, ref, precision=precision, device=device)
+    name = choose_engine(name, ref, precision=precision, device=device, tokens=tokens)
     if tensor_parallel > 1 and name != "vllm":
         raise UsageError(f"{flag('tensor_parallel')} is for {flag('engine')} vllm, and this is {name}; leave it out.")
     load.silence_libraries()
@@ -163,6 +166,7 @@ def missing_package(name: str) -> str:
     return f"needs {package}: {packages.pip_install(package)}" if package and find_spec(package) is None else ""
 
 
-def _is_usable(name: str, ref: "ModelRef", precision: str, device: str) -> bool:
+def _is_usable(name: str, ref: "ModelRef", precision: str, device: str, tokens: float) -> bool:
     kind = engine_class(name)
-    return not missing_package(name) and kind.is_automatic() and not kind.unsupported(ref, precision, device)
+    supported = not missing_package(name) and not kind.unsupported(ref, precision, device)
+    return supported and kind.is_automatic(ref, tokens)

@@ -111,7 +111,7 @@ class Generator(Engine):
         return cls(load.load_model(ref, precision=precision, device=device), decoding)
 
     @classmethod
-    def is_automatic(cls) -> bool:
+    def is_automatic(cls, ref: ModelRef, tokens: float) -> bool:
         return True
 
     def prepare(self, length: int) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError
 from countdown_rl.core.formatting import flag
 from countdown_rl.inference import generate
@@ -17,6 +18,8 @@ from countdown_rl.models.reference import ModelRef, local_path, without_weights
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 #: Rows submitted at once. vLLM schedules them itself; finished ones are saved after each submission.
 _ROWS = 1024
+#: Tokens times parameters from which "auto" takes vLLM: its start takes about a minute.
+_WORTH_ITS_START = 20_000 * 10**9
 #: Values that vLLM accepts as the maximum rank of an adapter.
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
@@ -54,10 +57,11 @@ class Vllm(Engine):
         return cls(ref, decoding, precision=precision, tensor_parallel=tensor_parallel)
 
     @classmethod
-    def is_automatic(cls) -> bool:
+    def is_automatic(cls, ref: ModelRef, tokens: float) -> bool:
         import torch
 
-        return torch.cuda.is_available()
+        light = without_weights(ref.base or ref)
+        return torch.cuda.is_available() and tokens * load.skeleton(light).num_parameters() >= _WORTH_ITS_START
 
     @classmethod
     def unsupported(cls, ref: ModelRef, precision: str, device: str) -> str:
@@ -67,6 +71,8 @@ class Vllm(Engine):
             return f"does not run NF4 weights; leave {flag('engine')} out, or merge an adapter over them first"
         if ref.base is not None and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
             return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
+        if processes.launched():
+            return f"starts its own processes; give {flag('tensor_parallel')} in place of {flag('processes')}"
         if device not in ("auto", "cuda"):
             return f"runs on a GPU; leave {flag('device')} {device} out"
         return ""

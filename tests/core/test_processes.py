@@ -175,9 +175,9 @@ def run_into(name):
     return [*RUN, "--out", f"{name}/adapter", "--log", f"{name}/log.csv", "--checkpoints", f"{name}/kept"]
 
 
-def run(place, name, *extra, env=()):
-    """Train in *place* into directories called *name*."""
-    words = ["-m", "countdown_rl", *run_into(name)]
+def run(place, name, *extra, env=(), words=None):
+    """Train in *place* into directories called *name*, or run the command of *words*."""
+    words = ["-m", "countdown_rl", *(words or run_into(name))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(env)}
     return subprocess.run(
         [sys.executable, *words, *extra], capture_output=True, text=True, cwd=place, env=environment, timeout=300
@@ -202,6 +202,18 @@ def test_two_processes_write_the_files_of_one_and_print_once(place, two, monkeyp
     assert two.stderr.count("Wrote two/adapter") == 1
     one_log, two_log = ((place / name / "log.csv").read_text().splitlines() for name in ("one", "two"))
     assert len(one_log) == len(two_log) == 1 + 4
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_as_one(place):
+    words = ("eval", "--model", "model", "--data", "data", "--max-new-tokens", "8", "--json")
+    one = run(place, "", "--out", "one-eval", words=words)
+    two = run(place, "", "--out", "two-eval", "--processes", "2", words=words)
+    assert (one.returncode, two.returncode) == (0, 0), one.stderr + two.stderr
+    assert json.loads(two.stdout) == json.loads(one.stdout) | {"out": "two-eval"}
+    samples = [place / name / "samples.jsonl" for name in ("one-eval", "two-eval")]
+    assert samples[0].read_bytes() == samples[1].read_bytes()
+    assert not list(place.glob(".two-eval*"))
 
 
 @pytest.mark.slow

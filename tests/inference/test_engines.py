@@ -3,15 +3,17 @@
 import json
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from countdown_rl.core import artifacts
+from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.evaluation import complete, evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
+from countdown_rl.models import load
 from countdown_rl.models.reference import ModelRef, find_model
 from tests.support import tiny_llama, vllm_stub
 
@@ -135,6 +137,27 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
 def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(monkeypatch, folder, packages, gpu, options, name):
     there(monkeypatch, *packages, gpu=gpu)
     assert chosen(ModelRef("m", "directory", folder / "model"), **options) == name
+
+
+def test_auto_is_vllm_only_where_the_work_is_worth_its_start(monkeypatch, folder):
+    there(monkeypatch, "vllm")
+    ref = find_model(str(folder / "model"))
+    enough = -(-20_000 * 10**9 // load.skeleton(ref).num_parameters())
+    assert [chosen(ref, tokens=tokens) for tokens in (enough - 1, enough)] == ["transformers", "vllm"]
+    asked = []
+    monkeypatch.setattr(engines, "load_engine", lambda *_, tokens, **__: asked.append(tokens) or Mock(tokenizer=None))
+    monkeypatch.setattr(complete.chat_template, "note", lambda tokenizer: "")
+    complete.load_engine(ref, EvalOptions(max_new_tokens="5,12", temperature=1.0, samples=3), 7, print)
+    assert asked == [7 * 3 * 12]
+
+
+def test_vllm_leaves_a_share_of_the_puzzles_to_transformers(monkeypatch, folder):
+    there(monkeypatch, "vllm")
+    monkeypatch.setattr(processes, "launched", lambda: True)
+    ref = find_model(str(folder / "model"))
+    assert chosen(ref) == "transformers"
+    with pytest.raises(UsageError, match="--tensor-parallel in place of --processes"):
+        chosen(ref, "vllm")
 
 
 @pytest.mark.parametrize(
