@@ -214,7 +214,10 @@ def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) 
     samples = []
     for index, sample in enumerate(recorded.samples):
         row = rows[index // options.per_row]
-        samples.append(replace(sample, row=row, grade=row.grade(sample.completion)))
+        grade = row.grade(sample.completion)
+        # Earlier versions were stricter: only one line break was allowed between the blocks.
+        grade = replace(grade, strict_format=grade.strict_format and sample.grade.strict_format)
+        samples.append(replace(sample, row=row, grade=grade))
         if not sample.to_json().items() >= samples[-1].to_json().items():
             raise _RefutedError("the samples in eval do not have the grades of their texts, or are of other puzzles")
     scores = measure(samples, rows, pass_at=options.pass_at_values, limits=[*recorded.metrics.budgets])
