@@ -194,7 +194,7 @@ class TuningOptions(Options):
     def _conflicts(self) -> Iterator[str]:
         """Sentences about options that exclude each other, or that have no effect without another one."""
         if self.step_size > MAX_STEP:
-            yield f"a step has {self.step_size:,} examples, more than {MAX_STEP:,}; give it fewer."
+            yield f"a step has {plural(self.step_size, 'example')}, more than {MAX_STEP:,}; give it fewer."
         if self.step_size % self.per_device_batch:
             yield f"{flag('micro_batch')} {self.micro_batch} does not divide the {self.step_size} examples of a step."
         if self.tune == "all" and self.precision == "nf4":
