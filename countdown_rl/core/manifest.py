@@ -59,10 +59,7 @@ class Manifest:
             ArtifactError: it is damaged, or lists a file that is not below the artifact.
         """
         manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
-        inner = [entry.get("manifest") or {} for value in manifest.inputs.values() for entry in walk(value)]
-        names = [name for files in (manifest.files, *(made.get("files", {}) for made in inner)) for name in files]
-        for outside in (name for name in names if not _is_below(name)):
-            raise ArtifactError(f"{source} lists {outside!r}, which is no file below it; do not use this artifact.")
+        _check(manifest, source)
         return manifest
 
     def to_bytes(self) -> bytes:
@@ -77,6 +74,38 @@ class Manifest:
         """Return the entry for this artifact among the ``inputs`` of a manifest."""
         covered = {key: value for key, value in asdict(self).items() if key != "version"}
         return {"digest": digest_of(covered), "manifest": covered}
+
+
+@dataclass(frozen=True)
+class _Input:
+    """What is read of an entry among the ``inputs`` of a manifest."""
+
+    digest: str | None = None
+    kind: str | None = None
+    revision: str | None = None
+    manifest: Manifest | None = None
+    base: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class _File:
+    """An entry among the ``files`` of a manifest."""
+
+    sha256: str
+    size: int
+
+
+def _check(manifest: Manifest, source: Path | str) -> None:
+    """Raise ArtifactError if *manifest* or that of an input lists a file outside, or has a malformed entry."""
+    for outside in (name for name in manifest.files if not _is_below(name)):
+        raise ArtifactError(f"{source} lists {outside!r}, which is no file below it; do not use this artifact.")
+    typed_json.build(manifest.files, dict[str, _File], source)
+    entries: list[Any] = [*manifest.inputs.values()]
+    for value in entries:
+        entry: _Input = typed_json.build(value, _Input, source)
+        if entry.manifest:
+            _check(entry.manifest, source)
+        entries += [entry.base] if entry.base else []
 
 
 def _is_below(name: str) -> bool:

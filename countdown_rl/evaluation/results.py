@@ -51,7 +51,7 @@ def read(path: Path) -> Result:
     metrics = Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
     try:
         samples = [Sample.from_json(line) for line in jsonl.read_objects(path / SAMPLES)]
-    except (InputError, KeyError) as error:
+    except (ArtifactError, InputError) as error:
         raise ArtifactError(f"{path / SAMPLES} is damaged ({error}); make it again.") from error
     return Result(metrics, samples, manifest=manifest, path=path)
 

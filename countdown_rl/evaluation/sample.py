@@ -60,13 +60,24 @@ class Sample:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:
-        """Read a line of ``samples.jsonl``."""
-        fields = dict(line)
-        grade = Grade(**{name: fields.pop(name) for name in Grade.__annotations__})
-        completion, tokens, truncated = (fields.pop(name) for name in ("completion", "tokens", "truncated"))
-        turn, row = fields.pop("sample", None), parse_row(fields)
-        details = {name: value for name, value in fields.items() if name not in row.kept}
-        return cls(row, completion, grade, tokens, truncated, turn, details)
+        """Read a line of ``samples.jsonl``. Raises ArtifactError or InputError if it is none."""
+        stored: _Line = typed_json.build(line, _Line, "a sample")
+        grade = Grade(**{name: getattr(stored, name) for name in Grade.__annotations__})
+        own = {*Grade.__annotations__, *_Line.__annotations__} - {"beginnings"}
+        row = parse_row({name: value for name, value in line.items() if name not in own})
+        details = {name: value for name, value in line.items() if name not in row.kept and name not in own}
+        return cls(row, stored.completion, grade, stored.tokens, stored.truncated, stored.sample, details)
+
+
+@dataclass
+class _Line(Grade):
+    """The fields of a line of ``samples.jsonl`` that are not those of its row."""
+
+    completion: str
+    tokens: int | None
+    truncated: bool | None
+    sample: int | None = None
+    beginnings: dict[str, str] | None = None
 
 
 def by_puzzle(samples: Sequence[Sample], puzzles: int) -> list[Sequence[Sample]]:

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -164,6 +165,8 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
             for line in reader:
                 values: dict[str, Any] = {name: float(text) if text != "" else None for name, text in line.items()}
                 groups = {name: values.pop(name) for name in sorted(shares)}
+                if not (values["step"] >= 1 and math.isfinite(values["seconds"])):
+                    raise ValueError("a step without number or time")
                 rows.append(kind(**values | {"step": int(line["step"]), "groups": groups}))
     except (TypeError, ValueError, csv.Error) as error:
         raise InputError(f"{path} is not a training log of this version of countdown-rl: {error}.") from error

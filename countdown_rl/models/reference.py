@@ -195,7 +195,7 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str
     """Return the base of the adapter at *path*: *base_model*, or the recorded one, compared with *trained_over*."""
     config = adapter_config(path)
     name = base_model or config.get("base_model_name_or_path")
-    if not name:
+    if not name or not isinstance(name, str):
         _check_finished(source, path)
         raise ModelError(
             f"{source} has no base_model_name_or_path in its configuration; name its base by {flag('base_model')}."

@@ -183,7 +183,7 @@ def test_a_manifest_that_names_a_file_outside_is_refused(name):
     entry = {name: {"sha256": "0" * 64, "size": 0}}
     outer, inner = json.loads(manifest.to_bytes()), json.loads(manifest.to_bytes())
     outer["files"] |= entry
-    inner["inputs"]["model"] = {"digest": "0", "manifest": {"kind": "merged", "files": entry}}
+    inner["inputs"]["model"] = {"digest": "0", "manifest": {"kind": "merged", "options": {}, "files": entry}}
     for content in (outer, inner):
         with pytest.raises(ArtifactError, match="no file below it"):
             Manifest.parse(json.dumps(content).encode(), "manifest.json")
