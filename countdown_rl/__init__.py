@@ -150,7 +150,7 @@ def load_model(
 
     Args:
         model: "countdown-tiny", a directory, a GGUF file or a Hub id.
-        precision: "auto", "nf4", "bf16" or "fp32".
+        precision: "auto", "nf4", "bf16", "fp16" or "fp32".
 
     Raises:
         ModelError: it cannot be found or loaded.

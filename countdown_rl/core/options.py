@@ -15,7 +15,7 @@ from countdown_rl.core.errors import ArtifactError, UsageError, first_line
 from countdown_rl.core.formatting import flag
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
-Precision = Literal["auto", "nf4", "bf16", "fp32"]
+Precision = Literal["auto", "nf4", "bf16", "fp16", "fp32"]
 PROMPT = "Prompt"
 
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no number here is as large.

@@ -15,7 +15,7 @@ from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load, lora, model_files
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
-_DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 #: Rows submitted at once. vLLM schedules them itself; finished ones are saved after each submission.
 _ROWS = 1024
 #: Tokens times parameters from which "auto" takes vLLM: its start takes about a minute.

@@ -95,12 +95,12 @@ def load_model(
     sharded: bool = False,
     plain: bool | None = None,
 ) -> Loaded:
-    """Load *ref* in *precision* ("auto", "nf4", "bf16" or "fp32") on *device* ("auto", "cpu", "cuda", "mps").
+    """Load *ref* in *precision* ("auto", "nf4", "bf16", "fp16" or "fp32") on *device*, "auto" or a type.
 
-    "auto" is bf16 on a GPU; on a CPU it is fp32 for small models and bf16 for large ones. A 4-bit checkpoint stays
-    4-bit, and the base of an adapter gets the precision it was trained in. If *trainable*, the adapter's weights
-    require gradients. *sharded* leaves the weights in main memory, from where FSDP gives each GPU its part. *plain*
-    tells if plain layers hold NF4 values on a GPU; by default :func:`fits_plainly` does.
+    "auto" is bf16 on a GPU, or fp16 if it has no bf16; on a CPU it is fp32 for small models and bf16 for large ones. A
+    4-bit checkpoint stays 4-bit, and the base of an adapter gets the precision it was trained in. If *trainable*, the
+    adapter's weights require gradients. *sharded* leaves the weights in main memory, from where FSDP gives each GPU its
+    part. *plain* tells if plain layers hold NF4 values on a GPU; by default :func:`fits_plainly` does.
     """
     import torch
 
@@ -138,7 +138,10 @@ def _check_logits(loaded: Loaded) -> None:
             for ids in ([2, 3, 4], [2])
         )
     if not long.isfinite().all():
-        raise ModelError(f"{loaded.ref.source} computes logits that are not finite; its weights are damaged.")
+        cause = "its weights are damaged"
+        if loaded.model.dtype == torch.float16:
+            cause = f"they may exceed the range of fp16, so give {flag('precision')} fp32, or {cause}"
+        raise ModelError(f"{loaded.ref.source} computes logits that are not finite; {cause}.")
     if (long - short).abs().max() > 0.1 * short.std():
         raise ModelError(
             f"{loaded.ref.source} reads later tokens too, as a masked language model does; give a causal one."
@@ -196,7 +199,10 @@ def stored_format(ref: ModelRef) -> str:
 
 
 def compute_dtype(precision: str, device: Any, model: Any) -> Any:
-    """Return the torch dtype that *model* computes in; on a CPU fp32 for small models, where it is exact and fast."""
+    """Return the torch dtype that *model* computes in; on a CPU fp32 for small models, where it is exact and fast.
+
+    A GPU without bf16 (Turing) computes in fp16, and no other device does.
+    """
     import torch
 
     from countdown_rl.models.torch_internals import has_bf16_products
@@ -204,9 +210,17 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
     if precision in ("bf16", "fp32"):
         return torch.bfloat16 if precision == "bf16" else torch.float32
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+        has_bf16 = precision != "fp16" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if has_bf16 else torch.float16
+    if precision == "fp16":
+        return torch.float32
     large = model.num_parameters() > MAX_FP32_PARAMETERS
     return torch.bfloat16 if device.type == "mps" or (large and has_bf16_products()) else torch.float32
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a torch *dtype* among the precisions."""
+    return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
 
 
 def fits_plainly(parameters: int, memory: int) -> bool:
@@ -235,9 +249,9 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
             f"4-bit weights are not supported on an Apple GPU; give {flag('precision')} bf16, or {flag('device')} cpu."
         )
 
-    dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
+    dtypes = {"auto": "auto", "fp32": torch.float32, "fp16": torch.float16}
     options = formats.FORMATS[stored].load_options(local_path(ref), native=native, home=home)
-    model = _read_weights(ref, dtype=dtypes[precision], **options)
+    model = _read_weights(ref, dtype=dtypes.get(precision, torch.bfloat16), **options)
 
     dtype = compute_dtype(precision, device, model)
     storage = "dequantized-nf4" if stored == "nf4" else "plain"
@@ -255,7 +269,7 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
     # The checkpoint's own sampling settings (penalties, beams, stop strings) must not take part.
     model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     if precision == "auto":
-        precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype]
+        precision = dtype_name(dtype)
     return Loaded(model, tokenizer, ref, precision, str(device), storage)
 
 

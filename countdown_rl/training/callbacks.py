@@ -94,9 +94,13 @@ class CheckpointCallback(TrainerCallback):
             self._evaluation |= self.validation(step)
         return control
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any], optimizer: Any = None, **_: Any
+    ) -> None:
         if "grad_norm" not in logs:  # the summary at the end of training
             return
+        if getattr(optimizer, "step_was_skipped", False) and optimizer.scaler.get_scale() >= 1:
+            logs["grad_norm"] = 0.0  # gradients exceeded fp16, so nothing was changed and the scale is halved
         for name in ("loss", "grad_norm", "reward"):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise CountdownError(
@@ -160,8 +164,8 @@ class GrpoCallback(CheckpointCallback):
             stride = max(1, len(completions) // SAMPLES)
             self.journal.add_samples([stored_sample(step, sample) for sample in completions[::stride][:SAMPLES]])
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
-        super().on_log(args, state, control, logs)
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **rest: Any) -> None:
+        super().on_log(args, state, control, logs, **rest)
         if "grad_norm" in logs:
             self.journal.warn(warnings.warnings(self.journal.rows, self._round), self.run.reporter.warning)
 

@@ -17,7 +17,7 @@ from countdown_rl.core.errors import ModelError, out_of_memory
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.evaluation import training_log
-from countdown_rl.models import chat_template
+from countdown_rl.models import chat_template, load
 from countdown_rl.models.load import Loaded
 from countdown_rl.training import weights
 from countdown_rl.training.prepared import LIBRARIES, SILENT, Arguments, LogRow, Places, Prepared, Reporter, Settings
@@ -93,7 +93,7 @@ def train(run: Prepared[Settings]) -> Result:
         journal.load(run.resume)
     journal.threads = journal.threads or options.threads or processes.cpu_threads()
     loaded = weights.load_model(run.ref, options, run.memory, journal.threads)
-    dtype = "bf16" if loaded.model.dtype == torch.bfloat16 else "fp32"
+    dtype = load.dtype_name(loaded.model.dtype)
     threads = f"{journal.threads} CPU thread{'s' if journal.threads > 1 else ''}"
     base = "" if loaded.precision == dtype else f"; base weights in {loaded.precision}"
     note(f"Computing in {dtype} on {threads if loaded.device == 'cpu' else loaded.device}{base}.")

@@ -93,6 +93,7 @@ def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Pa
         "lr_scheduler_type": options.lr_scheduler_type,
         "seed": options.seed,
         "bf16": computes_in_bf16(loaded),
+        "fp16": loaded.model.dtype == torch.float16,  # with a scaler of the loss
         "use_cpu": loaded.device == "cpu",
         "ddp_find_unused_parameters": False,  # every part of the adapter is used
         "save_strategy": "no",  # the callback decides

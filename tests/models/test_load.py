@@ -18,6 +18,7 @@ from countdown_rl.models.load import load_model, load_tokenizer, silence_librari
 from countdown_rl.models.reference import find_model
 from countdown_rl.models.shape import ModelShape, read_config, skeleton
 from countdown_rl.training import weights
+from countdown_rl.training.options import SftOptions
 from tests.support import architectures, four_bit, tiny_llama
 
 
@@ -199,9 +200,19 @@ def test_a_gpu_that_torch_does_not_see_is_a_warning(tmp_path, monkeypatch):
     assert not load.unused_gpu()
 
 
-def test_bf16_that_a_gpu_emulates_is_not_chosen(monkeypatch):
+@pytest.mark.parametrize("precision", ["auto", "nf4", "fp16"])
+def test_a_gpu_that_emulates_bf16_computes_in_fp16_with_a_scaler(base, tmp_path, monkeypatch, precision):
+    on_cpu = logits(load_model(find_model(str(base)), precision="fp16", device="cpu"))
+    monkeypatch.setattr(load, "device_name", lambda name: "cuda:0")
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation=True: including_emulation)
-    assert load.compute_dtype("auto", torch.device("cuda"), None) == torch.float32
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (0, 1 << 40))
+    loaded = load_model(find_model(str(base)), precision=precision, sharded=True)
+    assert (loaded.model.dtype, loaded.precision) == (torch.float16, "nf4" if precision == "nf4" else "fp16")
+    arguments = weights.trainer_arguments(SftOptions(), loaded, tmp_path)
+    assert (arguments["fp16"], arguments["bf16"]) == (True, False)
+    assert on_cpu.dtype == torch.float32
+    if precision != "nf4":
+        torch.testing.assert_close(logits(loaded).float(), on_cpu, rtol=0.02, atol=0.02)
 
 
 def test_4_bit_layers_compute_in_fp32_where_the_gpu_has_no_bf16(base):
@@ -258,7 +269,7 @@ def test_nf4_values_are_held_plainly_where_they_are_less_than_half_of_a_card(bas
     expected = logits(load_model(find_model(str(path)), precision="nf4", device="cpu"))
     # The weights stay in main memory, as FSDP needs them: this machine has no such card.
     monkeypatch.setattr(load, "device_name", lambda name: "cuda:0")
-    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: False)
+    monkeypatch.setattr(load, "compute_dtype", lambda *_: torch.float32)
     parameters = skeleton(read_config(base)).num_parameters()
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (0, 4 * parameters + 1))
     loaded = load_model(find_model(str(path)), precision="nf4", sharded=True)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -260,6 +260,23 @@ def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypa
         run(place, tmp_path)
     assert "continues after step 3" in state.Checkpoints(tmp_path / "checkpoints").how_to_continue()
     assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize(("scale", "stops"), [(2.0, False), (0.5, True)])
+def test_a_step_that_the_scaler_of_fp16_skips_goes_on_until_the_scale_is_below_1(
+    place, tmp_path, monkeypatch, scale, stops
+):
+    on_log = callbacks.GrpoCallback.on_log
+    skipped = SimpleNamespace(step_was_skipped=True, scaler=SimpleNamespace(get_scale=lambda: scale))
+
+    def skipping(self, args, state, control, logs, **rest):
+        if state.global_step == 2:
+            logs, rest = logs | {"grad_norm": math.inf}, rest | {"optimizer": skipped}
+        on_log(self, args, state, control, logs, **rest)
+
+    monkeypatch.setattr(callbacks.GrpoCallback, "on_log", skipping)
+    with pytest.raises(CountdownError, match="grad_norm is inf") if stops else nullcontext():
+        assert run(place, tmp_path, replace(SMALL, max_steps=2)).rows[1].grad_norm == 0
 
 
 def test_a_resumed_run_computes_in_the_threads_of_its_start(place, unbroken, tmp_path, monkeypatch):
