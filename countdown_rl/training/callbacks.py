@@ -164,8 +164,10 @@ class GrpoCallback(CheckpointCallback):
             stride = max(1, len(completions) // SAMPLES)
             self.journal.add_samples([stored_sample(step, sample) for sample in completions[::stride][:SAMPLES]])
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **rest: Any) -> None:
-        super().on_log(args, state, control, logs, **rest)
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any], optimizer: Any = None, **_: Any
+    ) -> None:
+        super().on_log(args, state, control, logs, optimizer)
         if "grad_norm" in logs:
             self.journal.warn(warnings.warnings(self.journal.rows, self._round), self.run.reporter.warning)
 
