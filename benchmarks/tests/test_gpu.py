@@ -10,6 +10,7 @@ import yaml
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import bench, gpu, gpu_parts, gpu_settings
+from countdown_rl.inference import graph_decoder
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +31,22 @@ def test_every_part_has_a_limit_and_the_shapes_are_the_published_ones():
             model = AutoModelForCausalLM.from_config(AutoConfig.for_model(shape.pop("model_type"), **shape))
         sizes[name] = model.num_parameters()
     assert sizes == {"smollm2-135m": 134_515_008, "qwen2.5-3b": 3_085_938_688, "llama-3.1-8b": 8_030_261_248}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_logits_of_graphs_are_compared_after_the_same_tokens(monkeypatch, wrong):
+    torch.manual_seed(0)
+    shape = gpu_settings.SHAPES["smollm2-135m"] | gpu_settings.TINY
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape)).eval()
+    if wrong:
+        forward = graph_decoder.GraphDecoder.forward
+
+        def shifted(self, cache, ids, mask, positions):
+            return forward(self, cache, ids, mask, positions * 2 if ids.size(1) == 1 else positions)
+
+        monkeypatch.setattr(graph_decoder.GraphDecoder, "forward", shifted)
+    difference = gpu_parts.logit_difference(model, [[5, 6, 7, 8], [9, 10, 11]], 4)
+    assert (difference > 0.01) == wrong
 
 
 def test_a_part_that_fails_or_cannot_run_is_named_in_its_result(results, monkeypatch):

@@ -13,7 +13,7 @@ def result(part):
 def test_parts_give_their_figures_with_tiny_shapes_on_a_cpu():
     assert result("gradients")["relative_difference"] < 0.01  # in bf16 where the processor has it
     recipe = result("recipe-llama-3.1-8b-countdown")
-    assert recipe["equal_texts"] == 1
+    assert recipe["logit_difference"] < 0.1
     assert min(recipe["graphs"]["gradient_norms"]) > 0
     speeds = result("decode")
-    assert len([row for row in speeds.values() if isinstance(row, dict) and row["equal_texts"] == 1]) == 6
+    assert len([row for row in speeds.values() if isinstance(row, dict) and row["logit_difference"] < 0.1]) == 6
