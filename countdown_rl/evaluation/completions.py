@@ -69,8 +69,9 @@ class Reader:
                     yield answered
 
     def _answered(self, fields: Mapping[str, Any]) -> Answered:
-        record = self._with_completion(_flat(fields))
-        row, note = self._row(record)
+        flat = _flat(fields)
+        record = self._with_completion(flat)
+        row, note = self._row(record, ", ".join(flat))
         if self._task not in ("", row.task):
             raise InputError(f"it is of the task {row.task}, others are of {self._task}; give each task its own file")
         self._task = row.task
@@ -117,14 +118,14 @@ class Reader:
             return record
         return {name: value for name, value in record.items() if name not in names} | {"completions": record[names[0]]}
 
-    def _row(self, record: Mapping[str, Any]) -> tuple[Row, str]:
-        """The row of *record*, and the note on its place."""
+    def _row(self, record: Mapping[str, Any], names: str) -> tuple[Row, str]:
+        """The row of *record*, whose fields are called *names* in the file, and the note on its place."""
         note = ""
         named = self._by_name.get(str(record.get("id", record.get("custom_id", "")))) if self._by_name else None
         try:
             match = records.find_row(record)
         except records.NoRowError as error:
-            row = named or self._of_prompt(record, str(error))
+            row = named or self._of_prompt(record, names, str(error))
         else:
             row, note = self._with_settings(match.row), match.note
             if named and named.id != row.id:
@@ -140,12 +141,12 @@ class Reader:
             raise InputError(f"{row.headline} is not in {flag('data')}")
         return self.rows[row.id], note
 
-    def _of_prompt(self, record: Mapping[str, Any], fault: str) -> Row:
+    def _of_prompt(self, record: Mapping[str, Any], names: str, fault: str) -> Row:
         text = _question(record)
         if text is None:
             raise InputError(
                 f"it has neither the fields of a row ({fault}), nor the id of one in {flag('data')}, nor a prompt; its "
-                f"fields are {', '.join(record)}"
+                f"fields are {names}"
             )
         if row := self._by_prompt.get(text.strip()):
             return row
@@ -185,14 +186,15 @@ def _question(record: Mapping[str, Any]) -> str | None:
     exchange = conversations.exchange(next(iter(conversations.split(record))))
     if exchange is None:
         raise InputError(_no_completion(record))
-    return exchange.question
+    question = record.get("question")
+    return question if exchange.question is None and isinstance(question, str) else exchange.question
 
 
 def _no_completion(record: Mapping[str, Any]) -> str:
     names = ", ".join(conversations.COMPLETIONS)
     return (
         f"there is no completion in {names} or a similar field; its fields are {', '.join(record)}; "
-        f"choose one with {flag('completion_field')}"
+        f"choose one with {flag('completion_field')}, or skip such records by {flag('on_error')} mark"
     )
 
 

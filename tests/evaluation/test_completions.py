@@ -206,6 +206,57 @@ def test_other_fields_are_named_with_the_option_that_chooses(record, words, tmp_
     assert evaluate(completions=tmp_path / "made.jsonl", completion_field=list(record)[-1]).metrics.accuracy == 1
 
 
+PUZZLE = {"nums": [3, 7, 50], "target": 46}
+NUM = {"num": [3, 7, 50], "target": 46}
+ASKED = TINYZERO.format(nums=[3, 7, 50], target=46) + " Each number can only be used once."
+SOLVED = "<think>\n50 - 7</think>\n<answer>50 - 7 + 3</answer>"
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "outcome"),
+    [
+        # CS224R: sampled sets, submissions of bare expressions, also with a 0 and a target of 0, pairs
+        ([{**NUM, "response": json.dumps([SOLVED, WRONG])}], {}, 0.5),
+        (
+            [{**NUM, "response": "(50 - 7) + 3"}, {"num": [0, 4], "target": 0, "response": "0*4"}],
+            {"style": "direct"},
+            1,
+        ),
+        ([{"prompt": ASKED, "chosen": SOLVED, "rejected": WRONG}], {}, "are a pair; .*completion_field"),
+        ([{"prompt": ASKED, "chosen": SOLVED, "rejected": WRONG}], {"completion_field": "rejected"}, 0),
+        # countdown_post_train
+        ([{"prompt": ASKED, "raw_generation": SOLVED, "correct": True}], {}, 1),
+        ([{**PUZZLE, "teacher": "m", "response": SOLVED, "validation": {"ok": True}}], {}, 1),
+        # rl-grpo-countdown, countdown-grpo
+        ([{**PUZZLE, "prompt": ASKED, "model_response": SOLVED, "reward": 1.0}], {}, 1),
+        ([{"numbers": [3, 7, 50], "target": 46, "raw_completion": SOLVED}], {}, 1),
+        # d1
+        ({"generations": [{"question": ASKED, "generations": SOLVED, "ground_truth": [[3, 7, 50], 46]}]}, {}, 1),
+        # stream-of-search: settings before the records; predictions beside them
+        ([{"model": "m"}, {"n": 256}, {**PUZZLE, "completion": WRONG}], {}, "no completion .*on_error mark"),
+        ([{"model": "m"}, {"n": 256}, {**PUZZLE, "completion": WRONG}], {"on_error": "mark"}, 0),
+        (
+            {"accuracy": 0.5, "predictions": [WRONG]},
+            {},
+            "neither .* nor a prompt; its fields are accuracy, predictions",
+        ),
+        # Kaggle's submissions, Mini-R1's logs, data sets
+        ("id,equation\n0,50-7+3\n", {}, "no completion in .*; its fields are id, equation; .*completion_field"),
+        (f"\n\n==========\n{SOLVED}\n", {}, "none of JSON Lines"),
+        ([{"messages": [{"role": "user", "content": ASKED}, *chat("46")]}], {}, 0),
+        ([PUZZLE], {}, "no completion in .*completion_field"),
+    ],
+)
+def test_files_of_public_projects_are_graded_or_refused_with_the_remedy(content, options, outcome, tmp_path):
+    file = tmp_path / ("made.txt" if isinstance(content, str) else "made.json")
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    if isinstance(outcome, str):
+        with pytest.raises(CountdownError, match=outcome):
+            evaluate(completions=file, **options)
+    else:
+        assert evaluate(completions=file, **options).metrics.accuracy == outcome
+
+
 UNSURE = TINYZERO.format(nums=[2, 3, 4], target=2) + " You need not use all numbers. Use only * and -, +."
 
 
