@@ -17,7 +17,8 @@ def diagnose(
     """Break down an evaluation's errors by cause.
 
     Each cause is listed with the accuracy points that repairing it would gain. The result of a repaired equation is
-    passed on to later equations. The causes are wrong equations, format, truncation and wrong answers.
+    passed on to later equations. The causes are incorrect equations, format, truncation and answers inconsistent
+    with the reasoning.
 
     Examples:
         countdown-rl diagnose artifacts/eval/adapter
@@ -33,14 +34,16 @@ def diagnose(
 
 
 def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
-    title = f"{name}: {percent(value['lost'])} of the completions are wrong"
+    from countdown_rl.evaluation.diagnose import LABELS
+
+    title = f"{name}: {percent(value['lost'])} of the completions are incorrect"
     if not value["steps"]:
         title += "; no equation in them can be checked"
-    causes = console.table("fault", "points", "completions", "occurrences", title=title)
+    causes = console.table("cause", "points", "completions", "occurrences", title=title)
     for row in value["causes"]:
         written = value["steps"].get(row["cause"].removeprefix("wrong "), {}).get("written")
         of = f" of {written:,}" if written else ""
         cells = (f"{100 * row['points']:.1f}", f"{row['completions']:,}", f"{row['occurrences']:,}{of}")
-        causes.add_row(row["cause"] + (" (at most)" if row["at_most"] else ""), *cells)
-    causes.add_row("no single fault", f"{100 * value['unexplained']:.1f}")
+        causes.add_row(LABELS.get(row["cause"], row["cause"]) + (" (at most)" if row["at_most"] else ""), *cells)
+    causes.add_row("no single cause", f"{100 * value['unexplained']:.1f}")
     return [causes, ""]

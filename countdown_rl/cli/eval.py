@@ -116,7 +116,8 @@ def _view(out: str, metrics: Metrics) -> Table:
     for limit, budget in metrics.budgets.items():
         add(f"within {plural(limit, 'token')}, {budget.truncated:.1%} truncated", budget.accuracy, budget.interval)
     last = ""
-    for title, kind, solved in results.breakdowns(metrics):
+    breakdowns = results.breakdowns(metrics)
+    for title, kind, solved in (part for part in breakdowns if part[2].n < metrics.n):  # one kind of all is the whole
         if title != last:
             table.add_row()
         last = title
@@ -140,4 +141,4 @@ def _caption(metrics: Metrics) -> list[str]:
         read, written = endpoint["prompt_tokens"], endpoint["completion_tokens"]
         lines.append(f"{plural(read, 'prompt token')}, {plural(written, 'completion token')}{cost}")
     reasons = [f"{n:7,}  {task(metrics.task).reason(reason)}" for reason, n in metrics.reasons.items()]
-    return lines + (["wrong:", *reasons[:REASONS]] if reasons else [])
+    return lines + (["incorrect:", *reasons[:REASONS]] if reasons else [])

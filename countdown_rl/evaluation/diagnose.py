@@ -12,6 +12,11 @@ from countdown_rl.tasks.work import Piece
 
 #: Faults of a completion as a whole; those of its equations are named by operator, such as "wrong +".
 LIMIT, FORMAT, ANSWER = "token limit", "format", "answer inconsistent with reasoning"
+#: Their names for people, where they differ.
+LABELS = {
+    f"wrong {operator}": f"incorrect {noun}"
+    for operator, noun in zip("+-*/", ("sum", "difference", "product", "quotient"), strict=True)
+}
 #: Characters of the longest expression that replaces a result.
 MAX_LENGTH = 4_096
 

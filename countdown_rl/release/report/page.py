@@ -136,6 +136,7 @@ def view(
         "puzzles": min(puzzles, first.metrics.n),
         "transcripts": {name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names},
         "changed": _changed(first, last) if paired else None,
+        "causes": diagnose.LABELS,
         "lost": {name: diagnose.diagnose(groups[0][name]) for name in dict.fromkeys((names[0], names[-1]))},
         "chain": [(link, _summary(link)) for link in chain],
         "other_log": logs and own is None,
