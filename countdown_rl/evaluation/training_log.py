@@ -92,7 +92,8 @@ class SftRow:
         return f"loss {self.loss:.3f}, token accuracy {self.token_accuracy:.1%}"
 
 
-AnyRow = TypeVar("AnyRow", bound=StepRow | SftRow)
+LogRow = StepRow | SftRow
+AnyRow = TypeVar("AnyRow", bound=LogRow)
 
 COLUMNS = tuple(column.name for column in fields(StepRow) if column.name != "groups")
 
@@ -128,7 +129,7 @@ def _columns(kind: type, *, required: bool = False) -> list[str]:
     return [column.name for column in known if not required or column.default is MISSING]
 
 
-def _group_columns(rows: Iterable[StepRow | SftRow]) -> list[str]:
+def _group_columns(rows: Iterable[LogRow]) -> list[str]:
     return sorted({name for row in rows for name in row.groups})
 
 
@@ -137,7 +138,7 @@ def rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def write(path: Path, rows: Sequence[StepRow | SftRow]) -> None:
+def write(path: Path, rows: Sequence[LogRow]) -> None:
     """Write the whole log, atomically."""
     kind = type(rows[0]) if rows else StepRow
     shares, required = _group_columns(rows), _columns(kind, required=True)

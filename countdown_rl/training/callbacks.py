@@ -13,20 +13,25 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
+from transformers import TrainerControl as Control
+from transformers import TrainerState as State
+from transformers import TrainingArguments as Arguments
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import CountdownError
 from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.evaluation.training_log import GROUP, rounded
+from countdown_rl.evaluation.training_log import GROUP, LogRow, rounded
 from countdown_rl.models.load import Loaded
 from countdown_rl.training.grpo import warnings
 from countdown_rl.training.state import Journal
-from countdown_rl.training.validation import Validation, stored_sample
+from countdown_rl.training.validation import Observed, Validation, stored_sample
 
 if TYPE_CHECKING:
-    from countdown_rl.training.prepared import Prepared
+    from transformers import Trainer
 
+#: The metrics of a step by their names in TRL.
+Logs = dict[str, Any]
 #: Steps between saved completions, and completions saved at a time.
 SAMPLE_EVERY, SAMPLES = 10, 4
 #: The metrics of a step that TRL, or the trainer, logs under another name.
@@ -52,7 +57,7 @@ _CAUSES = {
 class CheckpointCallback(TrainerCallback):
     """Seeds each step, logs its row, and saves checkpoints of *run*: every ``save_steps``, and at a signal."""
 
-    def __init__(self, run: "Prepared[Any]", journal: Journal) -> None:
+    def __init__(self, run: Observed, journal: Journal) -> None:
         self.run, self.options, self.journal = run, run.options, journal
         self.validation: Validation | None = None
         # A run can be resumed only after whole rounds of completions.
@@ -60,11 +65,11 @@ class CheckpointCallback(TrainerCallback):
         self._evaluation: dict[str, Any] = {}
         self._start = time.perf_counter()
 
-    def validate_with(self, trainer: Any, loaded: Loaded) -> None:
+    def validate_with(self, trainer: "Trainer", loaded: Loaded) -> None:
         """Evaluate the validation puzzles of the run from now on."""
         self.validation = Validation(self.run, self.journal, trainer, loaded)
 
-    def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:
+    def row(self, step: int, logs: Logs, seconds: float) -> LogRow:
         """The row of *step* with the metrics *logs* of the trainer."""
         names = {field.name: _TRL_NAMES.get(field.name, field.name) for field in fields(self.journal.kind)}
         metrics: dict[str, Any] = {
@@ -73,18 +78,18 @@ class CheckpointCallback(TrainerCallback):
         groups = {name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)}
         return self.journal.kind(**metrics | {"step": step, "seconds": rounded(seconds), "groups": groups})
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         if self.validation and state.global_step == 0:
             self.journal.start = self.validation(0)["eval_correct"]
             self._evaluation = {"eval_correct_before": self.journal.start}
             if processes.is_main():
                 self.run.reporter.note(f"Before training: {self.journal.start:.1%} of the validation puzzles solved.")
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         self._start = time.perf_counter()
         torch.manual_seed(step_seed(self.options.seed, state.global_step, args.process_index))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    def on_step_end(self, args: Arguments, state: State, control: Control, **_: object) -> Control:
         step, last = state.global_step, self.journal.max_steps
         if step < last and step % self.options.round_steps == 0:
             (stop,) = broadcast_object_list([processes.received_signal() is not None])  # that of rank 0
@@ -95,7 +100,7 @@ class CheckpointCallback(TrainerCallback):
         return control
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any], optimizer: Any = None, **_: Any
+        self, args: Arguments, state: State, control: Control, logs: Logs, optimizer: Any = None, **_: Any
     ) -> None:
         if "grad_norm" not in logs:  # the summary at the end of training
             return
@@ -123,7 +128,7 @@ class CheckpointCallback(TrainerCallback):
                     f"Step {row.step}: {row.eval_correct:.1%} of the validation puzzles solved{several}."
                 )
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         PartialState().wait_for_everyone()  # each process writes a part of the checkpoint
         if args.should_save:
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
@@ -135,21 +140,21 @@ class CheckpointCallback(TrainerCallback):
 class SftCallback(CheckpointCallback):
     """The callback of ``sft``."""
 
-    def __init__(self, run: "Prepared[Any]", journal: Journal) -> None:
+    def __init__(self, run: Observed, journal: Journal) -> None:
         super().__init__(run, journal)
         self._tokens = self.journal.rows[-1].tokens if self.journal.rows else 0.0  # TRL counts those of this process
 
-    def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:
+    def row(self, step: int, logs: Logs, seconds: float) -> LogRow:
         return replace(super().row(step, logs, seconds), tokens=self._tokens + logs["num_tokens"])
 
 
 class GrpoCallback(CheckpointCallback):
     """The callback of ``train``, which also warns and saves samples."""
 
-    _logs: dict[str, Any]  # of the last step that sampled completions
+    _logs: Logs  # of the last step that sampled completions
     _round: Sequence[Sample]
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         super().on_step_begin(args, state, control)
         # vLLM's runner on a GPU seeds each completion from NumPy; processes that share an engine need equal seeds.
         engine = args.process_index // args.vllm_tensor_parallel_size
@@ -165,13 +170,13 @@ class GrpoCallback(CheckpointCallback):
             self.journal.add_samples([stored_sample(step, sample) for sample in completions[::stride][:SAMPLES]])
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any], optimizer: Any = None, **_: Any
+        self, args: Arguments, state: State, control: Control, logs: Logs, optimizer: Any = None, **_: Any
     ) -> None:
         super().on_log(args, state, control, logs, optimizer)
         if "grad_norm" in logs:
             self.journal.warn(warnings.warnings(self.journal.rows, self._round), self.run.reporter.warning)
 
-    def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:
+    def row(self, step: int, logs: Logs, seconds: float) -> LogRow:
         if "reward" in logs:  # a step that reuses completions has none of its own
             self._logs = logs
         logs = self._logs | {"seconds_generation": 0.0, "seconds_reward": 0.0} | logs

@@ -7,7 +7,7 @@ process is taken to hold all weights, as in DDP.
 
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,9 @@ from countdown_rl.inference import generate, graph_decoder
 from countdown_rl.models import load, nf4
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.training.options import TuningOptions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 #: Bytes per NF4 weight: 4 bits, one byte of scale per 64, and four per 256 of these scales.
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -48,7 +51,7 @@ class Estimate:
         """The maximum at any time."""
         return self.training + self.engine
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """All parts and the peak, for ``--json``."""
         return asdict(self) | {"peak": self.peak}
 
@@ -89,7 +92,7 @@ class Memory:
         both = estimate.training + min(estimate.generation, estimate.loss)
         return self.available is not None and _MARGIN_SHARE * both + estimate.engine + _MARGIN <= self.available
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The values that ``--check --json`` prints."""
         memory = [estimate.as_dict() for estimate in self.estimates]
         values = {"trainable": self.trainable, "checkpoint": self.checkpoint, "device_memory": self.available}
@@ -97,7 +100,13 @@ class Memory:
 
 
 def plan(
-    model: Any, adapted: Any, options: TuningOptions, precision: str, *, vllm: float | None = None, **sizes: Any
+    model: "PreTrainedModel",
+    adapted: "PreTrainedModel",
+    options: TuningOptions,
+    precision: str,
+    *,
+    vllm: float | None = None,
+    **sizes: Any,
 ) -> Memory:
     """The memory of a run of *options* on the skeleton *model* in *precision*, *adapted* with what is trained.
 
@@ -124,7 +133,7 @@ def plan(
 
 
 def estimate(
-    model: Any,
+    model: "PreTrainedModel",
     options: TuningOptions,
     trainable: int,
     *,
@@ -174,7 +183,7 @@ def estimate(
     return Estimate(device, weights, adapter, 4 * trainable, 8 * trainable, generation, loss)
 
 
-def kept_by_block(model: Any, options: TuningOptions, width: int, length: int, *, autocast: bool) -> int:
+def kept_by_block(model: "PreTrainedModel", options: TuningOptions, width: int, length: int, *, autocast: bool) -> int:
     """Bytes per token that one block of *model* keeps for the backward pass.
 
     A frozen base keeps no inputs of its layers; each LoRA pair keeps its own, in *width* bytes per number with
@@ -198,7 +207,7 @@ def kept_by_block(model: Any, options: TuningOptions, width: int, length: int, *
     return kept
 
 
-def forward_width(precision: str, device: str, skeleton: Any) -> int:
+def forward_width(precision: str, device: str, skeleton: "PreTrainedModel") -> int:
     """Bytes per number in the forward pass on *device*; a CUDA GPU that is not in this machine has bf16."""
     if device == "cuda" and not torch.cuda.is_available():
         return 4 if precision == "fp32" else 2

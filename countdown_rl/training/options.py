@@ -174,7 +174,7 @@ class TuningOptions(Options):
         return self.micro_batch or next(sizes)
 
     @property
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, object]:
         return super().recorded | {"micro_batch": self.per_device_batch}
 
     def micro_batches(self, processes: int) -> int:

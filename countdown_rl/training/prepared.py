@@ -12,7 +12,7 @@ from countdown_rl.core.errors import CountdownError, UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import Identity, run_directory
 from countdown_rl.core.manifest import installed_versions
-from countdown_rl.evaluation.training_log import SftRow, StepRow
+from countdown_rl.evaluation.training_log import LogRow
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference, shape, transformers_internals
 from countdown_rl.tasks import jsonl
@@ -35,7 +35,6 @@ _LOGGING = ("save_steps", "report_to")
 
 Arguments = TypeVar("Arguments", bound=RunArguments)
 Settings = TypeVar("Settings", bound=TuningOptions)
-LogRow = StepRow | SftRow
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Start(Places, Generic[Settings]):
     arguments: RunArguments
     options: Settings
     reporter: Reporter
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     processes: int
     ref: reference.ModelRef
     loaded: load.Loaded
@@ -130,7 +129,7 @@ class Start(Places, Generic[Settings]):
             validation=_validation(arguments, options),
         )
 
-    def recognized(self, row_type: type[LogRow], inputs: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+    def recognized(self, row_type: type[LogRow], inputs: Mapping[str, object], **settings: object) -> dict[str, Any]:
         """The fields of :class:`Prepared` that tell a run on *inputs* from others; *settings* follow from the inputs.
 
         Raises:
@@ -192,7 +191,7 @@ class Prepared(Start[Settings], ABC):
     first: str
     learned: str = ""
     example: Sequence[Mapping[str, str]] | None
-    details: Mapping[str, Any]
+    details: Mapping[str, object]
     memory: Memory
 
     @abstractmethod
@@ -212,7 +211,7 @@ class Prepared(Start[Settings], ABC):
         """The options that bound what is in memory beside ``micro_batch``."""
 
     @abstractmethod
-    def facts(self, rows: Sequence[Any], last: Any) -> dict[str, Any]:
+    def facts(self, rows: Sequence[Any], last: Any) -> dict[str, object]:
         """Facts for the manifest beside those of every run.
 
         Args:
@@ -220,11 +219,11 @@ class Prepared(Start[Settings], ABC):
         """
 
     @abstractmethod
-    def summary(self, facts: Mapping[str, Any]) -> str:
+    def summary(self, facts: Mapping[str, object]) -> str:
         """The outcome in words."""
 
     @property
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, object]:
         """The options in the manifest."""
         return self.options.recorded | {"model": self.ref.portable_source, "revision": self.ref.revision}
 

@@ -197,7 +197,7 @@ def _finish(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journal
     return Result(run.out, run.log, journal.rows, facts, journal.warnings, resumed, peak)
 
 
-def all_facts(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journal: Journal) -> dict[str, Any]:
+def all_facts(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journal: Journal) -> dict[str, object]:
     """The facts of the manifest."""
     from peft import PeftModel
 
@@ -206,7 +206,7 @@ def all_facts(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journ
     rows = journal.rows
     best = journal.best() if run.options.keep == "best" else None
     step, correct = best or (rows[-1].step, rows[-1].eval_correct)
-    facts: dict[str, Any] = {
+    facts = {
         "command": f"countdown-rl {run.options.command}",
         "method": run.options.method,
         "steps": rows[-1].step,

@@ -18,7 +18,7 @@ from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import RUN, Identity
-from countdown_rl.evaluation.training_log import SftRow, StepRow, read, read_samples, samples_file, write
+from countdown_rl.evaluation.training_log import LogRow, StepRow, read, read_samples, samples_file, write
 from countdown_rl.tasks import jsonl
 
 MARK = "complete"
@@ -32,7 +32,7 @@ class Journal:
 
     log: Path | None  # the CSV to write, with the samples in a file beside it; None writes neither
     max_steps: int
-    kind: type[StepRow] | type[SftRow] = StepRow
+    kind: type[LogRow] = StepRow
     start: float | None = None  # share of the validation puzzles solved before the first step, if evaluated
     rows: list[Any] = field(default_factory=list)  # one per step
     warnings: dict[str, str] = field(default_factory=dict)  # sentences that were printed, by a short name
@@ -73,7 +73,7 @@ class Journal:
                 with artifacts.replacing(samples) as partial:
                     jsonl.write_rows(partial, self.samples)
 
-    def add_row(self, row: StepRow | SftRow) -> None:
+    def add_row(self, row: LogRow) -> None:
         """Add *row*, also to the log."""
         self.rows.append(row)
         if self.log:
@@ -86,7 +86,7 @@ class Journal:
             jsonl.write_rows(samples_file(self.log), samples, append=True)
 
 
-def check_log(log: Path | None, kind: type[StepRow] | type[SftRow]) -> None:
+def check_log(log: Path | None, kind: type[LogRow]) -> None:
     """Raise ArtifactError if a run of *kind* that writes *log* would replace anything but a log and its samples."""
     for file in (log, samples_file(log)) if log else ():
         try:

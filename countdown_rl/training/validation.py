@@ -1,21 +1,42 @@
 """Evaluation of the validation puzzles during training."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import rounded
+from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
+from countdown_rl.tasks.task import Row
 from countdown_rl.training import weights
 from countdown_rl.training.grpo import warnings
-from countdown_rl.training.state import Journal
+from countdown_rl.training.options import TuningOptions
+from countdown_rl.training.state import Checkpoints, Journal
 
 if TYPE_CHECKING:
-    from countdown_rl.training.prepared import Prepared
+    from transformers import Trainer
+
+    from countdown_rl.training.prepared import Reporter
 
 #: The first validation puzzles, which the report shows through training, and the completions saved of each of them.
 FILM_PUZZLES, FILM_SAMPLES = 20, 4
+
+
+class Observed(Protocol):
+    """What evaluations and callbacks read of a run, see :class:`countdown_rl.training.prepared.Prepared`."""
+
+    @property
+    def options(self) -> TuningOptions: ...
+    @property
+    def reporter(self) -> "Reporter": ...
+    @property
+    def checkpoints(self) -> Checkpoints: ...
+    @property
+    def validation(self) -> Sequence[Row]: ...
+    def validate(self, trainer: "Trainer", loaded: Loaded, prompts: list[str]) -> list[Completion]: ...
+    def validation_loss(self, trainer: "Trainer") -> dict[str, float]: ...
 
 
 class Validation:
@@ -24,7 +45,7 @@ class Validation:
     The initial weights are kept if none are better.
     """
 
-    def __init__(self, run: "Prepared[Any]", journal: Journal, trainer: Any, loaded: Loaded) -> None:
+    def __init__(self, run: Observed, journal: Journal, trainer: "Trainer", loaded: Loaded) -> None:
         self.run, self.journal, self.trainer, self.loaded = run, journal, trainer, loaded
         count = run.options.eval_samples
         prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation]

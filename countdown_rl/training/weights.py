@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,10 @@ from countdown_rl.models import ends, load, lora, model_files, reference, torch_
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.training.memory import Memory
 from countdown_rl.training.options import TuningOptions
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PreTrainedModel, Trainer
 
 
 def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
@@ -28,7 +32,7 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
         raise UsageError(f"FSDP and ZeRO-3 cannot shard 4-bit weights; add {flag('precision')} bf16.")
 
 
-def _new_adapter(options: TuningOptions) -> Any:
+def _new_adapter(options: TuningOptions) -> "LoraConfig":
     """The configuration of a new adapter, on all linear layers."""
     from peft import LoraConfig
 
@@ -41,7 +45,7 @@ def _new_adapter(options: TuningOptions) -> Any:
     )
 
 
-def adapted(ref: ModelRef, skeleton: Any, options: TuningOptions) -> Any:
+def adapted(ref: ModelRef, skeleton: "PreTrainedModel", options: TuningOptions) -> "PreTrainedModel":
     """A copy of the *skeleton* of *ref* with the adapter that a run of *options* trains; ModelError if that fails."""
     from peft import get_peft_model
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -105,7 +109,9 @@ def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Pa
     }
 
 
-def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningOptions, **settings: Any) -> Any:
+def make_trainer(
+    make: Callable[..., "Trainer"], loaded: load.Loaded, options: TuningOptions, **settings: object
+) -> "Trainer":
     """The trainer of *loaded* that *make* returns, without output on stdout and with the trained weights in fp32.
 
     TRL casts those over 4-bit weights to bf16, in which small updates are lost.
@@ -130,16 +136,18 @@ def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningO
     return trainer
 
 
-def gathered(trainer: Any) -> dict[str, Any] | None:
+def gathered(trainer: "Trainer") -> dict[str, torch.Tensor] | None:
     """The weights of a sharded model by name, in the first process, else None. Call it in all processes."""
     zero = getattr(trainer.accelerator.state.deepspeed_plugin, "zero_stage", 0)
     if not (trainer.is_fsdp_enabled or zero == 3):
         return None
-    state: dict[str, Any] | None = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    state: dict[str, torch.Tensor] | None = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     return state
 
 
-def save(trainer: Any, ref: ModelRef, options: TuningOptions, directory: Path, state: dict[str, Any] | None) -> None:
+def save(
+    trainer: "Trainer", ref: ModelRef, options: TuningOptions, directory: Path, state: dict[str, torch.Tensor] | None
+) -> None:
     """Write the trained weights of *ref* to *directory*: an adapter, or a checkpoint of the whole model in bf16.
     *state* is from :func:`gathered`."""
     policy, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,12 @@ from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.grpo.prompts import Prompt
+
+if TYPE_CHECKING:
+    from countdown_rl.inference.cpu_decoder import Decoder
+    from countdown_rl.training.grpo.trl_internals import RoundTrainer
+
+    OwnDecoder = Decoder | GraphDecoder | None
 
 #: Completions of an evaluation on which each process measures the KL divergence from the initial policy.
 KL_COMPLETIONS = 64
@@ -51,7 +57,7 @@ class Round:
     reward: float
     attempts: int | None = None
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, object]:
         """The round as TRL expects it of a ``rollout_func``, and as the column ``round`` for the reward functions."""
         logps = [graded.logps for graded in self.graded]
         return {
@@ -83,13 +89,13 @@ class Rollouts:
         self.keeps_graphs = False  # during the loss
         self._graphs: GraphDecoder | None = None
 
-    def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, Any]:
+    def __call__(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> dict[str, object]:
         """Complete the rows of *prompts*, those of a group side by side."""
         sampled = self.sample(prompts, trainer)
         self._on_graded(trainer.state.global_step + 1, [graded.sample for graded in sampled.graded])
         return sampled.columns()
 
-    def sample(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
+    def sample(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
         """Complete and grade the rows of *prompts*, each after its hint."""
         begin = time.perf_counter()
         pairs = [prompt if isinstance(prompt, tuple) else (prompt, "") for prompt in prompts]
@@ -116,7 +122,7 @@ class Rollouts:
         prompt = chat_template.render(self.stop.tokenizer, row.messages())
         return prompt, chat_template.Rendered(prompt, row.prompt().prefill).continuation(hint)
 
-    def validate(self, prompts: Sequence[str], trainer: Any, temperature: float) -> list[Completion]:
+    def validate(self, prompts: Sequence[str], trainer: "RoundTrainer", temperature: float) -> list[Completion]:
         """A completion of each rendered prompt; in several processes each decodes a share of them."""
         share = -(-len(prompts) // trainer.accelerator.num_processes)
         begin = share * trainer.accelerator.process_index
@@ -142,7 +148,7 @@ class Rollouts:
             own_completions[index] = replace(own_completions[index], details={"kl": divergence})
         return gather_object(own_completions)[: len(prompts)]
 
-    def _decoder(self, trainer: Any) -> Any:
+    def _decoder(self, trainer: "RoundTrainer") -> "OwnDecoder":
         """The decoder of this package for the policy of *trainer*, None if an engine or ``generate`` completes."""
         policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
         plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
@@ -156,7 +162,11 @@ class Rollouts:
         return self._graphs
 
     def complete(
-        self, prompt_ids: list[list[int]], trainer: Any, decoder: Any, temperature: float | None = None
+        self,
+        prompt_ids: list[list[int]],
+        trainer: "RoundTrainer",
+        decoder: "OwnDecoder",
+        temperature: float | None = None,
     ) -> tuple[list[list[int]], Sequence[list[float] | None]]:
         """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each.
 
@@ -182,7 +192,9 @@ class Rollouts:
         trainer.model.train()
         return completions, logps
 
-    def _by_transformers(self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None) -> list[list[int]]:
+    def _by_transformers(
+        self, prompt_ids: list[list[int]], trainer: "RoundTrainer", temperature: float | None
+    ) -> list[list[int]]:
         from transformers import GenerationConfig
         from trl.distributed import DistributedBackend
         from trl.models import unwrap_model_for_generation
@@ -207,7 +219,7 @@ class Rollouts:
             return generate(model, self.stop, prompt_ids, generation_config=config)
 
     def _by_vllm(
-        self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None
+        self, prompt_ids: list[list[int]], trainer: "RoundTrainer", temperature: float | None
     ) -> tuple[list[list[int]], list[list[float]]]:
         trainer.sync_engine()
         engine = trainer.vllm_generation
@@ -231,7 +243,7 @@ class DynamicRollouts(Rollouts):
         super().__init__(*args)
         self._seed = seed
 
-    def sample(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
+    def sample(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
         """Complete and grade the rows of *prompts*, and others in place of zero-std groups."""
         sampled, size = super().sample(prompts, trainer), trainer.num_generations
         groups = _groups(sampled, size)

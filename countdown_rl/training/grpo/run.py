@@ -88,7 +88,7 @@ class GrpoRun(Prepared[TrainOptions]):
     def validate(self, trainer: "Trainer", loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
         return trainer.rollouts.validate(prompts, trainer, self.options.eval_temperature)
 
-    def facts(self, rows: Sequence[StepRow], last: StepRow) -> dict[str, Any]:
+    def facts(self, rows: Sequence[StepRow], last: StepRow) -> dict[str, object]:
         row = self.rows[0]
         return {
             "task": row.task,
@@ -100,7 +100,7 @@ class GrpoRun(Prepared[TrainOptions]):
             "log_digest": training_log.digest(rows),
         }
 
-    def summary(self, facts: Mapping[str, Any]) -> str:
+    def summary(self, facts: Mapping[str, object]) -> str:
         return (
             f"mean reward {facts['reward_first']:.3f} → {facts['reward_last_tenth']:.3f} (first step → last 10%), "
             f"training accuracy {facts['correct_last_tenth']:.0%}."
@@ -188,7 +188,7 @@ def _try_trainer(run: GrpoRun) -> None:
                 state.update(contents)
 
 
-def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[str, Any]]:
+def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[str, object]]:
     """The rows to train on, and the entry of their file in the manifest."""
     data = arguments.data
     if data is None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag
@@ -27,24 +28,24 @@ class Layout(NamedTuple):
     ends: Tensor  # (U,), flat index in (U, L) of the last token of each prompt
 
 
-def decoder_of(model: Any) -> Any:
+def decoder_of(model: Module) -> Module:
     """The decoder of *model*, with its adapter."""
     return (model.get_base_model() if hasattr(model, "peft_config") else model).get_decoder()
 
 
 @contextmanager
-def packed(decoder: Any, columns: int) -> Iterator[None]:
+def packed(decoder: Module, columns: int) -> Iterator[None]:
     """Share prompts in forward passes of *decoder*; the first *columns* hold the prompts, padded on the left."""
     last: Layout
 
-    def pack(decoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def pack(decoder: Module, args: object, kwargs: dict[str, Any]) -> tuple[object, dict[str, Any]]:
         nonlocal last
         ids: Tensor = kwargs["input_ids"]
         last = layout(ids, kwargs["attention_mask"], columns)
         ids = ids.flatten()[last.source]
         return args, kwargs | {"input_ids": ids, "attention_mask": last.mask, "position_ids": last.position}
 
-    def unpack(decoder: Any, args: Any, output: Any) -> None:
+    def unpack(decoder: Module, args: object, output: Any) -> None:
         states, place = output.last_hidden_state.flatten(0, 1), last.place
         # A GPU adds the gradients of equal indices in any order. Of those read by several rows only the ends of prompts
         # have any, which this sums in one order.
@@ -57,7 +58,7 @@ def packed(decoder: Any, columns: int) -> Iterator[None]:
         yield
 
 
-def check(model: Any) -> None:
+def check(model: Module) -> None:
     """Raise UsageError unless every layer of *model* is full attention by torch's kernel, which takes any mask."""
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or attention_of(model) != "sdpa":

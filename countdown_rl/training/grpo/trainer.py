@@ -14,7 +14,6 @@ The loss of a micro-batch and its gradient are TRL's. The differences:
 """
 
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +32,9 @@ from countdown_rl.training.options import TrainOptions
 class Trainer(RoundTrainer):
     """``GRPOTrainer`` on the prompts of *rollouts*; a sampler reads the *outcomes* of each round."""
 
-    def __init__(self, options: TrainOptions, rollouts: Rollouts, outcomes: list[Any], **kwargs: Any) -> None:
+    def __init__(
+        self, options: TrainOptions, rollouts: Rollouts, outcomes: list[list[Outcome]], **kwargs: object
+    ) -> None:
         self.options, self.rollouts, self.outcomes = options, rollouts, outcomes
         self.advantage = advantages.advantage(options)
         super().__init__(rollout_func=rollouts, **kwargs)
@@ -115,7 +116,7 @@ class Trainer(RoundTrainer):
         mean = self.options.loss.sum_over == "rows"
         return [_selected(batch, rows) | {"share": len(rows) / size if mean else 1.0} for rows in filtered]
 
-    def compute_loss(self, model: Any, inputs: Batch, *args: Any, **kwargs: Any) -> Tensor:
+    def compute_loss(self, model: torch.nn.Module, inputs: Batch, *args: object, **kwargs: object) -> Tensor:
         if len(inputs["advantages"]) == 0:
             # A gradient of zero for all: the optimizer leaves out parameters without one.
             return sum(parameter.sum() for parameter in model.parameters() if parameter.requires_grad) * 0.0

@@ -3,13 +3,16 @@
 import argparse
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.core.formatting import flag
 from countdown_rl.models.load import Loaded
 from countdown_rl.training import weights
 from countdown_rl.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 #: Fields that follow from options of another name, or would have no effect: the model is loaded and the prompt rendered
 #: before TRL sees them, --eval-every evaluates without TRL's own loop, and only `publish` uploads.
@@ -23,7 +26,9 @@ _FIXED = {
 _FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval", "push_to_", "save_", "trackio_")
 
 
-def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[float], directory: Path) -> Any:
+def grpo_config(
+    options: TrainOptions, loaded: Loaded, reward_weights: Sequence[float], directory: Path
+) -> "GRPOConfig":
     """The ``GRPOConfig`` of a run with checkpoints in *directory*; *reward_weights* in the order of the functions."""
     from trl import GRPOConfig
 
@@ -67,7 +72,7 @@ def refused(options: TrainOptions, error: Exception) -> UsageError:
     return UsageError(f"{flag('trl')} {' '.join(options.trl)}: TRL refuses this: {first_line(error)}")
 
 
-def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
+def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, object]:
     """The values of *trl* ("key=value"), converted to the types of the fields of ``GRPOConfig`` but the *owned*."""
     if not trl:
         return {}

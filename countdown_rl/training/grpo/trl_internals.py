@@ -38,7 +38,7 @@ _MEAN_RATIO = "sampling/importance_sampling_ratio/mean"
 class RoundTrainer(GRPOTrainer):
     """``GRPOTrainer`` with a method that cuts each round of completions into micro-batches."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # it warns that rollout_func may change
         super().__init__(*args, **kwargs)
         self.waiting: list[Batch] = []
@@ -54,7 +54,7 @@ class RoundTrainer(GRPOTrainer):
         """Log the metric *name* of a round."""
         self._metrics["train"][name].append(value)
 
-    def _prepare_inputs(self, generation_batch: list[dict[str, Any]]) -> Batch:
+    def _prepare_inputs(self, generation_batch: list[Batch]) -> Batch:
         if not self.waiting:
             batch = self._generate_and_score_completions(generation_batch)
             sampled: Round = generation_batch[0]["round"]  # TRL adds the columns of `rollout_func`
@@ -112,7 +112,7 @@ class RoundTrainer(GRPOTrainer):
         self.corrects_in_loss = self.vllm_importance_sampling_correction and one_step and by_token
         self.vllm_importance_sampling_correction &= not self.corrects_in_loss
 
-    def compute_loss(self, model: Any, inputs: Batch, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def compute_loss(self, model: torch.nn.Module, inputs: Batch, *args: object, **kwargs: object) -> torch.Tensor:
         if not self.corrects_in_loss:
             return super().compute_loss(model, inputs, *args, **kwargs)
         self.scored, self.vllm_importance_sampling_correction = inputs, True
@@ -121,7 +121,9 @@ class RoundTrainer(GRPOTrainer):
         finally:
             self.scored, self.vllm_importance_sampling_correction = None, False
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any, Any]:
+    def _get_per_token_logps_and_entropies(
+        self, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         logps, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if self.scored is not None:
             difference, mask = self._difference(self.scored, logps.detach())

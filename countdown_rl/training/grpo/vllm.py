@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +17,11 @@ from countdown_rl.models import load, lora, model_files, reference
 from countdown_rl.training import memory
 from countdown_rl.training.options import TrainOptions
 
+if TYPE_CHECKING:
+    from trl import GRPOConfig
+
+    from countdown_rl.training.grpo.trainer import Trainer
+
 #: Fields of ``GRPOConfig`` that TRL's engine has under the same name, without ``vllm_`` and as they are.
 _ENGINE = (
     *("tensor_parallel_size", "enable_sleep_mode", "model_impl", "group_port", "gpu_memory_utilization"),
@@ -28,8 +33,8 @@ _SAMPLING = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "ma
 def plan(
     options: TrainOptions,
     loaded: load.Loaded,
-    adapted: Any,
-    make_config: Callable[[], Any],
+    adapted: torch.nn.Module,
+    make_config: Callable[[], "GRPOConfig"],
     make_plan: Callable[..., memory.Memory],
 ) -> tuple[str, memory.Memory]:
     """The engine of a run, and its memory, which *make_plan* computes by :func:`memory.plan`.
@@ -51,7 +56,7 @@ def plan(
     return "vllm" if auto else options.rollouts, with_engine
 
 
-def _unsupported(ref: reference.ModelRef, adapted: Any) -> str:
+def _unsupported(ref: reference.ModelRef, adapted: torch.nn.Module) -> str:
     """The reason why vLLM cannot complete the prompts of a run, or ""."""
     if reason := unsupported_weights(ref) or engines.missing_package("vllm"):
         return reason
@@ -75,7 +80,7 @@ def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *,
 
 
 def use_engine(
-    trainer: Any, rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
+    trainer: "Trainer", rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
 ) -> None:
     """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions.
 
@@ -134,7 +139,7 @@ def use_engine(
         )
 
 
-def _directory(trainer: Any, *, served: bool) -> Path:
+def _directory(trainer: "Trainer", *, served: bool) -> Path:
     """The directory for the adapter: that of the checkpoints, which a server may share, else memory if it has space."""
     if served:
         directory = Path(trainer.args.output_dir).absolute()

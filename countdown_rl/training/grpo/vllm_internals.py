@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -23,6 +23,9 @@ from trl.generation.vllm_generation import VLLMGeneration
 from countdown_rl.core.errors import first_line
 from countdown_rl.inference.vllm import log_probabilities, lora_options, silence_exit
 from countdown_rl.models import lora
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 PRIVATE = ("trl.generation.vllm_generation.VLLMGeneration._iter_named_params",)
 
@@ -49,16 +52,16 @@ class PolicyEngine(VLLMGeneration):
         path: str,
         dtype: torch.dtype,
         *,
-        model: Any,
-        accelerator: Any,
+        model: torch.nn.Module,
+        accelerator: "Accelerator",
         adapters: Path | None = None,
         same_base: bool = True,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         self.dtype, self.distributed = dtype, DistributedBackend(accelerator)
         self.directory: Any = None if adapters is None else TemporaryDirectory(dir=adapters, prefix="adapter-")
         self.refusal = ""  # the reason why a server does not get the adapter
-        options: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch.")}  # TRL leaves it to vLLM
+        options: dict[str, object] = {"dtype": str(dtype).removeprefix("torch.")}  # TRL leaves it to vLLM
         if self.directory:
             layers = {name.rpartition(".")[2] for name, module in model.named_modules() if hasattr(module, "lora_A")}
             options |= lora_options(model.peft_config["default"].r) | {"lora_target_modules": sorted(layers)}
@@ -110,7 +113,7 @@ class PolicyEngine(VLLMGeneration):
             self.llm.llm_engine.add_lora(self._request(load_inplace=True))
             self.llm.reset_prefix_cache()
 
-    def _request(self, **settings: Any) -> Any:
+    def _request(self, **settings: object) -> Any:
         from vllm.lora.request import LoRARequest
 
         return LoRARequest(_POLICY, 1, self.directory.name, **settings)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
@@ -28,6 +28,9 @@ from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.splits import held_out
 from countdown_rl.tasks.task import Row, check_text
 from countdown_rl.training.options import SftOptions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 #: Characters shown of a wrong completion.
 EXAMPLE = 200
@@ -109,7 +112,7 @@ class Demonstrations:
         """The first row."""
         return next((each.row for each in self.filtered if each.row is not None), None)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, int]:
         """The counts, for the manifest."""
         return {"read": self.read, "graded": self.graded, "kept": len(self.filtered), **self.left_out}
 
@@ -158,7 +161,7 @@ def read(
     paths: Sequence[Path],
     data: Path | None,
     on_row: Callable[[int], None] = lambda _: None,
-    tokenizer: Any = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
 ) -> tuple[Demonstrations, dict[str, Any]]:
     """The demonstrations of all sources, and the entries of these inputs in a manifest.
 
@@ -244,7 +247,9 @@ def _parsed(
             yield parse(fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout)
 
 
-def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: str = "train") -> Iterator[Demonstration]:
+def _generated(
+    options: SftOptions, data: Path | None, tokenizer: "PreTrainedTokenizerBase | None", split: str = "train"
+) -> Iterator[Demonstration]:
     """The demonstrations of ``demonstrator`` for the rows of a *split* of *data*."""
     name = options.demonstrator
     if not name:
@@ -273,7 +278,7 @@ def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: st
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row, generated=True)
 
 
-def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: int) -> str:
+def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: "PreTrainedTokenizerBase", budget: int) -> str:
     """The completion of as many of the *lines* of a demonstrator as fit *budget* tokens, at least one."""
 
     def tokens(text: str) -> int:
@@ -292,7 +297,7 @@ def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: 
     return row.style.answer(answer, thinking)
 
 
-def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {}) -> Demonstration:
+def parse(fields: Mapping[str, object], place: str, layout: Mapping[str, str] = {}) -> Demonstration:
     """The demonstration in a record with one completion.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -97,7 +97,7 @@ class SftRun(Prepared[SftOptions]):
         policy.train()
         return {"eval_loss": loss / count, "eval_token_accuracy": correct / count} if count else {}
 
-    def facts(self, rows: Sequence[SftRow], last: SftRow) -> dict[str, Any]:
+    def facts(self, rows: Sequence[SftRow], last: SftRow) -> dict[str, object]:
         row = self.demonstrations.row()
         return {
             **({"task": row.task, "layout": row.layout} if row else {}),
@@ -109,7 +109,7 @@ class SftRun(Prepared[SftOptions]):
             "token_accuracy_last_tenth": last.token_accuracy,
         }
 
-    def summary(self, facts: Mapping[str, Any]) -> str:
+    def summary(self, facts: Mapping[str, object]) -> str:
         return (
             f"loss {facts['loss_first']:.3f} → {facts['loss_last_tenth']:.3f} nats per token (first step → last 10%), "
             f"mean token accuracy {facts['token_accuracy_last_tenth']:.1%}."

@@ -1,7 +1,7 @@
 """Token ids of demonstrations, as in inference, and their packing."""
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,15 +11,21 @@ from countdown_rl.models import chat_template, ends, load
 from countdown_rl.training.options import SftOptions
 from countdown_rl.training.sft.demonstrations import Demonstrations
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-def start_of_text(tokenizer: Any) -> str:
+
+def start_of_text(tokenizer: "PreTrainedTokenizerBase") -> str:
     """The text that *tokenizer* puts before every other, such as a begin-of-text token."""
     alone, ids = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
     start = next((index for index in range(len(ids)) if ids[index : index + len(alone)] == alone), 0)
     return str(tokenizer.decode(ids[:start]))
 
 
-def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dict[str, list[int]]]:
+def tokenize(
+    known: Demonstrations, tokenizer: "PreTrainedTokenizerBase", max_length: int
+) -> list[dict[str, list[int]]]:
     """Token ids of each demonstration as ``input_ids``, and as ``labels`` with -100 for those of the prompt.
 
     Prompt and completion are encoded one by one, as in inference. A completion ends with the end of its turn. A
@@ -63,7 +69,7 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
     return examples
 
 
-def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
+def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> "Dataset":
     """The data set of *examples*, packed if *options* say so."""
     import datasets
     from trl import pack_dataset
@@ -72,7 +78,7 @@ def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
     return pack_dataset(rows.shuffle(seed=options.seed), options.max_length) if options.packing else rows
 
 
-def check_packing(config: Any, *, trust_remote_code: bool = False) -> None:
+def check_packing(config: "PretrainedConfig", *, trust_remote_code: bool = False) -> None:
     """Check with two layers of random weights that packed samples do not see each other in a model of *config*.
 
     Raises:
@@ -108,7 +114,7 @@ def check_packing(config: Any, *, trust_remote_code: bool = False) -> None:
         raise UsageError(f"packed samples would see each other in {config.model_type}; leave {flag('packing')} out.")
 
 
-def _shallow(config: Any) -> Any:
+def _shallow(config: "PretrainedConfig") -> "PretrainedConfig":
     """*config* with two layers and 64 tokens."""
     shallow = copy.deepcopy(config)
     text = shallow.get_text_config()

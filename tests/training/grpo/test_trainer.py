@@ -46,9 +46,9 @@ def recipes():
         yield path.stem, {name: flags[flag] for name in LOSS if (flag := f"--{name.replace('_', '-')}") in flags}
 
 
-#: The fields that change the loss of a round, and how the recipes write them.
+#: The fields that change the loss of a round, or that a value of --trl needs, and how the recipes write them.
 LOSS = dict.fromkeys(("beta", "discount", "temperature"), float)
-LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "baseline"), str)
+LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "baseline", "lr_scheduler_type"), str)
 LOSS |= {"num_iterations": int, "trl": tuple}
 DISCOUNTED = {"discount": 0.9, "scale_rewards": "none"}
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo", "cispo")
