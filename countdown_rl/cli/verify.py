@@ -65,6 +65,6 @@ def _view(report: "Verification") -> Table:
         for subject in subjects:
             table.add_row(title, subject, style="dim")
     table.add_row("seed", str(report.seed), end_section=True)
-    colour = {"confirmed": "green", "refuted": "red"}.get(report.conclusion, "yellow")
-    table.add_row("conclusion", report.conclusion, style=f"bold {colour}")
+    color = {"confirmed": "green", "refuted": "red"}.get(report.conclusion, "yellow")
+    table.add_row("conclusion", report.conclusion, style=f"bold {color}")
     return table

@@ -44,7 +44,7 @@ if [ "$quick" ]; then
   eval+=(--limit 4 --max-new-tokens 16)
 fi
 if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else data+=(--from-hub openai/gsm8k); fi
-# The licence of Llama 3.1 requires its text beside the weights.
+# The license of Llama 3.1 requires its text beside the weights.
 publish=(--trained-on openai/gsm8k)
 if [ "${LICENSE_FILE-}" ]; then text=$(realpath "$LICENSE_FILE"); publish+=(--license-file "$text"); fi
 enter "$1"
