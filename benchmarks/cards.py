@@ -3,6 +3,7 @@
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from benchmarks.gpu_settings import ROOT, SHAPES
+from countdown_rl.models.shape import ModelShape
 
 #: The shape of each recipe's model.
 RECIPES = {
@@ -18,10 +20,13 @@ RECIPES = {
     "llama-3.1-8b-gsm8k": "llama-3.1-8b",
     "qwen2.5-3b-areal": "qwen2.5-3b",
 }
+#: The models of "Start here" in docs/gpu.md, for a card of 24 GB.
+START = {"Qwen/Qwen2.5-1.5B-Instruct": "qwen2.5-1.5b", "Qwen/Qwen2.5-3B-Instruct": "qwen2.5-3b"}
 #: Tokens of the longest prompt.
 PROMPT = 256
-#: Optional packages that a plan finds.
-INSTALLED = ("vllm",)
+#: An RTX 4090: bytes a second that it reads, operations a second of a loss in bf16 (assumed to be a third of its peak),
+#: seconds of a kernel in a graph of completions, and kernels of a layer. None was measured by this project.
+READS, OPERATIONS, KERNEL, KERNELS = 0.93e12, 53e12, 3e-6, 103
 
 
 @dataclass(frozen=True)
@@ -64,13 +69,17 @@ def recipe_commands(recipe: str, out: Path, *words: Any, **environment: str) -> 
 @cache
 def recipe_options(recipe: str) -> Any:
     """The options that *recipe* gives ``train``."""
+    with tempfile.TemporaryDirectory() as place:
+        commands = recipe_commands(recipe, Path(place, "out"), "--check")
+    return _options(next(words for words in commands if words[0] == "train")[1:])
+
+
+def _options(words: list[str]) -> Any:
+    """The options of ``train`` in *words*."""
     from countdown_rl.cli import main
     from countdown_rl.training.options import TrainOptions
 
-    with tempfile.TemporaryDirectory() as place:
-        commands = recipe_commands(recipe, Path(place, "out"), "--check")
-    words = next(words for words in commands if words[0] == "train")
-    values = main.command("train").make_context("train", words[1:]).params
+    values = main.command("train").make_context("train", words).params
     given = {field.name: values[field.name] for field in fields(TrainOptions)}
     return TrainOptions(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
@@ -85,6 +94,28 @@ def _skeleton(shape_name: str) -> Any:
     return shape.skeleton(AutoConfig.for_model(settings.pop("model_type"), **settings))
 
 
+def page_options(model: str) -> Any:
+    """The options of the command in docs/gpu.md that trains *model*."""
+    text = (ROOT / "docs" / "gpu.md").read_text().replace("\\\n", "")
+    words = next(line.split() for line in text.splitlines() if f"--model {model} " in line and "--check" in line)
+    return _options(words[2:])
+
+
+def seconds(plan: "Plan", options: Any) -> float:
+    """Estimated seconds of a step on an RTX 4090, of completions by graphs as long as their limit and of the loss."""
+    rows, tokens = options.step_size, options.max_completion_length
+    shape, weights = ModelShape.of(plan.model.config), plan.model.num_parameters()
+    cache = 4 * shape.num_layers * shape.num_kv_heads * shape.head_dim * rows * (PROMPT + tokens)
+    # Packed weights are read, written in bf16 and read again.
+    read = cache + weights * (2 if plan.memory.plain else 4.5)
+    step = read / READS + KERNEL * KERNELS * shape.num_layers
+    passes = (
+        2 + options.gradient_checkpointing + bool(options.beta)
+    )  # forward, backward by inputs, recomputed, reference
+    scored = rows * tokens + (options.prompts if options.share_prompts else rows) * PROMPT
+    return tokens * step + 2 * passes * weights * scored / OPERATIONS
+
+
 class Plan(NamedTuple):
     """A run on a card: its engine, its memory, and its model without weights."""
 
@@ -93,8 +124,10 @@ class Plan(NamedTuple):
     model: Any
 
 
-def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> Plan:
-    """The plan of ``train --check`` where vLLM is installed."""
+def plan(
+    shape_name: str, options: Any, card: Card, *, device: str = "cuda", installed: Sequence[str] = ("vllm",)
+) -> Plan:
+    """The plan of ``train --check`` where the optional packages *installed* are there."""
     from countdown_rl.inference import engines
     from countdown_rl.models import load
     from countdown_rl.training import memory, weights
@@ -109,7 +142,7 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> 
         mock.patch.object(weights, "computes_in_bf16", return_value=False),  # TRL refuses it where there is no GPU
         mock.patch.object(memory, "_device_memory", return_value=int(card.memory)),
         mock.patch.object(memory, "forward_width", lambda precision, *_: 4 if precision == "fp32" else 2),
-        mock.patch.object(engines, "find_spec", lambda name: name if name in INSTALLED else None),
+        mock.patch.object(engines, "find_spec", lambda name: name if name in installed else None),
     ):
         adapted = weights.adapted(ref, model, options)
         make_plan = partial(

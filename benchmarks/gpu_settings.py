@@ -33,6 +33,17 @@ SHAPES: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 32_768,
         "tie_word_embeddings": True,
     },
+    "qwen2.5-1.5b": {
+        "model_type": "qwen2",
+        "hidden_size": 1_536,
+        "intermediate_size": 8_960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "vocab_size": 151_936,
+        "max_position_embeddings": 32_768,
+        "tie_word_embeddings": True,
+    },
     "llama-3.1-8b": {
         "model_type": "llama",
         "hidden_size": 4_096,

@@ -326,6 +326,19 @@ def recipes() -> str:
     return table(header, lines)
 
 
+def start() -> str:
+    """Estimated memory and time of the commands of "Start here"."""
+    lines, card = [], cards.CARDS["24 GB"]
+    for model, shape in cards.START.items():
+        options = cards.page_options(model)
+        plan = cards.plan(shape, options, card, installed=())
+        step, memory = cards.seconds(plan, options), plan.memory
+        size = f"{memory.estimates[0].peak / 2**30:.1f}"
+        hours = f"{step * options.max_steps / 3600:.1f}"
+        lines.append((f"`{model}`", size, "yes" if memory.fits else "no", f"{step:.0f}", hours))
+    return table(("model", "peak, GiB", "fits 24 GB", "seconds of a step", "hours"), lines)
+
+
 def minutes(log: str) -> str:
     return f"{bench.minutes(log):.1f}"
 
@@ -424,6 +437,7 @@ TABLES = {
         budgets,
         probe,
         recipes,
+        start,
         hacking,
     )
 }

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -238,14 +239,22 @@ def test_a_notebook_installs_the_wheel_beside_it_else_its_clone_else_the_index(n
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_notebook_for_a_gpu_run(shell, tmp_path):
-    model = "Qwen/Qwen2.5-0.5B-Instruct"
-    lines = "\n".join(code_cells("free-gpu.ipynb")[1:]).replace("\\\n", "").splitlines()
-    assert sum(model in line for line in lines) == 1
-    stand_in = standins.checkpoint(tmp_path / "model", "qwen2.5")
+@pytest.mark.parametrize(
+    ("page", "models", "last"),
+    [("free-gpu.ipynb", ["0.5B"], "3 7 50 → 46"), ("gpu.md", ["1.5B", "3B"], "estimated memory")],
+)
+def test_the_commands_for_one_gpu_run(shell, tmp_path, page, models, last):
+    named = [f"Qwen/Qwen2.5-{size}-Instruct" for size in models]
+    if page == "gpu.md":
+        lines = blocks(PAGES["docs/gpu.md"])[0].lines()
+        lines += [line.replace(" --check", "") for line in lines if "--check" in line][:1] + lines[-1:]
+    else:
+        lines = [line[1:] for line in "\n".join(code_cells(page)[1:]).replace("\\\n", "").splitlines()]
+    assert all(any(f"{model} " in line for line in lines) for model in named)
+    stand_in = str(standins.checkpoint(tmp_path / "model", "qwen2.5"))
     with chdir(tmp_path):
-        printed = [_run(line[1:].replace(model, str(stand_in))) for line in lines]
-    assert "3 7 50 → 46" in printed[-1]
+        printed = [_run(reduce(lambda line, model: line.replace(model, stand_in), named, line)) for line in lines]
+    assert last in printed[-1]
 
 
 def test_the_notebook_on_grading_prints_its_outputs_without_torch(tmp_path):
