@@ -22,6 +22,10 @@ _OTHER_NAME = re.compile(
 ).fullmatch
 
 
+#: Fields that hold a prompt.
+_ASKING = (*conversations.PROMPTS, *conversations.CONVERSATIONS, "body")
+
+
 class Answered(NamedTuple):
     """The completions of *row* in a record; *note* says where the row was, if not in the fields of the record."""
 
@@ -47,6 +51,7 @@ class Reader:
         self._by_name = {str(row["id"]): row for row in self.rows.values() if "id" in row}
         self._by_prompt = {row.prompt().user.strip(): row for row in self.rows.values()}
         self._task = ""
+        self._checked: tuple[list[Any], str] = [], ""
         #: By document of lm-evaluation-harness, which writes the same responses on a line for each filter.
         self._responses: dict[str, Any] = {}
 
@@ -130,7 +135,9 @@ class Reader:
             row, note = self._with_settings(match.row), match.note
             if named and named.id != row.id:
                 raise InputError(f"its fields are {row.headline}, its `id` is that of {named.headline}; correct one")
-        if not record.keys().isdisjoint((*conversations.PROMPTS, *conversations.CONVERSATIONS, "body")):
+        asked = [record.get(name) for name in _ASKING]
+        if any(asked) and (asked, row.id) != self._checked:  # often the prompt of the record before
+            self._checked = asked, row.id
             question = None
             with suppress(InputError):  # it may be no prompt
                 question = _question(record)

@@ -53,9 +53,10 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
     tasks = [published_as] if published_as else _tasks(fields)
     names = [name for task in tasks if (name := task.row.of_id(fields.get("custom_id")))]
     matches: list[tuple[str, Row]] = []
-    around = {name: value for name, value in fields.items() if any(name in task.fields for task in tasks)}
     faults: list[tuple[Task, InputError]] = []
-    mappings = [*_mappings(fields)]
+    mappings, around = [*_mappings(fields)], dict[str, Any]()
+    if len(mappings) > 1 or names:
+        around = {name: value for name, value in fields.items() if any(name in task.fields for task in tasks)}
     for path, inner in (*mappings, *(("custom_id", name) for name in names)):
         for task in tasks:
             try:
