@@ -99,11 +99,10 @@ class CheckpointCallback(TrainerCallback):
             self._evaluation |= self.validation(step)
         return control
 
-    def on_log(
-        self, args: Arguments, state: State, control: Control, logs: Logs, optimizer: Any = None, **_: Any
-    ) -> None:
+    def on_log(self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any) -> None:
         if "grad_norm" not in logs:  # the summary at the end of training
             return
+        optimizer: Any = rest.get("optimizer")
         if getattr(optimizer, "step_was_skipped", False) and optimizer.scaler.get_scale() >= 1:
             logs["grad_norm"] = 0.0  # gradients exceeded fp16, so nothing was changed and the scale is halved
         for name in ("loss", "grad_norm", "reward"):
@@ -169,10 +168,8 @@ class GrpoCallback(CheckpointCallback):
             stride = max(1, len(completions) // SAMPLES)
             self.journal.add_samples([stored_sample(step, sample) for sample in completions[::stride][:SAMPLES]])
 
-    def on_log(
-        self, args: Arguments, state: State, control: Control, logs: Logs, optimizer: Any = None, **_: Any
-    ) -> None:
-        super().on_log(args, state, control, logs, optimizer)
+    def on_log(self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any) -> None:
+        super().on_log(args, state, control, logs, **rest)
         if "grad_norm" in logs:
             self.journal.warn(warnings.warnings(self.journal.rows, self._round), self.run.reporter.warning)
 

@@ -36,7 +36,7 @@ class Journal:
     start: float | None = None  # share of the validation puzzles solved before the first step, if evaluated
     rows: list[Any] = field(default_factory=list)  # one per step
     warnings: dict[str, str] = field(default_factory=dict)  # sentences that were printed, by a short name
-    samples: list[dict[str, Any]] = field(default_factory=list)  # completions, oldest first
+    samples: list[dict[str, object]] = field(default_factory=list)  # completions, oldest first
     outcomes: list[Any] = field(default_factory=list)  # of each round, where a sampler reads them
     threads: int | None = None  # their number decides the rounding of sums
 
@@ -79,7 +79,7 @@ class Journal:
         if self.log:
             write(self.log, self.rows)
 
-    def add_samples(self, samples: list[dict[str, Any]]) -> None:
+    def add_samples(self, samples: list[dict[str, object]]) -> None:
         """Add *samples*, also to their file."""
         self.samples += samples
         if self.log:
