@@ -5,19 +5,22 @@ et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, fused attent
 process is taken to hold all weights, as in DDP.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from countdown_rl.inference import generate, graph_decoder
 from countdown_rl.models import load, nf4
 from countdown_rl.models.shape import ModelShape
-from countdown_rl.training.options import TuningOptions
+from countdown_rl.training.options import MAX_GPU_MICRO_BATCH, TuningOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+Tuning = TypeVar("Tuning", bound=TuningOptions)
 
 #: Bytes per NF4 weight: 4 bits, one byte of scale per 64, and four per 256 of these scales.
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -130,6 +133,23 @@ def plan(
 
     plain = planned(in_4_bits=False)
     return planned(in_4_bits=True) if precision == "nf4" and not (device == "cuda" and plain.fits) else plain
+
+
+def with_micro_batch(options: Tuning, processes: int, plan: Callable[[Tuning], tuple[str, Memory]]) -> Tuning:
+    """*options*, with the largest micro-batch that fits a GPU if they leave it open and *processes* share a step.
+
+    *plan* returns the memory of a run, and the engine that completes prompts, which does not change.
+    """
+    if options.micro_batch or not torch.cuda.is_available():
+        return options
+    engine, _ = plan(options)
+    for size in range(MAX_GPU_MICRO_BATCH, 0, -1):
+        if options.step_size % (size * processes) == 0:
+            sized = replace(options, micro_batch=size)
+            chosen, memory = plan(sized)
+            if chosen == engine and memory.fits:
+                return sized
+    return options
 
 
 def estimate(

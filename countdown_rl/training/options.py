@@ -16,8 +16,8 @@ OPTIMIZER, MODEL, RUN = "Optimizer", "Weights and precision", "Run"
 
 #: Most examples of an optimizer step.
 MAX_STEP = 2**20
-#: Largest ``micro_batch`` that is chosen where the option is 0.
-MAX_MICRO_BATCH = 16
+#: Largest ``micro_batch`` that is chosen where the option is 0, and on a GPU whose memory allows it.
+MAX_MICRO_BATCH, MAX_GPU_MICRO_BATCH = 16, 32
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class TuningOptions(Options):
 
     micro_batch: Annotated[
         int,
-        option("Examples per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0),
+        option("Examples per forward and backward pass; 0: up to 16, on a GPU as many as fit, up to 32.", BATCH, min=0),
     ] = 0
     learning_rate: Annotated[
         float | None, option("Peak learning rate.", OPTIMIZER, min=0, max=1, show_default="by size, see docs/models.md")

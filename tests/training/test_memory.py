@@ -186,3 +186,17 @@ def test_segments_of_a_gpu_grow_unless_vllm_shares_the_process(monkeypatch, engi
     with process_state.restored():
         weights.load_model(SimpleNamespace(base=None), SftOptions(), planned)
     assert (given, loads) == (settings, [True])
+
+
+@pytest.mark.parametrize(("available", "given", "size"), [(80, 0, 32), (24, 0, 8), (80, 4, 4), (10, 0, 0)])
+def test_a_micro_batch_that_is_left_open_is_the_largest_that_fits_a_gpu(monkeypatch, available, given, size):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def plan(options):
+        need = 16 + options.per_device_batch / 2
+        return "", memory.Memory(1, [memory.Estimate("cuda", int(need * 2**30), 0, 0, 0, 0, 0)], available << 30)
+
+    options = SftOptions(batch_size=64, micro_batch=given)
+    assert memory.with_micro_batch(options, 2, plan).micro_batch == size
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert memory.with_micro_batch(options, 2, plan) == options

@@ -123,19 +123,20 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     config = partial(trl.grpo_config, options, loaded, list(reward_weights.values()), start.checkpoints.directory)
     warmup = config().get_warmup_steps(options.max_steps) if options.trl else 0  # checks its fields
     sequences = options.step_size * options.steps_per_generation // start.processes
-    make_plan = partial(
-        memory.plan,
-        loaded.model,
-        start.adapted,
-        options,
-        loaded.precision,
-        length=longest + options.max_completion_length,
-        scored=options.max_completion_length,
-        sequences=sequences,
-        prompts=-(-sequences // options.num_generations),
-        reference=bool(options.beta),
-    )
-    engine, planned = vllm.plan(options, loaded, start.adapted, config, make_plan)
+    sizes = {
+        "length": longest + options.max_completion_length,
+        "scored": options.max_completion_length,
+        "sequences": sequences,
+        "prompts": -(-sequences // options.num_generations),
+        "reference": bool(options.beta),
+    }
+
+    def plan(options: TrainOptions) -> tuple[str, memory.Memory]:
+        make_plan = partial(memory.plan, loaded.model, start.adapted, options, loaded.precision, **sizes)
+        return vllm.plan(options, loaded, start.adapted, config, make_plan)
+
+    options = memory.with_micro_batch(options, start.processes, plan)
+    engine, planned = plan(options)
     reporter.note(f"Peak learning rate: {options.peak(options.max_steps, warmup):g}.")
     if options.curriculum:
         reporter.note(
@@ -144,7 +145,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         )
     example = rows[0].messages()
     run = GrpoRun(
-        **vars(start) | recognized,
+        **vars(start) | recognized | {"options": options},
         rows=rows,
         rewards=reward_weights,
         rollouts=engine,

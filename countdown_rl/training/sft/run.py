@@ -149,6 +149,12 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     )
     if known.wrong:
         reporter.note(f"Wrong: {known.why_wrong()}.")
+
+    def plan(options: SftOptions) -> tuple[str, memory.Memory]:
+        sizes = {"length": longest, "scored": longest}
+        return "", memory.plan(start.loaded.model, start.adapted, options, start.loaded.precision, **sizes)
+
+    options = memory.with_micro_batch(options, start.processes, plan)
     messages = (each.prompt for each in known.filtered if each.row is not None and not isinstance(each.prompt, str))
     return SftRun(
         **vars(start) | recognized | {"options": options},
@@ -161,9 +167,7 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         learned=tokenizer.decode(ids[count:]),
         example=next(messages, None),
         details={"max_steps": max_steps, "longest": longest, "demonstrations": known.facts()},
-        memory=memory.plan(
-            start.loaded.model, start.adapted, options, start.loaded.precision, length=longest, scored=longest
-        ),
+        memory=plan(options)[1],
     )
 
 
