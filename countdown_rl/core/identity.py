@@ -25,8 +25,8 @@ def run_directory(out: Path, *, by_default: bool) -> Path:
 class Identity:
     """Identity of a run of a command with *options_type*.
 
-    *options* and *inputs* are those of the manifest. *machine* is what else counts for an unfinished run, such as the
-    ``versions`` of libraries.
+    *options* and *inputs* are those of the manifest. *machine* is what else counts: the digests of the user's ``code``,
+    which are a fact in the manifest, and for an unfinished run the ``versions`` of libraries.
     """
 
     options_type: type[Options]
@@ -78,7 +78,7 @@ def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifes
         manifest = read(out, kind)
     except ArtifactError:  # missing or damaged
         return None
-    if differences := run.differences({"options": manifest.options, "inputs": manifest.inputs}):
+    if differences := run.differences({**manifest.facts, "options": manifest.options, "inputs": manifest.inputs}):
         raise ArtifactError(
             f"{out} holds {with_article(kind)} that this command did not make ({differences}), which would be lost; "
             f"give {flag('out')} another directory, or {flag('overwrite')} to replace it."

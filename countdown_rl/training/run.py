@@ -72,7 +72,7 @@ def execute(
 
 def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
     """The result that is there already, see :func:`finished`."""
-    identity = Identity(type(run.options), run.recorded, run.inputs)
+    identity = Identity(type(run.options), run.recorded, run.inputs, {"code": run.identity.machine["code"]})
     manifest = finished(run.out, run.options.kind, identity, overwrite=overwrite)
     if manifest is None:
         return None
@@ -207,6 +207,7 @@ def all_facts(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journ
     best = journal.best() if run.options.keep == "best" else None
     step, correct = best or (rows[-1].step, rows[-1].eval_correct)
     facts = {
+        **({"code": code} if (code := run.identity.machine["code"]) else {}),
         "command": f"countdown-rl {run.options.command}",
         "method": run.options.method,
         "steps": rows[-1].step,

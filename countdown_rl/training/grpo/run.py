@@ -1,6 +1,6 @@
 """GRPO on a LoRA adapter or on all weights: what ``train`` adds to a run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -17,6 +17,7 @@ from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import chat_template, load, transformers_internals
 from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
 from countdown_rl.training.grpo import prompts, rewards, shared_prompts, trl, vllm
@@ -117,7 +118,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     next(_order(options, rows)())
     if ":" in (options.advantage or ""):
         user_code.imported(str(options.advantage))
-    recognized = start.recognized(StepRow, {"data": data})
+    recognized = start.recognized(StepRow, {"data": data}, _code(options, reward_weights, rows[0]))
     _check_model(options, loaded)
     longest = start.longest_prompt([*_used(options, rows), *start.validation], options.max_completion_length)
     config = partial(trl.grpo_config, options, loaded, list(reward_weights.values()), start.checkpoints.directory)
@@ -204,6 +205,14 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
     if not used:
         raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
     return used, entry
+
+
+def _code(options: TrainOptions, names: Iterable[str], row: Row) -> list[str]:
+    """The names of the user's functions that a run calls, and of the class of its task."""
+    own = [name for name in names if name.partition(":")[0] not in ("proxy", "length")]
+    kind = type(task(row.task))
+    named = [name for name in (*own, options.sampler, options.advantage) if name and ":" in name]
+    return [*named, f"{kind.__module__}:{kind.__qualname__}"]
 
 
 def _check_model(options: TrainOptions, loaded: load.Loaded) -> None:
