@@ -27,11 +27,14 @@ def parse(data: bytes | str, source: Path | str) -> dict[str, Any]:
 
 
 def build(value: Any, kind: Any, source: Path | str) -> Any:
-    """Return *value*, which was read from *source*, as an object of *kind*; no field is converted to another type."""
+    """Return *value*, which was read from *source*, as an object of *kind*; no field is converted to another type.
+
+    Halves of surrogate pairs, which JSON may hold, become question marks.
+    """
     from pydantic import ValidationError
 
     try:
-        return _adapter(kind).validate_json(json.dumps(value), strict=True)
+        return _adapter(kind).validate_json(json.dumps(value, ensure_ascii=False).encode(errors="replace"), strict=True)
     except ValidationError as error:
         fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
         raise _damaged(source, f"`{'.'.join(map(str, fault['loc']))}`: {fault['msg']}") from None

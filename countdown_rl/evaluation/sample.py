@@ -61,12 +61,12 @@ class Sample:
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:
         """Read a line of ``samples.jsonl``. Raises ArtifactError or InputError if it is none."""
-        stored: _Line = typed_json.build(line, _Line, "a sample")
-        grade = Grade(**{name: getattr(stored, name) for name in Grade.__annotations__})
+        typed_json.build(line, _Line, "a sample")
+        grade = Grade(**{name: line[name] for name in Grade.__annotations__})
         own = {*Grade.__annotations__, *_Line.__annotations__} - {"beginnings"}
         row = parse_row({name: value for name, value in line.items() if name not in own})
         details = {name: value for name, value in line.items() if name not in row.kept and name not in own}
-        return cls(row, stored.completion, grade, stored.tokens, stored.truncated, stored.sample, details)
+        return cls(row, line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details)
 
 
 @dataclass
