@@ -1,6 +1,7 @@
 """``countdown-rl compare``: evaluations side by side."""
 
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated, Any, Literal
 
 import typer
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option
-from countdown_rl.core.formatting import interval, percent, plural
+from countdown_rl.core.formatting import percent, plural
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import parse_row
 
@@ -62,27 +63,46 @@ def compare(
     console.result({"out": str(out)} | values, as_json=as_json, view=view)
 
 
-def _view(values: dict[str, Any]) -> Table:
-    from countdown_rl.evaluation.tables import differences, largest_k, points, subject
-
-    def solved(share: float, ends: list[float]) -> str:
-        return f"{percent(share)} ({interval(ends)})"
+def _view(values: dict[str, Any]) -> Group:
+    """A table for each difference, the first with the accuracies. Their lines fit 80 columns."""
+    from countdown_rl.evaluation.tables import differences, subject
 
     title = f"{subject(values)}; 95% intervals in parentheses"
     keys = differences(values)
-    table = console.table("", "solved", *keys.values(), title=title)
+    return Group(*(_table(values, key, "" if at else title, keys[key]) for at, key in enumerate(keys)))
+
+
+def _table(values: dict[str, Any], key: str, title: str, heading: str) -> Table:
+    """The difference *key* of each result, with its accuracy if there is a *title*."""
+    from countdown_rl.evaluation.tables import counted, largest_k, points
+
     k = largest_k(values)
+    heads = [*(["solved"] if title else []), fill(heading, 22), "improved/\nregressed", "p"]
+    table = console.table("", *heads, title=title or None)
+    for column in table.columns[1:]:
+        column.no_wrap = True
+
+    def add(name: str, share: str, *cells: str) -> None:
+        table.add_row(name, *([share] if title else []), *cells)
+
     for row in values["results"]:
-        against = [row[key] for key in keys if key in row]
-        table.add_row(row["name"], solved(row["accuracy"], row["interval"]), *map(points, against))
-        if "runs" in row:
-            sds = [f"± {100 * share['sd']:.1f}" if "sd" in share else "" for share in (row, *against)]
-            table.add_row(f"  mean of {plural(len(row['runs']), 'run')}", *sds)
+        change = row.get(key, {})
+        if not title and (not change or change == row.get("against_first")):
+            continue
+        parts = {row["name"]: ({"share": row["accuracy"], **row}, change)}
         if k in row.get("pass_at", ()):
-            share = row["pass_at"][k]
-            changes = [change.get("pass_at", {}).get(k) for change in against]
-            cells = [points(change) if change else "" for change in changes]
-            table.add_row(f"  pass@{k}", solved(share["share"], share["interval"]), *cells)
+            parts[f"  pass@{k}"] = (row["pass_at"][k], change.get("pass_at", {}).get(k))
+        for name, (figures, difference) in parts.items():
+            low, high = figures["interval"]
+            cells = [points(difference, sd=False)] if difference else []
+            if difference and "p" in difference:
+                cells += [f"{difference['improved']:,}/{difference['regressed']:,}", f"{difference['p']:.2g}"]
+            add(name, f"{percent(figures['share'])} ({100 * low:.1f}-{percent(high)})", *cells)
+        if "runs" in row:
+            sds = (f"± {100 * part['sd']:.1f}" for part in (row, change) if "sd" in part)
+            add(f"  mean of {plural(len(row['runs']), 'run')}", *sds)
+        if "of" in row:
+            add(f"  only {counted(row)}", "")
     return table
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,9 +17,10 @@ from countdown_rl.evaluation import tables
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.metrics import measure, puzzle_share, rounded
 from countdown_rl.evaluation.results import Result, read, split
-from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics
+from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.registry import task
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
@@ -100,6 +102,31 @@ def by_setting(words: Sequence[str | Path]) -> dict[str, list[Path]]:
     return dict(named)
 
 
+def paired(results: Mapping[str, Result]) -> dict[str, Result]:
+    """*results* with their puzzles in the order of the first. Raises InputError if they are not of the same puzzles."""
+    name, first = next(iter(results.items()))
+    puzzles, ordered = Counter(first.puzzles), {}
+    for other, result in results.items():
+        if (own := Counter(result.puzzles)) != puzzles:
+            terms, expected = (sorted({key[:2] for key in each}) for each in (own, puzzles))
+            if terms != expected:
+                words = [", ".join(" ".join(filter(None, term)) for term in each) for each in (terms, expected)]
+                raise InputError(
+                    f"{other} is of {words[0]}, and {name} of {words[1]}; compare results of one task and rule."
+                )
+            raise InputError(
+                f"{other} and {name} have {(own & puzzles).total():,} {task(first.metrics.task).noun}s in common, of "
+                f"{own.total():,} and {puzzles.total():,}; evaluate both on the same rows ({flag('data')} and "
+                f"{flag('limit')})."
+            )
+        groups: dict[Any, list[Sequence[Sample]]] = {}
+        for key, samples in zip(result.puzzles, result.by_puzzle, strict=True):
+            groups.setdefault(key, []).append(samples)
+        samples = [sample for key in first.puzzles for sample in groups[key].pop(0)]
+        ordered[other] = replace(result, samples=samples)
+    return ordered
+
+
 def pooled(name: str, runs: Sequence[Result]) -> Result:
     """The *runs* of the setting *name* as one result, whose figures are means over runs.
 
@@ -108,9 +135,9 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
     first = runs[0]
     if len(runs) == 1:
         return first
-    terms = [(run.metrics.n, run.metrics.data, decoding(run)) for run in runs]
-    if terms != terms[:1] * len(runs):
-        raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
+    if len({decoding(run) for run in runs}) > 1:
+        raise InputError(f"the runs of {name} differ in decoding; evaluate them with the same options.")
+    runs = [*paired({f"{name} {number}": run for number, run in enumerate(runs, 1)}).values()]
     if len({(run.metrics.model.digest, *(sample.completion for sample in run.samples)) for run in runs}) < len(runs):
         raise InputError(f"two runs of {name} have the same completions; give each run once.")
     puzzles = zip(*(run.by_puzzle for run in runs), strict=True)
@@ -122,6 +149,7 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
         decoding=decoding(first),
         data=first.metrics.data,
         model=EvaluatedModel(source=name, kind=first.metrics.model.kind),
+        of=first.metrics.of,
     )
     return Result(metrics, samples, manifest=first.manifest, path=first.path, runs=runs)
 
@@ -133,6 +161,7 @@ def figures(results: Mapping[str, Result], against: str | None = None) -> dict[s
     against a single model. A result that is decoded unlike the first has its own ``decoding``. Raises InputError if no
     result is of a model, puzzles differ, or a result is decoded like no other.
     """
+    results = paired(results)
     models = [name for name, result in results.items() if not result.metrics.is_baseline]
     if not models:
         raise InputError("give an evaluation of a model beside the baselines.")
@@ -142,12 +171,6 @@ def figures(results: Mapping[str, Result], against: str | None = None) -> dict[s
     rows = []
     for name, result in results.items():
         metrics = result.metrics.to_json()
-        # Rows need no id; the first n rows of the same file are the same puzzles.
-        if (first.metrics.n, first.metrics.data) != (result.metrics.n, result.metrics.data):
-            raise InputError(
-                f"{name} and {models[0]} were scored on different data; give both the same {flag('data')} and "
-                f"{flag('limit')}."
-            )
         if name in models and name not in compared:
             raise InputError(f"{name} and {reference} were decoded differently; evaluate both with the same options.")
         row = {"name": name} | {key: metrics[key] for key in _FIGURES if key in metrics}
@@ -163,7 +186,7 @@ def figures(results: Mapping[str, Result], against: str | None = None) -> dict[s
 
 
 def difference(first: Result, second: Result) -> dict[str, Any]:
-    """The accuracy of *second* less that of *first*, paired by puzzle, with 95% interval and p-value.
+    """The accuracy of *second* less that of *first*, which are :func:`paired`, with 95% interval and p-value.
 
     With one completion per puzzle: Newcombe's interval and McNemar's exact test. With several, or means over runs:
     :func:`paired_mean`, also for pass@k. ``runs`` are the differences of the first runs, of the second runs and so on,
@@ -173,9 +196,9 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     pairs = list(zip(before, after, strict=True))
     passes = {}
     if len(first.samples) == len(second.samples) == len(pairs):
-        lost, won = pairs.count((1, 0)), pairs.count((0, 1))
-        change, interval = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
-        p = mcnemar(lost, won)
+        regressed, improved = pairs.count((1, 0)), pairs.count((0, 1))
+        change, interval = paired_difference(pairs.count((1, 1)), regressed, improved, pairs.count((0, 0)))
+        p = mcnemar(regressed, improved)
     else:
         change, interval, p = paired_mean(before, after)
         for k in sorted(first.metrics.pass_at.keys() & second.metrics.pass_at.keys() - {1}):
@@ -184,8 +207,8 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     values = {"difference": round(change, 6), "interval": [*rounded(interval)]} | (
         {"pass_at": passes} if passes else {}
     )
-    values["won"] = sum(before < after for before, after in pairs)
-    values["lost"] = sum(before > after for before, after in pairs)
+    values["improved"] = sum(before < after for before, after in pairs)
+    values["regressed"] = sum(before > after for before, after in pairs)
     values["p"] = float(f"{p:.3g}")
     earlier, later = _accuracies(first), _accuracies(second)
     count = max(len(earlier), len(later))
@@ -230,11 +253,12 @@ def _references(results: Mapping[str, Result], models: Sequence[str], against: s
 
 
 def changes(results: Mapping[str, Result], against: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the puzzles won and lost between each two results that are compared.
+    """Yield the puzzles that improved or regressed between each two results that are compared.
 
     With several completions per puzzle, more or fewer of them are correct, and the first wrong and the first correct
     one are shown.
     """
+    results = paired(results)
     models = [name for name, result in results.items() if not result.metrics.is_baseline]
     references = _references(results, models, against).items()
     pairs = dict.fromkeys((of[key], name) for key in tables.DIFFERENCES for name, of in references if key in of)
@@ -243,7 +267,9 @@ def changes(results: Mapping[str, Result], against: str | None = None) -> Iterat
             was, now = puzzle_share(before), puzzle_share(after)
             if was == now:
                 continue
-            change = {"from": first, "to": second, "side": "won" if now > was else "lost"} | before[0].row.kept
+            change = {"from": first, "to": second, "side": "improved" if now > was else "regressed"} | before[
+                0
+            ].row.kept
             for when, samples, correct in (("before", before, now < was), ("after", after, now > was)):
                 line = next(sample for sample in samples if sample.grade.correct is correct).to_json()
                 change[when] = {key: line[key] for key in _COMPLETION}

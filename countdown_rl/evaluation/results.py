@@ -7,6 +7,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from countdown_rl.core import artifacts, typed_json
@@ -36,12 +37,18 @@ class Result:
 
     def __repr__(self) -> str:
         metrics = self.metrics
-        solved = f"{percent(metrics.accuracy)} ({interval(metrics.interval)}), n={metrics.n}"
+        of = f" of {metrics.of}" if metrics.of else ""
+        solved = f"{percent(metrics.accuracy)} ({interval(metrics.interval)}), n={metrics.n}{of}"
         return f"Result({metrics.model.source}: {solved}" + (f", {self.path})" if self.path != Path() else ")")
 
     @property
     def by_puzzle(self) -> list[Sequence[Sample]]:
         return sample.by_puzzle(self.samples, self.metrics.n)
+
+    @cached_property
+    def puzzles(self) -> list[tuple[str, str, str]]:
+        """The task, the rule and the id of the row of each puzzle."""
+        return [(row.task, row.rule, row.id) for row in (samples[0].row for samples in self.by_puzzle)]
 
 
 def read(path: Path) -> Result:

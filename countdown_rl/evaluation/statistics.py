@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from math import erfc, sqrt
 
+from countdown_rl.core.errors import InputError
+
 #: The 97.5% point of the normal distribution.
 Z = 1.959963984540054
 #: Puzzles below which a normal approximation is poor, and up to which a randomization is exact.
@@ -48,8 +50,10 @@ def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float,
     For puzzles with a share correct each: the normal interval and test. If few differ, the interval of Agresti and Min
     (2005), "Simple improved confidence intervals for comparing matched proportions", which add half a puzzle to each of
     the four outcomes. Up to :data:`EXACT` changed puzzles, the test is Fisher's exact randomization of their signs; no
-    p-value is below the smallest of that test.
+    p-value is below the smallest of that test. Raises InputError without pairs.
     """
+    if not first or len(first) != len(second):
+        raise InputError(f"{len(first)} and {len(second)} values are no pairs; give as many of both, at least one.")
     changes = [round(after - before, 9) for before, after in zip(first, second, strict=True)]
     n, mean, changed = len(changes), sum(changes) / len(changes), [change for change in changes if change]
     if n - max(Counter(changes).values()) < FEW:  # few puzzles changed unlike the others
@@ -74,7 +78,8 @@ def paired_difference(both: int, first_only: int, second_only: int, neither: int
     Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based
     on paired data", method 10: from the Wilson limits of both and their correlation.
     """
-    n = both + first_only + second_only + neither
+    if not (n := both + first_only + second_only + neither):
+        raise InputError("there are no pairs to compare; give at least one.")
     first, second = (both + first_only) / n, (both + second_only) / n
     low1, high1 = wilson(both + first_only, n)
     low2, high2 = wilson(both + second_only, n)

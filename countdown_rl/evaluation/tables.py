@@ -9,7 +9,9 @@ from countdown_rl.evaluation.sample import BASELINE_KINDS
 from countdown_rl.tasks.registry import task_of
 
 #: Keys of the differences of a result, and the words for the other result.
-DIFFERENCES = {"against_first": "the first", "against_previous": "the one before", "against": ""}
+DIFFERENCES = {"against_first": "the first", "against_previous": "the previous", "against": ""}
+#: Directions in which the grade of a puzzle changes.
+SIDES = ("improved", "regressed")
 
 
 def markdown(values: Mapping[str, Any]) -> str:
@@ -40,10 +42,13 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
     names = (task.group(main).name(value) for value in columns)
     key, heading = [*differences(values).items()][-1]
     changes = [row.get(key, {}).get("pass_at", {}).get(k) for row in results]
-    head = ["", "solved", "95%", *names, *([f"pass@{k}"] if k else []), "format", "tokens", heading]
+    partial = any("of" in row for row in results)
+    head = ["", "solved", "95%", *(["n"] if partial else []), *names, *([f"pass@{k}"] if k else []), "format", "tokens"]
+    head += [heading, "improved", "regressed", "p"]
     rows = [head + ([f"pass@{k} {heading}"] if any(changes) else [])]
     for row, shares, change in zip(results, groups, changes, strict=True):
         cells = [row["name"], percent(row["accuracy"]) + _sd(row), interval(row["interval"])]
+        cells += [counted(row)] if partial else []
         cells += [percent(shares[value]["accuracy"]) for value in columns]
         if k:
             cells.append(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "")
@@ -51,16 +56,28 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
             cells += ["", ""]
         else:
             cells += [percent(row["format"]), f"{row['mean_tokens']:.0f}" if "mean_tokens" in row else ""]
-        cells.append(points(row[key]) if key in row else "")
+        if key in row:
+            cells += [points(row[key]), *(f"{row[key][side]:,}" for side in SIDES), f"{row[key]['p']:.2g}"]
+        else:
+            cells += [""] * 4
         rows.append(cells + ([points(change) if change else ""] if any(changes) else []))
     return rows
 
 
 def differences(values: Mapping[str, Any]) -> dict[str, str]:
-    """The heading of each difference in *values*, by its key."""
+    """The heading of each difference in *values*, by its key; one if the first result is the previous one as well."""
+    results = values["results"]
     if "against" in values:
         return {"against": f"against {values['against']}"}
+    if all(row.get("against_first") == row.get("against_previous") for row in results):
+        return {"against_first": f"against {results[0]['name'] if len(results) == 2 else 'the first'}"}
     return {key: f"against {name}" for key, name in DIFFERENCES.items() if name}
+
+
+def counted(row: Mapping[str, Any], noun: str = "") -> str:
+    """The number of measured rows of a result, of those that completions were asked for, with their *noun*."""
+    count = row.get("of", row["n"])
+    return (f"{row['n']:,} of " if "of" in row else "") + (plural(count, noun) if noun else f"{count:,}")
 
 
 #: Characters that LaTeX interprets or its default font lacks, by what prints each.
@@ -83,7 +100,7 @@ def largest_k(values: Mapping[str, Any]) -> str | None:
 
 def subject(values: Mapping[str, Any]) -> str:
     """The number of puzzles and their split, such as ``1,000 held-out puzzles``."""
-    return plural(values["results"][0]["n"], f"{values['split']} {task_of(values).noun}".strip())
+    return counted(values["results"][0], f"{values['split']} {task_of(values).noun}".strip())
 
 
 def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_line) -> str:
@@ -117,10 +134,10 @@ def decoding_text(settings: Mapping[str, Any]) -> str:
     return f"{words}, at most {plural(settings['max_new_tokens'], 'token')}"
 
 
-def points(change: Mapping[str, Any]) -> str:
-    """A paired difference in percentage points, with its standard deviation over runs and its interval."""
+def points(change: Mapping[str, Any], sd: bool = True) -> str:
+    """A paired difference in percentage points, with its standard deviation over runs, if *sd*, and its interval."""
     low, high = change["interval"]
-    return f"{100 * change['difference']:+.1f}{_sd(change)} ({100 * low:+.1f} to {100 * high:+.1f})"
+    return f"{100 * change['difference']:+.1f}{_sd(change) if sd else ''} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _sd(figures: Mapping[str, Any]) -> str:

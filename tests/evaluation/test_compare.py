@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import countdown_rl as api
+from countdown_rl import evaluate
 from countdown_rl.cli import compare as command_line
 from countdown_rl.cli import console
 from countdown_rl.core import artifacts
@@ -17,6 +19,7 @@ from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import compare, results, tables
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
+from countdown_rl.release.report import page as report
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
@@ -73,9 +76,9 @@ def test_differences_from_the_first_and_the_previous_result_are_paired(three):
     assert not {"against_first", "against_previous"} & base.keys()
     share, (low, high) = paired_difference(5, 0, 4, 3)
     assert adapter["against_first"] == adapter["against_previous"]
-    change = {"difference": round(share, 6), "interval": [round(low, 6), round(high, 6)], "won": 4, "lost": 0}
+    change = {"difference": round(share, 6), "interval": [round(low, 6), round(high, 6)], "improved": 4, "regressed": 0}
     assert adapter["against_first"] == change | {"p": mcnemar(0, 4)}
-    assert (merged["against_previous"]["won"], merged["against_previous"]["lost"]) == (1, 1)
+    assert (merged["against_previous"]["improved"], merged["against_previous"]["regressed"]) == (1, 1)
     assert (merged["against_previous"]["difference"], merged["against_previous"]["p"]) == (0, 1)
     assert values == json.loads(Path("comparison/comparison.json").read_text())
     inputs = artifacts.read(Path("comparison"), "comparison").inputs
@@ -88,10 +91,11 @@ def test_the_table_has_a_line_per_result_and_the_conditions(three):
     compared(three, Path("comparison"))
     lines = Path("comparison/comparison.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
-    head = ["", "solved", "95%", "3 numbers", "10 numbers", "format", "tokens", "against the one before"]
-    assert cells[0] == head
-    assert (cells[2][0], cells[2][1], cells[2][7]) == ("base", "41.7%", "")
+    head = ["", "solved", "95%", "3 numbers", "10 numbers", "format", "tokens"]
+    assert cells[0] == [*head, "against the previous", "improved", "regressed", "p"]
+    assert (cells[2][0], cells[2][1], cells[2][7:]) == ("base", "41.7%", [""] * 4)
     assert cells[3][7].startswith("+33.3 (")
+    assert cells[3][8:] == ["4", "0", "0.12"]
     assert cells[4][7].startswith("+0.0 (-")
     assert lines[6] == (
         "12 held-out puzzles (exactly-once), greedy, at most 256 tokens; intervals are 95% (Wilson; Newcombe for "
@@ -105,13 +109,14 @@ def test_changes_hold_both_completions(three):
     marks = {"base": BASE, "adapter": TRAINED, "merged": MERGED}
     pairs = [("base", "adapter"), ("base", "merged"), ("adapter", "merged")]
     assert [(one["from"], one["to"], one["id"], one["side"]) for one in changes] == [
-        (first, second, f"r{at}", "won" if now == "+" else "lost")
+        (first, second, f"r{at}", "improved" if now == "+" else "regressed")
         for first, second in pairs
         for at, (was, now) in enumerate(zip(marks[first], marks[second], strict=True))
         if was != now
     ]
     for one in changes:
-        assert (one["before"]["correct"], one["after"]["correct"]) == (one["side"] == "lost", one["side"] == "won")
+        improved = one["side"] == "improved"
+        assert (one["before"]["correct"], one["after"]["correct"]) == (not improved, improved)
         assert one["before"]["completion"] == f"{one['from']} says {one['id']}"
         assert one["after"]["completion"] == f"{one['to']} says {one['id']}"
 
@@ -119,8 +124,9 @@ def test_changes_hold_both_completions(three):
 @pytest.mark.parametrize(
     ("marks", "changes", "says"),
     [
-        (BASE, {"data": DATA | {"digest": "e" * 64}}, "other and base were scored on different data"),
-        (BASE[:-1], {}, "other and base were scored on different data"),
+        (BASE[:-1], {}, "11 puzzles in common, of 11 and 12;"),
+        (BASE, {"split": "train"}, "0 puzzles in common, of 12 and 12;"),
+        (BASE + "+", {}, "12 puzzles in common, of 13 and 12;"),
         (BASE, {"decoding": GREEDY | {"max_new_tokens": 128}}, "other and base were decoded differently"),
     ],
 )
@@ -129,6 +135,86 @@ def test_results_on_other_puzzles_or_with_other_decoding_are_refused(three, mark
     with pytest.raises(InputError, match=says):
         compared({"base": Path("base"), "other": Path("other")}, Path("out"))
     assert not Path("out").exists()
+
+
+PUZZLES = [{"nums": [n, n + 1, 7], "target": 2 * n + 8} for n in range(1, 11)]
+
+
+def completed(path: Path, puzzles: list[dict], solved: set[int], samples: int = 1, **options) -> results.Result:
+    """The evaluation of a file of *samples* completions of each of *puzzles*, right for *solved* first numbers."""
+    sums = ["+".join(map(str, row.get("nums", "0"))) for row in puzzles]
+    sums = [total if int(total.partition("+")[0]) in solved else "1" for total in sums]
+    lines = [{**row, "completion": f"<answer>{text}</answer>"} for row, text in zip(puzzles, sums, strict=True)]
+    jsonl.write_rows(path, [line for line in lines for _ in range(samples)])
+    return evaluate(completions=path, **options)
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_completions_in_two_files_are_paired_by_the_ids_of_their_puzzles(tmp_path, order, samples):
+    first = completed(tmp_path / "a.jsonl", PUZZLES, {1, 2, 3}, samples)
+    second = completed(tmp_path / "b.jsonl", PUZZLES[order], {2, 3, 4, 5}, samples)
+    row = api.compare([first, second], out=tmp_path / "out")["results"][1]
+    change = row["against_first"]
+    assert (change["difference"], change["improved"], change["regressed"]) == (pytest.approx(0.1), 2, 1)
+    changed = jsonl.read_objects(tmp_path / "out" / compare.CHANGES)
+    assert [(line["nums"][0], line["side"]) for line in changed] == [(1, "regressed"), (4, "improved"), (5, "improved")]
+    runs = compare.pooled("runs", [first, second])
+    assert [len({sample.row.id for sample in puzzle}) for puzzle in runs.by_puzzle] == [1] * 10
+    (group,) = report._groups({"a": first, "b": second})
+    assert group["a"].puzzles == group["b"].puzzles
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (PUZZLES[:5], "5 puzzles in common, of 5 and 10"),
+        ([*PUZZLES[5:], *({"nums": [n, n, 9], "target": 2 * n + 9} for n in range(5))], "5 puzzles in common, of 10"),
+        ([{"nums": [n, n, 9], "target": 2 * n + 9} for n in range(10)], "0 puzzles in common"),
+        (
+            [row | {"rule": "at-most-once"} for row in PUZZLES],
+            "countdown at-most-once, and a of countdown exactly-once",
+        ),
+        (
+            [{"task": "gsm8k", "question": f"{n}?", "gold": "1"} for n in range(10)],
+            "of gsm8k, and a of c",
+        ),
+    ],
+)
+def test_results_of_other_puzzles_rules_or_tasks_are_refused(tmp_path, rows, words):
+    group = {"a": completed(tmp_path / "a.jsonl", PUZZLES, {1}), "b": completed(tmp_path / "b.jsonl", rows, {2})}
+    with pytest.raises(InputError, match=words):
+        api.compare(group)
+    with pytest.raises(InputError, match="runs 2"):
+        compare.pooled("runs", [*group.values()])
+    assert len(report._groups(group)) == 2
+
+
+def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    jsonl.write_rows(Path("data.jsonl"), PUZZLES)
+    for name, solved in (("a", {1}), ("b", {1, 2, 3})):
+        result = completed(Path(f"{name}.jsonl"), PUZZLES[:4], solved, rows="data.jsonl", out=name)
+        assert "n=4 of 10" in repr(result)
+        assert json.loads(Path(name, "metrics.json").read_text())["of"] == 10
+    for words in ((), ("--format", "latex"), ("--format", "markdown"), ("--json",)):
+        assert status(monkeypatch, "compare", "a", "b", "--out", "out", *words) == 0
+        said = capsys.readouterr()
+        assert "only 4 of the 10 puzzles have completions" in said.err
+        assert ('"of": 10' if words == ("--json",) else "4 of 10") in said.out
+    assert status(monkeypatch, "report", "--result", "a", "--result", "b", "--out", "page.html") == 0
+    assert "<b>4 of 10</b>" in Path("page.html").read_text()
+
+
+def test_eight_results_have_a_line_each_in_80_columns(three, monkeypatch, capsys):
+    monkeypatch.setattr(console._out, "width", 80)
+    names = [made(Path(f"adapter-sample-{n}"), TRAINED if n % 2 else BASE).name for n in range(8)]
+    assert status(monkeypatch, "compare", *names, "--out", "out") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    first = lines[: lines.index(next(line for line in lines if line.split()[-1:] == ["p"] and "previous" in line))]
+    assert sum(line.startswith("adapter-sample-") for line in first) == 8
+    assert all(word in " ".join(lines) for word in ("improved/", "regressed", "4/0", "0.12"))
 
 
 SAMPLED = GREEDY | {"greedy": False, "temperature": 1.0, "samples": 2}
@@ -143,7 +229,7 @@ def test_sampled_results_are_compared_with_each_other(three):
     assert [row["name"] for row in values["results"] if "against_previous" not in row] == ["base", "base-sampled"]
     assert [row.get("decoding") for row in values["results"]] == [None, None, None, SAMPLED, SAMPLED]
     change = values["results"][4]["against_first"]
-    assert (change["difference"], change["won"], change["lost"]) == (pytest.approx(4 / 12, abs=1e-6), 4, 0)
+    assert (change["difference"], change["improved"], change["regressed"]) == (pytest.approx(4 / 12, abs=1e-6), 4, 0)
     assert list(change["pass_at"]) == ["2"]  # both completions of a puzzle are equal here, so pass@2 is pass@1
     assert change["pass_at"]["2"]["difference"] == change["difference"]
     text = Path("out/comparison.md").read_text()
@@ -169,8 +255,8 @@ def test_every_difference_is_from_the_result_that_is_named(three, monkeypatch, c
     assert "against adapter" in capsys.readouterr().out
     assert status(monkeypatch, "compare", *three, "--against", "adapter", "--out", "out", "--format", "latex") == 0
     latex = capsys.readouterr().out.splitlines()
-    assert latex[2].endswith(r"& against adapter \\")
-    assert latex[4].endswith(r"$-$0.8) \\")
+    assert latex[2].endswith(r"& against adapter & improved & regressed & p \\")
+    assert latex[4].endswith(r"$-$0.8) & 0 & 4 & 0.12 \\")
     assert status(monkeypatch, "compare", *three, "--against", "other", "--out", "new") == 2
 
 
@@ -185,10 +271,10 @@ def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, m
     points = tables.points(change)
     assert points.startswith("-33.3 (")
     latex = tables.latex(values).splitlines()
-    assert latex[2].endswith(r"& pass@2 against the one before \\")
+    assert latex[2].endswith(r"& against b & improved & regressed & p & pass@2 against b \\")
     assert latex[5].count("$-$33.3 (") == 2
     assert status(monkeypatch, "compare", "b", "a", "--out", "out") == 0
-    assert capsys.readouterr().out.count("-33.3 (") == 4
+    assert capsys.readouterr().out.count("-33.3 (") == 2
 
 
 @pytest.fixture
@@ -238,7 +324,7 @@ def test_tables_are_written_for_a_paper_and_for_programs(runs, monkeypatch, caps
     words = ("base", "SFT_1=s0,s1,s2", "adapter", "--out", "out", "--format")
     assert status(monkeypatch, "compare", *words, "latex") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [r"\begin{tabular}{lrrrrrrr}", r"\hline"]
+    assert lines[:2] == [r"\begin{tabular}{lrrrrrrrrrr}", r"\hline"]
     assert lines[2].startswith(r" & solved & 95\% & 3 numbers & ")
     assert lines[5].startswith(r"SFT\_1 & 58.3\% $\pm$ 8.3 & ")
     assert r" & $+$16.7 $\pm$ 8.3 ($" in lines[5]
@@ -331,7 +417,7 @@ def test_a_name_is_text_in_every_table(three, name, capsys):
     text = Path("out/comparison.md").read_text()
     assert len(text.splitlines()) == 6
     assert not re.search(r"<script|(?<!\\)`|(?<!\\)\[|\x1b", text)
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()[:4]} == {9}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()[:4]} == {12}
     console.result(values, as_json=False, view=command_line._view(values))
     shown = capsys.readouterr().out
     assert "\x1b" not in shown

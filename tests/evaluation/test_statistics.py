@@ -7,6 +7,7 @@ from math import comb, sqrt
 import numpy as np
 import pytest
 
+from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation.statistics import EXACT, FEW, Z, mcnemar, paired_difference, paired_mean, wilson
 
 
@@ -126,3 +127,11 @@ def test_the_interval_of_few_puzzles_covers_95_percent_of_the_draws(chances, n):
         low, high = paired_mean([0.5] * n, [0.0] * lost + [0.5] * same + [1.0] * won)[1]
         covered += count * (low <= true <= high)
     assert covered / 4_000 >= 0.93
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: paired_mean([], []), lambda: paired_mean([1], [1, 0]), lambda: paired_difference(0, 0, 0, 0)]
+)
+def test_without_pairs_there_is_no_difference(call):
+    with pytest.raises(InputError, match="pairs"):
+        call()

@@ -29,7 +29,7 @@ ROWS = [
     {
         "id": f"r{at}",
         "nums": [at + 1, 3, 50] + [7] * (at % 2),
-        "target": at + 54,
+        "target": at + 54 + 7 * (at % 2),
         "needs": ("add-sub", "mul-div")[at % 2],
     }
     for at in range(12)
@@ -73,8 +73,6 @@ def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **chang
     kept = []
     for index, mark in enumerate(marks):
         row = dict(rows[index // samples])
-        if mark == "+" and "nums" in row:
-            row["target"] = sum(row["nums"])
         completion = solved(row) if mark == "+" else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
         kept.append(Sample.of(parse_row(row), Completion(completion, 9, mark != ".")))
         assert "impossible" in completion or kept[-1].grade.correct == (mark == "+")
@@ -224,7 +222,7 @@ def test_paired_differences_are_those_of_a_comparison(run):
         cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]
         for key in ("against_first", "against_previous"):
             change = row[key]
-            cell = f"{tables.points(change)}<small>p = {change['p']:.2g}, {change['won']} improved"
+            cell = f"{tables.points(change)}<small>p = {change['p']:.2g}, {change['improved']} improved"
             assert cells.count(cell) == 1  # the second model's two differences are one
     assert "merged improves on 4 puzzles and regresses on 0." in text
 
@@ -355,7 +353,7 @@ def test_a_report_warns_of_what_limits_its_conclusions(run):
     text = page()
     assert "base: the 95% interval is" in text
     assert "adapter, merged: single seed" in text
-    write_eval(run / "eval" / "other", "++--++--+---", data=DATA | {"digest": "e" * 64})
+    write_eval(run / "eval" / "other", "++--++--+--")
     assert "other and base have different puzzles" in page()
 
 

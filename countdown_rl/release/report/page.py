@@ -65,6 +65,7 @@ def text(values: Mapping[str, Any], demo: str | None = None) -> str:
     environment = formatting.html_templates()
     names = ("percent", "interval", "short", "duration", "plural")
     environment.filters |= {name: getattr(formatting, name) for name in names} | {
+        "counted": tables.counted,
         "points": tables.points,
         "leaves": _leaves,
         "sha256": _sha256,
@@ -149,21 +150,21 @@ def view(
 
 def _groups(scored: Group) -> list[Group]:
     """The models that were evaluated on the same puzzles in the same way, each group with its baselines."""
-    groups: dict[str, dict[str, Result]] = {}
+    groups: dict[Any, dict[str, Result]] = {}
     for name, evaluation in scored.items():
         metrics = evaluation.metrics
         if not metrics.is_baseline:
-            groups.setdefault(f"{metrics.n} {metrics.data} {compare.decoding(evaluation)}", {})[name] = evaluation
+            groups.setdefault((*sorted(evaluation.puzzles), compare.decoding(evaluation)), {})[name] = evaluation
     if not groups:
         raise InputError("give an evaluation of a model beside the baselines.")
     for group in groups.values():
-        model = next(iter(group.values())).metrics
-        terms = (model.n, model.data, model.decoding.samples or 1)
+        model = next(iter(group.values()))
+        terms = (sorted(model.puzzles), model.metrics.decoding.samples or 1)
         for name, evaluation in scored.items():
             metrics = evaluation.metrics
-            if metrics.is_baseline and (metrics.n, metrics.data, metrics.decoding.samples) == terms:
+            if metrics.is_baseline and (sorted(evaluation.puzzles), metrics.decoding.samples) == terms:
                 group[name] = evaluation
-    return sorted(groups.values(), key=len, reverse=True)
+    return sorted(map(compare.paired, groups.values()), key=len, reverse=True)
 
 
 def _table(group: Group) -> dict[str, Any]:
@@ -191,6 +192,7 @@ def _table(group: Group) -> dict[str, Any]:
         "single": all(row["completions"] == row["n"] for row in models),
         "majority": all(row["metrics"].majority for row in rows),
         "data": values["data"],
+        "puzzles": sorted(next(iter(group.values())).puzzles),
         "split": values["split"],
         "called": f"{values['split']} {registry.task_of(values).noun}s".strip(),
         "terms": tables.conditions(values),
@@ -204,7 +206,7 @@ def _table(group: Group) -> dict[str, Any]:
 
 def _changed(first: Result, last: Result) -> dict[str, list[tuple[Sample, Sample]]]:
     """The completions of two models for the puzzles that only one of them solved."""
-    changed: dict[str, list[tuple[Sample, Sample]]] = {"improved": [], "regressed": []}
+    changed: dict[str, list[tuple[Sample, Sample]]] = {side: [] for side in tables.SIDES}
     for before, after in zip(first.samples, last.samples, strict=True):
         if before.grade.correct != after.grade.correct:
             changed["improved" if after.grade.correct else "regressed"].append((before, after))
