@@ -5,7 +5,8 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -55,15 +56,26 @@ class Command(_Panels, TyperCommand):
 
 
 class CommandGroup(_Panels, TyperGroup):
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _reader_may_exit():  # of --help and --version
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; if the reader of stdout has exited, as ``head`` does, end with status 0."""
+        with _reader_may_exit():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _reader_may_exit() -> Iterator[None]:
+    """End with status 0 if the reader of stdout has exited, as ``head`` does."""
+    try:
         try:
-            result = super().invoke(ctx)
+            yield
+        finally:
             sys.stdout.flush()
-            return result
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
 
 
 def as_command(name: str, function: Callable[..., Any]) -> Command:

@@ -104,6 +104,7 @@ def main(run: Callable[[], Any] = app) -> None:
     global _shows_traceback
     _shows_traceback = False
     processes.end_with_launcher()
+    processes.open_streams()
     if not processes.is_main():
         from countdown_rl.cli import console
 

@@ -2,15 +2,22 @@
 
 import os
 import re
+import ssl
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from countdown_rl.core.errors import ModelError, causes
 
 #: Format of every token of the Hub.
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}", re.ASCII)
+#: Fewest bytes of an answer in so many seconds.
+SLOWEST, PATIENCE = 1_000, 60.0
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
@@ -28,9 +35,38 @@ def download(
         disable_progress_bars()
     patterns: Any = {"allow_patterns": allowed, "ignore_patterns": ignored}
     try:
-        return Path(snapshot_download(name, repo_type=repo_type, revision=revision, **patterns))
+        with paced():
+            return Path(snapshot_download(name, repo_type=repo_type, revision=revision, **patterns))
     except Exception as error:  # an answer that makes no sense raises any
         raise ModelError(f"{name} cannot be read, as {reason(error, revision)}.") from error
+
+
+@contextmanager
+def paced() -> Iterator[None]:
+    """Raise TimeoutError where the Hub sends fewer than SLOWEST bytes in PATIENCE seconds, which no timeout notices."""
+    from huggingface_hub import get_session
+
+    def pace(response: Any) -> None:
+        chunks = response.iter_raw
+
+        def iter_raw(*arguments: Any, **settings: Any) -> Iterator[bytes]:
+            since, count = time.monotonic(), 0
+            for chunk in chunks(*arguments, **settings):
+                count += len(chunk)
+                if time.monotonic() - since > PATIENCE:
+                    if count < SLOWEST:
+                        raise TimeoutError(f"fewer than {SLOWEST:,} bytes in {PATIENCE} s")
+                    since, count = time.monotonic(), 0
+                yield chunk
+
+        response.iter_raw = iter_raw
+
+    hooks = get_session().event_hooks["response"]
+    hooks.append(pace)
+    try:
+        yield
+    finally:
+        hooks.remove(pace)
 
 
 def reason(error: BaseException, revision: str | None = None) -> str:
@@ -46,10 +82,17 @@ def reason(error: BaseException, revision: str | None = None) -> str:
         return _refusal(refusal, revision)
     cause = words(chain[-1])
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        if (certificates := os.environ.get(name)) and not Path(certificates).exists():
-            return f"{name} names {certificates}, which does not exist: correct or unset that variable"
+        certificates = os.environ.get(name)
+        if certificates and (first(ssl.SSLError) or not Path(certificates).exists()):
+            fault = f"is no certificate of the Hub ({cause})" if Path(certificates).exists() else "does not exist"
+            return f"{name} names {certificates}, which {fault}: correct or unset that variable"
     if urlsplit(constants.ENDPOINT).hostname is None:
         return f"HF_ENDPOINT is {constants.ENDPOINT}, no address such as https://huggingface.co: correct or unset it"
+    if type(chain[-1]) in (ImportError, ValueError) and (proxies := set(getproxies()) - {"no"}):
+        names = " or ".join(f"{name}_proxy".upper() for name in sorted(proxies))
+        return f"it cannot use the proxy of {names} ({cause}): correct or unset that variable"
+    if isinstance(chain[-1], UnicodeEncodeError):
+        return f"the token holds a character that no token has; {_LOG_IN}"
     uncached = ", and it is not in the cache" if first(errors.LocalEntryNotFoundError) else ""
     if first(errors.OfflineModeIsEnabled):
         return f"HF_HUB_OFFLINE is set{uncached}: unset that variable"

@@ -5,14 +5,15 @@ Accelerate launches several processes, for ``accelerate launch -m countdown_rl t
 logs and writes.
 """
 
+import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
 
@@ -167,9 +168,40 @@ def gather(values: list[Any]) -> list[Any]:
 
 
 def cpu_threads() -> int:
-    """This process's share of the CPU threads that it may use."""
+    """OMP_NUM_THREADS, else this process's share of the CPUs that affinity and the quota of its container allow.
+
+    In a launched process OMP_NUM_THREADS=1 does not count: launchers set it where it is not set.
+    """
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if wanted.isdecimal() and int(wanted) > launched():
+        return int(wanted)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = min([usable, *map(math.ceil, _cpu_quotas(Path("/")))])
     return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """Yield the CPUs that each control group of this process allows, of version 1 or 2 (cgroups(7))."""
+    groups = root / "proc/self/cgroup"
+    for line in groups.read_text().splitlines() if groups.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        place = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # a container may see its own as the root
+            with suppress(OSError, ValueError):  # "max" is no number
+                text = " ".join((place / group.relative_to("/") / name).read_text() for name in names)
+                quota, period = map(float, text.split())
+                if quota > 0:
+                    yield quota / period
+
+
+def open_streams() -> None:
+    """Open standard streams that were closed (``>&-``) on the null device, so that no file gets their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))  # of the lowest free number
 
 
 def spin_briefly() -> None:

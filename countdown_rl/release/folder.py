@@ -138,7 +138,8 @@ def base_license(base_model: str | None, revision: str | None) -> dict[str, str]
     from huggingface_hub import HfApi
 
     try:
-        data: Any = HfApi().model_info(base_model, revision=revision, timeout=20).card_data or {}
+        with hub_requests.paced():
+            data: Any = HfApi().model_info(base_model, revision=revision, timeout=20).card_data or {}
     except Exception as error:  # an answer that makes no sense raises any
         if hub_requests.is_absent(error):
             return {}

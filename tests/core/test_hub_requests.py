@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils import close_session
 
+from countdown_rl.core import hub_requests
 from countdown_rl.core.errors import HubError, InputError, ModelError
 from countdown_rl.data import external
 from countdown_rl.models import reference
 from countdown_rl.release import folder
-from tests.support.hub import EXPIRED, READ
+from tests.support.hub import EXPIRED, READ, WRITE
 
 USES = {
     "model": lambda name, revision: reference.find_model(name, revision=revision),
@@ -88,6 +90,45 @@ def test_no_network_gives_the_cause_and_the_host(hub, monkeypatch, use):
     assert "(127.0.0.1: Connection refused)" in sentence(use)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set" in sentence(use)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("ALL_PROXY", "socks5://me:secret@127.0.0.1:9", "the proxy of ALL_PROXY .*socks"),
+        ("all_proxy", "socks5h://127.0.0.1:9", "the proxy of ALL_PROXY .*socks"),
+        ("HTTP_PROXY", "ftp://me:secret@127.0.0.1:9", "the proxy of HTTP_PROXY .*scheme"),
+        ("HTTPS_PROXY", "http://127.0.0.1:port", "the proxy of HTTPS_PROXY "),
+        ("HTTP_PROXY", "http://127.0.0.1:9", "check the network .*refused"),
+        ("SSL_CERT_FILE", "/nowhere/ca.pem", "SSL_CERT_FILE names /nowhere/ca.pem, which does not exist"),
+        ("SSL_CERT_FILE", __file__, "SSL_CERT_FILE names .*is no certificate"),
+        ("HF_TOKEN", "hf_é", "the token holds a character"),
+        ("HF_TOKEN", f"{WRITE}\n", None),
+        ("NO_PROXY", "127.0.0.1", None),
+        ("SSL_CERT_DIR", "/nowhere", None),
+    ],
+)
+def test_a_variable_that_stands_in_the_way_is_named(hub, monkeypatch, use, name, value, words):
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv(name, value)
+    close_session()
+    if words is None:
+        USES[use]("me/it", None)
+    else:
+        text = sentence(use)
+        assert re.search(words, text)
+        assert "secret" not in text
+    close_session()
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_hub_that_sends_too_slowly_is_no_endless_wait(hub, monkeypatch, use):
+    monkeypatch.setattr(hub_requests, "SLOWEST", 10**9)
+    monkeypatch.setattr(hub_requests, "PATIENCE", 0.0)
+    assert re.search("check the network .*fewer than 1,000,000,000 bytes", sentence(use))
+    monkeypatch.setattr(hub_requests, "SLOWEST", 0)
+    USES[use]("me/it", None)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])

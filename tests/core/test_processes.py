@@ -91,23 +91,67 @@ def test_the_exception_that_a_library_makes_of_a_signal_is_no_bug(monkeypatch, c
     assert capsys.readouterr().err.startswith("ended by SIGTERM; run the same command again.\n")
 
 
+#: Variables of one of two launched processes.
+LAUNCHED = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+
 def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
     assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
-    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "512")):
+    for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
     assert (processes.launched(), processes.world_size(), processes.is_main()) == (True, 2, False)
-    assert processes.cpu_threads() == 1
 
 
-def test_processes_of_a_machine_share_its_threads(monkeypatch):
+@pytest.mark.parametrize(
+    ("group", "files", "quotas"),
+    [
+        ("0::/", {"cpu.max": "150000 100000"}, [1.5]),
+        ("0::/", {"cpu.max": "max 100000"}, []),
+        ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, [4, 2]),
+        (
+            "3:cpuset:/x\n2:cpu,cpuacct:/y",
+            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
+            [3],
+        ),
+        ("1:cpu:/x", {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"}, []),
+        ("4:memory:/x", {"cpu/x/cpu.cfs_quota_us": "100000", "cpu/x/cpu.cfs_period_us": "100000"}, []),
+        (None, {}, []),
+    ],
+)
+def test_the_quota_of_a_container_is_read(tmp_path, group, files, quotas):
+    texts = {"proc/self/cgroup": group, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}
+    for name, text in texts.items() if group else ():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert list(processes._cpu_quotas(tmp_path)) == quotas
+
+
+@pytest.mark.parametrize(
+    ("variables", "quotas", "threads"),
+    [
+        ({}, [], 8),
+        ({}, [2.5, 16], 3),
+        ({}, [0.5], 1),
+        ({"LOCAL_WORLD_SIZE": "3"}, [], 2),
+        ({"LOCAL_WORLD_SIZE": "16"}, [], 1),
+        ({"OMP_NUM_THREADS": "1"}, [], 1),
+        ({"OMP_NUM_THREADS": "12,2"}, [2], 12),
+        ({"OMP_NUM_THREADS": "many"}, [], 8),
+        ({"OMP_NUM_THREADS": "0"}, [], 8),
+        (LAUNCHED | {"OMP_NUM_THREADS": "1"}, [], 4),  # a launcher's
+        (LAUNCHED | {"OMP_NUM_THREADS": "2"}, [], 2),
+    ],
+)
+def test_threads_are_those_of_omp_num_threads_or_the_share_of_the_cpus(monkeypatch, variables, quotas, threads):
+    for name in ("OMP_NUM_THREADS", *LAUNCHED):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes, "_cpu_quotas", lambda root: quotas)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    threads = []
-    for count in ("1", "3", "16"):
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", count)
-        threads.append(processes.cpu_threads())
-    assert threads == [8, 2, 1]
+    assert processes.cpu_threads() == threads
 
 
 def test_size_and_rank_of_a_scheduler_are_not_those_of_processes(monkeypatch):
