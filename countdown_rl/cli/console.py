@@ -33,6 +33,9 @@ class Printer(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # Rich would exit with status 1
+
 
 people = Printer(stderr=True, highlight=False, markup=False, emoji=False)
 _out = Printer(highlight=False, markup=False, emoji=False, soft_wrap=True)
