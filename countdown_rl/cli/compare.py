@@ -12,7 +12,7 @@ from rich.text import Text
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option
 from countdown_rl.core.formatting import percent, plural
-from countdown_rl.tasks import advice
+from countdown_rl.tasks import registry
 from countdown_rl.tasks.registry import parse_row
 
 
@@ -112,7 +112,7 @@ def _change(change: dict[str, Any]) -> Text:
     text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
     for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
         text.append(f"{'✓' if sample['correct'] else '✗'} {name}", style="green" if sample["correct"] else "red")
-        verdict = advice.verdict(row, *(sample[name] for name in ("answer", "value", "reason", "truncated")))
+        verdict = registry.verdict(row, *(sample[name] for name in ("answer", "value", "reason", "truncated")))
         text.append(f"  {verdict}\n", style="dim")
         text.append(sample["completion"].strip("\n") + "\n", style="default")
     return text

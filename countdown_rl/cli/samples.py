@@ -12,7 +12,7 @@ from countdown_rl.cli.parameters import AsJson
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.options import option
-from countdown_rl.tasks import advice
+from countdown_rl.tasks import registry
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.task import REASONS
 
@@ -80,6 +80,6 @@ def _view(sample: dict[str, Any]) -> Text:
     kind = ", validation" if sample.get("validation") else ""
     step = (f"step {sample['step']}{kind}  " if "step" in sample else "", "dim")
     row = parse_row(sample)
-    verdict = advice.verdict(row, sample["answer"], sample["value"], sample["reason"], sample.get("truncated"))
+    verdict = registry.verdict(row, sample["answer"], sample["value"], sample["reason"], sample.get("truncated"))
     grade = (f"✓ {verdict}", "green") if sample["correct"] else (f"✗ {verdict}", "red")
     return Text.assemble(step, (row.headline, "bold"), "\n", sample["completion"].strip("\n"), "\n", grade)

@@ -148,7 +148,9 @@ class RowSource:
             )
         for split, limit in limits.items():
             if limit is not None and (available := len(result.splits[split])) < limit:
-                raise InputError(f"Only {available:,} of these rows belong to {split}, not {limit:,}; lower --{split}.")
+                raise InputError(
+                    f"Only {available:,} of these rows belong to {split}, not {limit:,}; lower {flag(split)}."
+                )
 
     def _import(
         self, published_split: str, record: Mapping[str, Any], limits: Mapping[str, int | None], own_test: bool

@@ -6,7 +6,6 @@ from math import ceil
 from countdown_rl.core.formatting import flag, percent, plural
 from countdown_rl.evaluation.results import Result, chain, split
 from countdown_rl.evaluation.statistics import Z
-from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
 
@@ -14,6 +13,8 @@ from countdown_rl.tasks.task import Row
 WIDEST, MOST_TRUNCATED = 0.2, 0.05
 #: Share of completions without an answer from which their style may be another, and how many of them are tried.
 NO_ANSWERS, TRIED = 0.9, 200
+#: Shares below this count as near 0.
+NEAR_0 = 0.02
 #: Kinds of models that a training run may have made; others are published or belong to a server.
 _TRAINED = ("adapter", "directory", "gguf")
 
@@ -62,7 +63,7 @@ def of_evaluation(result: Result) -> list[str]:
     metrics = result.metrics
     hint = ""
     if metrics.model.kind != "completions":
-        hint = advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, flag("max_new_tokens"))
+        hint = no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, flag("max_new_tokens"))
     return [*filter(None, [hint]), *caveats({metrics.model.source: result})]
 
 
@@ -107,3 +108,16 @@ def bare_answers(unanswered: Sequence[tuple[Row, str]], count: int, n: int) -> s
         f"{count:,} of the {plural(n, 'completion')} have no <answer>, and most are answers without tags; give "
         f"{flag('style')} direct."
     )
+
+
+def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
+    """The likely cause and a remedy if the share *form* of completions in the format is near 0; else "".
+
+    If some are *correct*, the format does no harm. *limit* is the option that bounds their tokens.
+    """
+    if max(form, correct) >= NEAR_0:
+        return ""
+    text = f"{form:.0%} of the completions keep the format"
+    if truncated > 0.5:
+        return f"{text}, as {truncated:.0%} are truncated; raise {limit}, or begin with `countdown-rl sft`."
+    return f"{text}; begin with `countdown-rl sft`, or try another style (`countdown-rl gen-data --style model_opens`)."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from countdown_rl.core import typed_json
 from countdown_rl.evaluation.statistics import Interval
-from countdown_rl.tasks import advice
+from countdown_rl.tasks import registry
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Grade, Row
 
@@ -50,7 +50,7 @@ class Sample:
     def verdict(self) -> str:
         """The grade as a phrase."""
         grade = self.grade
-        return advice.verdict(self.row, grade.answer, grade.value, grade.reason, bool(self.truncated))
+        return registry.verdict(self.row, grade.answer, grade.value, grade.reason, bool(self.truncated))
 
     def to_json(self) -> dict[str, Any]:
         """A line of ``samples.jsonl``."""

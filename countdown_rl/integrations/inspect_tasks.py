@@ -13,8 +13,7 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accurac
 from inspect_ai.solver import TaskState
 
 from countdown_rl.tasks import jsonl
-from countdown_rl.tasks.advice import verdict
-from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.registry import parse_row, verdict
 from countdown_rl.tasks.task import Row
 
 DATA = "artifacts/data/test.jsonl"

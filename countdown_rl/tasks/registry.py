@@ -1,4 +1,4 @@
-"""Registry of tasks, and the parser of data rows."""
+"""Registry of tasks, the parser of data rows, and grades in words."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -73,3 +73,17 @@ def parse_row(fields: Any) -> Row:
 @cache
 def _others() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def verdict(row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False) -> str:
+    """A grade of a completion of *row* as a phrase with the model's *answer*, which is not escaped for printing."""
+    # An answer that states its value, or is a number itself, is left as it is.
+    equation = answer if not (answer and value) or "=" in answer or answer == value else f"{answer} = {value}"
+    if not reason:
+        return str(equation)
+    if reason == "no-answer" and truncated:
+        return "no answer: truncated at the token limit"
+    if reason == "wrong-value":
+        return f"{equation}, not {row.reference}"
+    phrase = task(row.task).reason(reason)
+    return f"{answer}: {phrase}" if answer else phrase

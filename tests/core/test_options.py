@@ -83,3 +83,4 @@ def test_texts_that_python_shows_too_do_not_spell_options_as_flags():
         for text in texts(file):
             spelled = re.findall(r"--[\w-]+", re.sub(r"`[^`]*`|^countdown-rl .*", "", text))
             assert not known & set(spelled), (file, text)
+            assert " --{}" not in text, (file, text)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from countdown_rl.core.formatting import flag
+from countdown_rl.evaluation.caveats import no_format
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import StepRow
-from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task_of
 
 #: Steps over which a condition must hold.
@@ -71,7 +71,7 @@ def common_fault(samples: Sequence[Sample]) -> str:
 
 def no_signal(form: float, correct: float, truncated: float) -> str:
     """What to do where groups have equal rewards, by the shares of completions in the format, correct and truncated."""
-    if text := advice.no_format(form, correct, truncated, flag("max_completion_length")):
+    if text := no_format(form, correct, truncated, flag("max_completion_length")):
         return text
     if correct < NEARLY_NONE:
         return f"{correct:.1%} of the completions are correct; begin with `countdown-rl sft`, or use easier data."
@@ -88,7 +88,7 @@ def _start(first: Sequence[StepRow]) -> str:
         _mean([getattr(row, name) for row in first]) for name in ("format", "correct", "truncated")
     )
     if any(row.frac_reward_zero_std < 1 for row in first):
-        return advice.no_format(form, correct, truncated, flag("max_completion_length"))
+        return no_format(form, correct, truncated, flag("max_completion_length"))
     return (
         f"in the first {START} steps all completions of each prompt had equal rewards, which give no advantage: "
         f"{no_signal(form, correct, truncated)}"
