@@ -5,7 +5,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
 
@@ -96,7 +95,7 @@ def grade(
                 reasons[graded.reason] += 1
                 if graded.reason == "no-answer" and len(unanswered) < caveats.TRIED:
                     unanswered.append((row, completion.text))
-                write(labels | ({"sample": index} if len(completions) > 1 else {}) | asdict(graded))
+                write(labels | ({"sample": index} if len(completions) > 1 else {}) | graded.to_json())
     if not counts["n"]:
         raise InputError(f"no completion was graded: {first or f'{name} has no rows'}")
     if advice := caveats.bare_answers(unanswered, reasons["no-answer"], counts["n"]):

@@ -89,7 +89,7 @@ def _caveats(result: Result) -> list[str]:
     if metrics.model.kind == "completions":
         unanswered = [(one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer"]
         sentences += filter(None, [bare_answers(unanswered[:TRIED], len(unanswered), len(result.samples))])
-    if split(result) == "training" and chain(result):
+    if chain(result) and split(result) == "training":
         sentences.append(f"these are training {noun}s, which say little about new ones; evaluate on the test split.")
     return sentences
 

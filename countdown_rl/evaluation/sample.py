@@ -1,7 +1,7 @@
 """Results of an evaluation: graded completions and scores, and their form in JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -55,7 +55,7 @@ class Sample:
     def to_json(self) -> dict[str, Any]:
         """A line of ``samples.jsonl``."""
         turn = {} if self.turn is None else {"sample": self.turn}
-        graded = {"completion": self.completion, **asdict(self.grade)}
+        graded = {"completion": self.completion, **self.grade.to_json()}
         return self.row.kept | turn | graded | {"tokens": self.tokens, "truncated": self.truncated} | self.details
 
     @classmethod

@@ -3,7 +3,6 @@
 The entry point ``inspect_ai`` in ``pyproject.toml`` names this module, so that Inspect finds the task.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 
 from inspect_ai import Task, task
@@ -60,7 +59,7 @@ def grade() -> Scorer:
             value=CORRECT if graded.correct else INCORRECT,
             answer=graded.answer,
             explanation=verdict(row, graded.answer, graded.value, graded.reason, truncated),
-            metadata=asdict(graded),
+            metadata=graded.to_json(),
         )
 
     return score

@@ -5,7 +5,7 @@ The fields of a row may be in a mapping inside of a record, as in verl (``reward
 notation of JSON or Python.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +54,8 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
     names = [name for task in tasks if (name := task.row.of_id(fields.get("custom_id")))]
     matches: list[tuple[str, Row]] = []
     faults: list[tuple[Task, InputError]] = []
-    mappings, around = [*_mappings(fields)], dict[str, Any]()
+    mappings = [*_mappings(fields)]
+    around: dict[str, Any] = {}
     if len(mappings) > 1 or names:
         around = {name: value for name, value in fields.items() if any(name in task.fields for task in tasks)}
     for path, inner in (*mappings, *(("custom_id", name) for name in names)):
@@ -75,7 +76,7 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
     for other, same in matches[1:]:
         if same.task == row.task and same.id != row.id:
             raise InputError(f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}")
-    if (split := held_out(split_of(record))) and row.get("split") != split:
+    if (split := held_out(_split(mappings))) and row.get("split") != split:
         row = task.row({**row, "split": split})
     for known_as in dict.fromkeys(str(holder["id"]) for _, holder in mappings if "id" in holder):
         if known_as != row.id and (named := task.row.of_id(known_as)) and task.row(named).id != row.id:
@@ -129,7 +130,11 @@ def _around(task: Task, row: Row, record: Mapping[str, Any]) -> Row:
 
 def split_of(record: Mapping[str, Any]) -> str:
     """The split that *record* or a mapping in it names, a held-out one first; "" if there is none."""
-    splits = [split for _, holder in _mappings(record) if isinstance(split := holder.get("split"), str)]
+    return _split(_mappings(record))
+
+
+def _split(mappings: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    splits = [split for _, holder in mappings if isinstance(split := holder.get("split"), str)]
     return next(filter(held_out, splits), splits[0] if splits else "")
 
 

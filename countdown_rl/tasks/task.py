@@ -35,6 +35,10 @@ class Grade:
     reason: str
     trailing: bool
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name; ``dataclasses.asdict`` would take a tenth of the time of grading."""
+        return {name: getattr(self, name) for name in Grade.__annotations__}
+
     @property
     def legal(self) -> bool:
         """The answer obeys the rules of the task, correct or not."""
@@ -82,12 +86,13 @@ class Row(Mapping[str, Any]):
         self._fields = dict(fields)
         if "style" in fields:
             self._fields["style"] = style_name(fields["style"])
-        if self.get("style") not in (None, "", *self.styles):
-            raise InputError(f"`style` should be one of {', '.join(self.styles)}")
+            if self._fields["style"] not in (None, "", *self.styles):
+                raise InputError(f"`style` should be one of {', '.join(self.styles)}")
         self.template: str | None = fields.get("template")
-        if not isinstance(self.template, str | None):
-            raise InputError("`template` should be text")
-        check_text(self.template or "", "`template`")
+        if self.template is not None:
+            if not isinstance(self.template, str):
+                raise InputError("`template` should be text")
+            check_text(self.template, "`template`")
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]
@@ -203,7 +208,7 @@ class Row(Mapping[str, Any]):
     def kept(self) -> dict[str, Any]:
         """The fields that are kept beside a completion."""
         names = ("id", "task", *self.kept_fields, "style", "template", "split")
-        return {name: self[name] for name in names if name in self}
+        return {name: self._fields[name] for name in names if name in self._fields}
 
     @cached_property
     def style_name(self) -> str:

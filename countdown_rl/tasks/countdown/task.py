@@ -28,6 +28,7 @@ PREFILL = "Let me work through this step by step.\n<think>"
 
 #: Names of the numbers of a row.
 NUMBERS = ("nums", "numbers", "num")
+_LIMIT = 10**MAX_DIGITS
 _INTEGER = re.compile(r"\s*([0-9]{1,15}|[-−][0-9]{1,15})(?:\.0+)?\s*").fullmatch
 _ID = re.compile(r"([0-9]+(?:-[0-9]+)*)=(-?[0-9]+)(?::([a-z-]+))?(?::([-+*/]+))?").fullmatch
 _IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
@@ -235,7 +236,7 @@ def _numbers(nums: Any) -> list[int] | None:
 
 def integer(value: object) -> int | None:
     """The whole number *value*, which may be text or a float; else None."""
-    if type(value) is int and 0 <= value < 10**MAX_DIGITS:  # nearly all are
+    if type(value) is int and 0 <= value < _LIMIT:  # nearly all are
         return value
     match = _INTEGER(str(value))
     return int(match[1].replace("−", "-")) if match else None
