@@ -14,6 +14,8 @@ from countdown_rl.tasks.task import Grade, Row
 if TYPE_CHECKING:
     from countdown_rl.inference.generate import Completion
 
+#: Groups by their names in ``details.json`` of version 0.1.
+_EARLY_GROUPS = {"by_size": "numbers", "by_needs": "needs", "by_solutions": "solutions"}
 #: Kinds of baselines, which replace the model in an evaluation.
 BASELINE_KINDS = ("floor", "ceiling")
 
@@ -173,7 +175,8 @@ class Scores(Accuracy):
     @classmethod
     def from_json(cls, values: Mapping[str, Any], source: Path | str) -> Self:
         """Read *values* of *source*. Raises ArtifactError if a field is missing or wrong."""
-        scores: Self = typed_json.build({"groups": {}, "rules": [], **values}, cls, source)  # absent in version 0.1
+        groups = {group: values[name] for name, group in _EARLY_GROUPS.items() if name in values}
+        scores: Self = typed_json.build({"groups": groups, "rules": [], **values}, cls, source)  # absent in version 0.1
         return scores
 
 

@@ -171,6 +171,50 @@ def _states(metric: Mapping[str, Any], scores: Accuracy) -> bool:
     )
 
 
+def earlier_metrics(
+    written: Mapping[str, Any], own: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[str], list[str]]:
+    """Compare the metrics that an earlier version has *written* with those of this one, and its groups with *groups*.
+
+    Its groups may have other names, or other values, and its intervals another method.
+
+    Returns:
+        The names of the metrics that differ, and of those that this version does not compute.
+    """
+    different, unknown = [], []
+    for name, value in written.items():
+        if name in own and name != "groups":
+            different += [] if _agrees(value, own[name]) else [name]
+            continue
+        for metric, share in _leaves({name: value}):
+            labels = {metric.rpartition(" ")[2], metric.rpartition("_")[2], metric.replace("_", "-")}
+            same = [values[label] for values in groups.values() for label in labels & values.keys()]
+            if not same:
+                unknown.append(metric)
+            elif not any(_agrees(share, each) or share == round(each["accuracy"], 3) for each in same):
+                different.append(metric)
+    return different, unknown
+
+
+def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The shares in nested groups, each with the names that lead to it."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value and all(isinstance(inner, dict) for inner in value.values()):
+            yield from ((f"{name} {inner}", share) for inner, share in _leaves(value))
+        else:
+            yield name, value
+
+
+def _agrees(written: Any, own: Any) -> bool:
+    """Return True if *written* is part of *own*, with the ends of intervals within a quarter of their width."""
+    if isinstance(written, dict) and isinstance(own, dict):
+        return all(name in own and _agrees(value, own[name]) for name, value in written.items())
+    if isinstance(written, list) and isinstance(own, list) and {*map(type, written), *map(type, own)} <= {int, float}:
+        width = own[-1] - own[0]
+        return len(written) == 2 and all(abs(a - b) <= width / 4 for a, b in zip(written, own, strict=True))
+    return bool(written == own)
+
+
 def unread(weights: Weights, task: str) -> list[str]:
     """Names of the files, and of code and fields in them, that other programs may read and nothing here compares."""
     from huggingface_hub import metadata_load

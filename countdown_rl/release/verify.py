@@ -16,6 +16,7 @@ from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import flag, percent, plural, short
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, provenance_chain
+from countdown_rl.core.packages import version
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import evaluate, results, statistics
@@ -142,7 +143,7 @@ def verify(
         settings = typed_json.dump(recorded.metrics.decoding) | {"pass_at": recorded.manifest.options.get("pass_at")}
         settings.pop("greedy", None)
         options: EvalOptions = typed_json.build(settings, EvalOptions, DETAILS)
-        _check_figures(recorded, rows, options)
+        report.not_checked += _check_scores(recorded, rows, options)
         report.reasons += dict.fromkeys(consistency.faults(weights, manifest, recorded))
         if not report.reasons:
             _measure(weights, recorded, rows[:limit], new, options, on_batch, report)
@@ -207,8 +208,8 @@ def _puzzles(
     return rows[: recorded.metrics.n], list(map(parse_row, build.generate(options, "test")))
 
 
-def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) -> None:
-    """Grade the samples of *recorded* again, and compare every metric with theirs."""
+def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -> list[str]:
+    """Grade the samples of *recorded* again, and compare every metric with theirs; return what cannot be compared."""
     if len(rows) * options.per_row != len(recorded.samples) or len(rows) != recorded.metrics.n:
         raise _RefutedError("eval has another number of samples than its decoding and its puzzles")
     samples = []
@@ -220,12 +221,22 @@ def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) 
         samples.append(replace(sample, row=row, grade=grade))
         if not sample.to_json().items() >= samples[-1].to_json().items():
             raise _RefutedError("the samples in eval do not have the grades of their texts, or are of other puzzles")
-    scores = measure(samples, rows, pass_at=options.pass_at_values, limits=[*recorded.metrics.budgets])
-    details = replace(recorded.metrics, **vars(scores)).to_json()
-    for file, computed in ((DETAILS, details), (METRICS, results.flat(scores, options.pass_at_values))):
+    metrics, earlier = recorded.metrics, recorded.manifest.version != version()
+    pass_at = [k for k in metrics.pass_at if k <= options.per_row] if earlier else options.pass_at_values
+    scores = measure(samples, rows, pass_at=pass_at, limits=[*metrics.budgets])
+    details = replace(metrics, **vars(scores)).to_json()
+    if earlier:  # the ends of its intervals are compared in details.json
+        scores = replace(scores, interval=metrics.interval, pass_at=metrics.pass_at)
+    unknown: list[str] = []
+    for file, computed in ((DETAILS, details), (METRICS, results.flat(scores, pass_at))):
         written = typed_json.read(recorded.path / file)
-        if different := sorted(name for name in written if written[name] != computed.get(name)):
-            raise _RefutedError(f"eval/{file} has other metrics than its samples ({', '.join(different)})")
+        different = [name for name in written if written[name] != computed.get(name)]
+        if earlier:
+            different, names = consistency.earlier_metrics(written, computed, details["groups"])
+            unknown += [f"in eval/{file}, of an earlier version: {', '.join(names)}"] if names else []
+        if different:
+            raise _RefutedError(f"eval/{file} has other metrics than its samples ({', '.join(sorted(different))})")
+    return unknown
 
 
 def _measure(

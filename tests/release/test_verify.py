@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -494,6 +495,45 @@ def test_a_release_of_this_version_is_confirmed(root, hub, name):
     assert [part.repeated for part in report.claims[0].measured] == [N, None]
     assert any("sha256" in subject for subject in report.checked)
     assert any("words" in subject for subject in report.not_checked)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "reason"),
+    [
+        ("details.json", {}, ""),
+        (
+            "details.json",
+            {("by_solutions", "2-9"): {"accuracy": 0.0, "n": 3, "correct": 0, "interval": [0.0, 1.0]}},
+            "",
+        ),
+        ("details.json", {("draws",): {"sd": 0.1}, ("intervals", "truncated"): [0.0, 0.035]}, ""),
+        ("details.json", {("by_size", "4", "correct"): 30}, "by_size 4"),
+        ("details.json", {("by_needs", "add-sub", "accuracy"): 0.5}, "by_needs add-sub"),
+        ("details.json", {("intervals", "format"): [0.99, 1.0]}, "intervals"),
+        ("details.json", {("interval",): [0.499, 0.501]}, "interval"),
+        ("details.json", {("mean_tokens",): 3.0}, "mean_tokens"),
+        ("metrics.json", {("acc_4",): 0.9}, "acc_4"),
+        ("metrics.json", {("accuracy",): 0.6}, "accuracy"),
+        ("metrics.json", {("mul_div",): 0.1}, "mul_div"),
+        ("metrics.json", {("high",): 0.6}, "high"),
+    ],
+)
+def test_a_release_of_an_earlier_version_is_judged_by_the_metrics_that_it_wrote(root, file, change, reason):
+    shutil.rmtree(root / "eval" / "merged")
+    early = Path(shutil.copytree(OLD / "release" / "eval", root / "eval" / "merged"))
+    values = json.loads((early / file).read_text())
+    for (*path, name), value in change.items():
+        reduce(dict.__getitem__, path, values)[name] = value
+    (early / file).write_text(json.dumps(values))
+    manifest = Manifest.parse((early / MANIFEST).read_bytes(), early / MANIFEST)
+    entries = manifest.files | {file: file_entry(early / file)}
+    (early / MANIFEST).write_bytes(replace(manifest, files=entries).to_bytes())
+    report = checked(publish(root))
+    assert (report.conclusion == CONFIRMED) != bool(reason)
+    assert report.reasons == ([f"eval/{file} has other metrics than its samples ({reason})"] if reason else [])
+    told = " ".join(report.not_checked)
+    assert reason or {"impossible", "wrong_refusals"} <= {*re.findall(r"\w+", told)}
+    assert ("by_solutions 2-9" in told, "draws" in told) == (("by_solutions", "2-9") in change, ("draws",) in change)
 
 
 def test_a_release_measured_in_another_arithmetic_is_confirmed(root):
