@@ -115,14 +115,13 @@ def flat(metrics: Scores, pass_at: Sequence[int] = (), of: int | None = None) ->
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
     *of* is the number of rows that completions were asked for, if some have none. ``low`` and ``high`` are the ends of
-    the interval of ``accuracy``. Accuracies by main groups of the task follow, such as
-    ``numbers_3``; then pass@k with its interval for each k of *pass_at*, and accuracies by token limit.
+    the interval of ``accuracy``. Accuracies by the first main group of the task follow, such as ``numbers_3``; then
+    pass@k with its interval for each k of *pass_at*, and accuracies by token limit.
     """
     low, high = metrics.interval
     shares = {"accuracy": metrics.accuracy, "low": low, "high": high}
-    for group, values in metrics.groups.items():
-        if task(metrics.task).group(group).main:
-            shares |= {f"{group}_{value}": share.accuracy for value, share in values.items()}
+    main = next((group for group in metrics.groups if task(metrics.task).group(group).main), "")
+    shares |= {f"{main}_{value}": share.accuracy for value, share in metrics.groups.get(main, {}).items()}
     for k, scores in metrics.pass_at.items():
         if k in pass_at:
             low, high = scores.interval

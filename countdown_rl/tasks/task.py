@@ -271,8 +271,8 @@ class Row(Mapping[str, Any]):
 class Group:
     """Display labels for a row attribute that results are broken down by.
 
-    *label* is a format for any value, *names* are labels of single values. The accuracies of a *main* group are in
-    ``metrics.json`` and in the training log.
+    *label* is a format for any value, *names* are labels of single values. The accuracies of *main* groups are in
+    the training log, those of the first also in ``metrics.json``.
     """
 
     title: str
