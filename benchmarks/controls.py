@@ -1,0 +1,153 @@
+"""What imitation can reach from the shipped model, exact: its teacher, rejection sampling, and the best fixed policy.
+
+    python -m benchmarks.controls [--data artifacts/data] [--model countdown-tiny]
+
+Fine-tuning on one's own correct completions (RFT) is Bayes' rule where samples are unlimited and the fit is perfect: a
+round replaces the probability of each choice by its share among the successes, p(choice | success). The choices of the
+teacher are how many ways it skips after each way of the plan; plan, lines and tokens are those of the model. A choice
+may depend on its place in the plan, not on the puzzle. Rounds are also expectation maximization of the accuracy, so
+many of them approach the best policy of this kind. Beside it the measured models: the initial policy, and GRPO by
+seed, sampled at temperature 1. Writes ``results/controls.json``.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from benchmarks import bench
+from benchmarks.teacher import in_order, token_counter
+from countdown_rl.evaluation import results
+from countdown_rl.models import reference
+from countdown_rl.tasks import jsonl
+from stages.recipes.tiny import traces
+
+LIMIT = 256
+ROUNDS = (0, 1, 2, 5, 12, 25, 100, 400)
+
+
+class Search(NamedTuple):
+    """A puzzle as the teacher sees it: tokens of the heading, and for each of W ways whether it reaches the target."""
+
+    start: int
+    hits: np.ndarray  # (W,)
+    costs: np.ndarray  # (W, C): tokens of the line that skips C ways after it
+
+
+def searches(rows: list[Any], plan: traces.Plan, count_tokens: Any) -> list[Search]:
+    """Return the puzzles *rows*, all of one count of numbers."""
+    made = []
+    for row in rows:
+        numbers = sorted(row["nums"], reverse=True)
+        lines = [traces.execute(numbers, way, row["target"]) for way in plan[len(numbers)]]
+        hits = np.array([line.value == row["target"] for line in lines])
+        choices = range(traces.window(len(lines)))
+        texts = [
+            traces.written(way, line, reached=bool(hit), skip=skip)
+            for way, (line, hit) in enumerate(zip(lines, hits, strict=True))
+            for skip in choices
+        ]
+        start, *costs = count_tokens([traces.heading(numbers), *texts])
+        made.append(Search(start, hits, np.array(costs).reshape(len(lines), len(choices))))
+    return made
+
+
+@njit(cache=False)
+def expect(start, hits, costs, chances, limit, counts):  # type: ignore[no-untyped-def]
+    """Return P(success within *limit* tokens), and add to *counts* the expected choices of successful searches.
+
+    *chances* and *counts* are (W + 1, C); row W is the beginning. Dynamic programming over (tokens, next way).
+    """
+    ways, choices = costs.shape
+    success = np.zeros((limit + 1, ways))  # from here on
+    for tokens in range(limit, start - 1, -1):
+        for way in range(ways):
+            if hits[way]:
+                success[tokens, way] = 1.0 if tokens + costs[way, 0] <= limit else 0.0
+                continue
+            for skip in range(choices):
+                after = tokens + costs[way, skip]
+                if after <= limit:
+                    following = way + 1 + skip if way + 1 + skip < ways else skip
+                    success[tokens, way] += chances[way, skip] * success[after, following]
+    reached = np.zeros((limit + 1, ways))
+    total = 0.0
+    for skip in range(choices):
+        reached[start, skip] = chances[ways, skip]
+        counts[ways, skip] += chances[ways, skip] * success[start, skip]
+        total += chances[ways, skip] * success[start, skip]
+    for tokens in range(start, limit + 1):
+        for way in range(ways):
+            if reached[tokens, way] == 0.0 or hits[way]:
+                continue
+            for skip in range(choices):
+                after = tokens + costs[way, skip]
+                if after <= limit:
+                    following = way + 1 + skip if way + 1 + skip < ways else skip
+                    chance = reached[tokens, way] * chances[way, skip]
+                    reached[after, following] += chance
+                    counts[way, skip] += chance * success[after, following]
+    return total
+
+
+def rejection_sampling(puzzles: list[Search], rounds: int) -> list[float]:
+    """Return the mean accuracy of *puzzles* at the start and after each of *rounds*."""
+    ways, choices = puzzles[0].costs.shape
+    chances = np.full((ways + 1, choices), 1 / choices)
+    accuracies = []
+    for _ in range(rounds + 1):
+        counts = np.zeros_like(chances)
+        solved = [expect(*puzzle, chances, LIMIT, counts) for puzzle in puzzles]
+        accuracies.append(float(np.mean(solved)))
+        totals = counts.sum(1, keepdims=True)
+        chances = np.where(totals > 0, counts / np.where(totals > 0, totals, 1), chances)
+    return accuracies
+
+
+def fixed(puzzles: list[Search]) -> float:
+    """Return the accuracy of the plan in order, which never skips."""
+    chances = in_order(len(puzzles[0].hits))
+    return float(np.mean([expect(*puzzle, chances, LIMIT, np.zeros_like(chances)) for puzzle in puzzles]))
+
+
+def measured(name: str, size: str) -> dict[str, float]:
+    """Return the sampled accuracy of the initial policy and of GRPO by seed, of all puzzles or those of *size*."""
+    runs = json.loads((bench.RESULTS / "learning.json").read_text())
+    parts = {"initial policy": runs["base"]["sampled"]}
+    parts |= {f"GRPO, seed {run['seed']}": run["sampled"] for run in runs["runs"]}
+    accuracies = {key: part["groups"]["numbers"][size] if size else part["accuracy"] for key, part in parts.items()}
+    metrics = results.read(Path(name)).metrics
+    own = metrics.groups["numbers"][size] if size else metrics
+    return {"GRPO, seed 42": own.accuracy, **accuracies}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("artifacts/data"))
+    parser.add_argument("--model", default="countdown-tiny")
+    parser.add_argument("--grpo", default="artifacts/eval/adapter-sampled", metavar="EVAL", help="seed 42, sampled")
+    args = parser.parse_args()
+    rows = jsonl.read_rows(args.data / "test.jsonl")
+    ref = reference.find_model(args.model)
+    plan, count_tokens = traces.plan_of(ref.manifest.facts), token_counter(ref)
+    curves, in_orders, shares = {}, {}, {}
+    for size in sorted(plan):
+        alike = [row for row in rows if len(row["nums"]) == size]
+        puzzles = searches(alike, plan, count_tokens)
+        curve = rejection_sampling(puzzles, max(ROUNDS))
+        curves[size], in_orders[size], shares[size] = curve, fixed(puzzles), len(alike) / len(rows)
+    parts = {"all": shares} | {f"{size} numbers": {size: 1.0} for size in shares}
+    exact = {
+        name: {f"RFT, {k} rounds": round(sum(w * curves[size][k] for size, w in weights.items()), 4) for k in ROUNDS}
+        | {"plan in order": round(sum(w * in_orders[size] for size, w in weights.items()), 4)}
+        for name, weights in parts.items()
+    }
+    models = {name: measured(args.grpo, "" if name == "all" else name.split()[0]) for name in parts}
+    bench.save("controls", {"n": len(rows), "tokens": LIMIT, "exact": exact, "measured": models})
+
+
+if __name__ == "__main__":
+    main()
