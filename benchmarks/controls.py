@@ -5,9 +5,10 @@
 Fine-tuning on one's own correct completions (RFT) is Bayes' rule where samples are unlimited and the fit is perfect: a
 round replaces the probability of each choice by its share among the successes, p(choice | success). The choices of the
 teacher are how many ways it skips after each way of the plan; plan, lines and tokens are those of the model. A choice
-may depend on its place in the plan, not on the puzzle. Rounds are also expectation maximization of the accuracy, so
-many of them approach the best policy of this kind. Beside it the measured models: the initial policy, and GRPO by
-seed, sampled at temperature 1. Writes ``results/controls.json``.
+may depend on its place in the plan, not on the puzzle, and is fitted to the test puzzles themselves, so the rounds are
+an upper bound. They are also expectation maximization of the accuracy, so many of them approach the best policy of
+this kind. Beside it the measured models: the initial policy, and GRPO by seed, sampled at temperature 1.
+Writes ``results/controls.json``.
 """
 
 import argparse
@@ -141,7 +142,10 @@ def main() -> None:
         curves[size], in_orders[size], shares[size] = curve, fixed(puzzles), len(alike) / len(rows)
     parts = {"all": shares} | {f"{size} numbers": {size: 1.0} for size in shares}
     exact = {
-        name: {f"RFT, {k} rounds": round(sum(w * curves[size][k] for size, w in weights.items()), 4) for k in ROUNDS}
+        name: {
+            f"RFT, {k} round{'s' * (k != 1)}": round(sum(w * curves[size][k] for size, w in weights.items()), 4)
+            for k in ROUNDS
+        }
         | {"plan in order": round(sum(w * in_orders[size] for size, w in weights.items()), 4)}
         for name, weights in parts.items()
     }

@@ -154,6 +154,24 @@ def searches() -> str:
     return table(header, lines)
 
 
+def controls() -> str:
+    """Exact accuracies of rejection sampling in rounds from the shipped model, beside GRPO by seed."""
+    exact, measured = result("controls")["exact"], result("controls")["measured"]
+    first, *rounds = (name for name in exact["all"] if name.startswith("RFT"))
+    seeds = sorted(name for name in measured["all"] if name.startswith("GRPO"))
+    lines = [
+        [
+            name,
+            *(
+                f"{accuracy:.1%}"
+                for accuracy in (*map(exact[name].get, (first, *rounds)), *map(measured[name].get, seeds))
+            ),
+        ]
+        for name in ("4 numbers", "all")
+    ]
+    return table(("", "initial", *(name.removeprefix("RFT, ") for name in rounds), *seeds), lines)
+
+
 def hints() -> str:
     """Gains of each way to use the teacher's searches, over its seeds. Seed 42 of the pipeline is its own run."""
     rows = compared()
@@ -427,6 +445,7 @@ TABLES = {
         searches,
         learning,
         sizes,
+        controls,
         hints,
         variants,
         passes,
