@@ -35,8 +35,12 @@ COMMANDS = {name: main.command(name) for panel in main.COMMANDS.values() for nam
 #: Options that a command gets after its own, by command and by the option that must be there; the last one counts.
 QUICK = {
     ("gen-data", ""): "--n 300 --workers 1",
-    ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --max-completion-length 32 "
-    "--eval-size 2 --threads 1",
+    (
+        "train",
+        "",
+    ): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --max-completion-length 32 --threads 1",
+    ("train", "--config"): "--eval-size 2",
+    ("train", "--eval-every"): "--eval-size 2",
     ("train", "--probe"): "--probe 2",
     ("eval", ""): "--limit 4 --max-new-tokens 32 --threads 1",
     ("eval", "--samples"): "--samples 2 --max-new-tokens 256",

@@ -330,7 +330,7 @@ def test_workers_finish_their_round_and_save_a_checkpoint_after_sigterm(place):
     _, err = launcher.communicate(timeout=240)
     assert launcher.returncode == 128 + signal.SIGTERM
     assert (place / "late" / "kept" / "checkpoint-1" / "complete").is_file()
-    assert "The same command continues after step 1" in err
+    assert "The run continues after step 1" in err
 
 
 @pytest.mark.slow

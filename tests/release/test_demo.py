@@ -30,7 +30,7 @@ from countdown_rl.tasks.countdown.task import CountdownRow
 from tests.support import browser, evaluations, tiny_llama
 from tests.tasks import test_expression, test_grading
 
-PUZZLES = 100
+PUZZLES = 30
 #: Resolved when no search is running.
 IDLE = "new Promise(done => { const wait = () => running ? setTimeout(wait, 50) : done(); wait(); })"
 

@@ -641,7 +641,7 @@ def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings
         assert out == ""
         assert not (tmp_path / "stopped" / "adapter").exists()
     assert stopped.returncode == 130
-    assert "The same command continues after step" in err
+    assert "The run continues after step" in err
 
     again = command(place, tmp_path / "stopped", "--json")
     out, err = again.communicate()
