@@ -30,7 +30,9 @@ demonstrations=12000
 sft=(--max-steps 600 --batch-size 8 --eval-every 150)
 more=(--max-steps 260 --learning-rate 1e-4)
 train=(--max-steps 40 --save-steps 5 --prompts 8 --num-generations 8 --micro-batch 32)
+dequantized=(--base dequantized)
 eval=(--max-new-tokens 160)
+length=160
 sampled=(--temperature 1 --pass-at 1,16)
 forms=(sft more-sft adapter merged dequantized quantized q8_0 q4_k_m)
 if [ "$quick" ]; then
@@ -39,7 +41,9 @@ if [ "$quick" ]; then
   sft=(--max-steps 2 --batch-size 4)
   more=(--max-steps 2)
   train=(--max-steps 2 --prompts 2 --num-generations 2 --micro-batch 4)
+  dequantized+=(--verify none)
   eval=(--limit 4 --max-new-tokens 12)
+  length=12
   sampled=(--temperature 1 --pass-at 1,2)
   forms=(sft more-sft adapter quantized q8_0)
 fi
@@ -49,17 +53,17 @@ cd "$2"
 
 countdown-rl gen-data --out data --seed 42 --prompt "$here/smollm2-135m.jinja" "${data[@]}"
 train+=(--data data --out adapter --log train/log.csv --checkpoints checkpoints --precision nf4 --learning-rate 3e-4
-  --lr-scheduler-type constant --temperature 0.6 --share-prompts --max-completion-length 160 --reward correct=1
+  --lr-scheduler-type constant --temperature 0.6 --share-prompts --max-completion-length "$length" --reward correct=1
   --discount 0.9 --scale-rewards none --trl top_entropy_quantile=0.2 --seed "${SEED:-42}")
 if [ "$check" ]; then exec countdown-rl train --model "$model" "${train[@]}" --check; fi
 
 python3 "$here/smollm2-135m.py" data/train.jsonl "$demonstrations" demonstrations.jsonl
-sft+=(--data data --from demonstrations.jsonl --keep-wrong --tune all --learning-rate 3e-4 --max-completion-length 160)
+sft+=(--data data --from demonstrations.jsonl --keep-wrong --tune all --learning-rate 3e-4 --max-completion-length "$length")
 countdown-rl sft --model "$model" "${sft[@]}" --out sft
 countdown-rl train --model sft "${train[@]}"
 countdown-rl sft --model sft "${sft[@]}" "${more[@]}" --seed 43 --out more-sft
 countdown-rl merge --adapter adapter --out merged
-countdown-rl merge --adapter adapter --base dequantized --out dequantized
+countdown-rl merge --adapter adapter "${dequantized[@]}" --out dequantized
 countdown-rl quantize --model merged --format nf4 --out quantized
 countdown-rl quantize --model dequantized --format gguf --gguf-type q8_0 --out q8_0
 countdown-rl quantize --model dequantized --format gguf --gguf-type q4_k_m --out q4_k_m
