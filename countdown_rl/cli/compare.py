@@ -27,7 +27,7 @@ def compare(
     out: Out = Path("artifacts/eval/comparison"),
     against: Annotated[
         str | None,
-        option("Compare all others with this result.", metavar="NAME", show_default="the first, and the one before"),
+        option("Compare all others with this result.", metavar="NAME", show_default="the first and the previous"),
     ] = None,
     format: Annotated[
         Literal["latex", "markdown"] | None,
@@ -64,46 +64,36 @@ def compare(
 
 
 def _view(values: dict[str, Any]) -> Group:
-    """A table for each difference, the first with the accuracies. Their lines fit 80 columns."""
-    from countdown_rl.evaluation.tables import differences, subject
+    """A table for each difference. Their lines fit 80 columns."""
+    from countdown_rl.evaluation.tables import counted, differences, largest_k, points, subject
 
-    title = f"{subject(values)}; 95% intervals in parentheses"
-    keys = differences(values)
-    return Group(*(_table(values, key, "" if at else title, keys[key]) for at, key in enumerate(keys)))
-
-
-def _table(values: dict[str, Any], key: str, title: str, heading: str) -> Table:
-    """The difference *key* of each result, with its accuracy if there is a *title*."""
-    from countdown_rl.evaluation.tables import counted, largest_k, points
-
-    k = largest_k(values)
-    heads = [*(["solved"] if title else []), fill(heading, 22), "improved/\nregressed", "p"]
-    table = console.table("", *heads, title=title or None)
-    for column in table.columns[1:]:
-        column.no_wrap = True
-
-    def add(name: str, share: str, *cells: str) -> None:
-        table.add_row(name, *([share] if title else []), *cells)
-
-    for row in values["results"]:
-        change = row.get(key, {})
-        if not title and (not change or change == row.get("against_first")):
-            continue
-        parts = {row["name"]: ({"share": row["accuracy"], **row}, change)}
-        if k in row.get("pass_at", ()):
-            parts[f"  pass@{k}"] = (row["pass_at"][k], change.get("pass_at", {}).get(k))
-        for name, (figures, difference) in parts.items():
-            low, high = figures["interval"]
-            cells = [points(difference, sd=False)] if difference else []
-            if difference and "p" in difference:
-                cells += [f"{difference['improved']:,}/{difference['regressed']:,}", f"{difference['p']:.2g}"]
-            add(name, f"{percent(figures['share'])} ({100 * low:.1f}-{percent(high)})", *cells)
-        if "runs" in row:
-            sds = (f"± {100 * part['sd']:.1f}" for part in (row, change) if "sd" in part)
-            add(f"  mean of {plural(len(row['runs']), 'run')}", *sds)
-        if "of" in row:
-            add(f"  only {counted(row)}", "")
-    return table
+    title, k = f"{subject(values)}; 95% intervals in parentheses", largest_k(values)
+    grids: list[Table] = []
+    for key, heading in differences(values).items():
+        table = console.table("", "solved", fill(heading, 22), "improved/\nregressed", "p", title=title)
+        for column in table.columns[1:]:
+            column.no_wrap = True
+        for row in values["results"]:
+            change = row.get(key, {})
+            if grids and change in ({}, row.get("against_first")):
+                continue
+            parts = {row["name"]: ({"share": row["accuracy"], **row}, change)}
+            if k in row.get("pass_at", ()):
+                parts[f"  pass@{k}"] = (row["pass_at"][k], change.get("pass_at", {}).get(k))
+            for name, (score, difference) in parts.items():
+                low, high = score["interval"]
+                cells = [points(difference, sd=False)] if difference else []
+                if difference and "p" in difference:
+                    cells += [f"{difference['improved']:,}/{difference['regressed']:,}", f"{difference['p']:.2g}"]
+                table.add_row(name, f"{percent(score['share'])} ({100 * low:.1f}-{percent(high)})", *cells)
+            if "runs" in row:
+                sds = (f"± {100 * part['sd']:.1f}" for part in (row, change) if "sd" in part)
+                table.add_row(f"  mean of {plural(len(row['runs']), 'run')}", *sds)
+            if "of" in row:
+                table.add_row(f"  only {counted(row)}")
+        grids.append(table)
+        title = ""
+    return Group(*grids)
 
 
 def _change(change: dict[str, Any]) -> Text:

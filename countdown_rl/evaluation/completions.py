@@ -164,13 +164,9 @@ class Reader:
             raise InputError(
                 f"its prompt does not say for certain which row it is of; give {flag('data')}, or the row's fields"
             )
-        return (
-            asked[0]
-            if len(asked) == 1
-            else self._with_settings(
-                registry.parse_row({name: value for name, value in fields[0].items() if value is not None})
-            )
-        )
+        if len(asked) == 1:
+            return asked[0]
+        return self._with_settings(registry.parse_row({name: v for name, v in fields[0].items() if v is not None}))
 
 
 def read(path: Path, reader: Reader, on_error: files.OnError = files.stop) -> dict[str, tuple[Row, list[Completion]]]:

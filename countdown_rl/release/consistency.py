@@ -182,11 +182,14 @@ def earlier_metrics(
         The names of the metrics that differ, and of those that this version does not compute.
     """
     different, unknown = [], []
-    for name, value in written.items():
-        if name in own and name != "groups":
+    for name, value in {**written, "groups": {}, **written.get("groups", {})}.items():
+        if name in own:
             different += [] if _agrees(value, own[name]) else [name]
             continue
-        for metric, share in _leaves({name: value}):
+        is_group = isinstance(value, dict) and all(isinstance(share, dict) for share in value.values())
+        for metric, share in (
+            {f"{name} {label}": value[label] for label in value}.items() if is_group else [(name, value)]
+        ):
             labels = {metric.rpartition(" ")[2], metric.rpartition("_")[2], metric.replace("_", "-")}
             same = [values[label] for values in groups.values() for label in labels & values.keys()]
             if not same:
@@ -194,15 +197,6 @@ def earlier_metrics(
             elif not any(_agrees(share, each) or share == round(each["accuracy"], 3) for each in same):
                 different.append(metric)
     return different, unknown
-
-
-def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The shares in nested groups, each with the names that lead to it."""
-    for name, value in values.items():
-        if isinstance(value, dict) and value and all(isinstance(inner, dict) for inner in value.values()):
-            yield from ((f"{name} {inner}", share) for inner, share in _leaves(value))
-        else:
-            yield name, value
 
 
 def _agrees(written: Any, own: Any) -> bool:
