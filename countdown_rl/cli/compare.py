@@ -71,8 +71,6 @@ def _view(values: dict[str, Any]) -> Group:
     grids: list[Table] = []
     for key, heading in differences(values).items():
         table = console.table("", "solved", fill(heading, 22), "improved/\nregressed", "p", title=title)
-        for column in table.columns[1:]:
-            column.no_wrap = True
         for row in values["results"]:
             change = row.get(key, {})
             if grids and change in ({}, row.get("against_first")):
