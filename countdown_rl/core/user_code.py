@@ -4,6 +4,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -89,8 +90,20 @@ def _files(file: Path) -> set[Path]:
 
 @contextmanager
 def running(description: str) -> Iterator[None]:
-    """Raise UsageError from an error of the user's code, which *description* names, such as ``reward my:function``."""
+    """Raise UsageError from an error of the user's code, which *description* names, such as ``reward my:function``.
+
+    The working directory and torch's settings are restored; random states are not, as the code may go on from its own.
+    """
+    directory, torch = os.getcwd(), sys.modules.get("torch")
+    settings = torch and (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
     try:
         yield
     except (Exception, SystemExit) as error:
         raise UsageError(f"The {description} failed: {type(error).__name__}: {first_line(error)}") from error
+    finally:
+        os.chdir(directory)
+        if torch and settings:
+            for restore, value in zip(
+                (torch.set_default_dtype, torch.set_grad_enabled, torch.set_num_threads), settings, strict=True
+            ):
+                restore(value)

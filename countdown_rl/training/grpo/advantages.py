@@ -119,7 +119,7 @@ def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, T
         UsageError: the function *name* fails, or returns another shape or a number that is not finite.
     """
     with user_code.running(f"advantage {name}"):
-        values: Any = function(rewards.clone(), **tokens)
+        values: Any = function(rewards.clone(), **{column: tensor.clone() for column, tensor in tokens.items()})
     shapes = {tuple(tensor.shape) for tensor in (rewards, *tokens.values())}
     if not isinstance(values, Tensor) or tuple(values.shape) not in shapes:
         raise UsageError(f"The advantage {name} should return a tensor of the shape {' or '.join(map(str, shapes))}.")

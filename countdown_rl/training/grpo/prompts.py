@@ -9,6 +9,7 @@ alone.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
+from copy import deepcopy
 from itertools import count
 from operator import index
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.user_code import running
-from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.task import Row, check_text
 
 #: Share of a round of the curriculum that is sampled from all rows alike, and the discount of its counts per round.
 _UNIFORM, _DECAY = 0.5, 0.95
@@ -115,7 +116,7 @@ def order(
     and rows sampled from all alike fill it.
     """
     with running(f"sampler {name}"):
-        rounds = sampler(rows, size, seed)
+        rounds = sampler(rows if sampler is curriculum else deepcopy(list(rows)), size, seed)
     if not isinstance(rounds, Generator):
         raise UsageError(f"The sampler {name} should be a generator function, which yields lists of row indices.")
     for number in count():
@@ -148,6 +149,8 @@ def _checked(sampled: Any, name: str, count: int, size: int) -> list[tuple[int, 
         prompts = [(index(row), hint) for row, hint in pairs]
     except (TypeError, ValueError):  # not a sequence of integers or pairs
         prompts = [(-1, "")]
+    for _, hint in prompts:
+        check_text(str(hint), f"a hint of the sampler {name}")
     if len(prompts) > size or not all(0 <= row < count and isinstance(hint, str) for row, hint in prompts):
         raise UsageError(
             f"The sampler {name} should yield a list of at most {size} row indices from 0 to {count - 1}, or pairs of "

@@ -9,7 +9,10 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from numbers import Real
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -132,7 +135,10 @@ def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
             if name == names[0]:
                 _log(samples, log_metric)
             # TRL's own texts of the completions have no special tokens, and a tag may be one.
-            columns |= {"prompts": [completion.prompt for completion in graded], "log_metric": log_metric}
+            columns |= {"prompts": [completion.prompt for completion in graded]}
+            columns["log_metric"] = partial(
+                _log_own, {"correct", "format", "truncated", "hacking"}, samples, log_metric
+            )
             rewards = _values(name, value, samples, columns)
             for completion, number in zip(graded, rewards, strict=True):
                 completion.rewards[name] = number
@@ -155,27 +161,48 @@ def _log(samples: Iterable[Sample], log_metric: Callable[[str, float], None]) ->
         log_metric("truncated", float(bool(sample.truncated)))
 
 
+def _log_own(
+    names: set[str], samples: Iterable[Sample], log_metric: Callable[[str, float], None], name: str, value: float
+) -> None:
+    """Log a metric of the user's own, which has none of *names* and of the groups of *samples*."""
+    if name in names.union(*(group_columns(sample.row) for sample in samples)):
+        raise UsageError(f"the log has a column {name} of its own; choose another name")
+    log_metric(name, value)
+
+
 def _values(
     name: str, function: Callable[..., Any], samples: Sequence[Sample], columns: Mapping[str, Any]
 ) -> list[float | None]:
-    """The rewards *name* of *samples*; *columns* are TRL's own arguments."""
-    fields = dict.fromkeys(key for sample in samples for key in sample.row)
+    """The rewards *name* of *samples*; *columns* are TRL's own arguments. The function gets copies."""
+    rows = [deepcopy(sample.row) for sample in samples]
     columns = {
-        **{key: [sample.row.get(key) for sample in samples] for key in fields},
-        **columns,
+        **{key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)},
+        **{key: deepcopy(column) if isinstance(column, list) else column for key, column in columns.items()},
         "completions": [sample.completion for sample in samples],
     }
     with user_code.running(f"reward {name}"):
         if batch := _takes_batches(function, columns):
             values = function(**columns)
         else:
-            values = [function(sample.grade, sample.row, sample.tokens) for sample in samples]
+            values = [
+                function(replace(sample.grade), row, sample.tokens) for sample, row in zip(samples, rows, strict=True)
+            ]
+    values = values.tolist() if hasattr(values, "tolist") else values  # an array
     if not isinstance(values, Sequence) or len(values) != len(samples):
         raise UsageError(f"The reward {name} should return a list of one number for each of the completions.")
     for value in values:
-        if not (value is None and batch) and not (isinstance(value, Real) and math.isfinite(value)):
-            raise UsageError(f"The reward {name} returned {value!r} for a completion, which is not a finite number.")
+        if not (value is None and batch) and not (isinstance(value, Real) and _is_finite(value)):
+            raise UsageError(
+                f"The reward {name} returned {value!r:.100} for a completion, which is not a finite number."
+            )
     return [None if value is None else float(value) for value in values]
+
+
+def _is_finite(value: Real) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _takes_batches(function: Callable[..., Any], columns: Container[str]) -> bool:

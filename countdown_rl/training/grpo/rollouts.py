@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 
+from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion, Decoding, batches, decoder_of, generate, max_rows, to_completion
 from countdown_rl.inference.graph_decoder import GraphDecoder
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
+from countdown_rl.models.shape import ModelShape, check_context
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.grpo.prompts import Prompt
 
@@ -102,6 +104,9 @@ class Rollouts:
         rendered = {pair: self._render(*pair) for pair in dict.fromkeys(pairs)}
         texts = [text + hint for text, hint in rendered.values()]
         prompt_ids = dict(zip(rendered, chat_template.token_ids(self.stop.tokenizer, texts), strict=True))
+        if any(hint for _, hint in rendered.values()):
+            context, longest = ModelShape.of(trainer.model.config).context_length, max(map(len, prompt_ids.values()))
+            check_context(context, longest, trainer.args.max_completion_length, flag("max_completion_length"))
         completions, logps = self.complete([prompt_ids[pair] for pair in pairs], trainer, self._decoder(trainer))
         if self._graphs is not None and not self.keeps_graphs:
             self._graphs.release()

@@ -17,7 +17,6 @@ from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import chat_template, load, transformers_internals
 from countdown_rl.tasks import jsonl
-from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
 from countdown_rl.training.grpo import prompts, rewards, shared_prompts, trl, vllm
@@ -210,7 +209,7 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
 def _code(options: TrainOptions, names: Iterable[str], row: Row) -> list[str]:
     """The names of the user's functions that a run calls, and of the class of its task."""
     own = [name for name in names if name.partition(":")[0] not in ("proxy", "length")]
-    kind = type(task(row.task))
+    kind = type(row)
     named = [name for name in (*own, options.sampler, options.advantage) if name and ":" in name]
     return [*named, f"{kind.__module__}:{kind.__qualname__}"]
 

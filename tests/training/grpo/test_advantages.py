@@ -62,6 +62,18 @@ def broken(rewards, line_ends):
     raise KeyError("mine")
 
 
+def spoils(rewards, completion_mask, completion_ids, line_ends):
+    for tensor in (rewards, completion_mask, completion_ids, line_ends):
+        tensor.zero_()
+    return rewards
+
+
+def test_a_function_of_the_user_gets_copies():
+    tokens = {name: torch.ones(1, 4, 3, dtype=torch.int) for name in advantages.COLUMNS}
+    advantages.compute("mine", spoils, rewards := torch.ones(1, 4), tokens)
+    assert all(tensor.all() for tensor in (rewards, *tokens.values()))
+
+
 def computed(function):
     """The advantages of a group by *function*, which gets the tokens of :func:`advantages.columns`."""
     tokens = dict.fromkeys(advantages.columns(function), torch.ones(1, 4, 3, dtype=torch.bool))

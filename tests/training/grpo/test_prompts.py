@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from countdown_rl.core.errors import UsageError, user_frames
+from countdown_rl.core.errors import CountdownError, UsageError, user_frames
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import prompts
 from countdown_rl.training.grpo.prompts import Outcome, in_turn, kind
@@ -95,10 +95,23 @@ def yields(value):
     return sampler
 
 
-@pytest.mark.parametrize("value", [3, [0] * 5, [0.5], ["a"], [[1]], [100], [-1], None, [(0, 1)], [(0,)], [(100, "")]])
+@pytest.mark.parametrize(
+    "value", [3, [0] * 5, [0.5], ["a"], [[1]], [100], [-1], None, [(0, 1)], [(0,)], [(100, "")], [(0, "\ud800")]]
+)
 def test_what_is_no_round_of_rows_is_refused(value):
-    with pytest.raises(UsageError, match="sampler mine"):
+    with pytest.raises(CountdownError, match="sampler mine"):
         next(prompts.order(yields(value), "mine", ROWS, 4, 7))
+
+
+def test_a_sampler_gets_copies_of_the_rows():
+    def spoils(rows, size, seed):
+        rows[0]["nums"].append(99)
+        rows.clear()
+        yield [0] * size
+
+    before = [dict(row) | {"nums": [*row["nums"]]} for row in ROWS]
+    assert next(prompts.order(spoils, "mine", ROWS, 4, 7)) == (0, "")
+    assert list(map(dict, ROWS)) == before
 
 
 def test_a_function_without_yield_is_no_sampler():

@@ -1,10 +1,14 @@
 """Reward functions, and the reward schemes of four published systems."""
 
+import json
+import os
 import re
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from countdown_rl.cli import main
 from countdown_rl.core.errors import UsageError
@@ -39,7 +43,7 @@ SYSTEMS = [
     (["strict-format=1", "correct=1"], {"nums": [2, 3, 4], "target": 14, "style": "model_opens"}, {
         "<think>a</think>\n<answer>4 * 3 + 2</answer>": 2,
         "<think>a</think>\n<answer>(4*3)+2</answer>": 2,
-        "<think>a</think>\n\n<answer>4 * 3 + 2</answer>": 1,
+        "<think>a</think>.\n<answer>4 * 3 + 2</answer>": 1,
         "<think>a</think>\n<answer>7 * 2</answer>": 1,
         "<think>a</think>\n<answer>fourteen</answer>": 1,
         "a</think> <answer>fourteen</answer>": 0,
@@ -136,7 +140,7 @@ def ends(*_):
 
 
 ROWS = [parse_row(ROW), parse_row(ROW | {"target": 1})]
-RETURNED = {"text": "1", "none": None, "nan": float("nan"), "list": [1.0]}
+RETURNED = {"text": "1", "none": None, "nan": float("nan"), "list": [1.0], "huge": 10**400}
 for _name, _value in RETURNED.items():
     globals()[_name] = lambda grade, row, tokens, value=_value: value
 
@@ -153,6 +157,56 @@ def too_many_arguments(grade, row, tokens, more):
 def test_a_reward_of_the_wrong_kind_is_refused_before_training(name):
     with pytest.raises(UsageError, match=name):
         rewards.check_rewards([f"{__name__}:{name}"], ROWS)
+
+
+def spoils_row(grade, row, tokens):
+    row["nums"].append(99)
+    row._fields["target"] = grade.correct = 0
+    return 1.0
+
+
+def spoils_columns(completions, nums, completion_ids, prompts, **columns):
+    nums[0].append(99)
+    completion_ids[0].clear()
+    completions.clear(), prompts.clear(), columns["target"].clear()
+    return np.ones(len(nums))
+
+
+def spoils_process(grade, row, tokens):
+    os.chdir("/")
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(7)
+    return 1.0
+
+
+@pytest.mark.parametrize("name", ["spoils_row", "spoils_columns", "spoils_process"])
+def test_a_reward_gets_copies_and_leaves_the_process_as_it_was(name):
+    def state():
+        return os.getcwd(), torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+
+    row, before = parse_row(ROW), state()
+    graded = [Graded("p", [], [1], None, Sample.of(row, Completion("</think><answer>65</answer>", 1, True)))]
+    stored = json.dumps([dict(row), graded[0].sample.to_json()])
+    columns = {"prompts": ["p"], "completion_ids": [[1]], "log_metric": print}
+    assert rewards.functions([f"{__name__}:{name}"])[0](round=[Round(graded, 0.0, 0.0)], **columns) == [1.0]
+    assert (json.dumps([dict(row), graded[0].sample.to_json()]), columns["completion_ids"]) == (stored, [[1]])
+    assert state() == before
+
+
+@pytest.mark.parametrize("column", ["correct", "correct_numbers_4", "format", "hacking", "truncated"])
+def test_a_metric_with_the_name_of_a_column_is_refused(column, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "logs", lambda completions, log_metric, **_: [log_metric(column, 1.0)])
+    graded = [Graded("p", [], [1], None, Sample.of(parse_row(ROW), Completion("", 1, True)))]
+    (function,) = rewards.functions([f"{__name__}:logs"])
+    with pytest.raises(UsageError, match=f"column {column} of its own"):
+        function(
+            round=[Round(graded, 0.0, 0.0)], log_metric=lambda name, value: None, prompts=[""], completion_ids=[[1]]
+        )
+
+
+def logs(*_):
+    """Set by a test."""
 
 
 @pytest.mark.parametrize("name", ["with_more_keywords", "of_columns"])
