@@ -22,6 +22,8 @@ from countdown_rl.tasks.task import Row
 SAMPLES = "samples.jsonl"
 #: Prefix of the column of a group's value: ``correct_numbers_4``.
 GROUP = "correct_"
+#: Column of the mean or deviation of one of several rewards, as TRL names it.
+PART = r"rewards/.+/(mean|std)"
 #: Characters of such a value in a column name.
 _IN_NAME = r"\w.+-"
 #: Fields of every sample.
@@ -57,7 +59,8 @@ class StepRow:
     importance_sampling_ratio: float | None = None  # mean ratio of the policy's probabilities to vLLM's
     draws: float | None = None  # groups sampled for the round; None without dynamic sampling
     hacking: float | None = None  # share of wrong completions that a proxy reward scores 1; None without such a reward
-    #: Share correct by group, under its column (``correct_numbers_4``); None in a step without such a row.
+    #: Share correct by group, under its column (``correct_numbers_4``), and the mean and standard deviation of each of
+    #: several rewards (``rewards/NAME/mean``); None in a step without such a row.
     groups: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -160,7 +163,7 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
         with path.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream)
             names = set(reader.fieldnames or ())
-            shares = {name for name in names if re.fullmatch(rf"{GROUP}[{_IN_NAME}]+", name)}
+            shares = {name for name in names if re.fullmatch(rf"{GROUP}[{_IN_NAME}]+|{PART}", name)}
             if not set(_columns(kind, required=True)) <= names - shares <= set(_columns(kind)):
                 raise ValueError("other columns")
             for line in reader:

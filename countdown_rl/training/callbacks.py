@@ -1,6 +1,7 @@
 """Trainer callbacks: seed each step, log rows and samples, and save checkpoints."""
 
 import math
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -21,7 +22,7 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import CountdownError
 from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.evaluation.training_log import GROUP, LogRow, rounded
+from countdown_rl.evaluation.training_log import GROUP, PART, LogRow, rounded
 from countdown_rl.models.load import Loaded
 from countdown_rl.training.grpo import warnings
 from countdown_rl.training.state import Journal
@@ -75,7 +76,9 @@ class CheckpointCallback(TrainerCallback):
         metrics: dict[str, Any] = {
             name: None if logs[key] is None else rounded(logs[key]) for name, key in names.items() if key in logs
         }
-        groups = {name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)}
+        parts = [name for name in logs if re.fullmatch(PART, name)]
+        parts = parts if len(parts) > 2 else []  # those of a single reward are those of the sum
+        groups = {name: rounded(logs[name]) for name in logs if name.startswith(GROUP) or name in parts}
         return self.journal.kind(**metrics | {"step": step, "seconds": rounded(seconds), "groups": groups})
 
     def on_train_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:

@@ -21,7 +21,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_a_log_is_read_back_as_written():
-    groups = {"correct_needs_mul-div": None, "correct_numbers_3": 0.5}
+    groups = {"correct_needs_mul-div": None, "correct_numbers_3": 0.5, "rewards/my:short/mean": 2.5}
     rows = [ROW, replace(ROW, step=4, seconds_rest=0.25, groups=groups)]
     training_log.write(Path("log.csv"), rows)
     assert training_log.read(Path("log.csv")) == [replace(ROW, groups=dict.fromkeys(groups)), rows[1]]

@@ -364,6 +364,7 @@ OWN = replace(
 def test_a_sampler_advantages_and_a_reward_of_the_user_resume_exactly(place, tmp_path):
     whole, again = resumed(place, tmp_path, OWN, 8)
     assert again.resumed == 6
+    assert {"rewards/correct/mean", f"rewards/{__name__}:vowels/std"} <= whole.rows[0].groups.keys()
     other = run(place, tmp_path / "c", replace(OWN, advantage=None))
     assert files(other.out)[WEIGHTS] != files(whole.out)[WEIGHTS]
 
