@@ -162,7 +162,8 @@ class Reader:
         fields = [fields for task in registry.own_tasks() if (fields := task.row.fields_in(text, stated))]
         if len(asked) != 1 and len(fields) != 1:
             raise InputError(
-                f"its prompt does not say for certain which row it is of; give {flag('data')}, or the row's fields"
+                f"its prompt does not say for certain which row it is of, nor do its fields ({fault}); give "
+                f"{flag('data')}, or the row's fields"
             )
         if len(asked) == 1:
             return asked[0]

@@ -87,7 +87,7 @@ def _splits(result: Result) -> set[str]:
 
     Puzzles have no split of their own if the model was trained on imported data.
     """
-    links, digest = chain(result), result.metrics.data.get("digest")
+    links, digest = chain(result), str(result.metrics.data.get("digest"))
     if digest in training_data(links):
         return {"train"}
     data = [link for link in links if link.kind == "data"]

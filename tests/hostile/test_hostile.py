@@ -218,7 +218,7 @@ def test_a_reader_of_stdout_that_exits_ends_a_command_without_a_word(command, tm
 
 @pytest.mark.parametrize(
     ("redirections", "status", "word"),
-    [("<&-", 1, "standard input is closed"), ("--out F < F", 2, "is the input file")],
+    [("<&-", 1, "standard input has no rows"), ("--out F < F", 2, "is the input file")],
 )
 def test_grade_loses_no_lines_to_closed_or_shared_files(redirections, status, word, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

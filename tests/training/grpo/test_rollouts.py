@@ -77,7 +77,10 @@ def fit(place, tmp_path, vllm, monkeypatch):
         paths = {"out": tmp_path / name, "checkpoints": tmp_path / f"{name}-run"}
         run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
         warnings = []
-        result = train_prepared(grpo.prepare(run, replace(SMALL, **changes), Reporter(warning=warnings.append)))
+        unused = {"lora_r"} if changes.get("tune") == "all" else set()
+        unused |= set() if changes.get("eval_every", SMALL.eval_every) else {"eval_size"}
+        options = replace(SMALL, **{name: getattr(TrainOptions, name) for name in unused} | changes)
+        result = train_prepared(grpo.prepare(run, options, Reporter(warning=warnings.append)))
         return SimpleNamespace(out=result.out, rows=result.rows, said="\n".join(warnings))
 
     return train
@@ -296,7 +299,7 @@ def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, v
         (None, {}, 2, True),
         (None, {}, 4, False),
         (None, {"lora_r": 513}, 2, False),
-        (None, {"tune": "all", "precision": "bf16"}, 2, False),
+        (None, {"tune": "all", "precision": "bf16", "lora_r": TrainOptions.lora_r}, 2, False),
         ({"use_rslora": True}, {}, 2, True),
         ({"alpha_pattern": {"q_proj": 2}}, {}, 2, False),
         ({"bias": "all"}, {}, 2, False),
