@@ -9,8 +9,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import replace
+from copy import copy, deepcopy
 from fractions import Fraction
 from functools import partial
 from numbers import Real
@@ -185,7 +184,7 @@ def _values(
             values = function(**columns)
         else:
             values = [
-                function(replace(sample.grade), row, sample.tokens) for sample, row in zip(samples, rows, strict=True)
+                function(copy(sample.grade), row, sample.tokens) for sample, row in zip(samples, rows, strict=True)
             ]
     values = values.tolist() if hasattr(values, "tolist") else values  # an array
     if not isinstance(values, Sequence) or len(values) != len(samples):
