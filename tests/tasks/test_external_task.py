@@ -69,7 +69,7 @@ def go_through(run, noun, headline, purpose, identifier):
     tiny_llama.checkpoint(Path("base"), max_position_embeddings=1024)
     steps = ["--max-steps", 2, "--prompts", 2, "--num-generations", 2, "--max-completion-length", 16, "--threads", 1]
     run("train", "--model", "base", "--data", "data", "--out", "adapter", "--log", "log.csv", *steps, "--precision",
-        "fp32", "--eval-size", 2, "--micro-batch", 0)  # fmt: skip
+        "fp32", "--micro-batch", 0)  # fmt: skip
     run("merge", "--adapter", "adapter", "--out", "merged")
     for model in ("base", "adapter", "merged"):
         decoding = ["--max-new-tokens", 16, "--threads", 1]
