@@ -181,7 +181,7 @@ def _run(line: str) -> str:
 
 def test_the_screenshot_shows_the_results_of_the_pipeline():
     first, last = (
-        json.loads((ROOT / f"artifacts/eval/{name}/metrics.json").read_text()) for name in ("base", "quantized")
+        json.loads(tables.committed(f"artifacts/eval/{name}/metrics.json")) for name in ("base", "quantized")
     )
     shares = " → ".join(percent(metrics["accuracy"]) for metrics in (first, last))
     heading = f"GRPO: {shares} of {plural(last['n'], 'puzzle')}"
