@@ -1,6 +1,7 @@
 """The recipes: their options exist, each is checked and run with a stand-in of its model, one with the real model."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -65,7 +66,7 @@ def test_a_recipe_is_a_script_whose_flags_are_options_of_its_commands(recipe):
         assert given <= flags(command), (command, given - flags(command))
 
 
-@pytest.mark.parametrize("name", [*FIELD, SMOLLM2.stem, "countdown-tiny", "countdown-judging", "expert-iteration"])
+@pytest.mark.parametrize("name", [*FIELD, SMOLLM2.stem, "countdown-tiny", "countdown-judging", "controls"])
 @pytest.mark.parametrize("words", [[], ["--chek", "out"]])
 def test_wrong_arguments_print_the_usage_and_write_nothing(tmp_path, name, words):
     recipe = SMOLLM2.with_name(f"{name}.sh")
@@ -90,10 +91,10 @@ def world(tmp_path_factory) -> Path:
     return root
 
 
-def printed(name: str, world: Path, out: Path, *words: object) -> list[list[str]]:
+def printed(name: str, world: Path, out: Path, *words: object, **environment: str) -> list[list[str]]:
     """The commands that the recipe *name* gives, with its stand-ins; none is run."""
     family, data = FIELD.get(name, ("", None))
-    environment = {"PYTHONPATH": str(ROOT)}
+    environment |= {"PYTHONPATH": str(ROOT)}
     environment |= {"MODEL": str(world / family)} if family else {}
     environment |= {"FROM": str(world / f"{data}.jsonl")} if data else {}
     return cards.recipe_commands(name, out, *words, **environment)
@@ -163,14 +164,22 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
 
 
 @pytest.mark.slow
-def test_expert_iteration_trains_on_its_own_correct_answers(world, tmp_path, monkeypatch):
-    run(printed("expert-iteration", world, tmp_path / "out", "--quick"), tmp_path / "out", monkeypatch)
-    collected = artifacts.read(Path("demonstrations"), "demonstrations")
-    trained = artifacts.read(Path("sft"), "adapter")
-    assert trained.facts["demonstrations"] == dict.fromkeys(("read", "graded", "kept"), collected.facts["kept"])
-    assert trained.inputs["from"]["digest"] == collected.files["train.jsonl"]["sha256"]
-    compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
-    assert [row["name"] for row in compared] == ["start", "sft"]
+def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path, monkeypatch):
+    out, data = tmp_path / "out", tmp_path / "data"
+    assert status(monkeypatch, "gen-data", "--out", data, "--n", 100, "--valid", 4, "--test", 8, "--size", 3) == 0
+    run(printed("controls", world, out, "--quick", "countdown-tiny", data, SEEDS="42"), out, monkeypatch)
+    options = artifacts.read(Path("grpo-42"), "adapter").options
+    completions = math.prod(options[name] for name in ("max_steps", "prompts", "num_generations"))
+    for name, rounds in {"rft-1": 1, "rft-2": 2, "rft-2-capped": 2}.items():
+        files = [Path(f"{name}-42/{round_}/own/samples.jsonl") for round_ in range(1, rounds + 1)]
+        assert sum(len(file.read_text().splitlines()) for file in files) == completions
+    assert artifacts.read(Path("placebo-42"), "adapter").facts["demonstrations"]["kept"] == completions
+    second = artifacts.read(Path("rft-2-42/2/adapter"), "adapter")
+    assert second.inputs["model"]["digest"] == artifacts.read(Path("rft-2-42/1/adapter"), "adapter").digest
+    compared = json.loads(Path("comparison/comparison.json").read_text())["results"]
+    assert [row["name"] for row in compared] == [
+        "start", "placebo", "rft-1", "rft-2", "rft-2-capped", "grpo-whole", "grpo"
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
