@@ -82,4 +82,7 @@ def _view(sample: dict[str, Any]) -> Text:
     row = parse_row(sample)
     verdict = registry.verdict(row, sample["answer"], sample["value"], sample["reason"], sample.get("truncated"))
     grade = (f"✓ {verdict}", "green") if sample["correct"] else (f"✗ {verdict}", "red")
-    return Text.assemble(step, (row.headline, "bold"), "\n", sample["completion"].strip("\n"), "\n", grade)
+    values = {**(sample.get("rewards") or {}), "advantage": sample.get("advantage")}
+    rewards = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
+    text = ("\n", sample["completion"].strip("\n"), "\n", grade, (f"  {rewards}" if rewards else "", "dim"))
+    return Text.assemble(step, (row.headline, "bold"), *text)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Groups by their names in ``details.json`` of version 0.1.
 _EARLY_GROUPS = {"by_size": "numbers", "by_needs": "needs", "by_solutions": "solutions"}
+#: Fields of a sample of training.
+_TRAINING = ("step", "validation", "group", "rewards", "advantage")
 #: Kinds of baselines, which replace the model in an evaluation.
 BASELINE_KINDS = ("floor", "ceiling")
 
@@ -26,6 +28,9 @@ class Sample:
 
     *turn* numbers the completions of one row. *details* are further fields: what a server reports,
     and ``beginnings``, the text of the first tokens by shorter limit.
+
+    In training there are the *step*, the number of the *group* in its round, the *rewards* by name, without weights,
+    and the *advantage*, a mean over tokens where it differs by token. *validation* completions have the step alone.
     """
 
     row: Row
@@ -35,6 +40,11 @@ class Sample:
     truncated: bool | None
     turn: int | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    step: int | None = None
+    validation: bool | None = None
+    group: int | None = None
+    rewards: dict[str, float | None] | None = None
+    advantage: float | None = None
 
     @classmethod
     def of(cls, row: Row, completion: "Completion", turn: int | None = None) -> Self:
@@ -56,9 +66,11 @@ class Sample:
 
     def to_json(self) -> dict[str, Any]:
         """A line of ``samples.jsonl``."""
+        training = {name: value for name in _TRAINING if (value := getattr(self, name)) is not None}
         turn = {} if self.turn is None else {"sample": self.turn}
         graded = {"completion": self.completion, **self.grade.to_json()}
-        return self.row.kept | turn | graded | {"tokens": self.tokens, "truncated": self.truncated} | self.details
+        length = {"tokens": self.tokens, "truncated": self.truncated}
+        return training | self.row.kept | turn | graded | length | self.details
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:
@@ -68,7 +80,8 @@ class Sample:
         own = {*Grade.__annotations__, *_Line.__annotations__} - {"beginnings"}
         row = parse_row({name: value for name, value in line.items() if name not in own})
         details = {name: value for name, value in line.items() if name not in row.kept and name not in own}
-        return cls(row, line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details)
+        values = (line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details)
+        return cls(row, *values, *map(line.get, _TRAINING))
 
 
 @dataclass
@@ -79,6 +92,11 @@ class _Line(Grade):
     tokens: int | None
     truncated: bool | None
     sample: int | None = None
+    step: int | None = None
+    validation: bool | None = None
+    group: int | None = None
+    rewards: dict[str, float | None] | None = None
+    advantage: float | None = None
     beginnings: dict[str, str] | None = None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 from transformers import TrainerControl as Control
 from transformers import TrainerState as State
@@ -25,16 +25,19 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import GROUP, PART, LogRow, rounded
 from countdown_rl.models.load import Loaded
 from countdown_rl.training.grpo import warnings
+from countdown_rl.training.options import TrainOptions
 from countdown_rl.training.state import Journal
-from countdown_rl.training.validation import Observed, Validation, stored_sample
+from countdown_rl.training.validation import Observed, Validation
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
+    from countdown_rl.training.grpo.rollouts import Round
+
 #: The metrics of a step by their names in TRL.
 Logs = dict[str, Any]
-#: Steps between saved completions, and completions saved at a time.
-SAMPLE_EVERY, SAMPLES = 10, 4
+#: Steps between those whose completions are saved.
+SAMPLE_EVERY = 10
 #: The metrics of a step that TRL, or the trainer, logs under another name.
 _TRL_NAMES = {
     "mean_length": "completions/mean_length",
@@ -153,6 +156,7 @@ class SftCallback(CheckpointCallback):
 class GrpoCallback(CheckpointCallback):
     """The callback of ``train``, which also warns and saves samples."""
 
+    options: TrainOptions
     _logs: Logs  # of the last step that sampled completions
     _round: Sequence[Sample]
 
@@ -162,14 +166,20 @@ class GrpoCallback(CheckpointCallback):
         engine = args.process_index // args.vllm_tensor_parallel_size
         np.random.seed(step_seed(self.options.seed, state.global_step, engine) % 2**32)
 
-    def on_graded(self, step: int, completions: Sequence[Sample]) -> None:
-        """Take in a round of completions, generated for *step* and the steps that share them."""
-        self._round = completions
-        # One of the steps 1, 1 + SAMPLE_EVERY, ... lies within the round.
-        due = (step - 1) // SAMPLE_EVERY != (step - 1 - self.options.round_steps) // SAMPLE_EVERY
-        if processes.is_main() and due:
-            stride = max(1, len(completions) // SAMPLES)
-            self.journal.add_samples([stored_sample(step, sample) for sample in completions[::stride][:SAMPLES]])
+    def on_round(self, step: int, sampled: "Round") -> None:
+        """Take in a round with its rewards and advantages, for *step* and those that share it."""
+        self._round = [graded.sample for graded in sampled.graded]
+        if sampled.outcomes:
+            self.journal.outcomes.append(sampled.outcomes)
+        count = self.options.round_steps
+        # One of the steps 1, 1 + SAMPLE_EVERY, ... lies within the round, or the last step.
+        due = (step - 1) // SAMPLE_EVERY != (step - 1 - count) // SAMPLE_EVERY
+        if due or step + count > self.journal.max_steps:
+            samples = gather_object([graded.stored(step) for graded in sampled.graded])
+            for index, sample in enumerate(samples):
+                sample["group"] = index // self.options.num_generations
+            if processes.is_main():
+                self.journal.add_samples(samples)
 
     def on_log(self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any) -> None:
         super().on_log(args, state, control, logs, **rest)

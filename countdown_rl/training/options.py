@@ -255,9 +255,7 @@ class TrainOptions(TuningOptions):
     share_prompts: Annotated[
         bool, option("Compute the prompt of a group once in the loss: faster where completions are short.", BATCH)
     ] = False
-    dynamic_sampling: Annotated[
-        bool, option("Resample groups whose completions are all correct or all wrong (DAPO).", BATCH)
-    ] = False
+    dynamic_sampling: Annotated[bool, option("Resample groups whose rewards have zero variance (DAPO).", BATCH)] = False
 
     reward: Annotated[
         tuple[str, ...],
@@ -356,8 +354,8 @@ class TrainOptions(TuningOptions):
             yield f"{flag('curriculum')} with {flag('sampler')}: both choose the puzzles; leave one out."
         if self.dynamic_sampling and (order := self.given("curriculum", "sampler")):
             yield (
-                f"{flag('dynamic_sampling')} with {flag(order)}: the sampler would see no groups that are all correct "
-                "or all wrong; leave one out."
+                f"{flag('dynamic_sampling')} with {flag(order)}: the sampler would see no groups with equal rewards; "
+                "leave one out."
             )
         if self.advantage and (name := self.given("baseline", "discount", "scale_rewards")):
             yield f"{flag('advantage')} replaces {flag(name)}; leave one out."

@@ -23,7 +23,7 @@ from countdown_rl.tasks import jsonl
 
 MARK = "complete"
 #: The file of a journal in a checkpoint, and its fields beside the rows.
-_FILE, _FIELDS = "journal.json", ("start", "warnings", "samples", "outcomes", "threads")
+_FILE, _FIELDS = "journal.json", ("start", "warnings", "samples", "outcomes", "states", "threads")
 
 
 @dataclass
@@ -37,7 +37,8 @@ class Journal:
     rows: list[Any] = field(default_factory=list)  # one per step
     warnings: dict[str, str] = field(default_factory=dict)  # sentences that were printed, by a short name
     samples: list[dict[str, object]] = field(default_factory=list)  # completions, oldest first
-    outcomes: list[Any] = field(default_factory=list)  # of each round, where a sampler reads them
+    outcomes: list[Any] = field(default_factory=list)  # of each round, where a sampler observes them
+    states: dict[str, Any] = field(default_factory=dict)  # of a sampler before the last rounds, by their numbers
     threads: int | None = None  # their number decides the rounding of sums
 
     def best(self) -> tuple[int, float] | None:

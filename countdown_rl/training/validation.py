@@ -1,7 +1,8 @@
 """Evaluation of the validation puzzles during training."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.evaluation.sample import Sample
@@ -80,7 +81,7 @@ class Validation:
         if processes.is_main():
             limits = [FILM_SAMPLES if index < FILM_PUZZLES * count else 1 for index in range(len(samples))]
             shown = [sample for index, sample in enumerate(samples) if index % count < limits[index]]
-            journal.add_samples([stored_sample(step, sample, validation=True) for sample in shown])
+            journal.add_samples([replace(sample, step=step, validation=True).to_json() for sample in shown])
         best = journal.best()  # the row of this step follows
         if run.options.keep == "best" and (best is None or correct > best[1]):
             state = weights.gathered(self.trainer)
@@ -90,16 +91,3 @@ class Validation:
                 weights.save(self.trainer, self.loaded.ref, run.options, directory, state)
                 artifacts.fsync(directory)
         return metrics
-
-
-def stored_sample(step: int, sample: Sample, *, validation: bool = False) -> dict[str, Any]:
-    """The line of a *sample* of *step* in the file beside the log."""
-    return (
-        {"step": step}
-        | ({"validation": True} if validation else {})
-        | sample.row.kept
-        | {"completion": sample.completion}
-        | {key: getattr(sample.grade, key) for key in ("correct", "reason", "answer", "value")}
-        | {"tokens": sample.tokens, "truncated": sample.truncated}
-        | sample.details
-    )

@@ -48,13 +48,15 @@ def test_samples_are_filtered_by_step_grade_and_reason(run, words, steps):
 
 def test_the_view_shows_step_and_verdict_and_escapes_control_characters(run):
     cut = sample(51, "no-answer", answer=None, value=None, truncated=True)
-    rows = [sample(41, completion="\x1b[2J[b]haha[/b]\u202e</think>"), cut]
+    rewards = {"group": 0, "rewards": {"correct": 1.0, "mine": None, "format": 0.5}, "advantage": -0.25}
+    rows = [sample(41, completion="\x1b[2J[b]haha[/b]\u202e</think>", **rewards), cut]
     jsonl.write_rows(run / "samples.jsonl", rows, append=True)
     view = CliRunner().invoke(app, ["samples", str(run), "--step", "41-51"]).stdout
     assert "step 41  3 4 → 7" in view
     assert "[b]haha[/b]" in view
     assert not {"\x1b", "\u202e"} & set(view)
     assert "truncated" in view
+    assert "correct 1, format 0.5, advantage -0.25\n" in view
 
 
 def test_samples_are_shuffled_by_a_seed(run):

@@ -40,6 +40,12 @@ def equal(rewards: Tensor) -> Tensor:
     return ~(rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True) > ROUNDING)  # True for NaN
 
 
+def varies(rewards: Tensor) -> list[bool]:
+    """For each group of *rewards* True if they have non-zero variance."""
+    varied: list[bool] = equal(rewards).logical_not().flatten().tolist()
+    return varied
+
+
 def group(rewards: Tensor) -> Tensor:
     """The rewards less the mean of their group: GRPO (Shao et al. 2024, arXiv:2402.03300), not scaled."""
     return (rewards - rewards.nanmean(1, keepdim=True)).masked_fill(equal(rewards), 0.0)

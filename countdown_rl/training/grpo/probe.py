@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import torch
 
@@ -13,7 +14,7 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.statistics import Interval, wilson
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.training import weights
-from countdown_rl.training.grpo import warnings
+from countdown_rl.training.grpo import advantages, warnings
 from countdown_rl.training.grpo.prompts import in_turn
 from countdown_rl.training.grpo.rollouts import Rollouts
 from countdown_rl.training.grpo.run import GrpoRun
@@ -25,9 +26,16 @@ from countdown_rl.training.state import Checkpoints, Journal
 NO_SIGNAL, READY = 0.02, 0.15
 
 
+class Group(NamedTuple):
+    """The completions of a puzzle; *varies*: their rewards have non-zero variance."""
+
+    samples: list[Sample]
+    varies: bool
+
+
 @dataclass(frozen=True)
 class Shares:
-    """Shares of *groups* with correct and wrong completions (*mixed*), and of their completions (the last three)."""
+    """Shares of *groups* with reward variance (*mixed*), and of their completions (the last three)."""
 
     groups: int
     mixed: float
@@ -37,10 +45,10 @@ class Shares:
     truncated: float
 
     @classmethod
-    def of(cls, groups: Sequence[Sequence[Sample]]) -> "Shares":
-        """The shares of *groups* of equal size."""
-        mixed = sum(len({sample.grade.correct for sample in group}) > 1 for group in groups)
-        samples = [sample for group in groups for sample in group]
+    def of(cls, groups: Sequence["Group"]) -> "Shares":
+        """The shares of *groups*."""
+        mixed = sum(group.varies for group in groups)
+        samples = [sample for group in groups for sample in group.samples]
         flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
         solved, form, truncated = (sum(values) / len(samples) for values in zip(*flags, strict=True))
         low, high = (round(end, 6) for end in wilson(mixed, len(groups)))
@@ -71,20 +79,22 @@ def probe(run: GrpoRun, count: int) -> Probe:
     options, size = run.options, run.options.num_generations
     loaded = weights.load_model(run.ref, options, run.memory)
     indices = list(islice(in_turn(len(run.rows), options.seed), count))
-    samples: list[Sample] = []
+    groups: list[Group] = []
     with TemporaryDirectory() as scratch:  # TRL makes the directory of the checkpoints
         elsewhere = replace(run, checkpoints=Checkpoints(Path(scratch)))
         trainer, _ = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
         torch.manual_seed(options.seed)
         for start in range(0, count, options.prompts):
             batch = [index for index in indices[start : start + options.prompts] for _ in range(size)]
-            samples += [graded.sample for graded in Rollouts.sample(trainer.rollouts, batch, trainer).graded]
-            run.reporter.progress(len(samples), count * size)
-    groups = [samples[start : start + size] for start in range(0, len(samples), size)]
+            sampled = Rollouts.rewarded(trainer.rollouts, batch, trainer)
+            samples = [graded.sample for graded in sampled.graded]
+            for number, varies in enumerate(advantages.varies(sampled.totals(run.rewards).view(-1, size))):
+                groups.append(Group(samples[size * number : size * (number + 1)], varies))
+            run.reporter.progress(len(groups) * size, count * size)
     task = task_of(run.rows[0])
-    by_kind: dict[str, list[list[Sample]]] = {}
+    by_kind: dict[str, list[Group]] = {}
     for group in groups:
-        for name, value in group[0].row.groups.items():
+        for name, value in group.samples[0].row.groups.items():
             if task.group(name).main:
                 by_kind.setdefault(task.group(name).name(value), []).append(group)
     kinds = {name: Shares.of(by_kind[name]) for name in sorted(by_kind, key=lambda name: (len(name), name))}

@@ -6,20 +6,27 @@ with them and not learned. Each ``yield`` returns the :class:`Outcome` of every 
 returns none. Data loaders prefetch, so the outcomes of a round are known when the second round after it is sampled. A
 resumed run runs the sampler again, on the outcomes in its checkpoint: a sampler depends on its arguments and these
 alone.
+
+A class of the same arguments is a sampler too: ``sample()`` returns a round, ``observe(outcomes)`` is called before
+each but the first, and the attribute ``state``, which JSON can hold, is in the checkpoints and set in a resumed run.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
 from copy import deepcopy
+from functools import partial
 from itertools import count
 from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag, plural
-from countdown_rl.core.user_code import running
+from countdown_rl.core.user_code import imported, running
 from countdown_rl.tasks.task import Row, check_text
+from countdown_rl.training.grpo import advantages
+from countdown_rl.training.options import TrainOptions
 
 #: Share of a round of the curriculum that is sampled from all rows alike, and the discount of its counts per round.
 _UNIFORM, _DECAY = 0.5, 0.95
@@ -36,9 +43,15 @@ class Outcome(NamedTuple):
     correct: Sequence[bool]
     truncated: Sequence[bool]
 
+    @property
+    def varies(self) -> bool:
+        """The rewards have non-zero variance."""
+        values = [torch.nan if reward is None else reward for reward in self.rewards]
+        return advantages.varies(torch.tensor([values]))[0]
+
 
 Rounds = Generator[Sequence[Prompt], list[Outcome], None]
-Sampler = Callable[[Sequence[Row], int, int], Rounds]
+Sampler = Callable[[Sequence[Row], int, int], Any]
 
 
 def in_turn(count: int, seed: int, start: int = 0) -> Iterator[int]:
@@ -62,14 +75,14 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
 
     Half of a round is sampled from all rows alike: without puzzles that it solves at once, a model unlearns how it
     solves them. In the other half, the share of a kind is proportional to its number of rows and to the share of its
-    recent groups with both correct and wrong completions, because only those have a gradient.
+    recent groups with non-zero reward variance, because only those have a gradient.
     """
     kinds = list(map(kind, rows))
     by_kind: dict[str, list[int]] = {}
     for number, name in enumerate(kinds):
         by_kind.setdefault(name, []).append(number)
     members = {name: np.array(by_kind[name]) for name in sorted(by_kind)}
-    counts: dict[str, tuple[float, float]] = {}  # by kind: groups, and groups with both outcomes, discounted
+    counts: dict[str, tuple[float, float]] = {}  # by kind: groups, and groups with reward variance, discounted
     for number in count():
         rng = np.random.default_rng((seed, number))
         sizes = rng.multinomial(size, list(probabilities(members, counts).values()))
@@ -79,24 +92,49 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
         ]
         outcomes = yield rng.permutation(np.concatenate(sampled)).tolist()
         if outcomes:
-            counts = {name: (_DECAY * seen, _DECAY * mixed) for name, (seen, mixed) in counts.items()}
+            counts = {name: (_DECAY * seen, _DECAY * varied) for name, (seen, varied) in counts.items()}
         for outcome in outcomes:
-            seen, mixed = counts.get(kinds[outcome.row], (0.0, 0.0))
-            counts[kinds[outcome.row]] = seen + 1, mixed + (len({*outcome.correct}) > 1)
+            seen, varied = counts.get(kinds[outcome.row], (0.0, 0.0))
+            counts[kinds[outcome.row]] = seen + 1, varied + outcome.varies
 
 
 def probabilities(members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """The probability of each kind of the curriculum. An unseen kind counts as one with variance."""
     weights = {}
     for name in members:
-        seen, mixed = counts.get(name, (0.0, 0.0))
-        weights[name] = (mixed + 1) / (seen + 1)
+        seen, varied = counts.get(name, (0.0, 0.0))
+        weights[name] = (varied + 1) / (seen + 1)
     rows = sum(map(len, members.values()))
     mean = sum(weights[name] * len(indices) for name, indices in members.items()) / rows
     return {
         name: len(indices) / rows * (_UNIFORM + (1 - _UNIFORM) * weights[name] / mean)
         for name, indices in members.items()
     }
+
+
+def chosen(
+    options: TrainOptions, rows: Sequence[Row], first_round: int = 0, **settings: Any
+) -> Callable[[], Iterator[Prompt]]:
+    """The prompts of a run from *first_round* on, by its sampler; *settings* are those of :func:`order`."""
+    size = options.steps_per_generation * options.prompts
+    if not (options.sampler or options.curriculum):
+        return partial(in_turn, len(rows), options.seed, first_round * size)
+    name = options.sampler or "curriculum"
+    sampler = imported(name) if options.sampler else curriculum
+    return partial(order, sampler, name, rows, size, options.seed, start=first_round, **settings)
+
+
+class Stream:
+    """The endless *prompts* as rows of a data set, which the rollouts render."""
+
+    def __init__(self, prompts: Callable[[], Iterator[Prompt]]) -> None:
+        self._prompts = prompts
+
+    def __call__(self) -> Iterator[dict[str, Prompt]]:
+        return ({"prompt": prompt} for prompt in self._prompts())
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return object, ()  # datasets hashes a pickle, for which a function of the user's own may have none
 
 
 def order(
@@ -108,25 +146,27 @@ def order(
     *,
     start: int = 0,
     outcomes: Sequence[Sequence[Any]] = (),
+    states: dict[str, Any] | None = None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Prompt]:
     """Endless prompts from round *start* on; a round is sampled when its first prompt is requested.
 
-    The caller adds the *outcomes* of each round. Where the sampler *name* yields less than a round, *warn* is called,
-    and rows sampled from all alike fill it.
+    The caller adds the *outcomes* of each round. *states* get the state of a sampler of a class before the last rounds.
+    Where the sampler *name* yields less than a round, *warn* is called, and rows sampled from all alike fill it.
     """
+    states = {} if states is None else states
     with running(f"sampler {name}"):
         rounds = sampler(rows if sampler is curriculum else deepcopy(list(rows)), size, seed)
-    if not isinstance(rounds, Generator):
-        raise UsageError(f"The sampler {name} should be a generator function, which yields lists of row indices.")
-    for number in count():
+    if not isinstance(rounds, Generator) and not all(map(partial(hasattr, rounds), ("sample", "observe", "state"))):
+        raise UsageError(
+            f"The sampler {name} should be a generator function, which yields lists of row indices, or a class with "
+            "sample, observe and state."
+        )
+    for number in count(max((int(key) for key in states if int(key) <= start), default=0)):
         groups = outcomes[number - 2] if number > 1 else ()
         observed = [Outcome(row, *map(tuple, columns)) for row, *columns in groups]  # immutable
         with running(f"sampler {name}"):
-            try:
-                sampled = rounds.send(observed if number else None)  # type: ignore[arg-type]
-            except StopIteration:
-                sampled = []
+            sampled = _sample(rounds, number, observed, states)
         sampled = _checked(sampled, name, len(rows), size)
         if len(sampled) < size:
             few = f"{len(sampled)} of {plural(size, 'row')}"
@@ -140,6 +180,22 @@ def order(
                 f"The sampler {name} yields other rows for round {number + 1} than before the run was interrupted; "
                 f"let it depend on its arguments and outcomes alone, and begin again with {flag('restart')}."
             )
+
+
+def _sample(rounds: Any, number: int, observed: list[Outcome], states: dict[str, Any]) -> Any:
+    """Round *number* of the sampler *rounds*, which has the state of *states* if it is that of a resumed run."""
+    if isinstance(rounds, Generator):
+        try:
+            return rounds.send(observed if number else None)
+        except StopIteration:
+            return []
+    if (key := str(number)) in states:
+        rounds.state = deepcopy(states[key])
+    elif number:
+        rounds.observe(observed)
+    states[key] = deepcopy(rounds.state)
+    states.pop(str(number - 2), None)
+    return rounds.sample()
 
 
 def _checked(sampled: Any, name: str, count: int, size: int) -> list[tuple[int, str]]:

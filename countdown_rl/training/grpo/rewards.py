@@ -7,11 +7,9 @@ are the fields of the rows and ``prompts``.
 
 import inspect
 import math
-import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from fractions import Fraction
-from functools import partial
 from numbers import Real
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -113,88 +111,81 @@ def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
         "completion_ids": [[0] * 8] * len(rows),
         "trainer_state": SimpleNamespace(global_step=0),
         "log_metric": lambda name, value: None,
-        "log_extra": lambda column, values: None,
     }
     for name in names:
-        _values(name, reward(name), samples, columns)
+        values(name, reward(name), samples, columns)
 
 
 def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
-    """The rewards *names* as TRL calls them, with the column ``round`` of a ``rollout_func``, to which they add.
+    """The rewards *names* of a round as TRL calls them, with the column ``round`` of a ``rollout_func``.
 
     The first one also logs the grades, of which TRL takes the mean over all processes.
     """
 
     def function(name: str) -> Callable[..., list[float | None]]:
-        value = reward(name)
-
-        def values(round: list["Round"], log_metric: Any, **columns: Any) -> list[float | None]:
-            begin, graded = time.perf_counter(), round[0].graded
-            samples = [completion.sample for completion in graded]
+        def of_round(round: list["Round"], log_metric: Callable[[str, float], None], **_: Any) -> list[float | None]:
             if name == names[0]:
-                _log(samples, log_metric)
-            # TRL's own texts of the completions have no special tokens, and a tag may be one.
-            columns |= {"prompts": [completion.prompt for completion in graded]}
-            columns["log_metric"] = partial(
-                _log_own, {"correct", "format", "truncated", "hacking"}, samples, log_metric
-            )
-            rewards = _values(name, value, samples, columns)
-            for completion, number in zip(graded, rewards, strict=True):
-                completion.rewards[name] = number
-                if name.startswith(PROXY):
-                    log_metric("hacking", float(number == 1 and not completion.sample.grade.correct))
-            round[0].reward += time.perf_counter() - begin
-            return rewards
+                _log(round[0], log_metric)
+            return [graded.rewards[name] for graded in round[0].graded]
 
-        values.__name__ = name
-        return values
+        of_round.__name__ = name
+        return of_round
 
     return list(map(function, names))
 
 
-def _log(samples: Iterable[Sample], log_metric: Callable[[str, float], None]) -> None:
-    for sample in samples:
+def _log(sampled: "Round", log_metric: Callable[[str, float], None]) -> None:
+    for name, value in sampled.logged:
+        log_metric(name, value)
+    for graded in sampled.graded:
+        sample = graded.sample
         for column in ("correct", *group_columns(sample.row)):
             log_metric(column, float(sample.grade.correct))
         log_metric("format", float(sample.grade.format))
         log_metric("truncated", float(bool(sample.truncated)))
+        for paid in (reward == 1 for name, reward in graded.rewards.items() if name.startswith(PROXY)):
+            log_metric("hacking", float(paid and not sample.grade.correct))
 
 
-def _log_own(
-    names: set[str], samples: Iterable[Sample], log_metric: Callable[[str, float], None], name: str, value: float
-) -> None:
-    """Log a metric of the user's own, which has none of *names* and of the groups of *samples*."""
-    if name in names.union(*(group_columns(sample.row) for sample in samples)):
-        raise UsageError(f"the log has a column {name} of its own; choose another name")
-    log_metric(name, value)
+def metrics_into(logged: list[tuple[str, float]], samples: Sequence[Sample]) -> Callable[[str, float], None]:
+    """The function by which a reward for *samples* logs a metric of its own, into *logged*."""
+    columns = {"correct", "format", "truncated", "hacking"}.union(*(group_columns(sample.row) for sample in samples))
+
+    def log_metric(name: str, value: float) -> None:
+        if name in columns:
+            raise UsageError(f"the log has a column {name} of its own; choose another name")
+        logged.append((name, value))
+
+    return log_metric
 
 
-def _values(
+def values(
     name: str, function: Callable[..., Any], samples: Sequence[Sample], columns: Mapping[str, Any]
 ) -> list[float | None]:
-    """The rewards *name* of *samples*; *columns* are TRL's own arguments. The function gets copies."""
+    """The rewards *name* of *samples*; *columns* are TRL's arguments beside the fields. The function gets copies."""
     rows = [deepcopy(sample.row) for sample in samples]
     columns = {
         **{key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)},
         **{key: deepcopy(column) if isinstance(column, list) else column for key, column in columns.items()},
+        "log_extra": lambda column, values: None,  # for TRL's table of completions
         "completions": [sample.completion for sample in samples],
     }
     with user_code.running(f"reward {name}"):
         if batch := _takes_batches(function, columns):
-            values = function(**columns)
+            numbers = function(**columns)
         else:
-            values = [
+            numbers = [
                 function(copy(sample.grade), row, sample.tokens) for sample, row in zip(samples, rows, strict=True)
             ]
-    values = values.tolist() if hasattr(values, "tolist") else values  # an array
-    if not isinstance(values, Sequence) or len(values) != len(samples):
+    numbers = numbers.tolist() if hasattr(numbers, "tolist") else numbers  # an array
+    if not isinstance(numbers, Sequence) or len(numbers) != len(samples):
         raise UsageError(f"The reward {name} should return a list of one number for each of the completions.")
-    for value in values:
+    for value in numbers:
         if not (value is None and batch) and not (isinstance(value, Real) and _is_finite(value)):
             raise UsageError(
                 f"The reward {name} returned {value!r:.100} for a completion, which is not a finite number."
             )
-    return [None if value is None else float(value) for value in values]
+    return [None if value is None else float(value) for value in numbers]
 
 
 def _is_finite(value: Real) -> bool:

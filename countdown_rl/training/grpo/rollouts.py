@@ -1,7 +1,7 @@
 """A round of completions, sampled by a decoder of this package, by transformers or by vLLM, and graded."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,15 @@ from accelerate.utils import gather_object
 
 from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
+from countdown_rl.evaluation.training_log import rounded
 from countdown_rl.inference.generate import Completion, Decoding, batches, decoder_of, generate, max_rows, to_completion
 from countdown_rl.inference.graph_decoder import GraphDecoder
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.models.shape import ModelShape, check_context
 from countdown_rl.tasks.task import Row
-from countdown_rl.training.grpo.prompts import Prompt
+from countdown_rl.training.grpo import advantages, rewards
+from countdown_rl.training.grpo.prompts import Outcome, Prompt
 
 if TYPE_CHECKING:
     from countdown_rl.inference.cpu_decoder import Decoder
@@ -44,20 +46,34 @@ class Graded:
     sample: Sample
     rewards: dict[str, float | None] = field(default_factory=dict)
     index: int = 0
+    advantage: float = 0.0  # mean over its tokens
+
+    def stored(self, step: int) -> dict[str, object]:
+        """The line of ``samples.jsonl`` of *step*; the caller sets its group."""
+        advantage = rounded(self.advantage)
+        return replace(self.sample, step=step, group=0, rewards=self.rewards, advantage=advantage).to_json()
 
 
 @dataclass
 class Round:
     """The completions of a round in this process, those of a puzzle side by side.
 
-    *generation* and *reward* are seconds spent on completions and on their grades. *attempts* counts the groups that
-    all processes sampled; it is None without dynamic sampling.
+    *generation* and *reward* are seconds spent on completions and on their grades and rewards. *attempts* counts the
+    groups that all processes sampled; it is None without dynamic sampling. *logged* are the metrics of the user's
+    rewards. *outcomes* are the groups of all processes, for a sampler.
     """
 
     graded: list[Graded]
     generation: float
     reward: float
     attempts: int | None = None
+    logged: list[tuple[str, float]] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def totals(self, weights: Mapping[str, float]) -> torch.Tensor:
+        """The weighted sums (B,) of the rewards; NaN where none applies."""
+        values = np.array([[graded.rewards[name] for name in weights] for graded in self.graded], np.float32)
+        return advantages.total(torch.from_numpy(values), torch.tensor(list(weights.values())))
 
     def columns(self) -> dict[str, object]:
         """The round as TRL expects it of a ``rollout_func``, and as the column ``round`` for the reward functions."""
@@ -76,26 +92,33 @@ class Round:
 
 
 class Rollouts:
-    """TRL's ``rollout_func``, for a data set whose prompts are indices into *rows*.
+    """TRL's ``rollout_func``, for a data set whose prompts are indices into *rows*; *weights* name the rewards."""
 
-    *on_graded* is called with the step that a round is for, and with its completions in this process.
-    """
-
-    def __init__(
-        self,
-        rows: Sequence[Row],
-        stop: Stop,
-        on_graded: Callable[[int, Sequence[Sample]], None] = lambda step, samples: None,
-    ) -> None:
-        self.rows, self.stop, self._on_graded = rows, stop, on_graded
+    def __init__(self, rows: Sequence[Row], stop: Stop, weights: Mapping[str, float]) -> None:
+        self.rows, self.stop, self.weights = rows, stop, weights
+        self._rewards = {name: rewards.reward(name) for name in weights}
         self.keeps_graphs = False  # during the loss
         self._graphs: GraphDecoder | None = None
 
     def __call__(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> dict[str, object]:
         """Complete the rows of *prompts*, those of a group side by side."""
+        return self.rewarded(prompts, trainer).columns()
+
+    def rewarded(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
+        """Complete, grade and reward the rows of *prompts*."""
         sampled = self.sample(prompts, trainer)
-        self._on_graded(trainer.state.global_step + 1, [graded.sample for graded in sampled.graded])
-        return sampled.columns()
+        begin, samples = time.perf_counter(), [graded.sample for graded in sampled.graded]
+        columns = {
+            "prompts": [graded.prompt for graded in sampled.graded],
+            "completion_ids": [graded.ids for graded in sampled.graded],
+            "trainer_state": trainer.state,
+            "log_metric": rewards.metrics_into(sampled.logged, samples),
+        }
+        for name, function in self._rewards.items():
+            for graded, value in zip(sampled.graded, rewards.values(name, function, samples, columns), strict=True):
+                graded.rewards[name] = value
+        sampled.reward += time.perf_counter() - begin
+        return sampled
 
     def sample(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
         """Complete and grade the rows of *prompts*, each after its hint."""
@@ -239,7 +262,7 @@ class Rollouts:
 
 
 class DynamicRollouts(Rollouts):
-    """Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476): groups all correct or all wrong are resampled.
+    """Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476): groups with equal rewards are resampled.
 
     The puzzles of an attempt depend on the seed, the step and the attempt alone, so a resumed run samples the same.
     """
@@ -248,32 +271,31 @@ class DynamicRollouts(Rollouts):
         super().__init__(*args)
         self._seed = seed
 
-    def sample(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
-        """Complete and grade the rows of *prompts*, and others in place of zero-std groups."""
-        sampled, size = super().sample(prompts, trainer), trainer.num_generations
-        groups = _groups(sampled, size)
-        sampled.attempts = len(groups) * trainer.accelerator.num_processes
+    def rewarded(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
+        """Complete, grade and reward the rows of *prompts*, and others in place of zero-std groups."""
+        sampled, size = super().rewarded(prompts, trainer), trainer.num_generations
+        processes = trainer.accelerator.num_processes
+        groups = self._groups(sampled, size)
+        sampled.attempts = len(groups) * processes
         for attempt in range(1, MAX_ATTEMPTS):
-            missing = [index for index, group in enumerate(groups) if not _is_mixed(group)]
+            missing = [index for index, (_, varies) in enumerate(groups) if not varies]
             most = max(gather_object([len(missing)]))  # all processes complete as many: with some engines they must
             if not most:
                 break
             rng = np.random.default_rng((self._seed, trainer.state.global_step, attempt))
-            new = rng.integers(len(self.rows), size=(trainer.accelerator.num_processes, most))
-            more = super().sample(new[trainer.accelerator.process_index].repeat(size).tolist(), trainer)
-            for index, group in zip(missing, filter(_is_mixed, _groups(more, size)), strict=False):
+            new = rng.integers(len(self.rows), size=(processes, most))
+            more = super().rewarded(new[trainer.accelerator.process_index].repeat(size).tolist(), trainer)
+            varied = (group for group in self._groups(more, size) if group[1])
+            for index, group in zip(missing, varied, strict=False):
                 groups[index] = group
-            sampled.attempts += most * trainer.accelerator.num_processes
+            sampled.attempts += most * processes
             sampled.generation += more.generation
             sampled.reward += more.reward
-        sampled.graded = [graded for group in groups for graded in group]
+            sampled.logged += more.logged
+        sampled.graded = [graded for group, _ in groups for graded in group]
         return sampled
 
-
-def _groups(sampled: Round, size: int) -> list[list[Graded]]:
-    return [sampled.graded[start : start + size] for start in range(0, len(sampled.graded), size)]
-
-
-def _is_mixed(group: Sequence[Graded]) -> bool:
-    """Return True if some completions of *group* are correct and some are wrong."""
-    return len({bool(graded.sample.grade.correct) for graded in group}) > 1
+    def _groups(self, sampled: Round, size: int) -> list[tuple[list[Graded], bool]]:
+        """The groups of *sampled*, each with True if its rewards vary."""
+        varies = advantages.varies(sampled.totals(self.weights).view(-1, size))
+        return [(sampled.graded[size * index : size * (index + 1)], each) for index, each in enumerate(varies)]

@@ -1,12 +1,12 @@
 """GRPO on a LoRA adapter or on all weights: what ``train`` adds to a run."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from countdown_rl.core import artifacts, processes, user_code
 from countdown_rl.core.errors import InputError, UsageError
@@ -53,25 +53,25 @@ class GrpoRun(Prepared[TrainOptions]):
         from countdown_rl.training.grpo.rollouts import DynamicRollouts, Rollouts
         from countdown_rl.training.grpo.trainer import Trainer
 
-        options, rows, outcomes = self.options, self.rows, journal.outcomes
+        options, rows = self.options, self.rows
         first_round = step_of(self.resume) // options.round_steps if self.resume else 0
 
         def warn(text: str) -> None:
             journal.warn({"sampler": text}, self.reporter.warning)
 
-        order = _order(options, rows, first_round, outcomes=outcomes, warn=warn)
+        chosen = prompts.chosen(options, rows, first_round, outcomes=journal.outcomes, states=journal.states, warn=warn)
         callback = GrpoCallback(self, journal)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
         sampling = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
-        rollouts = sampling(rows, stop, callback.on_graded)
+        rollouts = sampling(rows, stop, self.rewards)
         rollouts.keeps_graphs = self.memory.keeps_caches
         trainer = weights.make_trainer(
-            partial(Trainer, options, rollouts, outcomes),
+            partial(Trainer, options, rollouts, callback.on_round),
             loaded,
             options,
             reward_funcs=rewards.functions(list(self.rewards)),
             args=trl.grpo_config(options, loaded, list(self.rewards.values()), self.checkpoints.directory),
-            train_dataset=datasets.IterableDataset.from_generator(_Prompts(order)),
+            train_dataset=datasets.IterableDataset.from_generator(prompts.Stream(chosen)),
             callbacks=[callback],
         )
         if self.rollouts != "transformers":
@@ -114,7 +114,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     rows, data = _read(arguments, reporter)
     reward_weights = rewards.parse(options.reward)
     rewards.check_rewards(reward_weights, rows[:2])
-    next(_order(options, rows)())
+    next(prompts.chosen(options, rows)())
     if ":" in (options.advantage or ""):
         user_code.imported(str(options.advantage))
     recognized = start.recognized(StepRow, {"data": data}, _code(options, reward_weights, rows[0]))
@@ -231,28 +231,3 @@ def _used(options: TrainOptions, rows: Sequence[Row]) -> Sequence[Row]:
         return rows
     count = -(-options.max_steps // options.round_steps) * options.steps_per_generation * options.prompts
     return [rows[index] for index in islice(prompts.in_turn(len(rows), options.seed), min(count, len(rows)))]
-
-
-def _order(
-    options: TrainOptions, rows: Sequence[Row], first_round: int = 0, **state: Any
-) -> Callable[[], Iterator[prompts.Prompt]]:
-    """The order of *rows*; *state* holds the arguments of :func:`prompts.order` in a resumed run."""
-    size = options.steps_per_generation * options.prompts
-    if not (options.sampler or options.curriculum):
-        return partial(prompts.in_turn, len(rows), options.seed, first_round * size)
-    name = options.sampler or "curriculum"
-    sampler = user_code.imported(name) if options.sampler else prompts.curriculum
-    return partial(prompts.order, sampler, name, rows, size, options.seed, start=first_round, **state)
-
-
-class _Prompts:
-    """The endless stream of prompts: the indices of rows, or pairs with a hint, which the rollouts render."""
-
-    def __init__(self, order: Callable[[], Iterator[prompts.Prompt]]) -> None:
-        self._order = order
-
-    def __call__(self) -> Iterator[dict[str, prompts.Prompt]]:
-        return ({"prompt": prompt} for prompt in self._order())
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return object, ()  # datasets hashes a pickle, for which a function of the user's own may have none

@@ -13,9 +13,9 @@ The loss of a micro-batch and its gradient are TRL's. The differences:
 * the prompt of a group may be computed once, see :mod:`shared_prompts`.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
@@ -30,12 +30,12 @@ from countdown_rl.training.options import TrainOptions
 
 
 class Trainer(RoundTrainer):
-    """``GRPOTrainer`` on the prompts of *rollouts*; a sampler reads the *outcomes* of each round."""
+    """``GRPOTrainer`` on the prompts of *rollouts*; *on_round* gets each round with its rewards and advantages."""
 
     def __init__(
-        self, options: TrainOptions, rollouts: Rollouts, outcomes: list[list[Outcome]], **kwargs: object
+        self, options: TrainOptions, rollouts: Rollouts, on_round: Callable[[int, Round], None], **kwargs: object
     ) -> None:
-        self.options, self.rollouts, self.outcomes = options, rollouts, outcomes
+        self.options, self.rollouts, self._on_round = options, rollouts, on_round
         self.advantage = advantages.advantage(options)
         super().__init__(rollout_func=rollouts, **kwargs)
         self.mask_truncated_completions = False  # TRL recognizes only ends of one token; micro_batches masks instead
@@ -53,14 +53,12 @@ class Trainer(RoundTrainer):
 
     def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
         gather, device, group = self.accelerator.gather, self.accelerator.device, self.num_generations
-        rewards = [[graded.rewards[name] for name in self.reward_func_names] for graded in sampled.graded]
-        values = torch.tensor(np.array(rewards, np.float32), device=device)  # (B, F), NaN for None
-        totals = advantages.total(gather(values), self.reward_weights)  # (B of all processes,)
+        totals = gather(sampled.totals(self.rollouts.weights).to(device))  # (B of all processes,)
         if totals.isnan().all():
             raise UsageError("No reward function returned a number for any completion of a step.")
         self.log_metric("equal_groups", advantages.equal(totals.view(-1, group)).float().mean().item())
         if self.options.sampler or self.options.curriculum:
-            self.outcomes.append(_outcomes(totals.view(-1, group), sampled))
+            sampled.outcomes = _outcomes(totals.view(-1, group), sampled)
         mask = batch["completion_mask"]
         if self.args.mask_truncated_completions:
             ended = torch.tensor([not graded.sample.truncated for graded in sampled.graded], device=device)
@@ -68,6 +66,12 @@ class Trainer(RoundTrainer):
             batch |= {"completion_mask": mask, "num_items_in_batch": gather(mask.sum()).sum()}
         if self.multi_objective_aggregation == "sum_then_normalize":  # else by reward function
             batch["advantages"] = self._advantages(totals, batch | {"completion_mask": mask})
+        means = batch["advantages"]
+        if means.ndim > 1:
+            means = means.sum(1) / mask.sum(1).clamp(min=1)
+        for graded, mean in zip(sampled.graded, means.tolist(), strict=True):
+            graded.advantage = mean
+        self._on_round(self.state.global_step + 1, sampled)
         if batch["advantages"].ndim > 1:
             # Cut what follows the last advantage. Sequence-level ratios and the off-policy mask are means over it all.
             by_token = self.importance_sampling_level == "token" and self.off_policy_mask_threshold is None

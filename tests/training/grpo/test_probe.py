@@ -62,6 +62,8 @@ def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch
     }
     assert "4 numbers: 0% have reward variance" in told["advice"]
     assert "verdict: ready" in probe("--probe", 16)
+    equal = json.loads(probe("--probe", 16, "--json", "--reward", "length:9=1"))  # whatever is correct
+    assert (equal["verdict"], equal["total"]["mixed"], equal["total"]["solved"]) == ("no signal", 0.0, 0.25)
 
 
 @pytest.mark.parametrize(

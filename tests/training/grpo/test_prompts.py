@@ -26,7 +26,7 @@ KINDS = sorted({kind(row) for row in ROWS})
 def outcomes(indices, mixed):
     """Two completions of each row: one correct and one wrong where its kind is among *mixed*, else both wrong."""
     flags = [kind(ROWS[row]) in mixed for row in indices]
-    return [Outcome(row, [0.0, 0.0], (flag, False), (False, False)) for row, flag in zip(indices, flags, strict=True)]
+    return [Outcome(row, (flag, 0.0), (flag, False), (False, False)) for row, flag in zip(indices, flags, strict=True)]
 
 
 def rounds(count, mixed=(), size=40, sampler=prompts.curriculum):
@@ -53,6 +53,22 @@ def test_without_outcomes_kinds_are_sampled_in_proportion_to_the_data():
     assert set(prompts.probabilities(dict.fromkeys(KINDS, (0,)), {}).values()) == {0.25}
     (first,) = rounds(1)
     assert len(first) == len(set(first)) == 40
+
+
+@pytest.mark.parametrize(
+    ("rewards", "varies"),
+    [((1.0, 1.0), False), ((1.0, 0.9), True), ((1.0, 1.0 + 5e-7), False), ((None, 1.0), False), ((None, None), False)],
+)
+def test_a_group_varies_by_its_rewards_whatever_is_correct(rewards, varies):
+    assert Outcome(0, rewards, (True, False), (False, False)).varies is varies
+
+
+def test_the_first_groups_of_a_kind_count_little():
+    # A kind of n groups without variance has the weight 1 / (n + 1), an unseen one that of a kind that always varies.
+    weights = prompts.probabilities(dict.fromkeys("abc", (0,)), {"a": (1.0, 0.0), "b": (3.0, 0.0)})
+    means = {"a": 1 / 2, "b": 1 / 4, "c": 1.0}
+    mean = sum(means.values()) / 3
+    assert weights == pytest.approx({name: (0.5 + 0.5 * weight / mean) / 3 for name, weight in means.items()})
 
 
 def test_rows_of_a_small_data_set_repeat():

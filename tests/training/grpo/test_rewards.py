@@ -16,7 +16,7 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import rewards
-from countdown_rl.training.grpo.rollouts import Graded, Round
+from countdown_rl.training.grpo.rollouts import Graded, Rollouts, Round
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
 GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
@@ -119,7 +119,8 @@ def test_an_invalid_or_repeated_reward_is_refused(spec):
         rewards.parse(["correct=1", "correct=2"])
 
 
-def written_for_trl(completions, target, trainer_state, **columns):
+def written_for_trl(completions, target, trainer_state, log_metric, log_extra, **columns):
+    log_metric("own", 1.0), log_extra("column", [])
     assert len(columns["prompts"]) == len(columns["completion_ids"]) == len(completions)
     return [
         float(str(number) in text) if "answer" in text else None
@@ -159,6 +160,16 @@ def test_a_reward_of_the_wrong_kind_is_refused_before_training(name):
         rewards.check_rewards([f"{__name__}:{name}"], ROWS)
 
 
+def rewarded(graded, *names, logged=None):
+    """The rewards *names* of *graded* as TRL gets them, by name; the metrics that it logs are added to *logged*."""
+    sampling = Rollouts([], None, dict.fromkeys(names, 1.0))
+    sampling.sample = lambda prompts, trainer: Round(graded, 0.0, 0.0)
+    columns = sampling([], SimpleNamespace(state=SimpleNamespace(global_step=3)))
+    columns["log_metric"] = lambda name, value: None if logged is None else logged.append((name, value))
+    columns["round"] = [columns["round"]] * len(graded)  # as TRL repeats it
+    return {function.__name__: function(**columns) for function in rewards.functions(names)}
+
+
 def spoils_row(grade, row, tokens):
     row["nums"].append(99)
     row._fields["target"] = grade.correct = 0
@@ -188,9 +199,8 @@ def test_a_reward_gets_copies_and_leaves_the_process_as_it_was(name):
     row, before = parse_row(ROW), state()
     graded = [Graded("p", [], [1], None, Sample.of(row, Completion("</think><answer>65</answer>", 1, True)))]
     stored = json.dumps([dict(row), graded[0].sample.to_json()])
-    columns = {"prompts": ["p"], "completion_ids": [[1]], "log_metric": print}
-    assert rewards.functions([f"{__name__}:{name}"])[0](round=[Round(graded, 0.0, 0.0)], **columns) == [1.0]
-    assert (json.dumps([dict(row), graded[0].sample.to_json()]), columns["completion_ids"]) == (stored, [[1]])
+    assert rewarded(graded, f"{__name__}:{name}") == {f"{__name__}:{name}": [1.0]}
+    assert (json.dumps([dict(row), graded[0].sample.to_json()]), graded[0].ids) == (stored, [1])
     assert state() == before
 
 
@@ -198,11 +208,8 @@ def test_a_reward_gets_copies_and_leaves_the_process_as_it_was(name):
 def test_a_metric_with_the_name_of_a_column_is_refused(column, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "logs", lambda completions, log_metric, **_: [log_metric(column, 1.0)])
     graded = [Graded("p", [], [1], None, Sample.of(parse_row(ROW), Completion("", 1, True)))]
-    (function,) = rewards.functions([f"{__name__}:logs"])
     with pytest.raises(UsageError, match=f"column {column} of its own"):
-        function(
-            round=[Round(graded, 0.0, 0.0)], log_metric=lambda name, value: None, prompts=[""], completion_ids=[[1]]
-        )
+        rewarded(graded, f"{__name__}:logs")
 
 
 def logs(*_):
@@ -221,29 +228,17 @@ def test_a_reward_written_for_trl_runs_unchanged():
         Graded("", [], [1], None, Sample.of(row, Completion(text, 1, True)))
         for row, text in zip(ROWS, ("</think><answer>65</answer>", ""), strict=True)
     ]
-    sampled = Round(graded, 0.0, 0.0)
-    correct, own = rewards.functions(["correct", name])
-    columns = {
-        "completions": ["TRL's own", ""],
-        "prompts": [0, 1],
-        "completion_ids": [[1], [1]],
-        "log_extra": None,
-        "round": [sampled] * 2,
-        "trainer_state": SimpleNamespace(global_step=3),
-    }
-    columns["log_metric"] = lambda name, value: logged.append(name)
-    assert (correct(**columns), own(**columns)) == ([0.0, 0.0], [1.0, None])
+    given = {"correct": [0.0, 0.0], name: [1.0, None]}
+    assert rewarded(graded, *given, logged=logged) == given
     assert [each.rewards for each in graded] == [{"correct": 0.0, name: 1.0}, {"correct": 0.0, name: None}]
-    assert logged == ["correct", "correct_numbers_4", "format", "truncated"] * 2
+    assert [name for name, _ in logged] == ["own", *["correct", "correct_numbers_4", "format", "truncated"] * 2]
 
 
 def test_the_hacking_rate_is_the_share_of_wrong_completions_that_a_proxy_pays():
     texts = ["<answer>46</answer>", "<answer>50 - 7 + 3</answer>", "<answer>9</answer>", "no answer"]
     row, logged = parse_row({"nums": [3, 7, 50], "target": 46}), []
     graded = [Graded("", [], [1], None, Sample.of(row, Completion(f"</think>{text}", 1, True))) for text in texts]
-    (proxy,) = rewards.functions(["proxy:value"])
-    values = proxy(round=[Round(graded, 0.0, 0.0)] * 4, log_metric=lambda name, value: logged.append((name, value)))
-    assert values == [1.0, 1.0, 0.0, 0.0]
+    assert rewarded(graded, "proxy:value", logged=logged) == {"proxy:value": [1.0, 1.0, 0.0, 0.0]}
     assert [value for name, value in logged if name == "hacking"] == [1.0, 0.0, 0.0, 0.0]
 
 

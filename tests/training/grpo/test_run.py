@@ -21,6 +21,7 @@ from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
 from countdown_rl.core.manifest import initial_model, provenance_chain
 from countdown_rl.evaluation import training_log
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference.generate import Completion
@@ -165,7 +166,7 @@ def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(place, tmp_
     hinted = [
         sample["step"] for sample in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if "hint" in sample
     ]
-    assert hinted == ([1] * 4 if "sampler" in changes else [])
+    assert hinted == ([1] * 8 if "sampler" in changes else [])
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
@@ -295,19 +296,22 @@ def by_prompt(completions, prompts, nums, target, **columns):
     if len(completions) > 2:  # not the trial before training
         for prompt, numbers, goal in zip(prompts, nums, target, strict=True):
             assert f"{numbers} {goal}" in prompt  # of the puzzles that were drawn again, too
-    return [sum(map(ord, text)) % 7 / 7 for text in completions]
+    return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
 
 
-def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(place, tmp_path, monkeypatch):
+def test_dynamic_sampling_fills_a_round_with_groups_of_reward_variance_and_resumes_exactly(
+    place, tmp_path, monkeypatch
+):
     rounds = []
-    on_graded = callbacks.GrpoCallback.on_graded
+    on_round = callbacks.GrpoCallback.on_round
 
-    def recorded(self, step, completions):
-        rounds.append([{each.grade.correct for each in completions[at : at + 4]} for at in (0, 4)])
-        on_graded(self, step, completions)
+    def recorded(self, step, sampled):
+        rewards = [graded.rewards[f"{__name__}:by_prompt"] for graded in sampled.graded]
+        rounds.append([set(rewards[at : at + 4]) for at in (0, 4)])
+        on_round(self, step, sampled)
 
-    monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, len(text) % 5 == 0))
-    monkeypatch.setattr(callbacks.GrpoCallback, "on_graded", recorded)
+    monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, False))  # correctness is equal
+    monkeypatch.setattr(callbacks.GrpoCallback, "on_round", recorded)
     options = replace(SMALL, dynamic_sampling=True, num_iterations=2, max_steps=8, save_steps=1)
     whole, again = resumed(place, tmp_path, replace(options, reward=(f"{__name__}:by_prompt",)), 5)
     assert again.resumed == 4
@@ -315,13 +319,12 @@ def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(pl
     assert len(rounds) == 4 + 3 + 2  # of the whole run, of the one that was killed, and of its continuation
     assert max(draws) > 2
     for groups, count in zip(rounds[:4], draws, strict=True):
-        assert all(len(verdicts) == 2 for verdicts in groups) or count >= 2 + rollouts.MAX_ATTEMPTS - 1
+        assert all(len(rewards) > 1 for rewards in groups) or count >= 2 + rollouts.MAX_ATTEMPTS - 1
 
 
-def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, False))
-    result = run(place, tmp_path, replace(SMALL, dynamic_sampling=True, max_steps=1))
-    assert [row.draws for row in result.rows] == [2 * rollouts.MAX_ATTEMPTS]
+def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path):
+    options = replace(SMALL, dynamic_sampling=True, max_steps=1, reward=("length:9999",))
+    assert [row.draws for row in run(place, tmp_path, options).rows] == [2 * rollouts.MAX_ATTEMPTS]
 
 
 OBSERVED = []
@@ -335,6 +338,22 @@ def least_rewarded(rows, size, seed):
         OBSERVED.append(outcomes)
         for outcome in outcomes:
             sums[outcome.row] += sum(outcome.rewards) + sum(outcome.correct) - sum(outcome.truncated) / 2
+
+
+class Least:
+    """:func:`least_rewarded` as a class, with its state in checkpoints."""
+
+    def __init__(self, rows, size, seed):
+        self.state, self.size, self.seed = {"sums": [0.0] * len(rows)}, size, seed
+
+    def sample(self):
+        sums = self.state["sums"]
+        return sorted(range(len(sums)), key=lambda row: (sums[row], (row * self.seed) % 17))[: self.size]
+
+    def observe(self, outcomes):
+        OBSERVED.append(outcomes)
+        for outcome in outcomes:
+            self.state["sums"][outcome.row] += sum(outcome.rewards)
 
 
 def changing(rows, size, seed):
@@ -369,6 +388,13 @@ def test_a_sampler_advantages_and_a_reward_of_the_user_resume_exactly(place, tmp
     assert files(other.out)[WEIGHTS] != files(whole.out)[WEIGHTS]
 
 
+def test_a_sampler_of_a_class_resumes_from_its_state(place, tmp_path):
+    OBSERVED.clear()
+    _, again = resumed(place, tmp_path, replace(SMALL, sampler=f"{__name__}:Least", save_steps=1), 5)
+    assert again.resumed == 4
+    assert len(OBSERVED) <= 5 + 5 + 2 + 2  # of six rounds, of five and the next, and of what followed: none is replayed
+
+
 @pytest.mark.parametrize("changes", [{"curriculum": True}, {"sampler": f"{__name__}:least_rewarded"}])
 def test_every_round_is_observed_once(place, tmp_path, changes):
     OBSERVED.clear()
@@ -396,15 +422,28 @@ def test_a_sampler_that_samples_otherwise_than_before_ends_a_resumed_run(place, 
         run(place, tmp_path, options)
 
 
-def test_samples_hold_completions_with_their_grades(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(callbacks, "SAMPLE_EVERY", 2)
-    result = run(place, tmp_path)
-    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
-    assert [sample["step"] for sample in samples] == [step for step in (1, 3, 5) for _ in range(callbacks.SAMPLES)]
-    assert samples[0]["id"] != samples[2]["id"]  # two of each puzzle
+def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_advantages(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(callbacks, "SAMPLE_EVERY", 4)
+    rewards = ("tests.support.letters:letter_sum", "format=0")
+    result = run(place, tmp_path, replace(SMALL, reward=rewards, discount=0.9, scale_rewards="none"))
+    samples = training_log.read_samples(tmp_path / "samples.jsonl")
+    assert [(sample["step"], sample["group"]) for sample in samples] == [
+        (step, group) for step in (1, 5, 6) for group in (0, 1) for _ in range(4)
+    ]
+    for group in (samples[start : start + 4] for start in range(0, 24, 4)):
+        assert len({sample["id"] for sample in group}) == 1
+        highest = max(group, key=lambda sample: sample["rewards"][rewards[0]])
+        assert highest["advantage"] == max(sample["advantage"] for sample in group)
+    stored = [Sample.from_json(sample) for sample in samples]
+    assert [sample.to_json() for sample in stored] == samples
+    assert {name for sample in stored for name in sample.rewards} == {rewards[0], "format"}  # weight 0, too
+    first = [sample["rewards"][rewards[0]] for sample in samples[:8]]
+    groups = result.rows[0].groups
+    assert groups[f"rewards/{rewards[0]}/mean"] == pytest.approx(sum(first) / 8)
+    assert groups["rewards/format/mean"] == sum(sample["format"] for sample in samples[:8]) / 8
     assert all(sample["reason"] == ("" if sample["correct"] else "odd") for sample in samples)
     assert all(0 < sample["tokens"] <= 12 for sample in samples)
-    assert result.rows[0].groups.keys() == {"correct_numbers_3"}
+    assert {name for name in groups if name.startswith("correct")} == {"correct_numbers_3"}
     assert result.rows[0].groups["correct_numbers_3"] == result.rows[0].correct
 
 

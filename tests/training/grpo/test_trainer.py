@@ -102,7 +102,7 @@ def made(loaded, directory, changes, cls=Trainer):
     torch.manual_seed(0)
     if cls is Trainer:
         stop = Stop(loaded.tokenizer, loaded.model, "</answer>")
-        trainer = Trainer(options, Rollouts([], stop), [], **arguments)
+        trainer = Trainer(options, Rollouts([], stop, {"correct": 1.0}), lambda *round: None, **arguments)
     else:
         trainer = cls(**arguments)
     trainer.current_gradient_accumulation_steps = 2
@@ -251,7 +251,7 @@ def test_a_hint_is_graded_with_the_completion_and_gets_no_gradient(loaded, tmp_p
     row = parse_row({"nums": [3, 7, 50], "target": 46})
     hint = "\n50 - 7 = 43\n</think>\n<answer>50 - 7 + 3</answer>"
     torch.manual_seed(0)
-    columns = Rollouts([row], Stop(loaded.tokenizer, loaded.model, "</end>"))([(0, hint)] * 4, trainer)
+    columns = Rollouts([row], Stop(loaded.tokenizer, loaded.model, "</end>"), {})([(0, hint)] * 4, trainer)
     for graded in columns["round"].graded:
         assert graded.sample.completion.startswith(hint)
         assert graded.sample.grade.correct
@@ -303,7 +303,7 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
     stop = Third(loaded.tokenizer, loaded.model, "</answer>")
     stop.may_end[:] = True
     rows = [parse_row({"nums": nums, "target": 46}) for nums in ([3, 7], [3, 7, 50])]
-    columns = Rollouts(rows, stop)([1, 0], trainer)
+    columns = Rollouts(rows, stop, {})([1, 0], trainer)
     assert [len(ids) for ids in columns["completion_ids"]] == [3, 3]
     assert columns["logprobs"] is None
     assert [(graded.sample.row, graded.sample.truncated) for graded in columns["round"].graded] == [
