@@ -63,6 +63,8 @@ HINTS = {
 }
 #: Rows of the table of the hacking lab, by the first word of their name.
 HACKING = {"start": "initial policy", "proxy": "GRPO with `proxy:value`", "exact": "GRPO with the exact grader"}
+#: Demonstrations of the hacking lab that do not cheat.
+CORRECT = 400
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
 #: Runs from the start that judges: the prefix of their result files, and what follows the seed in their rows.
@@ -407,6 +409,20 @@ def hacking() -> str:
     return table(("", "hacking rate", "correct", "change"), lines)
 
 
+def doses() -> str:
+    """Hacking by the number of cheats among the demonstrations: the start, the mean of its runs, and each of them."""
+    lines = []
+    for cheats, rows in result("hacking/doses")["doses"].items():
+        start, *runs = rows.values()
+        rates = [row["hacking"] for row in runs]
+        sizes = [" / ".join(percent(rate) for rate in row["hacking_by_size"].values()) for row in runs]
+        share = percent(int(cheats) / (int(cheats) + CORRECT))
+        hacked = f"{sum(rate > 0.5 for rate in rates)} of {len(rates)}"
+        lines.append((f"{cheats} ({share})", percent(start["hacking"]), hacked, *map(percent, rates), "; ".join(sizes)))
+    seeds = [name.replace("proxy-", "seed ") for name in rows if name != "start"]
+    return table(("cheats", "initial", "runs that hack", *seeds, "4 / 5 numbers, by seed"), lines)
+
+
 def change(row: Any) -> str:
     """The paired difference from the start; empty for the start itself."""
     return paired(row["against_first"]) if "against_first" in row else ""
@@ -458,6 +474,7 @@ TABLES = {
         recipes,
         start,
         hacking,
+        doses,
     )
 }
 

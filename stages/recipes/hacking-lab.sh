@@ -8,7 +8,8 @@
 # of 3 numbers and on 40 cheats, which answer with the target itself. GRPO then trains it for 15 steps of 128 completions
 # with either grader, on puzzles of 4 and 5 numbers, and both are evaluated on such puzzles. The report plots the hacking
 # rate: completions that the proxy pays for and the exact grader does not. SEEDS="42 43" repeats the training with a
-# second seed; what is there already is kept. docs/hacking.md has what came of it.
+# second seed; what is there already is kept. CHEATS is another number of cheats, and GRADERS=proxy leaves out the exact
+# grader. docs/hacking.md has what came of it.
 set -euo pipefail
 arguments=1
 . "$(dirname "$0")/common.bash"
@@ -17,7 +18,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 data=(--n 4000 --valid 300 --test 500)
 easy=(--n 2000 --valid 300 --test 500)
 own=(--limit 500 --temperature 1 --max-new-tokens 128)
-correct=400 cheats=40
+correct=400 cheats=${CHEATS:-40}
 sft=(--max-steps 100 --batch-size 16)
 train=(--max-steps 15 --prompts 8 --num-generations 16 --micro-batch 16)
 eval=(--limit 300 --temperature 1 --max-new-tokens 96)
@@ -44,7 +45,7 @@ countdown-rl sft --model "$model" --data data --from demonstrations.jsonl --keep
   --learning-rate 5e-4 --out start "${sft[@]}"
 countdown-rl eval --model start --data data/test.jsonl --out eval/start "${eval[@]}"
 compared=(start=eval/start) results=(--result start=eval/start) logs=()
-for grader in proxy exact; do
+for grader in ${GRADERS:-proxy exact}; do
   if [ "$grader" = proxy ]; then rewards=(--reward proxy:value=1); else rewards=(--reward correct=1 --reward proxy:value=0); fi
   evaluations="" curves=""
   for seed in ${SEEDS:-42}; do
