@@ -2,7 +2,7 @@
 
 import random
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -12,9 +12,13 @@ from countdown_rl.cli.parameters import AsJson
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.options import option
-from countdown_rl.tasks import registry
-from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import REASONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from countdown_rl.evaluation.sample import Sample
 
 
 def samples(
@@ -22,7 +26,7 @@ def samples(
         "artifacts/eval/adapter"
     ),
     n: Annotated[int, option("Number of completions to show.", min=1)] = 5,
-    right: Annotated[bool, option("Only correct ones.", name="--right")] = False,
+    correct: Annotated[bool, option("Only correct ones.", name="--correct")] = False,
     wrong: Annotated[bool, option("Only wrong ones.", name="--wrong")] = False,
     reason: Annotated[str | None, option("Only those graded wrong for this reason, such as number-used-twice.")] = None,
     shuffle: Annotated[int | None, option("Shuffle them with this seed.", metavar="SEED")] = None,
@@ -38,35 +42,36 @@ def samples(
         countdown-rl samples artifacts/eval/base --reason wrong-value --n 3
         countdown-rl samples artifacts/train --step 50-100 --n 20
     """
-    if right and (wrong or reason):
-        raise UsageError("--right excludes --wrong and --reason; leave them out.")
+    if correct and (wrong or reason):
+        raise UsageError("--correct excludes --wrong and --reason; leave them out.")
     steps = _steps(step) if step else None
     samples = _read(result)
-    reasons = {name for sample in samples[:1] for name in {**REASONS, **task_of(sample).reasons}}
+    reasons = {name for sample in samples[:1] for name in {**REASONS, **task_of(sample.row).reasons}}
     if reason is not None and reason not in reasons:
         raise UsageError(f"--reason {reason} is not one of: {', '.join(sorted(reasons))}.")
     selected = [
         sample
         for sample in samples
-        if not ((right and not sample["correct"]) or (wrong and sample["correct"]))
-        and reason in (None, sample["reason"])
-        and (steps is None or sample.get("step") in steps)
+        if not ((correct and not sample.grade.correct) or (wrong and sample.grade.correct))
+        and reason in (None, sample.grade.reason)
+        and (steps is None or sample.step in steps)
     ]
     if shuffle is not None:
         random.Random(shuffle).shuffle(selected)
     shown = selected[:n]
     count = f"{len(shown):,} of {plural(len(selected), 'completion')}" if selected else "no such completion"
     view = Text("\n\n").join([*map(_view, shown), Text(count, style="dim")])
-    console.result({"all": len(selected), "samples": shown}, as_json=as_json, view=view)
+    lines = [sample.to_json() for sample in shown]
+    console.result({"all": len(selected), "samples": lines}, as_json=as_json, view=view)
 
 
-def _read(result: Path) -> list[dict[str, Any]]:
+def _read(result: Path) -> "Sequence[Sample]":
     from countdown_rl.evaluation import results, training_log
 
     file = result / training_log.SAMPLES if result.is_dir() else result
     if file.is_file() and not (file.parent / results.DETAILS).exists():
         return training_log.read_samples(file)
-    return [sample.to_json() for sample in results.read(result).samples]
+    return results.read(result).samples
 
 
 def _steps(text: str) -> range:
@@ -76,13 +81,11 @@ def _steps(text: str) -> range:
     return range(int(first), int(last if dash else first) + 1)
 
 
-def _view(sample: dict[str, Any]) -> Text:
-    kind = ", validation" if sample.get("validation") else ""
-    step = (f"step {sample['step']}{kind}  " if "step" in sample else "", "dim")
-    row = parse_row(sample)
-    verdict = registry.verdict(row, sample["answer"], sample["value"], sample["reason"], sample.get("truncated"))
-    grade = (f"✓ {verdict}", "green") if sample["correct"] else (f"✗ {verdict}", "red")
-    values = {**(sample.get("rewards") or {}), "advantage": sample.get("advantage")}
+def _view(sample: "Sample") -> Text:
+    kind = ", validation" if sample.validation else f", group {sample.group}" if sample.group is not None else ""
+    step = ("" if sample.step is None else f"step {sample.step}{kind}  ", "dim")
+    grade = (f"✓ {sample.verdict}", "green") if sample.grade.correct else (f"✗ {sample.verdict}", "red")
+    values = {**(sample.rewards or {}), "advantage": sample.advantage}
     rewards = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
-    text = ("\n", sample["completion"].strip("\n"), "\n", grade, (f"  {rewards}" if rewards else "", "dim"))
-    return Text.assemble(step, (row.headline, "bold"), *text)
+    text = ("\n", sample.completion.strip("\n"), "\n", grade, (f"  {rewards}" if rewards else "", "dim"))
+    return Text.assemble(step, (sample.row.headline, "bold"), *text)

@@ -74,11 +74,16 @@ class Sample:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:
-        """Read a line of ``samples.jsonl``. Raises ArtifactError or InputError if it is none."""
-        typed_json.build(line, _Line, "a sample")
-        grade = Grade(**{name: line[name] for name in Grade.__annotations__})
+        """Read a line of ``samples.jsonl``; one that a training of version 0.2 wrote, without a whole grade, is graded.
+
+        Raises ArtifactError or InputError if it is none.
+        """
         own = {*Grade.__annotations__, *_Line.__annotations__} - {"beginnings"}
         row = parse_row({name: value for name, value in line.items() if name not in own})
+        if "step" in line and "format" not in line and isinstance(line.get("completion"), str):
+            line = {**line, **row.grade(line["completion"]).to_json()}
+        typed_json.build(line, _Line, "a sample")
+        grade = Grade(**{name: line[name] for name in Grade.__annotations__})
         details = {name: value for name, value in line.items() if name not in row.kept and name not in own}
         values = (line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details)
         return cls(row, *values, *map(line.get, _TRAINING))

@@ -12,9 +12,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from countdown_rl.core import artifacts
-from countdown_rl.core.errors import InputError
+from countdown_rl.core import artifacts, typed_json
+from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.manifest import ProvenanceEntry
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 
@@ -26,8 +27,6 @@ GROUP = "correct_"
 PART = r"rewards/.+/(mean|std)"
 #: Characters of such a value in a column name.
 _IN_NAME = r"\w.+-"
-#: Fields of every sample.
-_SAMPLE = {"step", "completion", "correct", "reason"}
 
 
 @dataclass(frozen=True)
@@ -182,14 +181,13 @@ def samples_file(log: Path) -> Path:
     return log.with_name(SAMPLES if log.stem == "log" else f"{log.stem}-{SAMPLES}")
 
 
-def read_samples(path: Path) -> list[dict[str, Any]]:
+def read_samples(path: Path) -> list[Sample]:
     """The samples of a training run at *path*; a line cut off at the end is left out."""
     data = path.read_bytes()  # a text's lines also end at characters that a model may have written
     try:
-        samples = [json.loads(line) for line in data.split(b"\n")[:-1]]
-        if (not data or data.startswith(b'{"step": ')) and all(sample.keys() >= _SAMPLE for sample in samples):
-            return samples
-    except (ValueError, AttributeError):
+        if not data or data.startswith(b'{"step": '):
+            return [Sample.from_json(typed_json.parse(line, path)) for line in data.split(b"\n")[:-1]]
+    except (ArtifactError, InputError):
         pass
     raise InputError(f"{path} holds no samples of a training run.")
 

@@ -12,7 +12,8 @@ from countdown_rl.tasks import jsonl
 
 def sample(step, reason="", completion="3 + 4</think>\n<answer>3 + 4</answer>", **fields):
     about = {"step": step, "nums": [3, 4], "target": 7, "completion": completion, "correct": not reason}
-    return about | {"reason": reason, "answer": "3 + 4", "value": "7", "tokens": 9} | fields
+    graded = {"format": True, "strict_format": True, "trailing": False, "truncated": False}
+    return about | graded | {"reason": reason, "answer": "3 + 4", "value": "7", "tokens": 9} | fields
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def shown(*words):
     [
         (["--step", "11-25"], [11, 21]),
         (["--step", "1"], [1, 1]),
-        (["--right"], [1, 21]),
+        (["--correct"], [1, 21]),
         (["--wrong", "--step", "2-99"], [11, 31]),
         (["--reason", "no-answer"], [1, 31]),
         (["--n", 9], [1, 1, 11, 21, 31]),
@@ -52,7 +53,7 @@ def test_the_view_shows_step_and_verdict_and_escapes_control_characters(run):
     rows = [sample(41, completion="\x1b[2J[b]haha[/b]\u202e</think>", **rewards), cut]
     jsonl.write_rows(run / "samples.jsonl", rows, append=True)
     view = CliRunner().invoke(app, ["samples", str(run), "--step", "41-51"]).stdout
-    assert "step 41  3 4 → 7" in view
+    assert "step 41, group 0  3 4 → 7" in view
     assert "[b]haha[/b]" in view
     assert not {"\x1b", "\u202e"} & set(view)
     assert "truncated" in view
@@ -66,12 +67,19 @@ def test_samples_are_shuffled_by_a_seed(run):
 
 
 @pytest.mark.parametrize(
-    "words", ["--step=x", "--step=1-", "--step=-3", "--step=1-2-3", "--right --wrong", "--reason nothing-like-it"]
+    "words", ["--step=x", "--step=1-", "--step=-3", "--step=1-2-3", "--correct --wrong", "--reason nothing-like-it"]
 )
 def test_an_invalid_choice_is_a_usage_error(run, words):
     error = CliRunner().invoke(app, ["samples", str(run), *words.split()]).exception
     assert isinstance(error, UsageError)
     assert words.replace("=", " ").split()[0] in str(error)
+
+
+def test_samples_of_an_earlier_version_are_graded_again(run):
+    short = {name: value for name, value in sample(5).items() if "format" not in name and name != "trailing"}
+    jsonl.write_rows(run / "samples.jsonl", [short, {**short, "completion": "3 + 4</think>"}])
+    lines = json.loads(CliRunner().invoke(app, ["samples", str(run), "--json"]).stdout)["samples"]
+    assert [(line["correct"], line["reason"]) for line in lines] == [(True, ""), (False, "no-answer")]
 
 
 def test_a_file_without_samples_is_refused(run):

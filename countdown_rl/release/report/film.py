@@ -6,12 +6,9 @@ from pathlib import Path
 
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.tasks import jsonl
-from countdown_rl.tasks.registry import parse_row
 
 #: Limits on the puzzles and on the validations shown.
 PUZZLES, FRAMES = 20, 25
-_GRADED = {"completion", "correct", "reason", "answer", "value", "tokens", "truncated", "step", "validation"}
 
 
 @dataclass(frozen=True)
@@ -32,17 +29,12 @@ class Film:
 
 
 def read(log: Path) -> Film | None:
-    """Return the film of the run of *log*; None unless it was validated twice. The samples are graded again."""
+    """Return the film of the run of *log*; None unless it was validated twice."""
     file, shown = training_log.samples_file(log), dict[str, dict[int, list[Sample]]]()
-    for line in jsonl.read_objects(file) if file.is_file() else ():
-        if not line.get("validation"):
-            continue
-        row = parse_row({name: value for name, value in line.items() if name not in _GRADED})
-        key = json.dumps(row.kept)
-        if key in shown or len(shown) < PUZZLES:
-            text = line["completion"]
-            sample = Sample(row, text, row.grade(text), line["tokens"], line["truncated"])
-            shown.setdefault(key, {}).setdefault(line["step"], []).append(sample)
+    for sample in training_log.read_samples(file) if file.is_file() else ():
+        key = json.dumps(sample.row.kept)
+        if sample.validation and sample.step is not None and (key in shown or len(shown) < PUZZLES):
+            shown.setdefault(key, {}).setdefault(sample.step, []).append(sample)
     steps = sorted(set.intersection(*map(set, shown.values()))) if shown else []
     if len(steps) < 2:
         return None

@@ -21,7 +21,6 @@ from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
 from countdown_rl.core.manifest import initial_model, provenance_chain
 from countdown_rl.evaluation import training_log
-from countdown_rl.evaluation.sample import Sample
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference.generate import Completion
@@ -164,7 +163,7 @@ def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(place, tmp_
     assert again.resumed == start
     assert all((row.kl is not None) == ("beta" in changes) for row in whole.rows)
     hinted = [
-        sample["step"] for sample in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if "hint" in sample
+        each.step for each in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if "hint" in each.details
     ]
     assert hinted == ([1] * 8 if "sampler" in changes else [])
 
@@ -426,7 +425,7 @@ def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_adva
     monkeypatch.setattr(callbacks, "SAMPLE_EVERY", 4)
     rewards = ("tests.support.letters:letter_sum", "format=0")
     result = run(place, tmp_path, replace(SMALL, reward=rewards, discount=0.9, scale_rewards="none"))
-    samples = training_log.read_samples(tmp_path / "samples.jsonl")
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
     assert [(sample["step"], sample["group"]) for sample in samples] == [
         (step, group) for step in (1, 5, 6) for group in (0, 1) for _ in range(4)
     ]
@@ -434,7 +433,7 @@ def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_adva
         assert len({sample["id"] for sample in group}) == 1
         highest = max(group, key=lambda sample: sample["rewards"][rewards[0]])
         assert highest["advantage"] == max(sample["advantage"] for sample in group)
-    stored = [Sample.from_json(sample) for sample in samples]
+    stored = training_log.read_samples(tmp_path / "samples.jsonl")
     assert [sample.to_json() for sample in stored] == samples
     assert {name for sample in stored for name in sample.rewards} == {rewards[0], "format"}  # weight 0, too
     first = [sample["rewards"][rewards[0]] for sample in samples[:8]]
@@ -561,9 +560,9 @@ def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(place, tm
         assert row.eval_correct == pytest.approx(sum(right) / 20)
         assert row.eval_pass_at_n == pytest.approx(sum(map(any, groups)) / 5)
         assert row.eval_truncated == pytest.approx(sum(not each.ended for each in completions) / 20)
-    samples = [each for each in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if "validation" in each]
-    assert [each["completion"] for each in samples] == [each.text for part in texts for each in part]
-    assert [each["step"] for each in samples] == [0] * 20 + [1] * 20 + [2] * 20
+    samples = [each for each in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if each.validation]
+    assert [each.completion for each in samples] == [each.text for part in texts for each in part]
+    assert [each.step for each in samples] == [0] * 20 + [1] * 20 + [2] * 20
     assert files(result.out)[WEIGHTS] == files(plain.out)[WEIGHTS]  # training is the same
 
 

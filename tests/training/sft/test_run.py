@@ -176,10 +176,8 @@ def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_pa
     assert all("50% of the completions keep the format" in text and "for 90 7 → 97" in text for text in warnings)
     assert all("<answer>90 - 7</answer>" in text for text in warnings)
     samples = training_log.read_samples(tmp_path / "samples.jsonl")
-    assert [(each["step"], each["validation"], each["correct"]) for each in samples[:2]] == [
-        (0, True, False),
-        (0, True, bool(solved)),
-    ]
+    assert all((each.step, each.validation) == (0, True) for each in samples[:2])
+    assert [each.grade.correct for each in samples[:2]] == [False, bool(solved)]
     assert command.status(monkeypatch, "samples", tmp_path / "samples.jsonl", "--step", 2) == 0
     assert "step 2, validation" in capsys.readouterr().out
 
