@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from countdown_rl.core import process_state, user_code, values
 from countdown_rl.core.api import public
+from countdown_rl.core.errors import UsageError
 
 if TYPE_CHECKING:
     from countdown_rl.core.manifest import Manifest
@@ -199,17 +200,18 @@ def compare(
         InputError: the rows or the decoding settings differ.
     """
     from countdown_rl.evaluation import compare as comparison
+    from countdown_rl.evaluation.results import Result
 
-    if not isinstance(evaluations, Mapping):
-        results = list(evaluations)
-        names = [str(result) if isinstance(result, Source) else result.metrics.model.source for result in results]
+    given = evaluations.values() if isinstance(evaluations, Mapping) else evaluations
+    results = _items("evaluations", given, (str, Path, Result), "results of evaluate or directories")
+    if isinstance(evaluations, Mapping):
+        names = [str(name) for name in evaluations]
+    else:
+        names = [result.metrics.model.source if isinstance(result, Result) else str(result) for result in results]
         if len(set(names)) < len(names):
             names = [f"{name} {number}" for number, name in enumerate(names, 1)]
-        evaluations = dict(zip(names, results, strict=True))
-    settings = {
-        str(name): [Path(result) if isinstance(result, Source) else result] for name, result in evaluations.items()
-    }
-    return comparison.compare(settings, Path(out) if out else None, against, on_warning)
+    each = [[result if isinstance(result, Result) else Path(result)] for result in results]
+    return comparison.compare(dict(zip(names, each, strict=True)), Path(out) if out else None, against, on_warning)
 
 
 @public
@@ -297,11 +299,21 @@ def _file(name: str, source: Any, file: Path) -> Path:
     return file
 
 
+def _items(name: str, given: Any, kinds: tuple[Any, ...], nouns: str) -> list[Any]:
+    """Return *given*, the argument *name*, as a list whose items are of *kinds*; *nouns* says so in a UsageError."""
+    items = [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else [*given]
+    for item in items:
+        if not isinstance(item, kinds):
+            raise UsageError(f"{name} should be {nouns}, not {values.shown(item)}.")
+    return items
+
+
 def _rewards(given: Any) -> tuple[str, ...]:
     """Return rewards and their weights as the option of ``train``."""
     if isinstance(given, str) or callable(given):
         given = [given]
-    names = [reward if isinstance(reward, str) else user_code.name_of(reward) for reward in given]
+    functions = _items("rewards", given, (str, Callable), "names or functions")
+    names = [reward if isinstance(reward, str) else user_code.name_of(reward) for reward in functions]
     weights = given.values() if isinstance(given, Mapping) else []
     return (
         tuple(map("=".join, zip(names, map(str, map(values.plain, weights)), strict=True))) if weights else tuple(names)

@@ -5,7 +5,10 @@ import subprocess
 import sys
 import tempfile
 from itertools import islice
+from pathlib import Path
 
+import numpy
+import pandas
 import pytest
 
 import countdown_rl
@@ -220,3 +223,70 @@ def test_evaluations_are_written_where_that_is_asked_for(tmp_path):
 def test_an_evaluation_that_cannot_be_made_is_an_error_of_its_type(rows, options, error, word):
     with pytest.raises(error, match=word):
         evaluate("random", rows, **options)
+
+
+def iterated():
+    yield 3
+
+
+#: Values that callers mix up, each as a function since an iterator is used up.
+MISTAKES = {
+    "none": lambda: None,
+    "int": lambda: 7,
+    "nan": lambda: float("nan"),
+    "list": lambda: [1, 2],
+    "generator": iterated,
+    "mapping": lambda: {"a": 1},
+    "bytes": lambda: b"x",
+    "object": object,
+    "array": lambda: numpy.arange(3),
+    "frame": lambda: pandas.DataFrame({"a": [1]}),
+    "series": lambda: pandas.Series([1]),
+    "path": lambda: Path("nope"),
+    "empty": lambda: "",
+    "set": lambda: {1},
+    "type": lambda: int,
+    "function": lambda: print,
+}
+CALLS = {
+    "grade": {"completion": RIGHT, **PUZZLE},
+    "solve": {**PUZZLE, "rule": "exactly-once", "operators": "+-*/"},
+    "generate": {
+        "n": 1,
+        "sizes": 3,
+        "numbers": (1, 9),
+        "targets": (10, 20),
+        "style": None,
+        "split": "train",
+        "seed": 1,
+    },
+    "read_rows": {"path": "nope"},
+    "load_model": {"model": "nope", "revision": None, "precision": "auto", "device": "cpu"},
+    "compare": {"evaluations": ["a", "b"], "out": None, "against": None},
+    "evaluate": {"model": "random", "rows": [PUZZLE], "completions": None, "temperature": 0, "limit": 1, "out": None},
+    "merge": {"adapter": "nope", "out": "out", "base_model": None},
+    "quantize": {"model": "nope", "out": "out", "format": "nf4"},
+    "publish": {"out": "out", "model": "nope", "repo_id": None},
+    "sft": {"model": "nope", "demonstrations": [{"prompt": "a", "completion": "b"}], "out": "out", "data": None},
+    "train": {"model": "nope", "data": [PUZZLE], "out": "out", "rewards": "correct", "max_steps": 1},
+}
+
+
+@pytest.mark.parametrize(("name", "argument"), [(name, argument) for name, call in CALLS.items() for argument in call])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_value_of_another_type_is_taken_or_is_an_error_of_one_sentence(
+    name, argument, mistake, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    call = CALLS[name] | {argument: MISTAKES[mistake]()}
+    if argument == "completions":
+        call["model"] = None
+    said = ""
+    try:
+        result = getattr(countdown_rl, name)(**call)
+        if name == "generate":
+            list(result)
+    except countdown_rl.CountdownError as error:
+        said = str(error)
+    assert len(said.splitlines()) <= 1
+    assert len(said) < 400

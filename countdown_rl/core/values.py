@@ -64,7 +64,7 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return None if type(value).__name__ in ("NAType", "NaTType") or value != value else value
+    return None if type(value).__name__ in ("NAType", "NaTType") or (value != value) is True else value
 
 
 def records(source: Any, name: str) -> list[dict[str, Any]]:
@@ -88,7 +88,11 @@ def records(source: Any, name: str) -> list[dict[str, Any]]:
 
 def shown(value: Any) -> str:
     """Return the type and the beginning of the text of *value*, for messages."""
-    return f"{type(value).__name__} {value!r:.40}"
+    return f"{type(value).__name__} {_one_line(repr(value)):.40}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())  # a data frame has lines
 
 
 def converts(hint: Any) -> bool:
@@ -128,12 +132,12 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     if Path in kinds and isinstance(value, str | os.PathLike):
         return Path(value)
     allowed = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-    if value in allowed:
+    if isinstance(value, str) and value in allowed:
         return allowed[allowed.index(value)]  # of a value that Typer made an enumeration of
     if allowed:
-        raise UsageError(f"{flag(name)} {value!s:.60} is not one of: {', '.join(allowed)}.")
+        raise UsageError(f"{flag(name)} {_one_line(str(value)):.60} is not one of: {', '.join(allowed)}.")
     nouns = " or ".join(_NOUNS[kind] for kind in kinds if kind in _NOUNS)
-    raise UsageError(f"{flag(name)} {value!r:.60} should be {nouns}.")
+    raise UsageError(f"{flag(name)} {_one_line(repr(value)):.60} should be {nouns}.")
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
@@ -150,5 +154,5 @@ def _items(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     items = [value] if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable) else [*value]
     of_one_kind = len(kinds) == 1 or kinds[-1] is Ellipsis
     if not of_one_kind and len(items) != len(kinds):
-        raise UsageError(f"{flag(name)} {value!r:.60} should be {len(kinds)} values.")
+        raise UsageError(f"{flag(name)} {_one_line(repr(value)):.60} should be {len(kinds)} values.")
     return tuple(convert(name, item, kinds[0] if of_one_kind else kinds[i]) for i, item in enumerate(items))
