@@ -23,7 +23,8 @@ _OTHER_NAME = re.compile(
 
 
 #: Fields that hold a prompt.
-_ASKING = (*conversations.PROMPTS, *conversations.CONVERSATIONS, "body")
+_QUESTIONS = ("question", "problem")
+_ASKING = (*conversations.PROMPTS, *conversations.CONVERSATIONS, "body", *_QUESTIONS)
 
 
 class Answered(NamedTuple):
@@ -140,8 +141,8 @@ class Reader:
             self._checked = asked, row.id
             question = None
             with suppress(InputError):  # it may be no prompt
-                question = _question(record)
-            records.check_prompt(row, question or "")
+                question = _question(record, "system", "user")
+            note = records.check_prompt(row, question or "") or note
         if not self.rows:
             return row, note
         if row.id not in self.rows:
@@ -149,7 +150,7 @@ class Reader:
         return self.rows[row.id], note
 
     def _of_prompt(self, record: Mapping[str, Any], names: str, fault: str) -> Row:
-        text = _question(record)
+        text = _question(record, "user")
         if text is None:
             raise InputError(
                 f"it has neither the fields of a row ({fault}), nor the id of one in {flag('data')}, nor a prompt; its "
@@ -158,7 +159,7 @@ class Reader:
         if row := self._by_prompt.get(text.strip()):
             return row
         asked = [row for user, row in self._by_prompt.items() if user in text]
-        stated = self._settings.keys()
+        stated, text = self._settings.keys(), _question(record, "system", "user") or ""
         fields = [fields for task in registry.own_tasks() if (fields := task.row.fields_in(text, stated))]
         if len(asked) != 1 and len(fields) != 1:
             raise InputError(
@@ -185,13 +186,14 @@ def read(path: Path, reader: Reader, on_error: files.OnError = files.stop) -> di
     return answers
 
 
-def _question(record: Mapping[str, Any]) -> str | None:
-    """The prompt of the first completion in *record*, as :attr:`Exchange.question`; None if it has none."""
+def _question(record: Mapping[str, Any], *roles: str) -> str | None:
+    """The prompt of the first completion in *record*, as :meth:`Exchange.question`; None if it has none."""
     exchange = conversations.exchange(next(iter(conversations.split(record))))
     if exchange is None:
         raise InputError(_no_completion(record))
-    question = record.get("question")
-    return question if exchange.question is None and isinstance(question, str) else exchange.question
+    if (prompt := exchange.question(*roles)) is not None:
+        return prompt
+    return next((text for name in _QUESTIONS if isinstance(text := record.get(name), str)), None)
 
 
 def _no_completion(record: Mapping[str, Any]) -> str:

@@ -81,12 +81,11 @@ class Exchange:
     names: tuple[str, ...]
     note: str
 
-    @property
-    def question(self) -> str | None:
-        """The prompt that is text, or the user turns; None if there is no prompt."""
+    def question(self, *roles: str) -> str | None:
+        """The prompt that is text, or its turns of the *roles*; None if there is no prompt."""
         if not isinstance(self.prompt, list):
             return self.prompt
-        return "\n".join(turn["content"] for turn in self.prompt if turn["role"] == "user")
+        return "\n".join(turn["content"] for turn in self.prompt if turn["role"] in roles)
 
 
 def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -40,10 +40,12 @@ def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> li
     Args:
         on_note: called with the place of nested rows, and with the fields that are not used.
     """
-    matches = []
+    matches: list[records.Match] = []
     for place, fields in files.records(Path(path)):
         with files.at(place):
-            matches.append(records.find_row(fields))
+            matches.append(match := records.find_row(fields))
+            if match.row.task != (first := matches[0].row.task):
+                raise InputError(f"it is of the task {match.row.task}, others are of {first}; give each its own file")
     for note in dict.fromkeys(match.note for match in matches if match.note):
         on_note(f"{path}: {note}.")
     if unused := set().union(*(match.unused for match in matches)):

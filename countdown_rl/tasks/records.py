@@ -65,8 +65,11 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
             except InputError as error:
                 faults += [] if path else [(task, error)]
             else:
+                if matches and matches[-1][0] == path:
+                    raise InputError(
+                        f"it has the fields of a {registry.task(matches[-1][1].task).noun} and of a {task.noun}"
+                    )
                 matches.append((path, _around(task, row, around if path else {})))
-                break
     if not matches:
         near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
         every = " and ".join(f"no {task.noun} ({error})" for task, error in faults)
@@ -78,7 +81,8 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
             raise InputError(f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}")
     if (split := held_out(_split(mappings))) and row.get("split") != split:
         row = task.row({**row, "split": split})
-    for known_as in dict.fromkeys(str(holder["id"]) for _, holder in mappings if "id" in holder):
+    ids = (value for _, holder in mappings for name, value in holder.items() if name.endswith("id"))
+    for known_as in dict.fromkeys(map(str, ids)):
         if known_as != row.id and (named := task.row.of_id(known_as)) and task.row(named).id != row.id:
             raise InputError(f"its id {known_as} is that of another {task.noun} than its fields, {row.headline}")
     note = ""
@@ -90,14 +94,20 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
     return Match(row, note, fields.keys() - used)
 
 
-def check_prompt(row: Row, prompt: str) -> None:
-    """Raise InputError if *prompt* certainly asks another row than *row*, or asks it by other rules."""
-    asked = None
-    with suppress(InputError):  # its words on the rules are not certain
-        asked = row.fields_in(prompt)
+def check_prompt(row: Row, prompt: str) -> str:
+    """Remark on the words on the rules in *prompt*, which may be others than those of *row*; "" if there are none.
+
+    Raises:
+        InputError: the prompt certainly asks another row, or asks it by other rules.
+    """
+    try:
+        asked = row.fields_in(prompt, [name for name in ("rule", "operators") if row.get(name)])
+    except InputError as error:
+        return f"{error}; it is graded by the fields of the record"
     if asked and type(row)({**row.kept, **asked}).id != row.id:
         noun = registry.task(row.task).noun
         raise InputError(f"its prompt asks another {noun} than {row.headline}, or asks it by other rules; correct one")
+    return ""
 
 
 def _tasks(fields: Mapping[str, Any]) -> list[Task]:

@@ -9,6 +9,7 @@ from countdown_rl import compare, evaluate
 from countdown_rl.core.errors import CountdownError, InputError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.caveats import caveats
+from countdown_rl.evaluation.completions import Reader
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from tests.support.command import status
@@ -166,6 +167,7 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
         ([{**ROWS[0], "id": "3-5=7", "completion": "x"}], "another puzzle"),
         ([{**ROWS[0], "id": "b", "completion": "x"}], "`id` is that of 2 3 4"),
         ([{**ROWS[0], "prompt": TINYZERO.format(nums=[3, 4], target=8), "completion": "x"}], "another puzzle than 3 4"),
+        ([{**ROWS[0], "problem": TINYZERO.format(nums=[3, 4], target=8), "completion": "x"}], "another puzzle"),
         ([{"id": "a", "prompt": prompt({**ROWS[0], "rule": "at-most-once"}), "completion": "x"}], "by other rules"),
         ([{**ROWS[0], "prompt": prompt({**ROWS[0], "operators": "+-"}), "completion": "x"}], "by other rules"),
     ],
@@ -372,3 +374,21 @@ def test_a_prompt_names_its_row_only_where_it_is_certain():
         type(row).fields_in(TINYZERO.format(nums=[2, 3, 4], target=14) + " You need not use all numbers.")
     for text in ("", "Make 7.", "Use 3 and 4.", "[1, 2] equals 3, [4, 5] equals 9", "Make 7 or reach 8 from [1, 2, 3]"):
         assert type(row).fields_in(text) is None
+
+
+@pytest.mark.parametrize("rules", ["Each number at most once.", "Use only + and -."])
+def test_rules_in_a_system_turn_are_part_of_the_prompt(rules, tmp_path):
+    turns = [("system", rules), ("user", TINYZERO.format(nums=[3, 4], target=7)), ("assistant", "<answer>3+4</answer>")]
+    record = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    jsonl.write_rows(tmp_path / "made.jsonl", [record, record | {"nums": [3, 4], "target": 7}])
+    faults = []
+    with (tmp_path / "made.jsonl").open("rb") as stream:
+        [read] = Reader().read(stream, "made.jsonl", faults.append)
+    assert "may change the rules" in str(faults[0])
+    assert "may change the rules" in read.note
+
+
+def test_rows_of_two_tasks_are_no_data_set(tmp_path):
+    jsonl.write_rows(tmp_path / "data.jsonl", [ROWS[0], {"task": "gsm8k", "question": "1 + 1?", "gold": "2"}])
+    with pytest.raises(InputError, match=r"line 2: it is of the task gsm8k, others are of countdown"):
+        jsonl.read_rows(tmp_path / "data.jsonl")

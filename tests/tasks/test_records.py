@@ -93,6 +93,9 @@ def test_word_problems_are_found_too(record):
         ({"nums": [3, 7], "target": "x"}, "^`target` should be"),
         ({"id": "3-7-50=47", **PUZZLE}, "id 3-7-50=47 is that of another puzzle"),
         ({"info": PUZZLE, "extra": {"id": "3-7-50=46:at-most-once"}}, "another puzzle"),
+        ({"puzzle_id": "3-7-50=47", **PUZZLE}, "another puzzle"),
+        ({**PUZZLE, "question": "1 + 1?", "gold": "2"}, "fields of a puzzle and of a problem"),
+        *(({"nums": nums, "target": 46}, "`nums`") for nums in ("1,003 7 50", "3, 7 50", "3 7 and 50", "3; 7, 50")),
     ],
 )
 def test_what_is_no_row_or_two_is_refused(record, words):

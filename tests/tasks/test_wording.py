@@ -49,6 +49,11 @@ OTHER_LISTS = [
     "pi, 3, 7, 50",
     "[3, 7, 50], zero",
     "3, 7, 50, a pair of tens",
+    "3, 7, 50 cm",
+    "3, 7, 50!",
+    "3, 7, 50, ...",
+    "3, 7, 50 etc.",
+    "3, 7, 50 and numbers like 5 + 6",
 ]
 #: Between two numbers, in any combination.
 SEPARATORS = [
@@ -102,23 +107,43 @@ OTHER_TARGETS = [
     "at least 46",
     "46%",
     "twice 46",
+    "046",
+    "46 or less",
 ]
-RULES = [
-    "Each number at most once.",
-    "You need not use all numbers.",
-    "Not all need be used.",
-    "Use only + and -.",
-    "Only use addition and subtraction.",
-    "Any subset will do.",
-    "You may reuse numbers.",
-    "Use each number no more than once.",
-    "Do not multiply or divide.",
-    "You can leave some out.",
-    "Use at least two of the numbers.",
-    "Intermediate results must be integers.",
-    "Don't use every number.",
-    "Without using *.",
-]
+#: Sentences that may change the rules, one a line.
+RULES = """Each number at most once.
+You need not use all numbers.
+Not all need be used.
+Use only + and -.
+Only use addition and subtraction.
+Any subset will do.
+You may reuse numbers.
+Use each number no more than once.
+Do not multiply or divide.
+You can leave some out.
+Use at least two of the numbers.
+Intermediate results must be integers.
+Don't use every number.
+Without using *.
+Numbers can be used as often as you like.
+It is fine to ignore a number.
+Use the fewest numbers.
+Use the even numbers.
+Refrain from dividing.
+No decimals at any point.
+Never go below zero.
+The last number is negative.
+Numbers are hexadecimal.
+Get as close as possible.
+Keep the numbers in order.
+Parentheses are not allowed.
+Round the result.
+Ignore the target above.
+One use per number.
+Repetition allowed.
+Standard Countdown rules apply.
+Nicht alle Zahlen müssen benutzt werden.
+不必使用所有数字。""".splitlines()
 USUAL = [
     "Use only the given numbers.",
     "You can use basic arithmetic operations (+, -, *, /) one or multiple times but each number can only be used once. "
@@ -127,6 +152,7 @@ USUAL = [
     "2. Do not include the target number in the expression.\n3. Use '*' for multiplication.\n4. Use '/' for division.",
     "Use the operators + - * / and parentheses, each number exactly once. If there is no way, say impossible.",
     "You must use all the numbers exactly once and all four operators are allowed.",
+    "Rules:\n- Use all numbers, in any order.\nPut your final answer in \\boxed{}. Do not explain.",
 ]
 
 

@@ -29,7 +29,11 @@ PREFILL = "Let me work through this step by step.\n<think>"
 #: Names of the numbers of a row.
 NUMBERS = ("nums", "numbers", "num")
 _LIMIT = 10**MAX_DIGITS
-_INTEGER = re.compile(r"\s*([0-9]{1,15}|[-−][0-9]{1,15})(?:\.0+)?\s*").fullmatch
+_INTEGER = re.compile(r"\s*([-−]?(?:0|[1-9][0-9]{0,14}))(?:\.0+)?\s*").fullmatch
+#: A list as text: numbers with one kind of separator, in brackets or not.
+_LIST = re.compile(
+    r"[\s\[({]*([^\s,;]+(?:(?: *,\s*[^\s,;]+)*|(?: *;\s*[^\s,;]+)*|(?:\s+[^\s,;]+)*))[\s\])}]*"
+).fullmatch
 _ID = re.compile(r"([0-9]+(?:-[0-9]+)*)=(-?[0-9]+)(?::([a-z-]+))?(?::([-+*/]+))?").fullmatch
 _IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
 
@@ -227,7 +231,7 @@ def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
 
 def _numbers(nums: Any) -> list[int] | None:
     if isinstance(nums, str):
-        nums = re.findall(r"[^][(){},;\s]+", nums)
+        nums = re.findall(r"[^][(){},;\s]+", match[1]) if (match := _LIST(nums)) else None
     if not isinstance(nums, list | tuple):
         return None
     integers = [number for number in map(integer, nums) if number is not None]

@@ -1,8 +1,9 @@
 """Read a puzzle from a prompt in any words, whole or not at all.
 
 Every digit of the prompt has to be explained: as one list of numbers, its target, the count of the numbers, an example
-or a date. A prompt of this package states its rule and its operators in fixed words. Any other may only say that all
-four operators are allowed and that each number is used once; other words about them are refused.
+or a date. A sentence with the list or the target has known words only, as has every sentence about the rules. A prompt
+of this package states its rule and its operators in fixed words. Any other may only say that all four operators are
+allowed and that each number is used once; other words about them are refused.
 """
 
 import re
@@ -28,43 +29,46 @@ _MARKED = re.compile(r"(?<![\w*)])(\*\*|[*_`$\"'])(\[?[-−]?[0-9][0-9, ]*\]?)\1
 #: Text without a puzzle: examples of expressions, tags, dates of chat templates, numbers of instructions.
 _BESIDE = re.compile(
     r"<(answer|think|thinking)>[^<]{0,80}</\1>"
-    r"|(?:example|e\.g\.|such as|like):?,?\s*(?:<\w+>)?(?=[^\n]{0,40}[-+*/])[-+*/()=0-9 ]*[0-9)](?![\w])"
+    r"|(?:example|e\.g\.):?,?\s*(?:<\w+>)?(?=[^\n]{0,40}[-+*/])[-+*/()=0-9 ]*[0-9)](?![\w])"
     r"|</?\w+>|<\|[^|<>]{0,40}\|>|(?:Cutting Knowledge|Today) Date: [\w ]+"
     r"|(?m:^ *[0-9]{1,2}[.)] (?=[A-Za-z]))"
 )
 _LIST = re.compile(r"[0-9]+(?:(?: *[,;]? *(?:and|&) +| *[,;]\s*| +)[0-9]+)+")
 _COUNTED = re.compile(r"\b([0-9]) (?=(?:given |provided )?numbers\b)")
 _TARGET = re.compile(
-    r"(?i)\b(?:target|equals?|reach|make|get|calculate|obtain|evaluates?)\b(?:[\s:=]|\b(?:number|value|is|to|of|the|exactly|target)\b)*"
-    r"(?<![^\s:=])([-−]?[0-9]+)(?=\s*$|[.,;:?)\]]*(?:\s*$|\s*\n)|[.,;:?)\]]\s"
-    r"|\s+(?:using|with|from|by|out|given|exactly|and|in(?! (?:binary|hex|octal|base)))\b)"
+    r"(?i)\b(?:target|equals?|reach|make|get|calculate|obtain|evaluates?)\b"
+    r"(?:[\s:=]|\b(?:number|value|is|to|of|the|exactly|target)\b)*(?<![^\s:=])([-−]?(?:0|[1-9][0-9]*))(?! ?!|\w)"
 )
-#: Numbers in words, except for "one": so many operations and the like are no numbers of a puzzle.
+#: Numbers in words, except for counts of operations and the like, which are no numbers of a puzzle.
 _WORD = re.compile(
-    r"(?i)\b(?:(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|half|double|dozen)\b"
+    r"(?i)\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|half|double|dozen)\b"
     r"(?! (?:\w+ ){0,2}(?:numbers|operat\w+|tags|blocks|parts|steps)\b)"
-    r"|(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million)\b)"
-    r"|\b(?:zero|one)\b(?=[ ,;&|\[(]{1,3}Ns?\b)|\bNs?[\]),;&| ]{1,4}(?:(?:and|or|plus) )?(?:zero|one)\b"
+    r"|\b(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million)\b"
 )
-#: A word beside a list where a number would be: "[3, 7, 50, IX]", "with pi, 3, 7 and 50".
-_ITEM = re.compile(
-    r"(?i)(?:[:\[(]|\b(?:numbers?|with|us(?:e|ing)|from)) *(?:(?:an?|the|one) (?:\w+ ){0,2})?\w+ *"
-    r"(?:[,;&|]|\b(?:and|or|plus)\b)[\s\[(]*Ns\b"
-    r"|\bNs[\])]?\s*(?:[,;&|]|\b(?:and|or|plus)\b)(?: |and\b|or\b|plus\b)*(?:(?:an?|the|one) (?:\w+ ){0,2})?\w+ *"
-    r"(?:[,;.\])\n]|to\b|$)"
+
+#: Marks that make a digit a key, or are not seen.
+_DIGIT_MARKS = re.compile("[\ufe0e\ufe0f\u20e3\u200b-\u200d\u2060]")
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 )
+_UNITS = [*_ONES.split(), "eighteen", "nineteen"]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety", "hundred"]
+_NAMED = dict(zip(["", *_UNITS, *_TENS], [0, *range(20), *range(20, 101, 10)], strict=True))
+#: Tens and ones in words, one of them or both.
+_NAMES = re.compile(rf"(?i)\b(?:({'|'.join(_TENS)})(?:[ -]({'|'.join(_UNITS[1:10])})\b)?|({'|'.join(_UNITS)}))\b")
 
 #: Words that say what the default does: each number once, all four operators.
 _DEFAULT = re.compile(
     r"\b(?:using|use|uses|with)? ?(?:all(?: of)?|each of|every one of|only)? ?(?:the|these|those)"
-    r"(?: given| provided)? (?:\w+ )?numbers?(?: in this list)?(?: (?:exactly|only) once(?: each)?)?"
+    r"(?: given| provided| following)? numbers?(?: in this list)?(?: (?:exactly|only) once(?: each)?)?"
     r"|\b(?:you )?(?:must|should|have to|need to)? ?us(?:e|ing) (?:all|each|every)(?: of)?(?: the| these)?"
     r"(?: given| provided)? numbers?(?: in this list)?(?: (?:exactly |only |just )?once(?: and only once)?)?"
     r"|\b(?:you (?:can|may|must) only use )?(?:each|every)(?: of the| given| provided)?(?: numbers?| one)?"
     r" ?(?:(?:can|may|must|should|has to|is to|is)(?: only)? be )?(?:used )?(?:exactly |only |just )?once\b"
     r"(?: and only once\b)?"
     r"|\b(?:(?:all|any|some)(?: of)? )?(?:the )?(?:four |basic |standard |arithmetic |mathematical )+operat(?:ions|ors)"
-    r"|\bone or (?:multiple|more) times\b|\buse '[*/]' for (?:multiplication|division)|\bonce\b(?= each\b)"
+    r"|\bone or (?:multiple|more) times\b(?: but\b)?|\bin any order\b|^\W*(?:follow |the |these )*rules:?$"
+    r"|\buse '[*/]' for (?:multiplication|division)|\bonce\b(?= each\b)"
     r"|\bdo not include the target number in the expression"
     r"|\b(?:if|when)\b[^.]{0,80}\bimpossible\b|\bimpossible\b[^.]{0,40}\bif\b[^.]{0,60}",
     re.IGNORECASE,
@@ -75,30 +79,41 @@ _FOUR_WORDS = re.compile(
 )
 _SIGNS = re.compile(r"(?<![\w<])[-+*/×÷−](?:(?:[\s,'\"`()]|\band\b|\bor\b)*[-+*/×÷−])*(?![\w>])")
 _PLAIN = str.maketrans("×÷−", "*/-")
-#: Words that state a rule by themselves, those about operators, and those that state one in a sentence about numbers or
-#: their use.
-_STRONG = re.compile(
-    r"(?i)\b(?:once|twice|thrice|times?|re-?us\w*|repeat\w*|subset\w*|omit\w*|skip\w*|unused|left|leave|integers?|whole"
-    r"|natural|positive|fractions?|intermediate|concatenat\w*)\b"
-)
+#: Words about operators, words about the rules, and such as may change what a sentence says of either.
 _OPERATION = re.compile(
-    r"(?i)\b(?:powers?|exponent\w*|factorials?|modulo|roots?|operat\w+|add|addition|subtract\w*"
-    r"|multipl(?:y|ication)\w*|divi(?:de|sion)\w*|sums?|plus|minus)\b"
+    r"(?i)\b(?:powers?|exponent\w*|factorials?|modulo|roots?|operat\w+|add(?:ing|ition)?|subtract\w*"
+    r"|multipl(?:y|ying|ication)\w*|divi(?:d\w+|sion)|sums?|plus|minus)\b"
 )
-_WEAK = re.compile(
-    r"(?i)\b(?:all|any|some|each|every\w*|few\w*|only|not|cannot|without|never|no|optional\w*|free\w*|at (?:least|most)"
-    r"|(?:more|less|fewer) than|two|three|both|either)\b|n't\b"
+_TOPIC = re.compile(
+    r"(?i)\b(?:numbers?|digits?|values?|tiles?|targets?|results?|them|Ns?|rules?|once|twice|thrice|times?|re-?us\w*"
+    r"|repe(?:at|tit)\w*|subset\w*|omit\w*|skip\w*|unused|left|leave|integers?|whole|natural|positive|negative\w*"
+    r"|below zero|fractions?|decimals?|round\w*|intermediate|concatenat\w*|as close|clos(?:er|est)|near\w*"
+    r"|approximate\w*|parenthes[ei]s|brackets?|order)\b|[^\W\d_A-Za-z]"
 )
-_NOT_ALL = re.compile(
-    r"(?i)\b(?:not|never|without|cannot)\b.{0,30}\b(?:all|each|every|any)\b|n't\b.{0,30}\b(?:all|each|every|any)\b"
+_ABOUT = re.compile(rf"{_TOPIC.pattern}|\bus(?:e|ed|es|ing)\b")
+_CHANGING = re.compile(
+    r"(?i)all|any|some|each|every\w*|few\w*|only|not?|cannot|without|never|optional\w*|free\w*|at|least|most|more|less"
+    r"|than|two|three|both|either|n|t|don"
 )
-_USED = re.compile(r"(?i)\b(?:numbers?|digits?|values?|tiles?|them|results?)\b")
-_ABOUT = re.compile(rf"{_USED.pattern}|\bus(?:e|ed|es|ing)\b")
+#: Words of a sentence about a puzzle that change nothing.
+_FRAME = re.compile(
+    r"(?i)a|allowed|alone|also|an|and|answer|are|arithmetic|as|assistant|available|be|by|calculate|can|cards|careful|"
+    r"combination|combine|compute|construct|countdown|create|do|equal|equals|equation|evaluate|evaluates|exact|"
+    r"exactly|expression|final|find|following|for|form|formula|from|game|get|give|given|goal|have|help|how|human|"
+    r"i|if|in|input|inside|instruction|is|it|its|let|list|make|math|mathematical|me|must|my|n|need|ns|number|"
+    r"numbers|numeric|obtain|of|out|output|parentheses|player|please|problem|produce|puzzle|puzzles|q|question|"
+    r"reach|reaches|reaching|result|results|s|should|show|solution|solve|solver|such|target|targets|task|that|"
+    r"the|them|these|they|this|those|to|try|us|use|used|user|uses|using|valid|value|want|way|we|what|where|which|"
+    r"whose|will|with|work|write|you|your"
+).fullmatch
+_MARKS = frozenset(",:;?()[]{}\"'`“”’=*_#-")
 
 
 def numbers_in(text: str) -> list[int]:
-    """All whole numbers in *text*, also parts of others."""
-    return [int(digits[:30]) for digits in re.findall(r"\d+", unicodedata.normalize("NFKC", text))]
+    """All whole numbers in *text*, also parts of others and those in words up to a hundred."""
+    digits = _DIGIT_MARKS.sub("", unicodedata.normalize("NFKC", text))
+    words = [sum(_NAMED[part.lower()] for part in parts) for parts in _NAMES.findall(digits)]
+    return [*(int(number[:30]) for number in re.findall(r"\d+", digits)), *words]
 
 
 @lru_cache(maxsize=1_024)
@@ -134,31 +149,41 @@ def puzzle_in(text: str, stated: frozenset[str] = frozenset()) -> dict[str, Any]
     for start, end, name in sorted(spans, reverse=True):
         text = f"{text[:start]}{name}{text[end:]}"
     text = _COUNTED.sub(lambda match: "the " if int(match[1]) == len(min(nums)) else match[0], text)
-    if any(map(str.isnumeric, text)) or _WORD.search(text) or _ITEM.search(text):
+    sentences = [sentence for sentence in _sentences(text) if re.search(r"\bNs?\b", sentence)]
+    if any(map(str.isnumeric, text)) or _WORD.search(text) or any(map(_unknown, sentences)):
         return None
     _check_rules(text, stated)
     return {"nums": list(min(nums)), "target": reached.pop()}
 
 
+def _sentences(text: str) -> list[str]:
+    return [" ".join(sentence.split()) for sentence in re.split(r"[.;!?](?:\s|$)|\n", text)]
+
+
+def _unknown(sentence: str) -> set[str]:
+    """The words and marks of *sentence*, apart from those about the rules, whose meaning for a puzzle is not known."""
+    words = _OPERATION.sub(" ", _TOPIC.sub(" ", _SIGNS.sub(" ", _DEFAULT.sub(" ", sentence))))
+    return {word for word in _strange(words) if not _CHANGING.fullmatch(word)}
+
+
+def _strange(words: str) -> set[str]:
+    return {word for word in re.findall(r"[^\W_]+|\S", words) if word not in _MARKS and not _FRAME(word)}
+
+
 def _check_rules(text: str, stated: frozenset[str]) -> None:
     """Raise InputError if a sentence of *text* may change the rule or the operators, unless these are *stated*."""
-    for sentence in re.split(r"[.;!?](?:\s|$)|\n", text):
-        words = _FOUR_WORDS.sub(" ", _DEFAULT.sub(" ", " ".join(sentence.split())))
+    for sentence in _sentences(text):
+        words = _FOUR_WORDS.sub(" ", _DEFAULT.sub(" ", sentence))
         runs = [set(re.findall("[-+*/]", run[0].translate(_PLAIN))) for run in _SIGNS.finditer(words)]
         if set(OPERATORS) in runs:
             words = re.sub("operat(?:ors|ions)", "", words)
         operators = _OPERATION.search(words) or any(run not in ({"-"}, set(OPERATORS)) for run in runs)
-        about = (_USED if operators else _ABOUT).search
-        rule = (
-            _STRONG.search(words)
-            or (about(words) and _WEAK.search(words))
-            or (_ABOUT.search(sentence) and _NOT_ALL.search(sentence))
-        )
+        about = (_TOPIC if operators else _ABOUT).search(sentence)
+        rule = about and _strange(_OPERATION.sub(" ", _SIGNS.sub(" ", words)))
         if (operators and "operators" not in stated) or (rule and "rule" not in stated):
-            said = " ".join(sentence.split())[:80]
             raise InputError(
-                f'its prompt says "{said}", which may change the rules; give {flag("data")}, or {flag("rule")} and '
-                f"{flag('operators')}"
+                f'its prompt says "{sentence[:80]}", which may change the rules; give {flag("data")}, or '
+                f"{flag('rule')} and {flag('operators')}"
             )
 
 
@@ -172,7 +197,7 @@ def _is_list(match: re.Match[str], text: str) -> bool:
     )
     thousands = before[-1:] != "[" and re.fullmatch("[0-9]{1,3}(?:,[0-9]{3})+", match[0])
     framed = not before or before[-1] in " \t\n:([{"
-    ends = re.match(r"[\])},.;:?]*!?(?:\s|$)(?!\s*(?:or|plus|minus|times|and)\s*[0-9N])", after)
+    ends = not re.match(r"\w| ?!", after)
     zeros = re.search(r"(?<![0-9])0[0-9]", match[0])
     return bool(alike and framed and ends and not thousands and not zeros and not re.search(r"[-−+] ?$", before))
 

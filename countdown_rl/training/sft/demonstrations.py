@@ -319,14 +319,13 @@ def parse(fields: Mapping[str, object], place: str, layout: Mapping[str, str] = 
         style = row.style if row else STYLES["model_opens"]
         if exchange.completion.reasoning and style.direct:
             raise InputError("there is reasoning beside the answer, which the style direct has no place for")
-        if row is not None:
-            records.check_prompt(row, exchange.question or "")
+        remark = records.check_prompt(row, exchange.question("system", "user") or "") if row is not None else ""
         if not exchange.completion.content:
             raise InputError("the completion is empty")
         completion = exchange.completion.text(style)
         turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         check_text("".join((*(turn["content"] for turn in turns), completion)), "the text")
-    notes = [match.note if match else "", exchange.note]
+    notes = [match.note if match else "", exchange.note, remark]
     if isinstance(prompt, str):
         notes.append("a prompt that is one text is used as it is, without a chat template")
     if any(turn["role"] == "assistant" for turn in turns[:-1]):  # the last one may be a prefill

@@ -251,6 +251,7 @@ LISTS += [
     "\n| a | b | c |\n|--|--|--|\n| 3 | 7 | 50 |",
     '{"nums": [3, 7, 50]}',
     "three, seven and fifty",
+    "3\ufe0f\u20e3, 7\ufe0f\u20e3, 5\ufe0f\u20e30\ufe0f\u20e3",
     "III, VII and L",
 ]
 #: Places of a text in a demonstration.
@@ -275,8 +276,8 @@ def test_a_demonstration_of_a_test_puzzle_in_any_layout_is_left_out_or_counted_a
         except InputError as error:
             assert "another puzzle" in str(error)  # noqa: PT017
             continue
-        assert known.left_out["of test puzzles"] == (number < len(LISTS) - 2), record
-        unread = number >= len(LISTS) - 2 and "question" not in record
+        assert known.left_out["of test puzzles"] == (number < len(LISTS) - 1), record
+        unread = number == len(LISTS) - 1 and "question" not in record
         assert known.warning.startswith("2 of the 2" if unread else "1 of the")
 
 
