@@ -51,7 +51,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-#: Top-level modules of installed plug-ins; their frames are shown as those of a user's own code are.
+#: Loaded plug-ins, as ``module:name``; their code counts as a user's own.
 PLUGINS: set[str] = set()
 _PACKAGE = str(Path(__file__).parents[1])
 _STDLIB = re.escape(sysconfig.get_path("stdlib"))
@@ -79,11 +79,15 @@ def raised_by_user(error: BaseException) -> bool:
 
 
 def _owner(frame: FrameType) -> str:
-    """Return the owner of the code of *frame*: "package", "library" or "user"."""
-    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+    return owner(frame.f_code.co_filename, str(frame.f_globals.get("__name__")))
+
+
+def owner(file: str, module: str) -> str:
+    """Return the owner of the code of *module* in *file*: "package", "library" or "user"."""
+    plugins = {re.split("[.:]", name)[0] for name in PLUGINS}
     if file.startswith(_PACKAGE):
         return "package"
-    return "library" if _LIBRARY.search(file) and module.partition(".")[0] not in PLUGINS else "user"
+    return "library" if _LIBRARY.search(file) and module.partition(".")[0] not in plugins else "user"
 
 
 #: Advice for exhausted resources, by error number. These count anywhere in a chain of exceptions.

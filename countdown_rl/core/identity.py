@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from countdown_rl.core import user_code
 from countdown_rl.core.artifacts import read, with_article
-from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.errors import PLUGINS, ArtifactError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import Manifest, contents, portable
 from countdown_rl.core.options import Options
@@ -33,6 +34,14 @@ class Identity:
     options: Mapping[str, Any]
     inputs: Mapping[str, Any]
     machine: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, options_type: type[Options], options: Mapping[str, Any], inputs: Mapping[str, Any], **machine: Any
+    ) -> "Identity":
+        """Return the identity of a run that starts now, with the code of the functions in *options* and of tasks."""
+        code = user_code.digests([*user_code.named(options), *sorted(PLUGINS)])
+        return cls(options_type, options, inputs, {"code": code, **machine})
 
     def to_json(self) -> dict[str, Any]:
         return _as_json({"options": self.options, "inputs": self.inputs, **self.machine})

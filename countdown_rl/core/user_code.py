@@ -1,20 +1,26 @@
-"""Functions of the user's own, named as ``module:function``."""
+"""Functions of the user's own, named as ``module:function``, and digests of their code."""
 
 import ast
 import functools
 import hashlib
 import inspect
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pkgutil import resolve_name
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core.errors import UsageError, first_line, owner
 
-_PACKAGE = __name__.partition(".")[0]
+#: Names that a function changes, such as a cache or a counter, in its source.
+_CHANGED = re.compile(
+    r"\b(\w+)(?:\.(?:add|append|clear|extend|insert|pop|setdefault|update)\(|\[[^]]*\] *[-+*/|&]?=(?!=))"
+    r"|\b(?:global|nonlocal) (.+)"
+)
 #: Functions and objects that a caller of the API gave, by their names.
 _GIVEN: dict[str, Callable[..., Any]] = {}
 
@@ -48,44 +54,127 @@ def imported(name: str) -> Callable[..., Any]:
     return loaded
 
 
+def named(options: Mapping[str, Any]) -> list[str]:
+    """Return the functions that *options* name: ``module:function``, also with ``=weight``."""
+    texts = [text for value in options.values() for text in (value if isinstance(value, list | tuple) else [value])]
+    names = [text.partition("=")[0] for text in texts if isinstance(text, str)]
+    return [name for name in names if name in _GIVEN or re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", name)]
+
+
 def digests(names: Iterable[str]) -> dict[str, str]:
-    """Return the digest of the source of each of *names* that has one and is not of this package.
+    """Return the digest of the code of each of *names* that is the user's.
 
-    It covers the file of the module and the files beside it that it imports; of a notebook, or of the program that is
-    running, the function alone.
+    It covers the file of its module, those of the user's modules that are imported there, and the values in a closure
+    or a partial function. A function of a notebook, or of the program that is running, counts by its source, and by the
+    functions and constants that it refers to.
     """
-    found = {f"code of {name}": _source(name) for name in names if name.partition(".")[0] != _PACKAGE}
-    return {key: hashlib.sha256(source).hexdigest()[:12] for key, source in found.items() if source}
-
-
-def _source(name: str) -> bytes:
-    function: Any = imported(name)
-    module = name.partition(":")[0]
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if module != "__main__" and file and file.endswith(".py"):
-        return b"".join(path.read_bytes() for path in sorted(_files(Path(file))))
-    while isinstance(function, functools.partial):
-        function = function.func
-    try:
-        return inspect.getsource(function if hasattr(function, "__qualname__") else type(function)).encode()
-    except (OSError, TypeError):  # written at a prompt, or in C
-        return b""
-
-
-def _files(file: Path) -> set[Path]:
-    """Return *file* and the Python files beside it that it imports, and so on."""
-    found, waiting = set[Path](), [file]
-    while waiting:
-        found.add(path := waiting.pop())
-        names = set[str]()
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                origin = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-                full = [f"{origin}.{alias.name}" for alias in node.names]
-                names.update(part for name in full for part in name.split(".") if _PACKAGE not in name.split("."))
-        beside = [path.parent / tail for name in names - {""} for tail in (f"{name}.py", f"{name}/__init__.py")]
-        waiting += [other for other in beside if other not in found and other.is_file()]
+    found = {}
+    for name in names:
+        module, _, path = name.partition(":")
+        value: Any = _GIVEN.get(name, sys.modules.get(module))
+        for part in () if name in _GIVEN else path.split("."):
+            value = getattr(value, part, None)
+        if parts := [*_texts(module), *_parts(value, {})]:
+            found[f"code of {name}"] = hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:12]
     return found
+
+
+def files(module: str, *directories: Path) -> set[Path]:
+    """Return the user's files among those of *module* and of what it imports.
+
+    Modules that are not loaded are looked for in *directories* and on ``sys.path``.
+
+    Raises:
+        UsageError: one of them has a syntax error.
+    """
+    found, waiting = dict[str, Path | None](), [module]
+    while waiting:
+        name = waiting.pop()
+        if name and name not in found:
+            found[name] = file = _file(name, [*map(str, directories), *sys.path])
+            waiting += [name.rpartition(".")[0], *(_imports(name, file) if file else ())]
+    return {file for file in found.values() if file}
+
+
+def _file(module: str, roots: Iterable[str]) -> Path | None:
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    tails = [module.replace(".", "/") + end for end in (".py", "/__init__.py")]
+    places = [Path(loaded)] if loaded else [Path(root, tail) for root in roots for tail in tails]
+    file = next((place for place in places if place.suffix == ".py" and place.is_file()), None)
+    return file if file and module != "__main__" and owner(str(file.absolute()), module) == "user" else None
+
+
+def _imports(module: str, file: Path) -> Iterator[str]:
+    """Yield the names of what *module* imports: modules, and what may be modules."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read as Python ({first_line(error).rstrip('.')}); correct it.") from None
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
+            origin = [*above, *filter(None, [node.module])]
+            yield from (".".join([*origin, alias.name]) for alias in node.names)
+
+
+def _texts(module: str) -> list[str]:
+    return [file.read_text("utf-8", "replace") for file in sorted(files(module))]
+
+
+def _parts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
+    """Yield texts that tell what *value*, a function, an object with one or a constant, does."""
+    if isinstance(value, bool | int | float | complex | str | bytes):
+        yield repr(value)
+    elif isinstance(value, list | tuple | set | frozenset | dict):
+        texts = ["".join(_parts(item, seen)) for item in (value.items() if isinstance(value, dict) else value)]
+        yield repr(sorted(texts) if isinstance(value, set | frozenset) else texts) if any(texts) else ""
+    elif id(value) not in seen:
+        seen[id(value)] = value
+        if not isinstance(value, FunctionType | type) and (
+            isinstance(value, functools.partial | property | MethodType) or hasattr(value, "__wrapped__")
+        ):
+            names = ("func", "args", "keywords", "fget", "__func__", "__self__", "__wrapped__")
+            yield from _parts([getattr(value, name, None) for name in names], seen)
+            return
+        kind = value if isinstance(value, type | FunctionType) else type(value)
+        module = value.__name__ if isinstance(value, ModuleType) else kind.__module__
+        texts = _texts(module)
+        yield from texts
+        if isinstance(value, FunctionType):
+            yield from _of_function(value, seen, alone=not texts)
+        elif isinstance(value, type) and module == "__main__":
+            yield from _parts([value.__bases__, dict(vars(value))], seen)
+        elif value is not kind and (texts or module == "__main__") and not isinstance(value, ModuleType):
+            yield from _parts([kind, getattr(value, "__dict__", None)], seen)
+
+
+def _of_function(function: FunctionType, seen: dict[int, Any], *, alone: bool) -> Iterator[str]:
+    """Yield texts that tell what *function* does beside its file; *alone*, it has none that is the user's."""
+    if alone and function.__module__ != "__main__":
+        return
+    code, values = function.__code__, dict[str, Any]()
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it is empty
+            values[name] = cell.cell_contents
+    try:
+        source = inspect.getsource(function.__code__)
+    except (OSError, TypeError):  # written at a prompt
+        source = ""
+    if alone:
+        names = {name for part in _codes(code) for name in part.co_names}
+        yield source or repr([(part.co_code, part.co_names, [*_parts(part.co_consts, {})]) for part in _codes(code)])
+        values |= {name: function.__globals__[name] for name in names & function.__globals__.keys()}
+        values |= {"": [function.__defaults__, function.__kwdefaults__]}
+    changed = {name for match in _CHANGED.finditer(source) for name in re.findall(r"\w+", match[1] or match[2])}
+    yield from _parts([value for name, value in sorted(values.items()) if name not in changed], seen)
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    """Return *code* and that of the functions in it."""
+    return [code, *(part for value in code.co_consts if isinstance(value, CodeType) for part in _codes(value))]
 
 
 @contextmanager

@@ -88,17 +88,18 @@ def evaluate(
             inputs["model"] = ref.as_input()
     shares = [f".{rank}" if rank else "" for rank in range(processes.world_size())]  # of each process
     unfinished = [out.with_name(f".{out.name}.progress{share}.jsonl") for share in shares]
-    if finished(out, "eval", Identity(EvalOptions, recorded, inputs), overwrite=overwrite):
-        unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
-        on_note(f"{out} is up to date (use {flag('overwrite')} to rebuild).")
-        return results.read(out)
     description: dict[str, Any]
     if completions:
         rows, generated, description = _made_elsewhere(completions, rows, options)
-    elif baseline:
+    run = Identity.of(EvalOptions, recorded, inputs)  # the tasks of all rows are known
+    if finished(out, "eval", run, overwrite=overwrite):
+        unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
+        on_note(f"{out} is up to date (use {flag('overwrite')} to rebuild).")
+        return results.read(out)
+    if baseline:
         generated = baselines.complete(baseline, rows, options.seed, options.per_row)
         description = {"decoding": DecodingSettings(samples=options.per_row, seed=options.seed)}
-    else:
+    elif not completions:
         engine = server or load_engine(ref, options, len(rows), on_warning)
         rows, generated = complete(engine, rows, options, inputs, unfinished[processes.rank()], on_batch=on_batch)
         description, libraries = _description(engine, options, generated), engine.libraries
@@ -107,6 +108,7 @@ def evaluate(
     if not processes.is_main():
         return result
     with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=libraries) as writer:
+        writer.facts |= {"code": code} if (code := run.machine["code"]) else {}
         results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
     for file in unfinished:
         file.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ def task(name: str) -> Task:
     entry = _others().get(name)
     if entry is None:
         raise InputError(f"there is no task {name!r}; use {' or '.join(names())}, or install the package that has it")
-    PLUGINS.add(entry.module.partition(".")[0])
+    PLUGINS.add(entry.value)
     try:
         loaded = entry.load()
     except Exception as error:  # anything may happen in a module of somebody else

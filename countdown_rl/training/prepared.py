@@ -1,13 +1,13 @@
 """A run of ``train`` or ``sft`` that was checked and can start: what GRPO and supervised fine-tuning share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from countdown_rl.core import packages, process_state, processes, user_code
+from countdown_rl.core import packages, process_state, processes
 from countdown_rl.core.errors import CountdownError, UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import Identity, run_directory
@@ -129,19 +129,15 @@ class Start(Places, Generic[Settings]):
             validation=_validation(arguments, options),
         )
 
-    def recognized(
-        self, row_type: type[LogRow], inputs: Mapping[str, object], code: Iterable[str] = (), **settings: object
-    ) -> dict[str, Any]:
+    def recognized(self, row_type: type[LogRow], inputs: Mapping[str, object], **settings: object) -> dict[str, Any]:
         """The fields of :class:`Prepared` that tell a run on *inputs* from others; *settings* follow from the inputs.
-
-        The user's functions and classes that it calls are named by *code*.
 
         Raises:
             ArtifactError: there are a checkpoint or a log of another run.
         """
         inputs = {"model": self.ref.as_input(), **inputs}
-        machine = {"versions": installed_versions(LIBRARIES), "code": user_code.digests(code)}
-        identity = Identity(type(self.options), {**self.settings, **settings}, inputs, machine)
+        versions = installed_versions(LIBRARIES)
+        identity = Identity.of(type(self.options), {**self.settings, **settings}, inputs, versions=versions)
         resume = None if self.arguments.restart else self.checkpoints.to_resume(identity)
         check_log(self.log, row_type)
         return {"inputs": inputs, "identity": identity, "resume": resume}

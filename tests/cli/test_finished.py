@@ -2,13 +2,15 @@
 
 import json
 import resource
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from countdown_rl.tasks import jsonl
 from countdown_rl.training.state import RUN, Checkpoints
-from tests.support import tiny_llama
+from tests.support import letters, tiny_llama
 from tests.support.command import status
 from tests.support.runs import locked_elsewhere
 
@@ -29,6 +31,7 @@ def place(tmp_path, monkeypatch):
     row = {"nums": [3, 4], "target": 7, "solutions": 1, "needs": "add-sub", "size": 2}
     answer = {"completion": "<answer>3+4</answer>"}
     jsonl.write_rows(Path("rows.jsonl"), [{"id": str(index)} | row | answer for index in range(4)])
+    return tmp_path
 
 
 def state(directory: str) -> dict[str, tuple[int, int]]:
@@ -62,6 +65,25 @@ def test_finished_work_is_replaced_only_where_that_is_asked_for(command, option,
 
     assert status(monkeypatch, *words, option, "2", "--overwrite") == 0
     assert state("out") != made
+
+
+OWN = [*(command for command, _ in COMMANDS[1:]), "eval --completions rows.jsonl"]
+
+
+@pytest.mark.parametrize("command", OWN, ids=["eval", "train", "sft", "completions"])
+def test_an_edited_task_of_the_users_own_is_another_run(command, place, monkeypatch, capfd):
+    shutil.copy(letters.__file__, "own_letters.py")
+    monkeypatch.delitem(sys.modules, "own_letters", raising=False)
+    row = {"task": "letters", "nums": [1], "target": 1, "completion": "<answer>abc</answer>"}
+    jsonl.write_rows(Path("rows.jsonl"), [row | {"id": str(index)} for index in range(4)])
+    words = [*command.split(), "--out", "out"]
+    with letters.installed(place, letters="own_letters:TASK"):
+        assert status(monkeypatch, *words) == 0
+        assert status(monkeypatch, *words) == 0
+        Path("own_letters.py").write_text(Path("own_letters.py").read_text() + "# edited\n")
+        capfd.readouterr()
+        assert status(monkeypatch, *words) == 1
+        assert "code of own_letters:TASK was" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 import functools
 import importlib
 import json
+import linecache
 import sys
+from pathlib import Path
 
 import pytest
 
 from countdown_rl.core import artifacts, user_code
-from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.errors import ArtifactError, UsageError
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.options import Options
 
@@ -70,13 +72,110 @@ def test_code_of_this_package_or_without_source_does_not_count():
     assert user_code.digests(["countdown_rl.rewards:correct", "math:sqrt"]) == {}
 
 
-def test_a_function_of_the_running_program_counts_alone(monkeypatch):
-    def reward(x):
-        return x
+IMPORTS = {
+    "import helper": "helper.py",
+    "import lib.helper as other": "lib/helper.py",
+    "from lib import helper": "lib/helper.py",
+    "from lib.helper import value": "lib/helper.py",
+    "from lib.helper import *": "lib/helper.py",
+    "from . import helper": "pack/helper.py",
+    "from .helper import value": "pack/helper.py",
+    "from .lib.helper import value": "pack/lib/helper.py",
+    "from pack.helper import value": "pack/helper.py",
+    "from helper import first": "helper_of_helper.py",
+    "def late():\n    import helper": "helper.py",
+    "x = 1": "pack/__init__.py",
+}
 
-    monkeypatch.setattr(reward, "__module__", "__main__")
-    names = [user_code.name_of(each) for each in (reward, functools.partial(reward, 1))]
-    first, second = user_code.digests(names).values()
-    assert first == second
-    monkeypatch.setattr(user_code.inspect, "getsource", lambda function: "edited")
-    assert first not in user_code.digests(names).values()
+
+@pytest.mark.parametrize("line", IMPORTS)
+def test_every_file_of_the_users_that_is_imported_counts(line, own, monkeypatch):
+    for name in {"helper_of_helper.py", "helper.py", "numpy.py", *IMPORTS.values()}:
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text("value = first = 1\n")
+    (own / "helper.py").write_text("from helper_of_helper import value as first\nvalue = 1\n")
+    (own / "pack" / "reward.py").write_text(f"import json, numpy\n{line}\n")
+    before = user_code.digests(["pack.reward:short"])
+    (own / IMPORTS[line]).write_text("value = first = 2\n")
+    assert before != user_code.digests(["pack.reward:short"])
+    (own / IMPORTS[line]).write_text("value = (\n")
+    with pytest.raises(UsageError, match=rf"{Path(IMPORTS[line]).name} cannot be read as Python"):
+        user_code.digests(["pack.reward:short"])
+
+
+def test_options_name_code_in_any_field_and_weight():
+    options = {"reward": ("my:short=1", "format=0.1"), "sampler": "a.b:C.d", "model": "http://x", "n": 1, "s": None}
+    assert user_code.named(options) == ["my:short", "a.b:C.d"]
+
+
+NOTEBOOK = """
+import functools
+LIMIT, WEIGHTS, seen, cache, count = 3, {"a": [1]}, [], {}, 0
+
+def helper(x):
+    return x + LIMIT
+
+class Scorer:
+    bonus = 1
+
+    def __init__(self, scale=2):
+        self.scale = scale
+
+    def __call__(self, x):
+        return helper(x) * self.scale
+
+scorer = Scorer()
+
+def decorated(function):
+    @functools.wraps(function)
+    def call(x):
+        return function(x) + 1
+    return call
+
+def make(penalty):
+    return lambda x, extra=5: scorer(x) - penalty
+
+@decorated
+def reward(x):
+    global count
+    count += 1
+    seen.append(x)
+    cache[x] = [WEIGHTS[key] for key in WEIGHTS]
+    return make(4)(x)
+"""
+#: Edits of the notebook, none of which is in the text of the reward itself.
+EDITS = [("= 3, {", "= 4, {"), ("[1]}", "[2]}"), ("x + LIMIT", "x - LIMIT"), ("bonus = 1", "bonus = 2")]
+EDITS += [("scale=2", "scale=3"), ("* self.scale", "/ self.scale"), ("(x) + 1", "(x) + 2"), ("extra=5", "extra=6")]
+EDITS += [("scorer = Scorer()", "scorer = Scorer(9)"), ("- penalty", "+ penalty"), ("make(4)", "make(5)")]
+
+
+@pytest.mark.parametrize("source", [True, False])
+def test_a_function_of_a_notebook_counts_with_what_it_refers_to(source, monkeypatch):
+    def digest(text, call=()):
+        cell = {"__name__": "__main__"}
+        name = f"<cell {hash(text)}>"
+        if source:
+            monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+        exec(compile(text, name, "exec"), cell)
+        for value in call:
+            cell["reward"](value)
+        return user_code.digests([user_code.name_of(cell["reward"])])
+
+    before = digest(NOTEBOOK)
+    assert before == digest(NOTEBOOK)
+    for old, new in EDITS:
+        assert digest(NOTEBOOK.replace(old, new)) != before, new
+    if source:  # what a call changes, and what the function does not refer to
+        assert digest(NOTEBOOK, [1, 2]) == before
+    assert digest(NOTEBOOK + "\nother = 3\n") == before
+
+
+def test_closures_and_partial_functions_count_by_the_values_that_they_hold():
+    def make(penalty, inner=None):
+        return lambda x: penalty + (inner(x) if inner else 0)
+
+    made = [make(1), make(2), make(1, make(3)), make(1, make(4)), functools.partial(make(1), 5)]
+    made.append(functools.partial(make(2), 5))
+    digests = [next(iter(user_code.digests([user_code.name_of(function)]).values())) for function in made]
+    assert len({*digests}) == 6
+    assert user_code.digests([user_code.name_of(make(1))]) == user_code.digests([user_code.name_of(make(1))])

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from countdown_rl.core.errors import InputError
+from countdown_rl.core.errors import PLUGINS, InputError
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.task import Grade, Group, Row, Task
@@ -91,6 +91,7 @@ def installed(directory: Path, **values: str) -> Iterator[None]:
     try:
         yield
     finally:
+        PLUGINS.difference_update(entries.values())
         sys.path.remove(str(directory))
         registry._others.cache_clear()
         registry.task.cache_clear()

@@ -1,6 +1,6 @@
 """GRPO on a LoRA adapter or on all weights: what ``train`` adds to a run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -117,7 +117,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     next(prompts.chosen(options, rows)())
     if ":" in (options.advantage or ""):
         user_code.imported(str(options.advantage))
-    recognized = start.recognized(StepRow, {"data": data}, _code(options, reward_weights, rows[0]))
+    recognized = start.recognized(StepRow, {"data": data})
     _check_model(options, loaded)
     longest = start.longest_prompt([*_used(options, rows), *start.validation], options.max_completion_length)
     config = partial(trl.grpo_config, options, loaded, list(reward_weights.values()), start.checkpoints.directory)
@@ -204,14 +204,6 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
     if not used:
         raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
     return used, entry
-
-
-def _code(options: TrainOptions, names: Iterable[str], row: Row) -> list[str]:
-    """The names of the user's functions that a run calls, and of the class of its task."""
-    own = [name for name in names if name.partition(":")[0] not in ("proxy", "length")]
-    kind = type(row)
-    named = [name for name in (*own, options.sampler, options.advantage) if name and ":" in name]
-    return [*named, f"{kind.__module__}:{kind.__qualname__}"]
 
 
 def _check_model(options: TrainOptions, loaded: load.Loaded) -> None:
