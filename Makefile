@@ -12,14 +12,19 @@ READY := .venv/.ready
 # The stages are commands of this environment, whatever the shell outside knows.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-extras test-vllm lint lock package gpu gpu-tiny clean
+.PHONY: repro test test-system test-extras test-vllm lint lock package gpu gpu-tiny clean
 
 repro: $(READY)
 	@$(BIN)/python .ci/pipeline.py
 
+PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow"
+
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow" \
-	  tests benchmarks stages
+	$(BIN)/python $(PYTEST) tests benchmarks stages --ignore tests/system
+
+# Whole runs, minutes each: kills at any moment of a stage, several processes, and the recipe of a real model (98 MB).
+test-system: $(READY)
+	$(BIN)/python $(PYTEST) tests/system
 
 # Each extra alone, in an environment without the others: its smallest use. EXTRAS names some of them.
 test-extras: $(READY)

