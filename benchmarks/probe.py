@@ -22,7 +22,7 @@ from countdown_rl.evaluation import results
 DATA = ["--n", 40_000, "--valid", 500, "--test", 10, "--size", 3]
 PRETRAIN = ["--batch-tokens", 2_048]
 #: All else is as by default: 8 puzzles a step, 16 completions each, a learning rate of 2e-4.
-TRAIN = ["--max-steps", 30, "--max-completion-length", 128, "--precision", "auto"]
+TRAIN = ["--max-steps", 30, "--max-completion-length", 128, "--precision", "auto", "--scale-rewards", "group"]
 EVAL = ["--temperature", 1, "--samples", 2, "--max-new-tokens", 128]
 GROUPS = 64
 

@@ -163,7 +163,7 @@ def plain(options, ref, rows, course):
                 lr_scheduler_type=options.lr_scheduler_type,
                 scale_rewards=options.scale_rewards,
                 loss_type=options.loss_type,
-                epsilon_high=options.loss.epsilon_high,
+                epsilon_high=options.aggregation.epsilon_high,
                 gradient_checkpointing=False,
                 bf16=False,
                 use_cpu=loaded.device == "cpu",

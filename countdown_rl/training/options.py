@@ -45,6 +45,9 @@ LOSSES = {
     "vespo": Loss("step", by_sequence=False, fields=("vespo_",)),  # it has weights per completion of its own
     "luspo": Loss("rows"),
 }
+#: A loss of the user's own, and the fields of ``--trl`` that it does not use.
+_OWN = Loss("step", fields=())
+_NOT_OWN = ("entropy_", "importance_sampling_level", "off_policy_mask", "top_entropy", "use_adaptive_entropy")
 #: Fields of ``--trl`` that restrict the sampled tokens, and those of the KL divergence.
 _RESTRICTIONS = ("top_p", "top_k", "min_p")
 _WITH_BETA = ("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "use_bias_correction_kl")
@@ -114,6 +117,8 @@ class TuningOptions(Options):
 
     method: ClassVar[Literal["grpo", "sft"]]
     command: ClassVar[str]
+    #: Parameters from which ``precision`` auto holds the base of an adapter in NF4.
+    NF4_FROM: ClassVar[float] = inf
     #: Default peak learning rates: the most parameters they are for, the rate of an adapter, that of all weights.
     RATES: ClassVar[tuple[tuple[float, float, float], ...]]
 
@@ -219,6 +224,10 @@ class TuningOptions(Options):
         """The highest learning rate that a run of *max_steps* reaches; the first step of a warmup has none."""
         return self.rate(0) * min(1.0, (max_steps - 1) / warmup_steps if warmup_steps else 1.0)
 
+    def quantizes(self, parameters: int) -> bool:
+        """Return True if ``precision`` auto is NF4 for a model with so many *parameters*."""
+        return self.tune == "lora" and parameters >= self.NF4_FROM
+
     def rate(self, parameters: int) -> float:
         """The peak learning rate for a model with so many *parameters*; docs/models.md has the sources."""
         if self.learning_rate is not None:
@@ -232,12 +241,12 @@ class TrainOptions(TuningOptions):
     """GRPO training of a LoRA adapter or of all weights; ``micro_batch`` counts completions."""
 
     method, command = "grpo", "train"
-    RATES = ((5e8, 2e-4, 1e-5), (inf, 1e-5, 1e-6))
+    NF4_FROM, RATES = 5e8, ((5e8, 2e-4, 1e-5), (inf, 1e-5, 1e-6))
     past: ClassVar[dict[str, Any]] = {
         "adam_beta1": 0.9, "adam_beta2": 0.999, "epsilon": 0.2, "epsilon_high": 0.28, "max_grad_norm": 1.0,
         "importance_sampling_level": "token", "mask_truncated_completions": False, "stop_on_collapse": False,
         "logging_steps": 1, "sample_every": 10, "sample_size": 4, "save_minutes": 0.0, "max_prompt_length": 512,
-        "top_p": 1.0, "warmup_steps": 0, "weight_decay": 0.0,
+        "top_p": 1.0, "warmup_steps": 0, "weight_decay": 0.0, "scale_rewards": "group", "precision": "nf4",
     }  # fmt: skip
 
     max_steps: Annotated[int, option("Optimizer steps.", BATCH, min=1)] = 200
@@ -267,6 +276,10 @@ class TrainOptions(TuningOptions):
         ),
     ] = ("correct=1", "format=0.1")
     loss_type: Annotated[LossType, option("Loss, by the names of TRL.", LOSS)] = "dapo"
+    loss: Annotated[
+        str | None,
+        option("Loss per token of your own, in place of --loss-type.", LOSS, metavar="MODULE:FUNCTION"),
+    ] = None
     baseline: Annotated[
         Literal["group", "leave-one-out"],
         option("Subtract the mean reward of the group, or of its other completions (RLOO).", LOSS),
@@ -274,7 +287,7 @@ class TrainOptions(TuningOptions):
     scale_rewards: Annotated[
         Literal["group", "batch", "none"],
         option("Divide advantages by the standard deviation of rewards in the group or batch.", LOSS),
-    ] = "group"
+    ] = "none"
     advantage: Annotated[
         str | None,
         option(
@@ -314,7 +327,9 @@ class TrainOptions(TuningOptions):
 
     lr_scheduler_type: Schedule = "constant"
 
-    precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "nf4"
+    precision: Annotated[
+        Precision, option("Precision of the base; nf4 is QLoRA. auto: nf4 from 0.5 billion parameters on.", MODEL)
+    ] = "auto"
 
     @property
     def round_steps(self) -> int:
@@ -325,9 +340,9 @@ class TrainOptions(TuningOptions):
         return self.prompts * self.num_generations
 
     @property
-    def loss(self) -> Loss:
-        """The entry of the loss in the table of losses."""
-        return LOSSES[self.loss_type]
+    def aggregation(self) -> Loss:
+        """The entry of the loss in the table of losses, or that of a loss of the user's own."""
+        return _OWN if self.loss else LOSSES[self.loss_type]
 
     @property
     def trl_fields(self) -> dict[str, str]:
@@ -359,6 +374,8 @@ class TrainOptions(TuningOptions):
             )
         if self.advantage and (name := self.given("baseline", "discount", "scale_rewards")):
             yield f"{flag('advantage')} replaces {flag(name)}; leave one out."
+        if self.loss and self.given("loss_type"):
+            yield f"{flag('loss')} replaces {flag('loss_type')}; leave one out."
         if self.discount < 1 and self.scale_rewards != "none":
             yield (
                 f"{flag('discount')} {self.discount} with {flag('scale_rewards')} {self.scale_rewards}: advantages per "
@@ -375,9 +392,10 @@ class TrainOptions(TuningOptions):
                 f"{flag(by_sum)} uses the sum of the rewards; leave {flag('trl')} "
                 "multi_objective_aggregation=normalize_then_sum out."
             )
-        if not self.loss.by_sequence and given.get("importance_sampling_level") == "sequence":
+        loss = f"{flag('loss')} {self.loss}" if self.loss else f"{flag('loss_type')} {self.loss_type}"
+        if not self.aggregation.by_sequence and given.get("importance_sampling_level") == "sequence":
             yield (
-                f"{flag('loss_type')} {self.loss_type} has weights per completion of its own; leave {flag('trl')} "
+                f"{loss} has weights per completion of its own; leave {flag('trl')} "
                 "importance_sampling_level=sequence out."
             )
         mode = given.get("vllm_importance_sampling_mode", "")
@@ -397,9 +415,10 @@ class TrainOptions(TuningOptions):
                 yield f"{flag('rollouts')} {self.rollouts} does not use {flag('trl')} {key}; leave one out."
             if not self.beta and key in _WITH_BETA:
                 yield f"{flag('trl')} {key} changes the KL divergence, which has no weight; add {flag('beta')}."
-            of_losses = any(key.startswith(loss.fields) for loss in LOSSES.values())
-            if of_losses and not key.startswith(self.loss.fields):
-                yield f"{flag('loss_type')} {self.loss_type} does not use {flag('trl')} {key}; leave one out."
+            of_losses = any(key.startswith(entry.fields) for entry in LOSSES.values())
+            unused = of_losses and not key.startswith(self.aggregation.fields)
+            if unused or (self.loss and key.startswith(_NOT_OWN)):
+                yield f"{loss} does not use {flag('trl')} {key}; leave one out."
 
 
 @dataclass(frozen=True)

@@ -112,12 +112,14 @@ class Start(Places, Generic[Settings]):
         light = reference.without_weights(ref)
         weights.check_model(light, options, sharded=processes.shards_weights())
         tokenizer, skeleton = load.load_tokenizer(light), load.skeleton(light.base or light)
-        precision = load.trained_precision(light, options.precision)
+        parameters, precision = skeleton.num_parameters(), load.trained_precision(light, options.precision)
+        if precision == "auto" and options.quantizes(parameters) and not processes.shards_weights():
+            precision, options = "nf4", replace(options, precision="nf4")
         settings = {key: value for key, value in options.recorded.items() if key not in _LOGGING}
         return cls(
             **vars(places),
             arguments=arguments,
-            options=replace(options, learning_rate=options.rate(skeleton.num_parameters())),
+            options=replace(options, learning_rate=options.rate(parameters)),
             reporter=reporter,
             settings=settings | {"processes": count},  # each has its own random numbers
             processes=count,

@@ -35,7 +35,8 @@ model=countdown-tiny
 enter "$1"
 
 countdown-rl gen-data --out data --size 4 --size 5 --seed 42 "${data[@]}"
-train+=(--data data --learning-rate 5e-4 --loss-type grpo --max-completion-length 96 --lora-r 32 --lora-alpha 64)
+train+=(--data data --learning-rate 5e-4 --loss-type grpo --scale-rewards group --precision nf4)
+train+=(--max-completion-length 96 --lora-r 32 --lora-alpha 64)
 if [ "$check" ]; then exec countdown-rl train --model "$model" "${train[@]}" --check; fi
 
 countdown-rl gen-data --out easy --size 3 --seed 43 "${easy[@]}"

@@ -26,7 +26,7 @@ train=(
   --precision nf4 --lora-r 8 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
   --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934 --share-prompts
   --learning-rate 2e-4 --lr-scheduler-type cosine --trl warmup_steps=500 --trl weight_decay=0.01 --beta 0.02
-  --trl epsilon_high=0.2 --eval-every 250
+  --trl epsilon_high=0.2 --scale-rewards group --eval-every 250
   --temperature 0.7 --trl top_p=0.9 --max-completion-length 256
   --reward strict-format/-1=1 --reward no-trailing=1 --reward integer=1 --reward correct=1
 )

@@ -22,7 +22,7 @@ data=(--n 1000 --seed 42 --style model_opens)
 train=(
   --precision bf16 --lora-r 16 --lora-alpha 32 --gradient-checkpointing
   --prompts 4 --num-generations 8 --micro-batch 4 --max-steps 225 # one pass over 900 puzzles
-  --learning-rate 2e-5 --max-completion-length 1024
+  --learning-rate 2e-5 --scale-rewards group --max-completion-length 1024
   --reward correct=1 --reward strict-format=0.5 --reward format=0.1
 )
 eval=(--max-new-tokens 1024)

@@ -36,9 +36,14 @@ def test_options_of_every_training_that_do_not_go_together_are_refused(options, 
         ({"dynamic_sampling": True, "sampler": "a:b"}, "--dynamic-sampling with --sampler"),
         ({"curriculum": True, "sampler": "a:b"}, "--curriculum with --sampler"),
         ({"advantage": "max-rl", "baseline": "leave-one-out"}, "--advantage replaces --baseline"),
-        ({"advantage": "max-rl", "scale_rewards": "none"}, "--advantage replaces --scale-rewards"),
+        ({"advantage": "max-rl", "scale_rewards": "group"}, "--advantage replaces --scale-rewards"),
         ({"advantage": "max-rl", "discount": 0.9}, "--advantage replaces --discount"),
-        ({"discount": 0.9}, "--discount 0.9 with --scale-rewards group"),
+        ({"discount": 0.9, "scale_rewards": "group"}, "--discount 0.9 with --scale-rewards group"),
+        ({"loss": "a:b", "loss_type": "grpo"}, "--loss replaces --loss-type"),
+        *(
+            ({"loss": "a:b", "trl": key}, "--loss a:b does not use --trl")
+            for key in ("epsilon=1", "top_entropy_quantile=1")
+        ),
         ({"discount": 0.9, "scale_rewards": "batch"}, "--scale-rewards none"),
         ({"baseline": "leave-one-out", "trl": "multi_objective_aggregation=normalize_then_sum"}, "--baseline uses"),
         ({"advantage": "max-rl", "trl": "multi_objective_aggregation=normalize_then_sum"}, "--advantage uses"),
@@ -88,6 +93,12 @@ def test_options_of_sft_that_do_not_go_together_are_refused(given, message):
 )
 def test_options_that_go_together_are_taken(given):
     assert TrainOptions(**given).trl
+
+
+def test_the_base_of_an_adapter_is_held_in_4_bits_from_half_a_billion_parameters_on():
+    assert [TrainOptions().quantizes(count) for count in (3_000_000, 5 * 10**8 - 1, 5 * 10**8)] == [False, False, True]
+    assert not TrainOptions(tune="all").quantizes(10**9)
+    assert not SftOptions().quantizes(10**9)
 
 
 def test_a_warmup_that_is_not_given_is_at_most_a_tenth_of_the_run():

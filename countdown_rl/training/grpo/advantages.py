@@ -136,6 +136,23 @@ def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, T
     return values
 
 
+def loss(name: str) -> Callable[..., Tensor]:
+    """The loss *name* of the user: ``f(logps, old_logps, advantages, mask) -> losses``, all (B, T).
+
+    It gets copies, and raises UsageError if the function fails or returns anything else.
+    """
+    function = user_code.imported(name)
+
+    def checked(*columns: Tensor) -> Tensor:
+        with user_code.running(f"loss {name}"):
+            losses: Any = function(*(column.clone() for column in columns))
+        if not isinstance(losses, Tensor) or losses.shape != columns[0].shape or not losses.requires_grad:
+            raise UsageError(f"The loss {name} should return a tensor of the shape of logps, computed from them.")
+        return losses
+
+    return checked
+
+
 def up_to_last(advantages: Tensor) -> Tensor:
     """A mask (B, T) of the tokens up to the last one with an advantage."""
     return advantages.ne(0).flip(1).cumsum(1).flip(1).gt(0)

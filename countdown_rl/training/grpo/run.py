@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from countdown_rl.core import artifacts, processes, user_code
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.errors import CountdownError, InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import training_log
@@ -156,23 +156,24 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         details={"rows": len(rows), "longest_prompt": longest, "rollouts": engine},
         memory=planned,
     )
-    if options.trl and not processes.launched():
+    if (options.trl or options.loss) and not processes.launched():
         _try_trainer(run)
     return run
 
 
 def _try_trainer(run: GrpoRun) -> None:
-    """Make the trainer of *run* on a small model of random weights.
+    """Make the trainer of *run* on a small model of random weights; sample with it, and take a step of its loss.
 
     Raises:
-        UsageError: TRL refuses a field of ``--trl`` that its configuration accepts.
+        UsageError: TRL refuses a field of ``--trl`` that its configuration accepts; or the user's loss fails.
     """
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     size = max(run.loaded.model.config.get_text_config().vocab_size, len(run.loaded.tokenizer))
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=size, **sizes)).to(run.loaded.model.dtype)
-    options = replace(run.options, share_prompts=False)
+    options = replace(run.options, share_prompts=False, max_completion_length=2)
     states = transformers_internals.accelerate_states()
     before = list(map(dict, states))
     with TemporaryDirectory() as scratch:
@@ -181,7 +182,30 @@ def _try_trainer(run: GrpoRun) -> None:
             loaded = replace(run.loaded, model=model, ref=replace(run.loaded.ref, base=None))
             trainer, _ = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
             trainer.create_optimizer_and_scheduler(run.max_steps)
-        except (ValueError, TypeError, AttributeError, ImportError, NotImplementedError, RuntimeError) as error:
+            trainer.current_gradient_accumulation_steps = 1
+            ids = torch.zeros(2, 2, dtype=torch.long, device=trainer.accelerator.device)
+            with torch.random.fork_rng():
+                trainer.rollouts.complete(ids.tolist(), trainer, None)
+            batch = {
+                f"{part}_{name}": ids + (name == "mask")
+                for part in ("prompt", "completion")
+                for name in ("ids", "mask")
+            }
+            batch |= {"advantages": ids[0] - 0.5, "num_items_in_batch": ids.sum() + 4, "share": 1.0}
+            batch |= {"ref_per_token_logps": 0.0 * ids}
+            trainer.compute_loss(trainer.model, batch).backward()
+            trainer.optimizer.step()
+        except CountdownError:
+            raise
+        except (
+            ArithmeticError,
+            AttributeError,
+            ImportError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise trl.refused(options, error) from error
         finally:
             for state, contents in zip(states, before, strict=True):

@@ -37,13 +37,14 @@ class Trainer(RoundTrainer):
     ) -> None:
         self.options, self.rollouts, self._on_round = options, rollouts, on_round
         self.advantage = advantages.advantage(options)
+        self.own_loss = advantages.loss(options.loss) if options.loss else None
         super().__init__(rollout_func=rollouts, **kwargs)
         self.mask_truncated_completions = False  # TRL recognizes only ends of one token; micro_batches masks instead
         self.eos_token_ids = sorted(rollouts.stop.ids)
         # The gradient of a step is a sum over its rows, however they are cut into micro-batches.
         per_micro_batch = self.args.entropy_coef or self.args.use_adaptive_entropy or self.aux_loss_enabled
-        self.sums_over_rows = bool(options.loss.sum_over and not per_micro_batch)
-        self.skips_zero_advantage = self.sums_over_rows and self.beta == 0.0
+        self.sums_over_rows = bool(options.aggregation.sum_over and not per_micro_batch)
+        self.skips_zero_advantage = self.sums_over_rows and self.beta == 0.0 and not options.loss
         self.decoder = shared_prompts.decoder_of(self.model) if options.share_prompts else None
         self.ends_line = torch.empty(0, dtype=torch.bool)
         if "line_ends" in advantages.columns(self.advantage):
@@ -75,7 +76,7 @@ class Trainer(RoundTrainer):
         if batch["advantages"].ndim > 1:
             # Cut what follows the last advantage. Sequence-level ratios and the off-policy mask are means over it all.
             by_token = self.importance_sampling_level == "token" and self.off_policy_mask_threshold is None
-            if by_token and self.skips_zero_advantage and self.options.loss.by_token:
+            if by_token and self.skips_zero_advantage and self.options.aggregation.by_token:
                 batch["completion_mask"] = mask * advantages.up_to_last(batch["advantages"])
         return self._cut(batch)
 
@@ -117,7 +118,7 @@ class Trainer(RoundTrainer):
             # TRL gathers a metric per row, and a backward pass needs all processes: each has as many rows as the most.
             counts = self.accelerator.gather(counts).amax(0, keepdim=True).clamp(min=1)
         filtered = [rows[:count] for rows, count in zip(parts, counts[0].tolist(), strict=True)]
-        mean = self.options.loss.sum_over == "rows"
+        mean = self.options.aggregation.sum_over == "rows"
         return [_selected(batch, rows) | {"share": len(rows) / size if mean else 1.0} for rows in filtered]
 
     def compute_loss(self, model: torch.nn.Module, inputs: Batch, *args: object, **kwargs: object) -> Tensor:

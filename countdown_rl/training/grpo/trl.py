@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Collection, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,16 @@ _FIXED = {
     *("remove_unused_columns", "resume_from_checkpoint", "trust_remote_code"),
     *("use_transformers_continuous_batching", "use_transformers_paged"),  # the first casts trained weights to bf16
     *("use_vllm", "vllm_importance_sampling_cap", "vllm_max_model_length", "vllm_mode"),
+}
+#: Fields that TRL reads where it does not check them: those from 0 to 1, those that may be negative, and choices.
+_SHARES = {
+    *("adam_beta1", "adam_beta2", "min_p", "ref_model_mixup_alpha", "top_entropy_quantile", "top_p"),
+    "vllm_gpu_memory_utilization",
+}
+_SIGNED = ("entropy_coef", "entropy_coef_min", "entropy_coef_max")
+_CHOICES = {
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
 _FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval", "push_to_", "save_", "trackio_")
 
@@ -51,7 +62,7 @@ def grpo_config(
     # if it is sampled without unlikely tokens. The cap is that of Yao et al. 2025, "Your Efficient RL Framework
     # Secretly Brings You Off-Policy RL Training".
     defaults = {
-        "epsilon_high": options.loss.epsilon_high,
+        "epsilon_high": options.aggregation.epsilon_high,
         "vllm_importance_sampling_mode": "token_truncate",
         "vllm_importance_sampling_clip_max": 2.0,
     }
@@ -90,4 +101,10 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, object]:
         values = HfArgumentParser(GRPOConfig, exit_on_error=False).parse_args([f"--{item}" for item in trl])
     except argparse.ArgumentError as error:
         raise UsageError(f"{flag('trl')} {' '.join(trl)}: {error.message[:200]}.") from error
+    for key in keys:
+        value = getattr(values, key)
+        if isinstance(value, int | float) and not (key in _SIGNED or 0 <= value <= (1 if key in _SHARES else inf)):
+            raise UsageError(f"{flag('trl')} {key}={value} is not from 0 to {1 if key in _SHARES else 'infinity'}.")
+        if key in _CHOICES and value not in _CHOICES[key]:
+            raise UsageError(f"{flag('trl')} {key}={value} is not one of: {', '.join(_CHOICES[key])}.")
     return {key: getattr(values, key) for key in keys}

@@ -9,9 +9,11 @@ The public ways were considered:
 * ``_last_loaded_step`` is set where TRL makes the engine itself, which would load other weights; ``use_vllm`` needs it.
 * ``_get_per_token_logps_and_entropies`` has the log-probabilities for the ratio to vLLM's; without it TRL computes all
   rows of a round once more.
+* ``_compute_loss`` is where a loss of the user's own replaces TRL's, between its checks and its scaling.
 """
 
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -28,6 +30,7 @@ PRIVATE = (
     "trl.GRPOTrainer._last_loaded_step",
     "trl.GRPOTrainer._get_per_token_logps_and_entropies",
     "trl.GRPOTrainer._metrics",
+    "trl.GRPOTrainer._compute_loss",
 )
 
 Batch = dict[str, Any]
@@ -49,6 +52,8 @@ class RoundTrainer(GRPOTrainer):
     def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
         """*batch*, the round *sampled* as tensors, as ``steps_per_generation`` micro-batches in order of use."""
         raise NotImplementedError
+
+    own_loss: Callable[..., torch.Tensor] | None = None
 
     def log_metric(self, name: str, value: float) -> None:
         """Log the metric *name* of a round."""
@@ -132,6 +137,35 @@ class RoundTrainer(GRPOTrainer):
             self.scored["importance_sampling_ratio"] = ratio.clamp(low, high)
             self._log_ratio(ratio[mask])
         return logps, entropies, auxiliary
+
+    def _compute_loss(self, model: torch.nn.Module, inputs: Batch) -> torch.Tensor:
+        """TRL's loss, or the sum of the user's own per token, and of the KL divergence, over the tokens of the step."""
+        if self.own_loss is None:
+            return super()._compute_loss(model, inputs)
+        mask = inputs["completion_mask"]  # (B, T), as all that follows
+        ids, present = (torch.cat((inputs[f"prompt_{key}"], inputs[f"completion_{key}"]), 1) for key in ("ids", "mask"))
+        logps, entropies, _ = self._get_per_token_logps_and_entropies(
+            model, ids, present, mask.shape[1], compute_entropy=True
+        )
+        advantages, old = inputs["advantages"], inputs.get("old_per_token_logps")
+        old = logps.detach() if old is None else old
+        advantages = advantages if advantages.ndim > 1 else advantages[:, None].expand_as(mask)
+        losses = self.own_loss(logps, old, advantages, mask)
+        if self.use_vllm and self.vllm_importance_sampling_correction:
+            losses = losses * inputs["importance_sampling_ratio"]
+        metrics = {"entropy": entropies}
+        if self.beta:
+            difference = inputs["ref_per_token_logps"] - logps
+            ratio = (logps - old).exp() if self.args.use_bias_correction_kl else 1.0
+            metrics["kl"] = (difference.exp() - difference - 1) * ratio
+            losses = losses + self.beta * metrics["kl"]
+        for name, values in metrics.items():
+            sums = torch.stack(((values * mask).sum(), mask.sum().float())).detach()
+            total, count = self.accelerator.reduce(sums, reduction="sum").tolist()
+            self.log_metric(name, total / max(count, 1.0))
+        steps = self.args.steps_per_generation / self.current_gradient_accumulation_steps
+        tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes / steps
+        return (losses * mask).sum() / tokens
 
     def sync_engine(self) -> None:
         """Send the weights to the engine unless it has them, for an evaluation; before each round TRL does so."""

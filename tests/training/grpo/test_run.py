@@ -364,6 +364,10 @@ def by_token(rewards, completion_mask):
     return (rewards - rewards.mean(1, keepdim=True))[..., None] / completion_mask.cumsum(-1).clamp(min=1)
 
 
+def one_sided(logps, old_logps, advantages, mask):
+    return -(logps - old_logps).exp().clamp(max=1.2) * advantages
+
+
 def vowels(grade, row, tokens):
     return sum(grade.answer.count(vowel) for vowel in "aeiou") / (1 + tokens)
 
@@ -372,6 +376,7 @@ OWN = replace(
     SMALL,
     sampler=f"{__name__}:least_rewarded",
     advantage=f"{__name__}:by_token",
+    loss=f"{__name__}:one_sided",
     reward=(f"{__name__}:vowels=1", "correct=0.5"),
     num_iterations=2,
     max_steps=10,
@@ -379,12 +384,13 @@ OWN = replace(
 )
 
 
-def test_a_sampler_advantages_and_a_reward_of_the_user_resume_exactly(place, tmp_path):
+def test_a_sampler_advantages_a_loss_and_a_reward_of_the_user_resume_exactly(place, tmp_path):
     whole, again = resumed(place, tmp_path, OWN, 8)
     assert again.resumed == 6
     assert {"rewards/correct/mean", f"rewards/{__name__}:vowels/std"} <= whole.rows[0].groups.keys()
-    other = run(place, tmp_path / "c", replace(OWN, advantage=None))
-    assert files(other.out)[WEIGHTS] != files(whole.out)[WEIGHTS]
+    for name in ("advantage", "loss"):
+        other = run(place, tmp_path / name, replace(OWN, **{name: None}))
+        assert files(other.out)[WEIGHTS] != files(whole.out)[WEIGHTS]
 
 
 def test_a_sampler_of_a_class_resumes_from_its_state(place, tmp_path):

@@ -63,6 +63,11 @@ COMBINATIONS = {
     "rloo": {"baseline": "leave-one-out", "scale_rewards": "none"},
     "max-rl": {"advantage": "max-rl"},
     "entropy": {"trl": ("entropy_coef=0.1",)},
+    "scaled": {"scale_rewards": "group"},
+    "own loss": {"loss": f"{__name__}:clipped"},
+    "own loss, KL": {"loss": f"{__name__}:clipped", "beta": 0.02},
+    "own loss, iterations": {"loss": f"{__name__}:clipped", "num_iterations": 4},
+    "own loss, discount": {"loss": f"{__name__}:clipped", "discount": 0.9},
     "shared prompts": {"share_prompts": True},
     "shared prompts, KL": {"share_prompts": True, "beta": 0.02},
     "shared prompts, discount": {"share_prompts": True} | DISCOUNTED,
@@ -78,6 +83,12 @@ def loaded(tmp_path_factory):
 
 def correct(**_):
     return REWARDS
+
+
+def clipped(logps, old_logps, advantages, mask):
+    """The loss of TRL's ``dapo``."""
+    ratio = (logps - old_logps).exp()
+    return -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages) * mask
 
 
 def sampled(rewards=REWARDS):
@@ -208,7 +219,7 @@ def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded,
     batch = round_of(trainer, trainer.options)
     assert kept(trainer, batch) == ((8, 9) if loss == "bnpo" else (4, 5) if loss == "dapo" else (4, 9))
     shares = [part["share"] for part in trainer.micro_batches(batch, sampled())]
-    assert shares == ([1.0, 0.0] if trainer.options.loss.sum_over == "rows" else [1.0, 1.0])
+    assert shares == ([1.0, 0.0] if trainer.options.aggregation.sum_over == "rows" else [1.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -225,7 +236,13 @@ def test_means_over_a_completion_keep_the_tokens_after_the_last_advantage(loaded
 
 
 @pytest.mark.parametrize(
-    "changes", [{"beta": 0.1}, {"trl": ("entropy_coef=0.1",)}, {"trl": ("use_adaptive_entropy=true",)}]
+    "changes",
+    [
+        {"beta": 0.1},
+        {"trl": ("entropy_coef=0.1",)},
+        {"trl": ("use_adaptive_entropy=true",)},
+        {"loss": f"{__name__}:clipped"},
+    ],
 )
 def test_no_row_is_left_out_where_each_has_a_gradient(loaded, tmp_path, changes):
     trainer = made(loaded, tmp_path, changes)
