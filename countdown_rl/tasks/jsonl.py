@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import IO, Any
@@ -13,7 +14,7 @@ from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import InputError
 from countdown_rl.core.manifest import MANIFEST
 from countdown_rl.tasks import files, records, registry
-from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.task import Row, Task
 
 #: Begins the name of a benchmark suite where a file of rows is given: ``suite:NAME`` or ``suite:NAME/TIER``.
 SUITE = "suite:"
@@ -23,15 +24,33 @@ def test_file(data: Path) -> Path:
     """The file *data*, that of the suite that it names, or that of the test split in the data artifact *data*."""
     if str(data).startswith(SUITE):
         name, _, tier = str(data).removeprefix(SUITE).partition("/")
-        suites = {suite: file for task in map(registry.task, registry.names()) for suite, file in task.suites.items()}
+        suites = {suite: task for task in map(registry.task, registry.names()) for suite in task.suites}
         if name not in suites:
             raise InputError(f"there is no suite {name}; take {' or '.join(suites)}.")
-        path: Path = resolve_name(suites[name])(name, tier)
-        return path
+        return _suite_file(suites[name], name, tier)
     if not (data / MANIFEST).is_file():
         return data
     artifacts.read(data, "data")
     return data / "test.jsonl"
+
+
+def _suite_file(task: Task, name: str, tier: str = "") -> Path:
+    path: Path = resolve_name(task.suites[name])(name, tier)
+    return path
+
+
+def in_suite(row: Row) -> bool:
+    """Return True if a benchmark suite has a row that must not be in another split than *row*.
+
+    The suites, which are generated, have rows of the test split alone.
+    """
+    return row.own_split == "test" and row.identity in _suite_identities(row.task)
+
+
+@cache
+def _suite_identities(name: str) -> set[str]:
+    task = registry.task(name)
+    return {row.identity for suite in task.suites for row in read_rows(_suite_file(task, suite))}
 
 
 def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:

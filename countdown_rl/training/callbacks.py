@@ -86,10 +86,12 @@ class CheckpointCallback(TrainerCallback):
 
     def on_train_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         if self.validation and state.global_step == 0:
-            self.journal.start = self.validation(0)["eval_correct"]
-            self._evaluation = {"eval_correct_before": self.journal.start}
+            self.journal.start = start = self.validation(0)["eval_correct"]
+            self._evaluation = {"eval_correct_before": start}
             if processes.is_main():
-                self.run.reporter.note(f"Before training: {self.journal.start:.1%} of the validation puzzles solved.")
+                self.run.reporter.note(
+                    f"Before training: {start:.1%} of the validation {self.validation.nouns} solved."
+                )
 
     def on_step_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         self._start = time.perf_counter()
@@ -125,13 +127,11 @@ class CheckpointCallback(TrainerCallback):
             shares = (row.eval_correct for row in reversed(self.journal.rows) if row.eval_correct is not None)
             validation = "".join(f", validation accuracy {share:.1%}" for share in islice(shares, 1))
             self.run.reporter.progress(row.step, self.journal.max_steps, row.summary + validation)
-            if row.eval_correct is not None:
-                several = (
-                    "" if row.eval_pass_at_n is None else f", {row.eval_pass_at_n:.1%} in {self.options.eval_samples}"
-                )
-                self.run.reporter.note(
-                    f"Step {row.step}: {row.eval_correct:.1%} of the validation puzzles solved{several}."
-                )
+            if row.eval_correct is not None and self.validation:
+                solved = f"{row.eval_correct:.1%} of the validation {self.validation.nouns} solved"
+                if row.eval_pass_at_n is not None:
+                    solved += f", {row.eval_pass_at_n:.1%} in {self.options.eval_samples}"
+                self.run.reporter.note(f"Step {row.step}: {solved}.")
 
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         PartialState().wait_for_everyone()  # each process writes a part of the checkpoint

@@ -10,6 +10,7 @@ from countdown_rl.evaluation.training_log import rounded
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
+from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import weights
 from countdown_rl.training.grpo import warnings
@@ -52,6 +53,7 @@ class Validation:
         prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation]
         self._rows = [row for row in run.validation for _ in range(count)]  # the completions of a puzzle side by side
         self._prompts = [prompt for prompt in prompts for _ in range(count)]
+        self.nouns = f"{task_of(run.validation[0]).noun}s"
 
     def __call__(self, step: int) -> dict[str, float]:
         """The metrics of the weights after *step*, by their columns in the log."""
@@ -74,7 +76,7 @@ class Validation:
             metrics["eval_kl"] = rounded(total / sum(sample.tokens or 0 for sample in scored))
         if not correct:
             text = (
-                f"step {step}: none of the validation puzzles is solved; {metrics['eval_format']:.0%} of the "
+                f"step {step}: none of the validation {self.nouns} is solved; {metrics['eval_format']:.0%} of the "
                 f"completions keep the format, and {metrics['eval_truncated']:.0%} are truncated. "
             ) + warnings.common_fault(samples)
             journal.warn({"validation" if step < journal.max_steps else "result": text}, run.reporter.warning)

@@ -5,15 +5,19 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import countdown_rl
-from countdown_rl.core.errors import CountdownError, InputError
+from countdown_rl.core.errors import CountdownError, InputError, UsageError
 from countdown_rl.data import build, suites
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.distribution import PRESETS
 from countdown_rl.tasks import jsonl
+from countdown_rl.training.grpo import run as grpo
+from countdown_rl.training.options import SftOptions
+from countdown_rl.training.sft import demonstrations
 
 BENCH = "suite:countdown-bench-1"
 
@@ -53,6 +57,22 @@ def test_imported_rows_of_a_suite_join_no_training_split(split, tmp_path, rows):
     jsonl.write_rows(tmp_path / "rows.jsonl", [*published, {"nums": [3, 7, 50], "target": 46}])
     made = build.make(DataOptions(n=301, from_=str(tmp_path / "rows.jsonl")), tmp_path / "data")
     assert made["splits"]["train"]["rows"] == 1
+
+
+def test_no_training_run_sees_a_suite(tmp_path, rows):
+    [other] = [{"nums": [3, 7, 50], "target": 46}]
+    jsonl.write_rows(tmp_path / "rows.jsonl", [*({"nums": row["nums"], "target": 46} for row in rows[:9]), other])
+    notes = []
+    arguments = SimpleNamespace(data=tmp_path / "rows.jsonl")
+    read, _ = grpo._read(arguments, SimpleNamespace(note=notes.append))
+    assert [row["nums"] for row in read] == [other["nums"]]
+    assert "left out 9 rows" in notes[-1]
+    with pytest.raises(UsageError, match="benchmark"):
+        grpo._read(SimpleNamespace(data=Path(BENCH)), None)
+    prompts = [{"prompt": row.prompt().user, "completion": "a"} for row in rows[:9]]
+    jsonl.write_rows(tmp_path / "demos.jsonl", [*prompts, other | {"completion": "<answer>50 - 7 + 3</answer>"}])
+    known, _ = demonstrations.read(SftOptions(), [tmp_path / "demos.jsonl"], None)
+    assert (known.left_out, len(known.filtered)) == ({"of a benchmark": 9}, 1)
 
 
 def test_an_evaluation_has_the_tiers_as_its_groups(tmp_path):

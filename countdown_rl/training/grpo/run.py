@@ -17,6 +17,7 @@ from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import chat_template, load, transformers_internals
 from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
 from countdown_rl.training.grpo import prompts, rewards, shared_prompts, trl, vllm
@@ -141,7 +142,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     if options.curriculum:
         reporter.note(
             "Training accuracy may fall while the model improves, as the curriculum samples more of the harder "
-            f"puzzles; see {flag('eval_every')}."
+            f"{task_of(rows[0]).noun}s; see {flag('eval_every')}."
         )
     example = rows[0].messages()
     run = GrpoRun(
@@ -218,15 +219,19 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
     data = arguments.data
     if data is None:
         raise UsageError(f"there is nothing to train on; give {flag('data')}.")
+    if str(data).startswith(jsonl.SUITE):
+        raise UsageError(f"{data} is a benchmark, which no training may see; make rows for training by gen-data.")
     if not data.is_file():
         entry = artifacts.read(data, "data").as_input()
         return jsonl.read_rows(data / "train.jsonl", reporter.note), entry
     entry, rows = file_input(data), jsonl.read_rows(data, reporter.note)
-    used = [row for row in rows if row.get("split") not in ("valid", "test")]
+    used = [row for row in rows if row.get("split") not in ("valid", "test") and not jsonl.in_suite(row)]
     if held_out := len(rows) - len(used):
-        reporter.note(f"{data}: left out {plural(held_out, 'row')} of a test or validation split.")
+        reporter.note(f"{data}: left out {plural(held_out, 'row')} of a test or validation split or of a benchmark.")
     if not used:
-        raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
+        raise InputError(
+            f"{data} has no rows for training; those of a test or validation split or of a benchmark are left out."
+        )
     return used, entry
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,15 @@ class Demonstration:
         """The prompt that is text, or the user turns."""
         return self.prompt if isinstance(self.prompt, str) else "\n".join(_user_turns(self.prompt))
 
+    @cached_property
+    def asked_row(self) -> Row | None:
+        """The row, else the one that the prompt certainly asks."""
+        for task in registry.own_tasks() if self.row is None else ():
+            with suppress(InputError):  # rules of its own
+                if fields := task.row.fields_in(self.question):
+                    return parse_row(fields)
+        return self.row
+
 
 @dataclass
 class Demonstrations:
@@ -129,20 +139,17 @@ class _HeldOut:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._kind, self._identities = type(rows[0]), {row.identity for row in rows}
+        self.noun = task_of(rows[0]).noun
         self._asked = self._kind.finder(rows)
         self._prompts = {_in_one_line(text) for row in rows for text in _user_turns(row.messages())}
 
     def has(self, demonstration: Demonstration) -> bool:
-        row = demonstration.row
-        if row is not None and row.identity in self._identities:
+        row = demonstration.asked_row
+        if isinstance(row, self._kind) and row.identity in self._identities:
             return True
-        is_read = isinstance(row, self._kind) and demonstration.shows_row
+        is_read = isinstance(demonstration.row, self._kind) and demonstration.shows_row
         if not is_read and self._asked(demonstration.every_turn):
             return True
-        with suppress(InputError):  # rules of its own
-            fields = self._kind.fields_in(demonstration.question)
-            if fields and parse_row(fields).identity in self._identities:
-                return True
         text = _in_one_line(demonstration.question)
         rendered = isinstance(demonstration.prompt, str)
         return text in self._prompts or (rendered and any(prompt in text for prompt in self._prompts))
@@ -195,8 +202,11 @@ def read(
         if row is not None and options.eval_every:
             _check_prompt(demonstration, row, layout)
         if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), ""):
-            result.left_out[f"of {split} puzzles"] += 1
+            result.left_out[f"of {split} {held_out[split].noun}s"] += 1
             result.validation += [demonstration] if split == "validation" else []
+            continue
+        if (asked := demonstration.asked_row) is not None and jsonl.in_suite(asked):
+            result.left_out["of a benchmark"] += 1
             continue
         if row is not None:
             result.graded += 1
@@ -255,9 +265,7 @@ def _generated(
     if not name:
         return
     if data is None:
-        raise UsageError(
-            f"{flag('demonstrator')} {name} answers the training puzzles of {flag('data')}; give that too."
-        )
+        raise UsageError(f"{flag('demonstrator')} {name} answers the training rows of {flag('data')}; give that too.")
     rows = jsonl.read_rows(data / f"{split}.jsonl")
     task, baseline = task_of(rows[0]), baselines.find(name, rows)
     demonstrate = task.demonstrators.get(name)
@@ -342,7 +350,7 @@ def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, s
     fields = {key: value for key, value in row.items() if key not in ("style", "template")}
     if list(demonstration.prompt) != parse_row({**fields, **layout}).messages():
         raise InputError(
-            f"{demonstration.place} has another prompt or style than the validation puzzles of {flag('data')}, which "
+            f"{demonstration.place} has another prompt or style than the validation rows of {flag('data')}, which "
             "would measure what is not learned; leave its `prompt`, `style` and `template` out, or "
             f"{flag('eval_every')}."
         )
