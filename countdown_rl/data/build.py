@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import asdict, fields, replace
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -60,7 +60,9 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
         source.import_rows(published, options.n, limits, on_row=lambda done: on_row(done, options.n))
         inputs["from"] = entry or file_input(Path(options.from_ or ""))
     else:
-        splits = source.rows(split_sizes(sizes)) | ({"test": splits["test"]} if options.test_from else {})
+        splits = _generated(source, split_sizes(sizes), options.rows) | (
+            {"test": splits["test"]} if options.test_from else {}
+        )
     rows_of_splits = [(split, registry.parse_row(row)) for split, rows in imported.splits.items() for row in rows]
     moved = any(row.own_split != split for split, row in rows_of_splits)
     done = count(1)
@@ -82,8 +84,26 @@ def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
     """The rows of one *split* that :func:`make` generates for *options*; none if there is no such split."""
     task, sizes = _task(options), split_sizes(options)
     source: RowSource = resolve_name(task.source)(task, options)
-    for rows in source.rows({name: sizes[name] for name in sizes if name == split}).values():
+    for rows in _generated(source, {name: sizes[name] for name in sizes if name == split}, options.rows).values():
         yield from (row | _layout(options) for row in rows)
+
+
+def _generated(source: RowSource, sizes: dict[str, int], span: str | None) -> dict[str, Iterator[dict[str, Any]]]:
+    """New rows for each split, of training rows those of *span*. Memory grows with the ids alone."""
+    if span is None:
+        return source.rows(sizes)
+    first, colon, end = span.partition(":")
+    if not (
+        colon and first.isdecimal() and end.isdecimal() and int(first) < int(end) <= sizes.get("train", sys.maxsize)
+    ):
+        raise UsageError(f"{flag('rows')} {span}: write A:B, from 0 up to the {sizes['train']:,} training rows.")
+    splits = source.rows({split: int(end) if split == "train" else size for split, size in sizes.items()})
+
+    def ranged(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        with closing(rows) if isinstance(rows, Generator) else nullcontext():  # ends its threads
+            yield from islice(rows, int(first), None)
+
+    return {split: ranged(rows) if split == "train" else rows for split, rows in splits.items()}
 
 
 def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict[str, Any]]:
@@ -120,6 +140,10 @@ def _task(options: DataOptions) -> Task:
     for name in _PUZZLES - task.data_options:
         if getattr(options, name) != getattr(type(options), name, None):
             raise UsageError(f"{flag(name)} does not apply to {flag('task')} {task.name}; leave it out.")
+    if options.rows and (options.from_ or options.from_hub):
+        raise UsageError(
+            f"{flag('rows')} goes with generated puzzles; leave {flag('from_')} and {flag('from_hub')} out."
+        )
     if options.from_ and options.from_hub:
         raise UsageError(f"Give {flag('from_')} or {flag('from_hub')}, not both.")
     if options.test_from and options.test is not None:

@@ -43,6 +43,15 @@ class DataOptions(PuzzleOptions):
     test: Annotated[int | None, option("Rows for testing.", SPLITS, min=0, show_default="a tenth, at most 1,000")] = (
         None
     )
+    rows: Annotated[
+        str | None,
+        option(
+            "Write only these training rows of the data set, from row A up to B. The rows before A are generated too, "
+            "as none of them may be repeated.",
+            SPLITS,
+            metavar="A:B",
+        ),
+    ] = None
     style: StyleName = None
     template: Prompt = None
     task: Annotated[str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")] = DEFAULT

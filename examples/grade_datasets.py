@@ -1,0 +1,28 @@
+"""Grade a file of completions with N processes of Hugging Face ``datasets``.
+
+    python examples/grade_datasets.py completions.jsonl 8
+
+Each line has the fields of a row (``nums`` and ``target``) and ``completion``.
+"""
+
+import sys
+from typing import Any
+
+from datasets import load_dataset
+
+import countdown_rl
+
+
+def graded(record: dict[str, Any]) -> dict[str, bool]:
+    completion, row = record["completion"], {name: record[name] for name in ("nums", "target")}
+    return {"correct": countdown_rl.grade(completion, **row).correct}
+
+
+def accuracy(path: str, processes: int) -> float:
+    """The share of correct completions in the file at *path*."""
+    records = load_dataset("json", data_files=path, split="train").map(graded, num_proc=processes)
+    return sum(records["correct"]) / len(records)
+
+
+if __name__ == "__main__":
+    print(f"{accuracy(sys.argv[1], int(sys.argv[2])):.2%}")

@@ -1,0 +1,29 @@
+"""Grade files of completions with N actors of Ray Data, on one machine or on a cluster.
+
+    python examples/grade_ray.py completions.jsonl 8
+
+Each line has the fields of a row (``nums`` and ``target``) and ``completion``.
+"""
+
+import sys
+from typing import Any
+
+import ray
+
+import countdown_rl
+
+
+def graded(batch: dict[str, Any]) -> dict[str, list[bool]]:
+    records = zip(batch["completion"], batch["nums"], batch["target"], strict=True)
+    return {"correct": [countdown_rl.grade(text, nums=nums, target=target).correct for text, nums, target in records]}
+
+
+def accuracy(path: str, workers: int) -> float:
+    """The share of correct completions in the file or the directory at *path*."""
+    verdicts = ray.data.read_json(path).map_batches(graded, concurrency=workers)
+    return float(verdicts.map_batches(lambda batch: {"correct": batch["correct"].astype(float)}).mean("correct"))
+
+
+if __name__ == "__main__":
+    ray.init(num_cpus=int(sys.argv[2]))
+    print(f"{accuracy(sys.argv[1], int(sys.argv[2])):.2%}")
