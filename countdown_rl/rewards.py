@@ -13,7 +13,8 @@ from typing import Any
 from countdown_rl.core import values
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.registry import parse_row, task_of
-from countdown_rl.tasks.task import Grade
+from countdown_rl.tasks.task import Grade, Row
+from countdown_rl.training.grpo.rewards import reward, too_long
 
 #: Text, or messages of which the last is the completion.
 Completion = str | Sequence[Mapping[str, Any]]
@@ -32,19 +33,19 @@ def text_of(completion: Completion) -> str:
 
 def correct(completions: Sequence[Completion], **columns: Any) -> list[float]:
     """1.0 for each completion whose answer is correct by exact arithmetic, else 0.0."""
-    return [float(grade.correct) for grade in _grades(completions, columns)]
+    return [reward("correct")(grade, row, 0) for row, grade in _graded(completions, columns)]
 
 
 def format_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
     """1.0 for each completion that has reasoning and then an answer, each in its tags, else 0.0."""
-    return [float(grade.format) for grade in _grades(completions, columns)]
+    return [reward("format")(grade, row, 0) for row, grade in _graded(completions, columns)]
 
 
 def length(budget: int, penalty: float = 0.5) -> Callable[..., list[float]]:
     """Return a reward function: minus *penalty* for each completion of at least *budget* tokens, else 0.0."""
 
     def length_reward(completions: Sequence[Completion], completion_ids: Any, **_: Any) -> list[float]:
-        return [-penalty if len(ids) >= budget else 0.0 for ids in completion_ids]
+        return [too_long(len(ids), budget, penalty) for ids in completion_ids]
 
     return length_reward
 
@@ -75,12 +76,12 @@ def compute_score(
     return {"score": value, "acc": float(grade.correct), "format": float(grade.format)}
 
 
-def _grades(completions: Sequence[Completion], columns: Mapping[str, Any]) -> list[Grade]:
-    grades = []
+def _graded(completions: Sequence[Completion], columns: Mapping[str, Any]) -> list[tuple[Row, Grade]]:
+    graded = []
     for index, completion in enumerate(completions):
         known = task_of({"task": columns["task"][index] if "task" in columns else None})
         names = ("task", "style", "template", *known.aliases, *known.fields)
         fields = {name: columns[name][index] for name in names if name in columns}
         row = parse_row({name: value for name, value in values.plain(fields).items() if value is not None})
-        grades.append(row.grade(text_of(completion)))
-    return grades
+        graded.append((row, row.grade(text_of(completion))))
+    return graded

@@ -38,9 +38,8 @@ LOSSES = {
     "grpo": Loss("rows"),
     "dr_grpo": Loss("rows"),
     "bnpo": Loss(""),
-    "cispo": Loss(
-        "step", by_token=True, epsilon_high=5.0, fields=("epsilon_high",)
-    ),  # of the ratios themselves; that of ScaleRL
+    # Its bound is on the ratios themselves, and is that of ScaleRL.
+    "cispo": Loss("step", by_token=True, epsilon_high=5.0, fields=("epsilon_high",)),
     "sapo": Loss("rows", fields=("sapo_",)),
     "vespo": Loss("step", by_sequence=False, fields=("vespo_",)),  # it has weights per completion of its own
     "luspo": Loss("rows"),
@@ -66,36 +65,28 @@ Schedule = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class RunArguments(Options):
-    """Inputs, outputs and processes of a run. They do not change the weights, apart from model, data and processes."""
+    """Inputs, outputs and processes of a run."""
 
     model: Annotated[str, option("countdown-tiny, a directory of a stage, a GGUF file or a Hub id.")] = "countdown-tiny"
     revision: Annotated[str | None, option("Revision of a Hub model.")] = None
-    base_model: Annotated[str | None, option("Base of an adapter, in place of the recorded one.", metavar="MODEL")] = (
-        None
-    )
+    base_model: Annotated[str | None, option("Base of an adapter, if not the recorded.", metavar="MODEL")] = None
     trust_remote_code: Annotated[bool, option("Run code that comes with the model.")] = False
     data: Annotated[Path | None, option("Data directory of gen-data, or a JSONL, JSON, CSV or Parquet file.")] = Path(
         "artifacts/data"
     )
-    out: Annotated[
-        Path | None,
-        option("Directory to write.", show_default="artifacts/adapter, or artifacts/model with --tune all"),
-    ] = None
+    out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/adapter, or artifacts/model")] = (
+        None
+    )
     log: Annotated[Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")] = None
-    checkpoints: Annotated[
-        Path | None, option("Directory of the checkpoints of an unfinished run.", RUN, show_default="beside the log")
-    ] = None
+    checkpoints: Annotated[Path | None, option("Directory of checkpoints.", RUN, show_default="beside the log")] = None
     restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False
     processes: Annotated[int, option("Processes on this machine, one per GPU.", RUN, min=1)] = 1
-    launch: Annotated[
-        Path | None,
-        option("Accelerate configuration of the processes, such as one for FSDP.", RUN, metavar="FILE"),
-    ] = None
+    launch: Annotated[Path | None, option("Accelerate configuration, such as for FSDP.", RUN, metavar="FILE")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SftArguments(RunArguments):
-    """Inputs, outputs and processes of a run of ``sft``."""
+    """The same of a run of ``sft``."""
 
     out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/sft")] = None
     data: Annotated[
@@ -104,7 +95,7 @@ class SftArguments(RunArguments):
     ] = None
     files: Annotated[
         tuple[Path, ...],
-        option("JSONL, JSON, CSV or Parquet file; repeatable.", DEMONSTRATIONS, name="--from", metavar="FILE"),
+        option("JSONL, JSON, CSV or Parquet; repeatable.", DEMONSTRATIONS, name="--from", metavar="FILE"),
     ] = ()
 
 
@@ -123,8 +114,7 @@ class TuningOptions(Options):
     RATES: ClassVar[tuple[tuple[float, float, float], ...]]
 
     micro_batch: Annotated[
-        int,
-        option("Examples per forward and backward pass; 0: up to 16, on a GPU as many as fit, up to 32.", BATCH, min=0),
+        int, option("Examples per forward pass; 0: up to 16, on a GPU as many as fit, up to 32.", BATCH, min=0)
     ] = 0
     learning_rate: Annotated[
         float | None, option("Peak learning rate.", OPTIMIZER, min=0, max=1, show_default="by size, see docs/models.md")
@@ -136,25 +126,19 @@ class TuningOptions(Options):
     lora_alpha: Annotated[int, option("LoRA scale: alpha / r.", MODEL, min=1)] = 32
     lora_dropout: Annotated[float, option("LoRA dropout.", MODEL, min=0, max=1)] = 0.0
     precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "auto"
-    gradient_checkpointing: Annotated[bool, option("Recompute activations: less memory, about 20% slower.", MODEL)] = (
-        False
-    )
+    gradient_checkpointing: Annotated[bool, option("Recompute activations: less memory, 20% slower.", MODEL)] = False
 
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
     threads: Annotated[int, option("CPU threads; 0: all available.", RUN, min=0)] = 0
     save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
-    eval_every: Annotated[
-        int, option("Steps between evaluations on the validation split of --data; 0: none.", RUN, min=0)
-    ] = 0
+    eval_every: Annotated[int, option("Steps between evaluations on validation puzzles; 0: none.", RUN, min=0)] = 0
     eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
-    eval_samples: Annotated[
-        int, option("Completions per puzzle of an evaluation; N above 1 also logs pass@N.", RUN, min=1, max=4096)
-    ] = 1
+    eval_samples: Annotated[int, option("Completions of each; N above 1 also logs pass@N.", RUN, min=1, max=4096)] = 1
     eval_temperature: Annotated[float, option("Temperature of an evaluation; 0: greedy.", RUN, min=0, max=2)] = 0.0
     keep: Annotated[Literal["last", "best"], option("Weights to write: last step or best evaluation.", RUN)] = "last"
     report_to: Annotated[
         tuple[Literal["tensorboard", "wandb", "trackio"], ...],
-        option("Tracker, offline, beside the log; repeatable.", RUN),
+        option("Offline tracker beside the log; repeatable.", RUN),
     ] = ()
 
     @property
@@ -203,10 +187,7 @@ class TuningOptions(Options):
         if self.step_size % self.per_device_batch:
             yield f"{flag('micro_batch')} {self.micro_batch} does not divide the {self.step_size} examples of a step."
         if self.tune == "all" and self.precision == "nf4":
-            yield (
-                f"{flag('tune')} all with {flag('precision')} nf4: 4-bit weights cannot be trained; add "
-                f"{flag('precision')} auto."
-            )
+            yield f"{flag('tune')} all with {flag('precision')} nf4: 4 bits are frozen; add {flag('precision')} auto."
         if self.tune == "all" and (name := self.given("lora_r", "lora_alpha", "lora_dropout")):
             yield f"{flag('tune')} all trains no adapter; leave {flag(name)} out."
         evaluation = self.given("eval_size", "eval_samples", "eval_temperature", "keep")
@@ -252,34 +233,24 @@ class TrainOptions(TuningOptions):
     max_steps: Annotated[int, option("Optimizer steps.", BATCH, min=1)] = 200
     prompts: Annotated[int, option("Puzzles per step.", BATCH, min=1)] = 8
     num_generations: Annotated[int, option("Completions per puzzle (group size).", BATCH, min=2)] = 16
-    steps_per_generation: Annotated[
-        int, option("Steps per round of completions, each on its own part.", BATCH, min=1)
-    ] = 1
+    steps_per_generation: Annotated[int, option("Steps per round, each on its own completions.", BATCH, min=1)] = 1
     num_iterations: Annotated[int, option("GRPO iterations per batch (mu).", BATCH, min=1)] = 1
     curriculum: Annotated[bool, option("Oversample puzzle kinds with intermediate success rates.", BATCH)] = False
-    sampler: Annotated[
-        str | None,
-        option("Choice of the puzzles: a generator function of your own.", BATCH, metavar="MODULE:FUNCTION"),
-    ] = None
-    share_prompts: Annotated[
-        bool, option("Compute the prompt of a group once in the loss: faster where completions are short.", BATCH)
-    ] = False
+    sampler: Annotated[str | None, option("Your own choice of puzzles.", BATCH, metavar="MODULE:FUNCTION")] = None
+    share_prompts: Annotated[bool, option("Compute a group's prompt once in the loss.", BATCH)] = False
     dynamic_sampling: Annotated[bool, option("Resample groups whose rewards have zero variance (DAPO).", BATCH)] = False
 
     reward: Annotated[
         tuple[str, ...],
         option(
-            "Reward and its weight; repeatable. correct, format, strict-format, well-formed, closeness, no-trailing, "
-            "integer, length:TOKENS, proxy:NAME (docs/rewards.md), or a function of your own as module:function.",
+            "Reward and weight; repeatable. correct, format, strict-format, well-formed, closeness, no-trailing, "
+            "integer, length:TOKENS, proxy:NAME, or a function of your own as module:function (docs/rewards.md).",
             LOSS,
             metavar="NAME=WEIGHT",
         ),
     ] = ("correct=1", "format=0.1")
     loss_type: Annotated[LossType, option("Loss, by the names of TRL.", LOSS)] = "dapo"
-    loss: Annotated[
-        str | None,
-        option("Loss per token of your own, in place of --loss-type.", LOSS, metavar="MODULE:FUNCTION"),
-    ] = None
+    loss: Annotated[str | None, option("Loss of your own, per token.", LOSS, metavar="MODULE:FUNCTION")] = None
     baseline: Annotated[
         Literal["group", "leave-one-out"],
         option("Subtract the mean reward of the group, or of its other completions (RLOO).", LOSS),
@@ -291,28 +262,18 @@ class TrainOptions(TuningOptions):
     advantage: Annotated[
         str | None,
         option(
-            "Advantages in place of --baseline and --scale-rewards: max-rl, or a function of your own as "
-            "module:function.",
-            LOSS,
-            metavar="NAME",
+            "In place of --baseline and --scale-rewards: max-rl, or your own as module:function.", LOSS, metavar="NAME"
         ),
     ] = None
     beta: Annotated[float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)] = 0.0
     discount: Annotated[
-        float,
-        option(
-            "Per-line credit: a line followed by k lines gets reward * discount^k; 1: the same for all.",
-            LOSS,
-            min=0.5,
-            max=1,
-        ),
+        float, option("Per-line credit: a line followed by k lines gets reward * discount^k.", LOSS, min=0.5, max=1)
     ] = 1.0
     trl: Annotated[
         tuple[str, ...],
         option(
-            "Other field of TRL's GRPOConfig; repeatable. entropy_coef=0.01 adds an entropy bonus; "
-            "top_entropy_quantile=0.2 trains the fifth of the tokens with the highest entropy; "
-            "importance_sampling_level=sequence is GSPO. See docs/rewards.md.",
+            "Other field of TRL's GRPOConfig (docs/rewards.md); repeatable. top_entropy_quantile=0.2 trains the fifth "
+            "of the tokens with the highest entropy; importance_sampling_level=sequence is GSPO.",
             LOSS,
             metavar="KEY=VALUE",
         ),
@@ -326,10 +287,7 @@ class TrainOptions(TuningOptions):
     max_completion_length: Annotated[int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)] = 256
 
     lr_scheduler_type: Schedule = "constant"
-
-    precision: Annotated[
-        Precision, option("Precision of the base; nf4 is QLoRA. auto: nf4 from 0.5 billion parameters on.", MODEL)
-    ] = "auto"
+    precision: Annotated[Precision, option("Precision of the base; auto: nf4 (QLoRA) from 0.5B on.", MODEL)] = "auto"
 
     @property
     def round_steps(self) -> int:
@@ -432,27 +390,21 @@ class SftOptions(TuningOptions):
     from_hub: Annotated[
         tuple[str, ...],
         option(
-            "Hub data set, without its test and validation splits; repeatable.",
-            DEMONSTRATIONS,
-            metavar="NAME[:CONFIG][@REVISION]",
+            "Hub data set, without held-out splits; repeatable.", DEMONSTRATIONS, metavar="NAME[:CONFIG][@REVISION]"
         ),
     ] = ()
     demonstrator: Annotated[
         str | None,
         option(
-            "Demonstrate the training puzzles of --data. search: depth-first and breadth-first searches in compact "
-            "lines; stream-of-search: the same in the words of that project; or a baseline, such as solver.",
+            "Demonstrate the training puzzles of --data: search (depth-first and breadth-first), stream-of-search (in "
+            "the words of that project), or a baseline, such as solver.",
             DEMONSTRATIONS,
             metavar="NAME",
         ),
     ] = None
     keep_wrong: Annotated[bool, option("Also train on answers that the grader rejects.", DEMONSTRATIONS)] = False
-    max_length: Annotated[
-        int, option("Maximum tokens of prompt and completion; longer ones are an error.", DEMONSTRATIONS, min=8)
-    ] = 1_024
-    packing: Annotated[bool, option("Pack several demonstrations into sequences of --max-length.", DEMONSTRATIONS)] = (
-        False
-    )
+    max_length: Annotated[int, option("Maximum tokens of prompt and completion.", DEMONSTRATIONS, min=8)] = 1_024
+    packing: Annotated[bool, option("Pack demonstrations into sequences of --max-length.", DEMONSTRATIONS)] = False
 
     num_train_epochs: Annotated[float, option("Passes through the demonstrations.", BATCH, min=0)] = 3.0
     max_steps: Annotated[int, option("Optimizer steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
@@ -464,7 +416,7 @@ class SftOptions(TuningOptions):
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMIZER, min=0)] = 0.0
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMIZER, min=0)] = 1.0
     max_completion_length: Annotated[
-        int, option("Maximum tokens of a completion in an evaluation, and of a search of --demonstrator.", RUN, min=1)
+        int, option("Maximum tokens of an evaluation's completion, and of a search of --demonstrator.", RUN, min=1)
     ] = 256
 
     @property
@@ -495,6 +447,4 @@ class CollectOptions(Options):
     shortest: Annotated[bool, option("Select the shortest completions of a puzzle first.", name="--shortest")] = False
     max_tokens: Annotated[int, option("Skip longer completions; 0: no limit.", min=0)] = 0
     pairs: Annotated[bool, option("Write preference pairs for TRL: correct and wrong.", name="--pairs")] = False
-    model: Annotated[
-        str | None, option("Model whose chat template --pairs uses.", show_default="the evaluated one")
-    ] = None
+    model: Annotated[str | None, option("Model of the template of --pairs.", show_default="the evaluated one")] = None

@@ -134,8 +134,7 @@ class Start(Places, Generic[Settings]):
     def recognized(self, row_type: type[LogRow], inputs: Mapping[str, object], **settings: object) -> dict[str, Any]:
         """The fields of :class:`Prepared` that tell a run on *inputs* from others; *settings* follow from the inputs.
 
-        Raises:
-            ArtifactError: there are a checkpoint or a log of another run.
+        Raises ArtifactError if there is a checkpoint or a log of another run.
         """
         inputs = {"model": self.ref.as_input(), **inputs}
         versions = installed_versions(LIBRARIES)
@@ -147,8 +146,7 @@ class Start(Places, Generic[Settings]):
     def longest_prompt(self, rows: Sequence[Row], limit: int) -> int:
         """The tokens of the longest prompt of *rows*, which completions of *limit* tokens follow; 0 without rows.
 
-        Raises:
-            ModelError: the embeddings lack a token, or prompt and completion exceed the context length.
+        Raises ModelError if the embeddings lack a token, or both exceed the context length.
         """
         prompts = chat_template.encode(self.loaded.tokenizer, (row.messages() for row in rows))
         shape.check_tokens(self.adapted, prompts, self.arguments.model)

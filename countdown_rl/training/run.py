@@ -130,11 +130,9 @@ def _tracking(run: Prepared[Settings]) -> Iterator[None]:
 
 
 def _optimize(run: Prepared[Settings], trainer: "Trainer", journal: Journal) -> None:
-    """Train from the checkpoint or from the start, until the last step or a signal.
+    """Train from the checkpoint or from the start, until the last step, or Terminated by a signal.
 
-    Raises:
-        Terminated: a signal came.
-        ModelError: the memory is exhausted; MemoryError in all but the first process.
+    If the memory is exhausted, it raises ModelError, and MemoryError in all but the first process.
     """
     trainer.accelerator.wait_for_everyone()  # until all processes have read the checkpoint
     if not run.resume and processes.is_main():

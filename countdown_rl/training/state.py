@@ -106,9 +106,7 @@ class Checkpoints:
     def check_paths(self, out: Path, kind: str, log: Path) -> None:
         """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*.
 
-        Raises:
-            ArtifactError: *out* or this directory holds files of other programs, or *out* cannot be written.
-            UsageError: this directory or *log* lies in *out*.
+        Neither may lie in *out*, and no file of another program may be in the way.
         """
         artifacts.check_writable(out, kind)  # before the lock of *checkpoints*, which could be a file in *out*
         for option, path in ((flag("log"), log), (flag("checkpoints"), self.directory)):
@@ -123,11 +121,7 @@ class Checkpoints:
             )
 
     def to_resume(self, run: Identity) -> Path | None:
-        """The newest complete checkpoint, or None.
-
-        Raises:
-            ArtifactError: it does not belong to *run*.
-        """
+        """The newest complete checkpoint, or None; ArtifactError if it does not belong to *run*."""
         if (newest := self.newest()) is None or not (differences := self._differences(run)):
             return newest
         raise ArtifactError(

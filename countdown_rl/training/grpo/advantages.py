@@ -119,11 +119,7 @@ def columns(function: Advantage) -> list[str]:
 
 
 def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, Tensor]) -> Tensor:
-    """The advantages of *rewards* by *function*, with its columns *tokens*; 0 for a reward of NaN.
-
-    Raises:
-        UsageError: the function *name* fails, or returns another shape or a number that is not finite.
-    """
+    """The advantages of *rewards* by *function*, called *name*, with its columns *tokens*; 0 for a reward of NaN."""
     with user_code.running(f"advantage {name}"):
         values: Any = function(rewards.clone(), **{column: tensor.clone() for column, tensor in tokens.items()})
     shapes = {tuple(tensor.shape) for tensor in (rewards, *tokens.values())}

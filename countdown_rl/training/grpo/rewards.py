@@ -42,6 +42,11 @@ def _closeness(grade: Grade, row: Row, tokens: int) -> float:
     return float(1 / (1 + abs(Fraction(grade.value) - Fraction(row.reference))))
 
 
+def too_long(tokens: int, budget: float, penalty: float = 0.5) -> float:
+    """Minus *penalty* for at least *budget* tokens, else 0."""
+    return 0.0 if tokens < budget else -penalty
+
+
 _PLAIN: dict[str, Reward] = {
     "closeness": _closeness,
     # -0.5 where text follows the answer or there is no answer.
@@ -75,7 +80,7 @@ def reward(name: str) -> Callable[..., Any]:
     plain, _, budget = name.partition(":")
     if plain == "length":
         tokens_allowed = _number(budget, name) if budget else LENGTH_BUDGET
-        return lambda grade, row, tokens: 0.0 if tokens < tokens_allowed else -0.5
+        return lambda grade, row, tokens: too_long(tokens, tokens_allowed)
     if name.startswith(PROXY):
         return lambda grade, row, tokens: task(row.task).proxies[name.removeprefix(PROXY)](row, grade.answer)
     if ":" in name:

@@ -163,10 +163,9 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
 
 
 def _try_trainer(run: GrpoRun) -> None:
-    """Make the trainer of *run* on a small model of random weights; sample with it, and take a step of its loss.
+    """Sample with the trainer of *run*, on a small model of random weights, and take a step of its loss.
 
-    Raises:
-        UsageError: TRL refuses a field of ``--trl`` that its configuration accepts; or the user's loss fails.
+    Raises UsageError if TRL refuses a field of ``--trl`` that its configuration accepts, or the user's loss fails.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

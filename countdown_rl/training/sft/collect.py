@@ -31,10 +31,7 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
     """Write a ``demonstrations`` artifact of the completions in *evaluations*, and return its facts.
 
     Its rows are correct completions, as ``sft`` reads them, or TRL's preference pairs. Each completion of a puzzle is
-    used once, and none of a puzzle in a test split.
-
-    Raises:
-        InputError: no completion, or pair, is left.
+    used once, and none of a puzzle in a test split. Raises InputError if none is left.
     """
     artifacts.check_writable(out, "demonstrations")
     evaluated = [results.read(path) for path in evaluations]

@@ -138,7 +138,14 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     examples = tokens.tokenize(known, tokenizer, options.max_length)
     ids, count = examples[0]["input_ids"], examples[0]["labels"].count(-100)
     dataset = tokens.dataset(examples, options)
-    longest = _longest(start, dataset["input_ids"])
+    shape.check_tokens(start.adapted, dataset["input_ids"], arguments.model)
+    start.longest_prompt(start.validation, options.max_completion_length)
+    longest = max(map(len, dataset["input_ids"]))
+    context = shape.ModelShape.of(start.loaded.model.config).context_length
+    if context and longest > context:
+        raise UsageError(
+            f"the model reads {context} tokens, and a demonstration has {longest}; lower {flag('max_length')}."
+        )
     max_steps = options.max_steps or ceil(options.num_train_epochs * ceil(len(dataset) / options.batch_size))
     options = replace(options, warmup_steps=options.warmup(max_steps))
     recognized = start.recognized(SftRow, inputs, warmup_steps=options.warmup_steps)
@@ -169,19 +176,6 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         details={"max_steps": max_steps, "longest": longest, "demonstrations": known.facts()},
         memory=plan(options)[1],
     )
-
-
-def _longest(start: Start[SftOptions], examples: Sequence[Sequence[int]]) -> int:
-    """The tokens of the longest of *examples*; UsageError if the model cannot read them."""
-    shape.check_tokens(start.adapted, examples, start.arguments.model)
-    start.longest_prompt(start.validation, start.options.max_completion_length)
-    longest = max(map(len, examples))
-    context = shape.ModelShape.of(start.loaded.model.config).context_length
-    if context and longest > context:
-        raise UsageError(
-            f"the model reads {context} tokens, and a demonstration has {longest}; lower {flag('max_length')}."
-        )
-    return longest
 
 
 def sft_config(options: SftOptions, loaded: load.Loaded, directory: Path, *, max_steps: int) -> "SFTConfig":

@@ -31,8 +31,7 @@ def tokenize(
     Prompt and completion are encoded one by one, as in inference. A completion ends with the end of its turn. A
     baseline's demonstrations that are longer than *max_length* are skipped.
 
-    Raises:
-        InputError: another one is longer than *max_length*; or none is left.
+    Raises InputError if another one is longer than *max_length*, or none is left.
     """
     start, end = start_of_text(tokenizer), ends.learned_end(tokenizer)
     written_ends = [text for text in (ends.end_of_turn(tokenizer), tokenizer.eos_token) if text]
@@ -81,8 +80,7 @@ def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> "Datas
 def check_packing(config: "PretrainedConfig", *, trust_remote_code: bool = False) -> None:
     """Check with two layers of random weights that packed samples do not see each other in a model of *config*.
 
-    Raises:
-        UsageError: they do, or the architecture cannot read packed samples on this machine.
+    Raises UsageError if they do, or the architecture cannot read packed samples on this machine.
     """
     from transformers import AutoModelForCausalLM
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling

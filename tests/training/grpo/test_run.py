@@ -439,6 +439,7 @@ def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_adva
         assert len({sample["id"] for sample in group}) == 1
         highest = max(group, key=lambda sample: sample["rewards"][rewards[0]])
         assert highest["advantage"] == max(sample["advantage"] for sample in group)
+        assert max(abs(sample["advantage"]) for sample in group) < 1  # a mean, not a sum
     stored = training_log.read_samples(tmp_path / "samples.jsonl")
     assert [sample.to_json() for sample in stored] == samples
     assert {name for sample in stored for name in sample.rewards} == {rewards[0], "format"}  # weight 0, too
