@@ -11,14 +11,17 @@ from countdown_rl.core.errors import ArtifactError, UsageError
 from countdown_rl.core.identity import Identity
 from countdown_rl.core.options import Options
 from countdown_rl.evaluation import training_log
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import SftRow, StepRow
+from countdown_rl.inference.generate import Completion
+from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.options import TrainOptions
 from countdown_rl.training.state import MARK, RUN, Checkpoints, Journal, check_log
 from tests.support.runs import steps
 
 ROW = steps(1)[0]
-SAMPLE = {"step": 1, "completion": "x", "correct": False, "reason": "no-answer"}
-EVALUATED = {"completion": "x", "correct": False, "reason": "no-answer"}
+EVALUATED = Sample.of(parse_row({"nums": [1, 2], "target": 3}), Completion("x", 1, True)).to_json()
+SAMPLE = {"step": 1} | EVALUATED
 
 
 @pytest.fixture(autouse=True)
