@@ -1,4 +1,4 @@
-"""Grade files of completions with N actors of Ray Data, on one machine or on a cluster.
+"""Grade files of completions with N tasks of Ray Data, on one machine or on a cluster.
 
     python examples/grade_ray.py completions.jsonl 8
 
@@ -13,15 +13,16 @@ import ray
 import countdown_rl
 
 
-def graded(batch: dict[str, Any]) -> dict[str, list[bool]]:
+def graded(batch: dict[str, Any]) -> dict[str, list[float]]:
     records = zip(batch["completion"], batch["nums"], batch["target"], strict=True)
-    return {"correct": [countdown_rl.grade(text, nums=nums, target=target).correct for text, nums, target in records]}
+    verdicts = [countdown_rl.grade(text, nums=nums, target=target).correct for text, nums, target in records]
+    return {"correct": list(map(float, verdicts))}
 
 
 def accuracy(path: str, workers: int) -> float:
     """The share of correct completions in the file or the directory at *path*."""
-    verdicts = ray.data.read_json(path).map_batches(graded, concurrency=workers)
-    return float(verdicts.map_batches(lambda batch: {"correct": batch["correct"].astype(float)}).mean("correct"))
+    strategy = ray.data.TaskPoolStrategy(size=workers)
+    return float(ray.data.read_json(path).map_batches(graded, compute=strategy).mean("correct"))
 
 
 if __name__ == "__main__":

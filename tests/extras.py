@@ -151,6 +151,7 @@ def verl(run: partial[None]) -> None:
     run("countdown-rl", "gen-data", "--n", "300", "--out", "data")
     run("countdown-rl", "export-task", "--to", "verl", "--data", "data", "--out", "verl")
     run("python", str(ROOT / "tests/integrations/verl_check.py"), "verl")
+    run("python", str(ROOT / "examples/grade_ray.py"), "done.jsonl", "2")  # verl brings Ray
 
 
 #: The smallest use of each extra; "base" is the project without one, "verl" another program.

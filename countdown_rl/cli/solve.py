@@ -7,13 +7,13 @@ import typer
 from countdown_rl.cli import console, parameters
 from countdown_rl.cli.parameters import AsJson
 from countdown_rl.core.formatting import plural
-from countdown_rl.core.options import option
+from countdown_rl.core.options import RULE, option
 
 
 def solve(
     numbers: Annotated[list[str], typer.Argument(help="Numbers, up to six.")],
     target: Annotated[int, option("Target to reach.", min=1)],
-    rule: Annotated[str, option("Rule: exactly-once, at-most-once or television.")] = "exactly-once",
+    rule: Annotated[str, option(RULE)] = "exactly-once",
     operators: Annotated[str, option("Allowed operators.")] = "+-*/",
     every: Annotated[bool, option("Print every distinct solution.", name="--all")] = False,
     as_json: AsJson = False,

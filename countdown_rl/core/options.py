@@ -17,6 +17,8 @@ from countdown_rl.core.formatting import flag
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp16", "fp32"]
 PROMPT = "Prompt"
+#: Help of the flag of a rule of Countdown.
+RULE = "Rule: exactly-once, at-most-once or television."
 
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no number here is as large.
 MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.core.options import Options, Prompt, option
+from countdown_rl.core.options import RULE, Options, Prompt, option
 from countdown_rl.tasks.registry import DEFAULT
 from countdown_rl.tasks.response_format import StyleName, style_name
 
@@ -28,7 +28,7 @@ class PuzzleOptions(Options):
         str | None, option("Range of the targets; without + and -, up to 9999.", PUZZLES, metavar="LOW-HIGH")
     ] = None
     operators: Annotated[str | None, option("Allowed operators, e.g. '+-*'.", PUZZLES)] = None
-    rule: Annotated[str | None, option("Rule: exactly-once, at-most-once or television.", PUZZLES)] = None
+    rule: Annotated[str | None, option(RULE, PUZZLES)] = None
     impossible: Annotated[float, option("Share of rows proved to have no solution.", PUZZLES, min=0, max=1)] = 0.0
 
 

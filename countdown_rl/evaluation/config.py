@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.options import MAX_INTEGER, Device, Precision, option
+from countdown_rl.core.options import MAX_INTEGER, RULE, Device, Precision, option
 from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
 from countdown_rl.inference.engines import EngineName
 from countdown_rl.tasks.response_format import StyleChoice, style_name
@@ -30,7 +30,7 @@ CompletionStyle = Annotated[
 CompletionRule = Annotated[
     str | None,
     option(
-        "Rule, where none is stated: exactly-once, at-most-once or television.",
+        f"{RULE} For rows that state none.",
         COMPLETIONS,
         show_default="exactly-once",
     ),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.options import Device, Options, Precision, Prompt, option
+from countdown_rl.core.options import RULE, Device, Options, Precision, Prompt, option
 from countdown_rl.tasks.response_format import StyleName
 
 PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, for the engine openai"
@@ -51,7 +51,7 @@ class SamplingOptions(Options):
 class AskOptions(SamplingOptions):
     """Rules of a puzzle, and decoding settings of its completion."""
 
-    rule: Annotated[str, option("Rule: exactly-once, at-most-once or television.", PUZZLE)] = "exactly-once"
+    rule: Annotated[str, option(RULE, PUZZLE)] = "exactly-once"
     operators: Annotated[str, option("Allowed operators.", PUZZLE)] = "+-*/"
     style: StyleName = None
     template: Prompt = None

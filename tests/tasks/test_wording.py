@@ -6,6 +6,8 @@ from itertools import permutations, product
 import pytest
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.options import RULE
+from countdown_rl.tasks.countdown import rules
 from countdown_rl.tasks.countdown.wording import puzzle_in
 from countdown_rl.tasks.registry import parse_row
 
@@ -202,9 +204,10 @@ def test_rule_and_operators_are_stated_one_by_one(words, stated):
         puzzle_in(prompt, frozenset(("rule", "operators")) - {stated})
 
 
-@pytest.mark.parametrize("rule", ["exactly-once", "at-most-once", "television"])
+@pytest.mark.parametrize("rule", rules.RULES)
 @pytest.mark.parametrize("operators", ["+-*/", "+-", "*"])
 def test_own_prompts_are_read_with_rule_and_operators(rule, operators):
     row = parse_row({"nums": [2, 3, 4], "target": 24, "rule": rule, "operators": operators})
+    assert rule in RULE
     fields = row.fields_in(f"<|im_start|>user\n{row.prompt().user}<|im_end|>")
     assert parse_row(fields).id == row.id
