@@ -1,7 +1,7 @@
 """Files by which the Hub and Every Eval Ever read a benchmark and results on it.
 
 ``eval.yaml`` makes a data set a benchmark of the Hub, and ``.eval_results/*.yaml`` has the score of a model on one:
-https://huggingface.co/docs/hub/eval-results. The record of Every Eval Ever has schema 0.2.1 of
+https://huggingface.co/docs/hub/eval-results. The record of Every Eval Ever has schema 0.3.0 of
 https://github.com/evaleval/every_eval_ever.
 """
 
@@ -54,9 +54,10 @@ def _record(evaluation: Result, name: str, dataset: str) -> dict[str, Any]:
     """The record of Every Eval Ever. A release has no times, so whoever submits it sets ``retrieved_timestamp``."""
     metrics, manifest = evaluation.metrics, evaluation.manifest
     groups = [("", metrics), *((f": {kind}", scores) for _, kind, scores in breakdowns(metrics))]
-    details = {"digest": metrics.model.digest, "precision": metrics.precision}
+    details = {"deployment_type": "self_deployed", "model_availability": "open_weights"}
+    details |= {"digest": metrics.model.digest or "", "precision": metrics.precision or ""}
     return {
-        "schema_version": "0.2.1",
+        "schema_version": "0.3.0",
         "evaluation_id": f"{metrics.task}/{name}/{manifest.digest[:16]}",
         "retrieved_timestamp": "0",
         "source_metadata": {

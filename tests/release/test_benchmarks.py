@@ -31,7 +31,7 @@ RESULT = fields(
     score_details=fields(("score",), uncertainty=UNCERTAINTY),
     generation_config=fields((), generation_args=fields((), temperature={}, top_p={}, max_tokens={"minimum": 1})),
 )
-#: The part of the schema 0.2.1 of Every Eval Ever that a record here uses.
+#: The part of the schema 0.3.0 of Every Eval Ever that a record here uses.
 SCHEMA = fields(
     ("schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "eval_library", "model_info"),
     source_metadata=fields(("source_type", "source_organization_name", "evaluator_relationship")),
