@@ -7,7 +7,7 @@ The columns of the data set describe the puzzle: ``nums`` and ``target``, or the
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from countdown_rl.core import values
@@ -44,8 +44,14 @@ def format_reward(completions: Sequence[Completion], **columns: Any) -> list[flo
 def length(budget: int, penalty: float = 0.5) -> Callable[..., list[float]]:
     """Return a reward function: minus *penalty* for each completion of at least *budget* tokens, else 0.0."""
 
+    limit, price = values.convert("budget", budget, float), values.convert("penalty", penalty, float)
+
     def length_reward(completions: Sequence[Completion], completion_ids: Any, **_: Any) -> list[float]:
-        return [too_long(len(ids), budget, penalty) for ids in completion_ids]
+        try:
+            return [too_long(len(ids), limit, price) for ids in completion_ids]
+        except TypeError:
+            shown = values.shown(completion_ids)
+            raise InputError(f"completion_ids should be token ids for each completion, not {shown}.") from None
 
     return length_reward
 
@@ -70,18 +76,39 @@ def compute_score(
     Returns:
         ``score``, which verl trains on, and ``acc`` and ``format``, which it logs.
     """
-    fields = json.loads(ground_truth) if isinstance(ground_truth, str) else values.plain(ground_truth)
-    grade = parse_row(fields).grade(solution_str)
-    value = score if grade.correct else format_score if grade.format else 0.0
+    right, form = values.convert("score", score, float), values.convert("format_score", format_score, float)
+    try:
+        grade = parse_row(
+            json.loads(ground_truth) if isinstance(ground_truth, str) else values.plain(ground_truth)
+        ).grade(text_of(solution_str))
+    except (InputError, json.JSONDecodeError) as error:
+        raise InputError(f"solution_str or ground_truth: {error}") from error
+    value = right if grade.correct else form if grade.format else 0.0
     return {"score": value, "acc": float(grade.correct), "format": float(grade.format)}
 
 
 def _graded(completions: Sequence[Completion], columns: Mapping[str, Any]) -> list[tuple[Row, Grade]]:
+    texts, cells = list(map(text_of, _items("completions", completions))), dict[str, list[Any]]()
+
+    def cell(name: str, index: int) -> Any:
+        if name not in cells:
+            cells[name] = _items(name, columns[name])
+            if len(cells[name]) != len(texts):
+                raise InputError(f"{name} has {len(cells[name])} values, and there are {len(texts)} completions.")
+        return cells[name][index]
+
     graded = []
-    for index, completion in enumerate(completions):
-        known = task_of({"task": columns["task"][index] if "task" in columns else None})
+    for index, text in enumerate(texts):
+        known = task_of({"task": cell("task", index) if "task" in columns else None})
         names = ("task", "style", "template", *known.aliases, *known.fields)
-        fields = {name: columns[name][index] for name in names if name in columns}
-        row = parse_row({name: value for name, value in values.plain(fields).items() if value is not None})
-        graded.append((row, row.grade(text_of(completion))))
+        fields = {name: cell(name, index) for name in names if name in columns}
+        row = parse_row({name: value for name, value in fields.items() if value is not None})
+        graded.append((row, row.grade(text)))
     return graded
+
+
+def _items(name: str, column: Any) -> list[Any]:
+    items = values.plain([*column] if isinstance(column, Iterator) else column)
+    if not isinstance(items, list):
+        raise InputError(f"{name} should be a list with an item for each completion, not {values.shown(column)}.")
+    return items

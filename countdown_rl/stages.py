@@ -5,6 +5,7 @@ raises the errors of :mod:`countdown_rl.core.errors`.
 """
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from countdown_rl.core import process_state, user_code, values
 from countdown_rl.core.api import public
-from countdown_rl.core.errors import UsageError
+from countdown_rl.core.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from countdown_rl.core.manifest import Manifest
@@ -160,22 +161,29 @@ def evaluate(
     settings = EvalOptions.of({**options, "temperature": temperature}, *inspect.signature(evaluate).parameters)
     if model is not None:
         load.silence_libraries()
+    sources = {"rows": rows, "completions": completions}
     with TemporaryDirectory() as scratch:
-        result = evaluation.evaluate(
-            settings,
-            model=str(model or ""),
-            data=None if rows is None else _file("rows", rows, Path(scratch, "rows.jsonl")),
-            completions=None
-            if completions is None
-            else _file("completions", completions, Path(scratch, "completions.jsonl")),
-            out=Path(out or Path(scratch, "eval")),
-            overwrite=overwrite,
-            revision=revision,
-            base_model=base_model,
-            trust_remote_code=trust_remote_code,
-            on_note=on_note,
-            on_warning=on_warning,
-        )
+        files = {
+            name: _file(name, source, Path(scratch, f"{name}.jsonl"))
+            for name, source in sources.items()
+            if source is not None
+        }
+        try:
+            result = evaluation.evaluate(
+                settings,
+                model=str(model or ""),
+                data=files.get("rows"),
+                completions=files.get("completions"),
+                out=Path(out or Path(scratch, "eval")),
+                overwrite=overwrite,
+                revision=revision,
+                base_model=base_model,
+                trust_remote_code=trust_remote_code,
+                on_note=on_note,
+                on_warning=on_warning,
+            )
+        except InputError as error:  # which names the argument, not a file that the caller did not give
+            raise InputError(re.sub(rf"{re.escape(scratch)}/(\w+)\.jsonl", r"\1", str(error))) from error
     for sentence in of_evaluation(result):
         on_warning(sentence)
     return result if out else replace(result, path=Path())
@@ -290,7 +298,7 @@ def _split(
 def _file(name: str, source: Any, file: Path) -> Path:
     """Return the path *source*; if *source*, the argument *name*, is rows, write them to *file*."""
     if isinstance(source, Source):
-        return Path(source)
+        return Path(values.convert(name, source, Source))
     from countdown_rl.tasks import jsonl
 
     rows = values.records(source, name)

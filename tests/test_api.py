@@ -1,6 +1,8 @@
 """The public API: what a script of somebody else's imports."""
 
 import json
+import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -8,7 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 import numpy
+import numpy as np
 import pandas
+import pandas as pd
 import pytest
 
 import countdown_rl
@@ -290,3 +294,69 @@ def test_a_value_of_another_type_is_taken_or_is_an_error_of_one_sentence(
         said = str(error)
     assert len(said.splitlines()) <= 1
     assert len(said) < 400
+
+
+FUNCTIONS = {
+    grade: {"completion": RIGHT, **PUZZLE},
+    solve: PUZZLE | {"rule": "exactly-once", "operators": "+-*/"},
+    generate: {
+        "n": 2,
+        "sizes": (3,),
+        "numbers": (1, 9),
+        "targets": (1, 9),
+        "rule": "",
+        "operators": "",
+        "split": "train",
+        "seed": 1,
+        "style": None,
+    },
+    read_rows: {"path": "nowhere"},
+    countdown_rl.load_model: {"model": "nowhere", "revision": None, "precision": "auto", "device": "auto"},
+    evaluate: {
+        "model": "solver",
+        "rows": [PUZZLE],
+        "completions": None,
+        "temperature": None,
+        "out": None,
+        "overwrite": False,
+        "trust_remote_code": False,
+        "on_note": print,
+        "on_warning": print,
+        "limit": None,
+    },
+    compare: {"evaluations": [], "out": None, "against": None, "on_warning": print},
+    countdown_rl.train: {"model": "nowhere", "data": [PUZZLE], "out": "o", "rewards": None, "on_step": print},
+    countdown_rl.sft: {"model": "nowhere", "demonstrations": [PUZZLE], "out": "o", "data": None, "seed": 1},
+    countdown_rl.merge: {"adapter": "nowhere", "out": "o", "revision": None, "base": "original"},
+    countdown_rl.quantize: {"model": "nowhere", "out": "o", "revision": None, "format": "nf4"},
+    countdown_rl.publish: {"out": "o", "data": "nowhere", "repo_id": None, "public": False, "license": "x"},
+    correct: {"completions": [RIGHT], "nums": [[3, 7, 50]], "target": [46], "task": [None]},
+    format_reward: {"completions": [RIGHT], "nums": [[3, 7, 50]], "target": [46]},
+    length: {"budget": 3, "penalty": 0.5},
+    compute_score: {"data_source": "", "solution_str": RIGHT, "ground_truth": PUZZLE, "format_score": 0.1},
+}
+VALUES = [None, 5, 0.5, math.nan, "x", "", b"x", True, [1, 2], [[1]], [], {"a": 1}, {1}, Path("p"), "a\0b"]
+VALUES += [pd.NA, np.int64(3), np.array([1, 2]), pd.DataFrame([PUZZLE]), pd.Series([1, 2]), (row for row in [PUZZLE])]
+#: Words of the error where it does not spell the argument.
+ALSO = {"sizes": "size", "operators": "Operators", "nums": "solver|numbers", "target": "target|solver"}
+
+
+@pytest.mark.parametrize("value", [*VALUES, int, object()], ids=lambda value: f"{type(value).__name__}-{value!s:.9}")
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_every_value_of_every_argument_is_right_or_a_typed_error(function, value, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in FUNCTIONS[function]:
+        text = ""
+        try:
+            result = function(**FUNCTIONS[function] | {name: value})
+            list(result if function is generate else ())
+        except countdown_rl.CountdownError as error:
+            text = str(error)
+        words = rf"(?i){name}|{name.partition('_')[0]}|{ALSO.get(name, name)}"
+        assert name == "data_source" or type(value) is not object or re.search(words, text)
+
+
+def test_rows_of_the_caller_are_named_by_their_argument():
+    with pytest.raises(InputError, match=r"^rows, line 1") as error:
+        evaluate("solver", [{"nums": [1]}])
+    assert tempfile.gettempdir() not in str(error.value)

@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -98,7 +98,7 @@ def _one_line(text: str) -> str:
 def converts(hint: Any) -> bool:
     """Return True if :func:`convert` knows all types in the annotation *hint*."""
     return not isinstance(hint, str) and all(
-        kind in (*_NOUNS, NoneType) or get_origin(kind) in (tuple, Iterable) for kind in _kinds(hint)
+        kind in (*_NOUNS, NoneType) or get_origin(kind) in (tuple, Iterable, Callable) for kind in _kinds(hint)
     )
 
 
@@ -111,13 +111,22 @@ def convert(name: str, value: Any, hint: Any) -> Any:
         UsageError: there is no such conversion without a loss.
     """
     kinds = _kinds(hint)
+    if any(get_origin(kind) is Callable for kind in kinds):
+        if not callable(value):
+            raise UsageError(f"{flag(name)} should be a function, not {shown(value)}.")
+        return value
     value = float(value) if isinstance(value, float) else plain(value)  # not a number is no missing option
     if value is None and NoneType in kinds:
         return None
     if sequence := next((kind for kind in kinds if get_origin(kind) in (tuple, Iterable)), None):
         return _items(name, value, get_args(sequence))
-    if isinstance(value, list) and str in kinds:
+    if isinstance(value, list) and value and str in kinds and Path not in kinds:
         value = ",".join(map(str, value))
+    if {Path, str} & {*kinds} and isinstance(value, str | os.PathLike):
+        text = os.fsdecode(value)
+        longest = max(map(len, map(os.fsencode, Path(text).parts)), default=0) if Path in kinds else 0
+        if "\0" in text or longest > 255:
+            raise UsageError(f"{flag(name)} {text!r:.60} should have no null byte, and names of at most 255 bytes.")
     if bool in kinds and isinstance(value, bool):
         return value
     if int in kinds and type(value) is int:

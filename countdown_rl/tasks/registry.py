@@ -50,8 +50,11 @@ def names() -> list[str]:
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
-    """The task in the field ``task`` of a row, a graded completion or metrics."""
-    return task(fields.get("task") or DEFAULT)
+    """The task in the field ``task`` of a row, a graded completion or metrics. Raises InputError if there is none."""
+    name = fields.get("task") or DEFAULT
+    if not isinstance(name, str):
+        raise InputError("`task` should be text")
+    return task(name)
 
 
 def parse_row(fields: Any) -> Row:
@@ -64,10 +67,7 @@ def parse_row(fields: Any) -> Row:
         return fields
     if not isinstance(fields, Mapping):
         raise InputError("not a JSON object")
-    name = fields.get("task") or DEFAULT
-    if not isinstance(name, str):
-        raise InputError("`task` should be text")
-    return task(name).row(fields)
+    return task_of(fields).row(fields)
 
 
 @cache

@@ -111,6 +111,9 @@ def test_numbers_of_numpy_are_solved_and_graded_as_integers(dtype):
         (lambda: countdown_rl.generate(2, seed=None), "seed"),
         (lambda: countdown_rl.generate(2, numbers=5), "numbers"),
         (lambda: countdown_rl.load_model(5), "model"),
+        (lambda: countdown_rl.load_model("x" * 300), "model"),
+        (lambda: countdown_rl.load_model(["a", "b"]), "model"),
+        (lambda: countdown_rl.evaluate("solver", "x/" + "y" * 300), "rows"),
     ],
 )
 def test_an_argument_that_does_not_fit_is_named(call, name):
