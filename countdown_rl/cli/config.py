@@ -20,18 +20,7 @@ def read(ctx: typer.Context, file: Path | None) -> None:
     """
     if file is None:
         return
-    import yaml
-
-    if not file.is_file():
-        raise UsageError(f"--config {file} does not exist or is no file.")
-    try:
-        values = yaml.safe_load(file.read_text("utf-8")) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"--config {file} cannot be read: {first_line(error).rstrip('.')}.") from None
-    if isinstance(values, dict) and [*values] == [ctx.info_name]:
-        values = values[ctx.info_name] or {}
-    if not isinstance(values, dict):
-        raise UsageError(f"--config {file} should have a line such as `seed: 42` for each option.")
+    values = options_in(file, str(ctx.info_name))
     options, defaults = {key: option for option in _options(ctx) for key in _keys(option)}, {}
     for name, value in values.items():
         key = str(name).replace("_", "-")
@@ -42,6 +31,23 @@ def read(ctx: typer.Context, file: Path | None) -> None:
         if value is not None:
             defaults[options[key].name] = _value(options[key], value, f"--config {file}: {name}")
     ctx.default_map = defaults
+
+
+def options_in(file: Path, command: str) -> dict[str, Any]:
+    """Return the options of *command* in *file*, where they may stand below its name."""
+    import yaml
+
+    if not file.is_file():
+        raise UsageError(f"{file} does not exist or is no file.")
+    try:
+        values = yaml.safe_load(file.read_text("utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} cannot be read: {first_line(error).rstrip('.')}.") from None
+    if isinstance(values, dict) and [*values] == [command]:
+        values = values[command] or {}
+    if not isinstance(values, dict):
+        raise UsageError(f"{file} should have a line such as `seed: 42` for each option.")
+    return values
 
 
 def save(ctx: Any) -> None:

@@ -52,6 +52,38 @@ def test_files_that_exist_are_not_replaced(tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["dvc.yaml"]
 
 
+def test_stages_depend_on_the_files_of_ones_own_that_their_options_name(tmp_path, monkeypatch, capsys):
+    assert status(monkeypatch, "init", str(tmp_path)) == 0
+    first = (tmp_path / "dvc.yaml").read_bytes()
+    files = {
+        "my_own.py": "import my_helper",
+        "my_helper.py": "",
+        "prompt.jinja": "x",
+        "puzzles/t.jsonl": "",
+        "o.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "stages/train.yaml").write_text("train:\n  reward: [my_own:short=1, correct=1]\n  seed: 1\n")
+    (tmp_path / "stages/gen-data.yaml").write_text("gen-data: {prompt: prompt.jinja, test-from: puzzles/t.jsonl}\n")
+    for _ in range(2):
+        assert status(monkeypatch, "init", str(tmp_path)) == 0
+        stages = yaml.safe_load((tmp_path / "dvc.yaml").read_text())["stages"]
+        assert stages["train"]["deps"] == ["artifacts/data", "my_helper.py", "my_own.py"]
+        assert stages["gen-data"]["deps"] == ["prompt.jinja", "puzzles/t.jsonl"]
+    (tmp_path / "my_own.py").write_text("def (")
+    assert status(monkeypatch, "init", str(tmp_path)) == 2
+    assert "my_own.py cannot be read as Python" in capsys.readouterr().err
+    (tmp_path / "stages/train.yaml").write_text("a: [")
+    assert status(monkeypatch, "init", str(tmp_path)) == 2
+    assert "train.yaml cannot be read" in capsys.readouterr().err
+    for name in ("train", "gen-data"):
+        (tmp_path / f"stages/{name}.yaml").unlink()
+    assert status(monkeypatch, "init", str(tmp_path)) == 0
+    assert (tmp_path / "dvc.yaml").read_bytes() == first
+
+
 def test_an_interrupted_init_continues(tmp_path, monkeypatch):
     assert status(monkeypatch, "init", str(tmp_path)) == 0
     file = tmp_path / "stages" / "train.yaml"
