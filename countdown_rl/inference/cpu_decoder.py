@@ -9,7 +9,7 @@ D head size, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
+from countdown_rl.inference import layers
 from countdown_rl.inference.cpu_attention import attend
+from countdown_rl.inference.layers import Layer, Linear, normed, rotation
 from countdown_rl.inference.sampling import Decoding, distribution
 from countdown_rl.inference.stop import Stop
-from countdown_rl.models import lora, torch_internals
+from countdown_rl.models import torch_internals
 from countdown_rl.models.shape import ModelShape
 
 #: Finished rows are removed once they are this share of the batch; removing them copies the cache.
@@ -37,51 +39,20 @@ _CHUNK_VALUES = 1 << 21
 _PACKED_ROWS = 64
 
 
-@dataclass(frozen=True)
-class _Linear:
-    """Linear layers with the same input, joined: weight (O, I), bias (O,), and LoRA's (R, I) and (O, R)."""
-
-    weight: Tensor
-    bias: Tensor | None
-    lora: tuple[Tensor, Tensor] | None
-
-    def __call__(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
-        """The output in fp32; with *keep_dtype* in the weights' type, if there is no LoRA to add."""
-        x = x.to(self.weight.dtype)
-        product = torch_internals.packed_linear if self.weight.is_mkldnn else F.linear
-        out = product(x, self.weight, self.bias)
-        if self.lora is not None:
-            return out.float() + F.linear(F.linear(x, self.lora[0]), self.lora[1]).float()
-        return out if keep_dtype else out.float()
-
-
-@dataclass(frozen=True)
-class _Layer:
-    norm_in: Tensor
-    qkv: _Linear
-    out: _Linear
-    norm_mlp: Tensor
-    gate_up: _Linear
-    down: _Linear
-
-
 def supports(model: Any) -> bool:
     """Return True if :class:`Decoder` supports *model*: plain, or under an ordinary LoRA adapter of its blocks."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    config = base.config
-    if getattr(config, "model_type", "") != "llama" or base.device.type != "cpu" or config.hidden_act != "silu":
+    base = layers.base_of(model)
+    if not layers.supports(model, "llama") or base.device.type != "cpu":
         return False
-    if "dynamic" in config.rope_parameters.get("rope_type", "default"):
-        return False
-    # An adapter of the embedding or of the output layer, or one trained in their place, wraps them.
-    if type(base.get_input_embeddings()) is not torch.nn.Embedding:
-        return False
-    return type(base.get_output_embeddings()) is torch.nn.Linear and all(
-        type(getattr(module, "base_layer", module)) is torch.nn.Linear and not lora.is_special(module)
-        for block in base.model.layers
-        for module in (*block.self_attn.children(), *block.mlp.children())
-        if isinstance(getattr(module, "weight", None), torch.Tensor)
+    modules = [
+        child for block in base.model.layers for part in (block.self_attn, block.mlp) for child in part.children()
+    ]
+    plain = all(
+        type(getattr(module, "base_layer", module)) is torch.nn.Linear
+        for module in modules
+        if hasattr(module, "weight")
     )
+    return plain and "dynamic" not in base.config.rope_parameters.get("rope_type", "default")
 
 
 class Decoder:
@@ -94,7 +65,7 @@ class Decoder:
 
     @torch.no_grad()
     def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        base = layers.base_of(model)
         packed = dtype == torch.bfloat16 and torch_internals.has_bf16_products()
         self.cache_dtype = dtype if packed else torch.float32
         self.shape = ModelShape.of(base.config)
@@ -103,17 +74,8 @@ class Decoder:
         self.embedding = base.get_input_embeddings().weight.to(dtype)  # (V, H)
         self.head = base.get_output_embeddings().weight.to(dtype)  # (V, H)
         self.norm = base.model.norm.weight.float()
-        self.layers = [
-            _Layer(
-                norm_in=block.input_layernorm.weight.float(),
-                qkv=_joined(dtype, packed, block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
-                out=_joined(dtype, packed, block.self_attn.o_proj),
-                norm_mlp=block.post_attention_layernorm.weight.float(),
-                gate_up=_joined(dtype, packed, block.mlp.gate_proj, block.mlp.up_proj),
-                down=_joined(dtype, packed, block.mlp.down_proj),
-            )
-            for block in base.model.layers
-        ]
+        joined = partial(_joined, dtype, packed)
+        self.layers = [Layer.of(block, base.config, torch.float32, joined) for block in base.model.layers]
 
     @torch.inference_mode()
     def decode(
@@ -135,8 +97,8 @@ class Decoder:
         active = torch.ones(len(prompts), dtype=torch.bool)
         start = padding.size(1)
         for step in range(decoding.max_new_tokens):
-            normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
-            logits = F.linear(normed.to(self.head.dtype), self.head).float()  # (B, V)
+            last = normed(hidden, self.norm, self.eps)
+            logits = F.linear(last.to(self.head.dtype), self.head).float()  # (B, V)
             tokens = _sample(logits, decoding, generator)  # (B,)
             candidates = stop.may_end[tokens] & active
             for row, token in zip(rows[active].tolist(), tokens[active].tolist(), strict=True):
@@ -205,17 +167,17 @@ class Decoder:
         mask = (causal & ~padding[:, None, :]) | torch.eye(columns, dtype=torch.bool)  # (U, P, P)
         mask = F.pad(mask, (start, 0), value=True)
         hidden = self.embedding[ids].float()  # (U, P, H)
-        cos, sin = self.rotary(hidden, positions)
+        cos, sin = rotation(self.rotary, hidden, positions)
         repeats = self.shape.num_heads // self.shape.num_kv_heads
         computed = []
         for index, layer in enumerate(self.layers):
-            q, k, v = (part.transpose(1, 2) for part in self._qkv(hidden, layer, cos[:, :, None], sin[:, :, None]))
+            q, k, v = (part.transpose(1, 2) for part in layer.attention_input(hidden, cos[:, :, None], sin[:, :, None]))
             computed.append((k, v))  # (U, K, P, D)
             if prefix:
                 k, v = (torch.cat((prefix[index][i].expand(rows, -1, -1, -1), new), 2) for i, new in enumerate((k, v)))
             k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
             attended = F.scaled_dot_product_attention(q, k, v, mask[:, None])
-            hidden = self._rest(hidden, attended.transpose(1, 2).flatten(2), layer)
+            hidden = layer.output(hidden, attended.transpose(1, 2).flatten(2))
         return computed, hidden[:, -1]
 
     def _step(
@@ -223,12 +185,12 @@ class Decoder:
     ) -> Tensor:
         """Read one token a row, ids (B,) at *positions* (B,), into *column* of the caches; returns hidden (B, H)."""
         hidden = self.embedding[tokens].float()
-        cos, sin = self.rotary(hidden, positions[:, None])  # (B, 1, D)
+        cos, sin = rotation(self.rotary, hidden, positions[:, None])  # (B, 1, D)
         mask = None
         if padding.any():
             mask = F.pad(padding, (0, column + 1 - padding.size(1))).logical_not()[:, None, None]  # (B, 1, 1, S)
         for layer, key, value in zip(self.layers, keys, values, strict=True):
-            q, k, v = self._qkv(hidden, layer, cos, sin)  # (B, heads, D)
+            q, k, v = layer.attention_input(hidden, cos, sin)  # (B, heads, D)
             key[:, :, column], value[:, :, column] = k, v
             # The query heads of one key head take the place of a sequence of queries: keys need no repeating.
             queries = q.view(len(tokens), self.shape.num_kv_heads, -1, self.shape.head_dim)
@@ -237,49 +199,23 @@ class Decoder:
                 attended = F.scaled_dot_product_attention(queries, key[:, :, columns], value[:, :, columns], mask)
             else:
                 attended = attend(queries, key, value, column + 1, mask)
-            hidden = self._rest(hidden, attended.flatten(1), layer)
+            hidden = layer.output(hidden, attended.flatten(1))
         return hidden
 
-    def _qkv(self, hidden: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        heads, kv_heads, width = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim
-        normed = F.rms_norm(hidden, hidden.shape[-1:], layer.norm_in, self.eps)
-        qk, v = layer.qkv(normed).unflatten(-1, (-1, width)).split((heads + kv_heads, kv_heads), dim=-2)
-        rotated = torch.cat((-qk[..., width // 2 :], qk[..., : width // 2]), dim=-1)
-        q, k = (qk * cos + rotated * sin).split((heads, kv_heads), dim=-2)
-        return q, k, v
 
-    def _rest(self, hidden: Tensor, attended: Tensor, layer: _Layer) -> Tensor:
-        """The layer after its attention: output projection and MLP."""
-        hidden = hidden + layer.out(attended)
-        normed = F.rms_norm(hidden, hidden.shape[-1:], layer.norm_mlp, self.eps)
-        gate, up = layer.gate_up(normed, keep_dtype=True).chunk(2, dim=-1)
-        return hidden + layer.down(F.silu(gate) * up)
-
-
-def _joined(dtype: torch.dtype, packed: bool, *linears: Any) -> _Linear:
+def _joined(dtype: torch.dtype, packed: bool, *modules: Any) -> Linear:
     """Join layers with the same input; LoRA is folded in if *dtype* is fp32, which is exact."""
-    weights, biases = [], []
-    lora_a: list[Tensor] = []
-    lora_b: list[Tensor] = []  # blocks of the joined matrix: each layer has its own rows and columns
-    for linear in linears:
-        layer, adapters = getattr(linear, "base_layer", linear), getattr(linear, "active_adapters", ())
-        weight = layer.weight.to(dtype)
-        block = weight.new_zeros((len(weight), 0))
-        for adapter in adapters:
-            if dtype == torch.float32:
-                weight = weight + linear.get_delta_weight(adapter).float()
-            else:
-                lora_a.append(linear.lora_A[adapter].weight.to(dtype))
-                scaled = linear.lora_B[adapter].weight.float() * linear.scaling[adapter]
-                block = torch.cat((block, scaled.to(dtype)), dim=1)
-        weights.append(weight)
-        biases.append(layer.bias)
-        lora_b.append(block)
-    joined = torch.cat(weights)
-    return _Linear(
-        torch_internals.packed_weight(joined, _PACKED_ROWS) if packed else joined,
-        torch.cat(biases).to(dtype) if biases[0] is not None else None,
-        (torch.cat(lora_a), torch.block_diag(*lora_b)) if lora_a else None,
+    bases = [getattr(module, "base_layer", module) for module in modules]
+    weights = [base.weight.to(dtype) for base in bases]
+    if fold := dtype == torch.float32:
+        for index, module in enumerate(modules):
+            for adapter in getattr(module, "active_adapters", ()):
+                weights[index] = weights[index] + module.get_delta_weight(adapter).float()
+    weight = torch.cat(weights)
+    return Linear(
+        torch_internals.packed_weight(weight, _PACKED_ROWS) if packed else weight,
+        torch.cat([base.bias for base in bases]).to(dtype) if bases[0].bias is not None else None,
+        None if fold else layers.adapters_of(modules, dtype),
     )
 
 

@@ -208,12 +208,13 @@ def batch_memory(
 
 
 def decoder_of(model: Any, dtype: Any) -> Any:
-    """The decoder of this package for *model*, on a CPU with products in *dtype*; None if it has none."""
+    """The decoder of this package for *model*, with products in *dtype*; None if it has none."""
     from countdown_rl.inference import cpu_decoder, graph_decoder
 
     if cpu_decoder.supports(model):
         return cpu_decoder.Decoder(model, dtype)
-    return graph_decoder.GraphDecoder(model) if model.device.type == "cuda" and graph_decoder.supports(model) else None
+    graphs = model.device.type == "cuda" and graph_decoder.supports(model)
+    return graph_decoder.GraphDecoder(model, dtype) if graphs else None
 
 
 def generate(

@@ -165,6 +165,111 @@ def test_a_step_reads_no_value_on_the_host(model, tokenizer, monkeypatch, sampli
     assert counts[0] == counts[1], counts[1]
 
 
+class Launches(TorchDispatchMode):
+    """Operations of a step that launch a kernel on a GPU, where an RMS norm is one."""
+
+    VIEWS = {"t", "permute", "transpose", "expand", "unsqueeze", "slice", "select", "detach", "alias", "view"}
+    VIEWS |= {"split", "split_with_sizes", "_unsafe_view"}
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.names, rms_norm = [], torch.nn.functional.rms_norm
+
+        def one_kernel(*args):
+            count = len(self.names)
+            out = rms_norm(*args)
+            self.names[count:] = ["rms_norm"]
+            return out
+
+        monkeypatch.setattr(torch.nn.functional, "rms_norm", one_kernel)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name.removeprefix("aten::")
+        self.names += [name] if name not in self.VIEWS else []
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_a_written_out_layer_launches_few_kernels_and_casts_nothing(name, dtype, tmp_path, monkeypatch):
+    counts = []
+    for layers in (1, 2):
+        path = architectures.checkpoint(tmp_path / f"{name}{layers}", name, num_hidden_layers=layers)
+        model = load.load_model(reference.find_model(str(path)), precision="fp32", device="cpu").model.to(dtype)
+        decoder = GraphDecoder(adapted(model), dtype)
+        with torch.no_grad():
+            _, steps = decoder._read([[5, 6, 7]], 4)
+            with Launches(monkeypatch) as launches:
+                steps._step()
+        counts.append(Counter(launches.names))
+    counts[1].subtract(counts[0])
+    assert sum(counts[1].values()) <= (28 if name == "qwen3" else 25), counts[1]
+    assert counts[1]["_to_copy"] == 0
+
+
+def test_quantized_layers_stay_apart_and_their_adapters_join(tokenizer):
+    class Quantized(torch.nn.Linear):
+        pass
+
+    model = tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2, attention_bias=True).float()
+    for layer in model.model.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.__class__ = Quantized
+    model = adapted(model)
+    decoder = GraphDecoder(model)
+    decoder._columns(1)
+    assert {len(layer.qkv.separate) for layer in decoder._layers} == {3}
+    assert {len(layer.gate_up.adapters.a) for layer in decoder._layers} == {8}
+    ours, theirs = both(model, tokenizer)
+    assert ours == theirs
+
+
+def test_joined_weights_lie_in_memory_once(tokenizer):
+    model = tiny_llama.model(tie_word_embeddings=False).float()
+    names = {name for name, _ in model.named_parameters()}
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    decoder = GraphDecoder(model)
+    decoder._columns(1)
+    for block, layer in zip(model.model.layers, decoder._layers, strict=True):
+        parts = (block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj)
+        assert {part.weight.untyped_storage().data_ptr() for part in parts} == {
+            layer.qkv.weight.untyped_storage().data_ptr()
+        }
+    assert {name for name, _ in model.named_parameters()} == names
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.parametrize("tune", ["all", "lora"])
+def test_weights_of_another_type_are_copied_once_a_batch(tokenizer, tune):
+    model = tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2)
+    model = adapted(model) if tune == "lora" else model.float()
+    stop, prompts = Stop(tokenizer, model, "</answer>"), [[5, 6, 7], [9, 9]]
+    decoder = GraphDecoder(model, torch.bfloat16)
+    before = decoder.decode(prompts, Decoding(16), stop)
+    trained = [weight for name, weight in model.named_parameters() if tune == "all" or "lora_B" in name]
+    with torch.no_grad():
+        for weight in trained:
+            weight.mul_(-1)
+    after = decoder.decode(prompts, Decoding(16), stop)
+    assert after == GraphDecoder(model, torch.bfloat16).decode(prompts, Decoding(16), stop) != before
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.7}, {"temperature": 1.5, "top_p": 0.8, "top_k": 9}], ids=str)
+def test_a_graph_samples_what_its_steps_do_and_leaves_the_generator_where_they_do(model, tokenizer, cuda, sampling):
+    stop, prompts = Stop(tokenizer, model, "</answer>"), [[5, 6, 7], [8, 9]]
+    results = []
+    for graphs in (False, True):
+        torch.manual_seed(3)
+        decoder = GraphDecoder(model)
+        decoder.graphs = graphs
+        with cuda:
+            batches = [decoder.decode(prompts, Decoding(12, **sampling), stop) for _ in range(2)]
+        results.append((batches, float(torch.rand(()))))
+    assert results[0] == results[1]
+    assert results[0][0][0] != results[0][0][1]
+    assert cuda.captures == 1
+
+
 @pytest.mark.parametrize(
     "sampling",
     [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.5, "top_p": 0.8}, {"min_p": 0.1}],
@@ -230,8 +335,8 @@ def test_graphs_give_the_texts_of_generate(model, tokenizer, cuda):
 )
 def test_without_a_graph_that_works_the_steps_run_one_by_one(model, tokenizer, cuda, fault, message):
     if read := fault.pop("step", None):
-        step = cuda._step
-        cuda._step = lambda steps: (logits := step(steps), read(logits))[0]
+        step = cuda._next
+        cuda._next = lambda *args: (logits := step(*args), read(logits))[0]
     vars(cuda).update(fault)
     with pytest.warns(UserWarning, match=f"no CUDA graph of this model.*{message}"):
         decoder, ours = by_graphs(cuda, model, tokenizer)

@@ -29,21 +29,24 @@ class FakeCuda(TorchDispatchMode):
         self.mode, self.captures, self.replays = 0, 0, 0
         self.recording: Any = None
         self.on_capture = self.on_replay = lambda *_: None
-        self._step = graph_decoder._Steps._step
-        monkeypatch.setattr(graph_decoder._Steps, "_step", lambda steps: self._recorded(steps))
+        self._next = graph_decoder._Steps._next
+        monkeypatch.setattr(graph_decoder._Steps, "_next", lambda *step: self._recorded(*step))
         fake = self
 
         class Graph:
             def __init__(self) -> None:
-                self.steps = self.logits = None
+                self.step = self.logits = None
 
             def replay(self) -> None:
                 fake.replays += 1
-                self.logits.copy_(fake._step(self.steps))
+                self.logits.copy_(fake._next(*self.step))
                 fake.on_replay(self.logits)
 
             def pool(self) -> None:
                 return None
+
+            def register_generator_state(self, generator: Any) -> None:
+                pass
 
         for name, value in {
             "Stream": Stream,
@@ -56,11 +59,11 @@ class FakeCuda(TorchDispatchMode):
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
 
-    def _recorded(self, steps: Any) -> Any:
-        logits = self._step(steps)
+    def _recorded(self, *step: Any) -> Any:
+        logits = self._next(*step)
         if self.recording is not None:
             self.on_capture()
-            self.recording.steps, self.recording.logits = steps, logits
+            self.recording.step, self.recording.logits = step, logits
         return logits
 
     @contextmanager

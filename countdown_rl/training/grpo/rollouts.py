@@ -183,7 +183,8 @@ class Rollouts:
         if trainer.use_vllm or not plain:
             return None
         if self._graphs is None or self._graphs.model is not policy:
-            decoder = decoder_of(policy, torch.bfloat16 if config.bf16 else torch.float32)
+            half = torch.float16 if config.fp16 else torch.float32
+            decoder = decoder_of(policy, torch.bfloat16 if config.bf16 else half)
             if not isinstance(decoder, GraphDecoder):
                 return decoder  # a CPU decoder holds a copy of the weights
             self._graphs = decoder
