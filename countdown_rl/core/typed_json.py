@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from countdown_rl.core import lfs
 from countdown_rl.core.errors import ArtifactError
 
 
@@ -12,6 +13,7 @@ def read(file: Path) -> dict[str, Any]:
     """Return the object in *file*."""
     if not file.is_file():
         raise ArtifactError(f"{file} is missing; download or make it again.")
+    lfs.check(file, ArtifactError)
     return parse(file.read_bytes(), file)
 
 

@@ -31,7 +31,11 @@ def config(directory: Path) -> dict[str, Any]:
 
 def quantization_config(directory: Path) -> dict[str, Any] | None:
     """Return the ``quantization_config`` of the checkpoint in *directory*; None if its weights are not quantized."""
-    return config(directory).get("quantization_config")
+    place = f"{directory / 'config.json'}: quantization_config"
+    value: dict[str, Any] | None = typed_json.build(
+        config(directory).get("quantization_config"), dict[str, Any] | None, place
+    )
+    return value
 
 
 def adapter_config(directory: Path) -> dict[str, Any]:
@@ -65,7 +69,8 @@ def shards(directory: Path) -> list[Path]:
     index = directory / INDEX
     if not index.is_file():
         return [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else sorted(directory.glob("*.safetensors"))
-    names = sorted(set(typed_json.read(index)["weight_map"].values()))
+    weight_map = typed_json.build(typed_json.read(index).get("weight_map"), dict[str, str], f"{index}: weight_map")
+    names = sorted(set(weight_map.values()))
     for name in names:
         if not re.fullmatch(r"[^/\\\0]+\.safetensors", name):
             raise ModelError(f"{index} names {name}, and only safetensors files beside it are read; remove it.")
@@ -107,14 +112,15 @@ def failures_of_libraries(sentence: str) -> Iterator[None]:
 def _attention(directory: Path) -> dict[str, str]:
     """Return the option of loading that replaces an attention of the configuration which this machine lacks.
 
-    Saved configurations may ask for FlashAttention; ``sdpa`` computes the same.
+    Saved configurations may ask for FlashAttention, or for one that is compiled; ``sdpa`` computes the same.
     """
     import torch
 
     settings = config(directory)
     name = settings.get("attn_implementation") or settings.get("_attn_implementation") or ""
-    missing = "flash" in str(name) and not (torch.cuda.is_available() and find_spec("flash_attn"))
-    return {"attn_implementation": "sdpa"} if missing else {}
+    missing = "flash" in str(name) and not find_spec("flash_attn")
+    unsuited = re.search("flash|flex", str(name)) and not torch.cuda.is_available()
+    return {"attn_implementation": "sdpa"} if missing or unsuited else {}
 
 
 def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options: Any) -> Any:

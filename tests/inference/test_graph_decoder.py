@@ -168,8 +168,8 @@ def test_a_step_reads_no_value_on_the_host(model, tokenizer, monkeypatch, sampli
 class Launches(TorchDispatchMode):
     """Operations of a step that launch a kernel on a GPU, where an RMS norm is one."""
 
-    VIEWS = {"t", "permute", "transpose", "expand", "unsqueeze", "slice", "select", "detach", "alias", "view"}
-    VIEWS |= {"split", "split_with_sizes", "_unsafe_view"}
+    VIEWS = ("t", "permute", "transpose", "expand", "unsqueeze", "slice", "select", "detach", "alias", "view")
+    VIEWS += ("split", "split_with_sizes", "_unsafe_view")
 
     def __init__(self, monkeypatch):
         super().__init__()

@@ -17,6 +17,7 @@ from countdown_rl.tasks import jsonl
 from tests.support import tiny_llama
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1\n"
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 READERS = {
     "load": lambda: load_model(find_model("model")),
     "nf4": lambda: quantize_model(find_model("model"), Path("out"), QuantizeOptions()),
@@ -44,6 +45,16 @@ def not_finite() -> None:
     save_file(tensors, "model/model.safetensors", {"format": "pt"})
 
 
+def change(name: str, **values: object) -> None:
+    path = Path("model", name)
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | values))
+
+
+def index(weight_map: object) -> None:
+    change("model.safetensors.index.json", metadata={}, weight_map=weight_map)
+    Path("model/model.safetensors").rename("model/model-1.safetensors")
+
+
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize(
     ("damage", "words"),
@@ -51,12 +62,16 @@ def not_finite() -> None:
         (stale, "both hold"),
         (not_finite, "not finite"),
         (lambda: Path("model/model.safetensors").write_text(POINTER), "git lfs pull"),
-        (lambda: Path("model/tokenizer.json").write_text(POINTER), "git lfs pull"),
+        *((lambda name=name: Path("model", name).write_text(POINTER), "git lfs pull") for name in FILES),
+        *((lambda text=text: Path("model/config.json").write_text(text), "config.json") for text in ("[]", "3", "{")),
+        (lambda: change("config.json", quantization_config="nf4"), "quantization_config"),
+        *((lambda value=value: index(value), "weight_map") for value in (None, [], {"a": 3})),
+        (lambda: index({"a": "b.safetensors"}), "b.safetensors"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(read, damage, words):
     damage()
-    with pytest.raises(ModelError, match=words):
+    with pytest.raises(CountdownError, match=words):
         read()
 
 
@@ -73,8 +88,8 @@ def test_a_tokenizer_larger_than_the_model_is_not_written_as_gguf():
         READERS["gguf"]()
 
 
-def test_a_configuration_that_asks_for_flash_attention_loads():
-    config = json.loads(Path("model/config.json").read_text())
-    Path("model/config.json").write_text(json.dumps(config | {"attn_implementation": "flash_attention_2"}))
+@pytest.mark.parametrize("name", ["flash_attention_2", "kernels-community/flash-attn", "flex_attention"])
+def test_a_configuration_with_an_attention_of_other_machines_loads(name):
+    change("config.json", attn_implementation=name)
     assert READERS["load"]().model.config._attn_implementation == "sdpa"
     assert READERS["gguf"]().facts["bytes"]

@@ -119,7 +119,8 @@ class Trainer(RoundTrainer):
             counts = self.accelerator.gather(counts).amax(0, keepdim=True).clamp(min=1)
         filtered = [rows[:count] for rows, count in zip(parts, counts[0].tolist(), strict=True)]
         mean = self.options.aggregation.sum_over == "rows"
-        return [_selected(batch, rows) | {"share": len(rows) / size if mean else 1.0} for rows in filtered]
+        multiple = 32 if lengths.is_cuda else 1  # a GPU chooses kernels anew for each length
+        return [_selected(batch, rows, multiple) | {"share": len(rows) / size if mean else 1.0} for rows in filtered]
 
     def compute_loss(self, model: torch.nn.Module, inputs: Batch, *args: object, **kwargs: object) -> Tensor:
         if len(inputs["advantages"]) == 0:
@@ -144,12 +145,16 @@ def _outcomes(rewards: Tensor, sampled: Round) -> list[Outcome]:
     return outcomes
 
 
-def _selected(batch: Batch, rows: Tensor) -> Batch:
-    """The *rows* of *batch*, without columns in which none of them has a token."""
+def _selected(batch: Batch, rows: Tensor, multiple: int) -> Batch:
+    """The *rows* of *batch*, without columns in which none of them has a token, except to fill a *multiple*."""
     out = {key: value[rows] if value.ndim else value for key, value in batch.items()}
     prompt = {key: out.pop(key) for key in ("prompt_ids", "prompt_mask")}
     if len(rows):
-        completion = max(1, int(out["completion_mask"].sum(1).max()))
+
+        def columns(mask: Tensor) -> int:
+            return -(-max(1, int(mask.sum(1).max())) // multiple) * multiple
+
+        completion = columns(out["completion_mask"])
         out = {key: value[:, :completion] if value.ndim > 1 else value for key, value in out.items()}  # (B, T)
-        prompt = {key: value[:, -int(prompt["prompt_mask"].sum(1).max()) :] for key, value in prompt.items()}
+        prompt = {key: value[:, -columns(prompt["prompt_mask"]) :] for key, value in prompt.items()}
     return out | prompt

@@ -190,4 +190,5 @@ def sft_config(options: SftOptions, loaded: load.Loaded, directory: Path, *, max
         max_grad_norm=options.max_grad_norm,
         max_length=None,  # longer demonstrations are an error already
         padding_free=options.packing,
+        pad_to_multiple_of=32 if loaded.device.startswith("cuda") and not options.packing else None,
     )

@@ -20,7 +20,7 @@ from countdown_rl.models import load, reference
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import advantages, shared_prompts, trl
 from countdown_rl.training.grpo.rollouts import Graded, Rollouts, Round
-from countdown_rl.training.grpo.trainer import Trainer
+from countdown_rl.training.grpo.trainer import Trainer, _selected
 from countdown_rl.training.options import TrainOptions
 from tests.support import tiny_llama
 
@@ -328,3 +328,14 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
         (rows[0], False),
     ]
     assert trainer.model.training
+
+
+@pytest.mark.parametrize(("multiple", "columns"), [(1, (3, 5)), (8, (8, 8)), (32, (32, 20))])
+def test_columns_without_a_token_stay_up_to_a_multiple_and_the_width_of_the_batch(multiple, columns):
+    mask = torch.zeros(4, 40, dtype=torch.long)
+    batch = {"prompt_ids": mask, "prompt_mask": mask.clone(), "completion_ids": mask[:, :20]}
+    batch |= {"completion_mask": mask[:, :20].clone(), "advantages": torch.ones(4)}
+    batch["prompt_mask"][1:, -3:] = 1
+    batch["completion_mask"][0, :9] = batch["completion_mask"][2, :5] = 1
+    selected = _selected(batch, torch.tensor([1, 2]), multiple)
+    assert (selected["prompt_ids"].shape[1], selected["completion_mask"].shape[1]) == columns
