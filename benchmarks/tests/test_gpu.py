@@ -39,12 +39,12 @@ def test_logits_of_graphs_are_compared_after_the_same_tokens(monkeypatch, wrong)
     shape = gpu_settings.SHAPES["smollm2-135m"] | gpu_settings.TINY
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape)).eval()
     if wrong:
-        forward = graph_decoder.GraphDecoder.forward
+        forward = graph_decoder.GraphDecoder.forward_one
 
-        def shifted(self, cache, ids, mask, positions):
-            return forward(self, cache, ids, mask, positions * 2 if ids.size(1) == 1 else positions)
+        def shifted(self, cache, ids, mask, positions, column):
+            return forward(self, cache, ids, mask, positions * 2, column)
 
-        monkeypatch.setattr(graph_decoder.GraphDecoder, "forward", shifted)
+        monkeypatch.setattr(graph_decoder.GraphDecoder, "forward_one", shifted)
     difference = gpu_parts.logit_difference(model, [[5, 6, 7, 8], [9, 10, 11]], 4)
     assert (difference > 0.01) == wrong
 

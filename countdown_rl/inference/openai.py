@@ -149,6 +149,8 @@ class OpenAI(engines.Server):
         try:
             async with asyncio.timeout(self._timeout):
                 response = await client.chat.completions.create(**options)
+            if not response.choices:  # some servers report an error with status 200
+                raise ValueError(getattr(response, "error", None) or "no choices")
             return _completion(response.choices[0], response.usage, prompt)
         except openai.APIStatusError as error:
             if error.code in _REFUSALS:
@@ -214,9 +216,15 @@ def _refused(error: Any, options: Mapping[str, Any]) -> str | None:
     body = error.body if isinstance(error.body, dict) else {}
     details = body["detail"] if isinstance(body.get("detail"), list) else []  # of FastAPI
     places = [str(part["loc"][-1]) for part in details if isinstance(part, dict) and part.get("loc")]
-    for text in (" ".join([str(body.get("param")), *places]), str(body.get("message") or body.get("detail") or body)):
+    message = body.get("message") or body.get("detail") or error.body
+    for text in (" ".join([str(body.get("param")), *places]), str(message)):
         for name in _OPTIONAL:
-            if error.status_code in (400, 422) and name in options and re.search(rf"\b{name}\b", text):
+            spelled = name.replace("_", "[-_ ]?")
+            if (
+                error.status_code in (400, 422)
+                and name in options
+                and re.search(rf"\b{spelled}\b", text, re.IGNORECASE)
+            ):
                 return name
     return None
 
@@ -232,7 +240,10 @@ def _completion(choice: Any, usage: Any, prompt: Mapping[str, Any]) -> Completio
     message, reason = choice.message, choice.finish_reason
     if reason in (None, "error", "abort"):
         raise ValueError(f"finish_reason is {reason}")
-    content, style = (message.content or "").removeprefix(_prefill(prompt)), STYLES[prompt["style"]]
+    parts = message.content or ""
+    if isinstance(parts, list):  # of which some are thinking, or images
+        parts = "".join(part["text"] for part in parts if part["type"] == "text")
+    content, style = parts.removeprefix(_prefill(prompt)), STYLES[prompt["style"]]
     head, end, _ = content.partition(generate.STOP)
     text, cut = head + end, reason == "length"
     # Newer versions of vLLM, and OpenRouter, use the second name.

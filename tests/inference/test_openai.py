@@ -246,12 +246,13 @@ def test_a_passing_fault_is_retried_and_leaves_no_trace(stub, tmp_path, fault):
         (fail(401), r"Error code: 401"),
         (lambda handler: send(handler, b"<html>", Content_Type="text/html"), "malformed response"),
         (lambda handler: send(handler, b'{"choices": [{'), "malformed response"),
-        (lambda handler: send(handler, {"error": {"message": "overloaded"}}), "malformed response"),
+        (lambda handler: send(handler, {"error": {"message": "overloaded"}}), "malformed response: .*overloaded"),
+        (lambda handler: send(handler, {"error": "overloaded", "choices": []}), "malformed response: overloaded"),
         (lambda handler: send(handler, answer(["a"])), "malformed response"),
         (lambda handler: send(handler, answer("", "error")), "malformed response: .*finish_reason"),
         (lambda handler: send(handler, answer("\ud800")), "malformed response"),
     ],
-    ids=["429", "cut", "trickle", "401", "html", "broken", "no-choices", "parts", "error", "surrogate"],
+    ids=["429", "cut", "trickle", "401", "html", "broken", "error-200", "text-200", "parts", "error", "surrogate"],
 )
 def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
     stub, tmp_path, monkeypatch, fault, message
@@ -362,17 +363,26 @@ def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_it
         evaluate.evaluate(options, model="any", data=data, out=tmp_path / "long")
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "temperature", "top_p"])
-@pytest.mark.parametrize("shape", ["openai", "fastapi"])
-def test_a_parameter_that_a_server_refuses_is_left_out(stub, tmp_path, name, shape):
+REFUSALS: dict[str, Callable[[str], Any]] = {
+    "openai": lambda name: {"error": {"message": f"Unsupported parameter: '{name}'.", "param": name}},
+    "fastapi": lambda name: {"detail": [{"loc": ["body", name], "msg": "Extra inputs are not permitted"}]},
+    "no parameter": lambda name: {"error": {"message": f"`{name}` must be 1 for this model.", "param": None}},
+    "a string": lambda name: {"error": f"{name}: extra fields not permitted"},
+    "words": lambda name: {"message": f"{name.replace('_', ' ').capitalize()} is not supported"},
+    "errors": lambda name: {"errors": [{"field": name, "reason": "unknown"}]},
+    "text": lambda name: f"Unrecognized request argument supplied: {name}".encode(),
+}
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "temperature", "top_p", "seed"])
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_a_parameter_that_a_server_refuses_is_left_out(stub, tmp_path, name, refusal):
     def reply(number, body, handler):
         if name not in body:
-            return {"choices": answer()["choices"]}  # without usage, too
-        fault = {"error": {"message": f"Unsupported parameter: '{name}'.", "param": name}}
-        detail = {"detail": [{"loc": ["body", name], "msg": "Extra inputs are not permitted", "input": body}]}
-        return send(handler, fault if shape == "openai" else detail, 400 if shape == "openai" else 422)
+            return {"choices": answer([{"type": "text", "text": RIGHT}])["choices"]}  # without usage, too
+        return send(handler, refusal(name), 422 if refusal is REFUSALS["fastapi"] else 400)
 
     stub.reply, stub.status = reply, 403  # of the list of models
-    run(stub, tmp_path, "out")
+    assert run(stub, tmp_path, "out", rows=ROWS[:1], temperature=0.5).metrics.correct == 1
     assert "max_completion_tokens" in stub.requests[-1] or name != "max_tokens"
     assert results.read(tmp_path / "out").metrics.endpoint["left_out"] == [name]
