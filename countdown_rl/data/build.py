@@ -113,7 +113,7 @@ def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict
         commit, published = external.from_hub(name, revision or options.revision)
         repository, _, config = name.partition(":")
         entry = {"hub": repository, "revision": commit} | ({"config": config} if config else {})
-        return ((f"{name}, row {row}", *item) for row, item in enumerate(published, 1)), entry
+        return published, entry
     file = Path(options.from_ or "")  # read twice
     held = (row for row in external.from_file(file) if held_out(row[1]))
     others = (row for row in external.from_file(file) if not held_out(row[1]))

@@ -3,6 +3,7 @@
 import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,8 +24,8 @@ def from_file(path: Path) -> Iterator[Published]:
         yield place, records.split_of(record), record
 
 
-def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[tuple[str, Mapping[str, Any]]]]:
-    """The commit of the Hub data set *name*, ``NAME[:CONFIG]``, at *revision*, and its rows with their splits.
+def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]:
+    """The commit of the Hub data set *name*, ``NAME[:CONFIG]``, at *revision*, and its rows.
 
     Its files are downloaded to the Hub's cache, or read there offline. Held-out splits come first. Rows for training
     have the split "" if no test split is published.
@@ -45,11 +46,13 @@ def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[tuple[str, 
     meanings = {split: held_out(split) for split in splits}
     published_test = "test" in meanings.values()
 
-    def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def rows() -> Iterator[Published]:
+        number = count(1)
         for split in sorted(splits, key=lambda split: ("test", "valid", None).index(meanings[split])):
             with _read_errors(name):
                 for row in splits[split]:
-                    yield str(split) if meanings[split] or published_test else "", row
+                    named = str(split) if meanings[split] or published_test else ""
+                    yield f"{name}, row {next(number)}", named, row
 
     return directory.name, rows()
 
@@ -85,8 +88,7 @@ def _configuration(directory: Path, name: str, config: str) -> tuple[str | None,
     if not all("data_files" in item for item in configs.values()):
         return chosen if listed else None, None, None
     data_files = configs[chosen]["data_files"]
-    paths = [item["path"] if isinstance(item, Mapping) else item for item in _listed(data_files)]
-    patterns = [posixpath.normpath(path) for part in paths for path in _listed(part)]
+    patterns = [posixpath.normpath(path) for path in _paths(data_files)]
     # In a pattern of the Hub, * matches a slash too.
     return chosen, data_files, ["README.md", *(path.replace("**/", "*").replace("**", "*") for path in patterns)]
 

@@ -65,7 +65,7 @@ def with_splits(**files):
 
 
 def read(name="me/rows", revision=None):
-    return list(external.from_hub(name, revision)[1])
+    return [item[1:] for item in external.from_hub(name, revision)[1]]
 
 
 @pytest.mark.parametrize(

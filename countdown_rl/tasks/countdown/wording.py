@@ -33,19 +33,16 @@ _BESIDE = re.compile(
     r"|</?\w+>|<\|[^|<>]{0,40}\|>|(?:Cutting Knowledge|Today) Date: [\w ]+"
     r"|(?m:^ *[0-9]{1,2}[.)] (?=[A-Za-z]))"
 )
-_LIST = re.compile(r"[0-9]+(?:(?: *[,;]? *(?:and|&) +| *[,;]\s*| +)[0-9]+)+")
+#: Two numbers or more with one kind of separator, but for an "and" before the last.
+_LIST = re.compile(
+    r"(?=[0-9]+[^0-9]+[0-9])[0-9]+(?:(?: *,\s*[0-9]+)+|(?: *;\s*[0-9]+)+|(?: +[0-9]+)+)?"
+    r"(?: *[,;]? *(?:and|&) +[0-9]+)?"
+)
 _COUNTED = re.compile(r"\b([0-9]) (?=(?:given |provided )?numbers\b)")
 _TARGET = re.compile(
     r"(?i)\b(?:target|equals?|reach|make|get|calculate|obtain|evaluates?)\b"
     r"(?:[\s:=]|\b(?:number|value|is|to|of|the|exactly|target)\b)*(?<![^\s:=])([-−]?(?:0|[1-9][0-9]*))(?! ?!|\w)"
 )
-#: Numbers in words, except for counts of operations and the like, which are no numbers of a puzzle.
-_WORD = re.compile(
-    r"(?i)\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|half|double|dozen)\b"
-    r"(?! (?:\w+ ){0,2}(?:numbers|operat\w+|tags|blocks|parts|steps)\b)"
-    r"|\b(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million)\b"
-)
-
 #: Marks that make a digit a key, or are not seen.
 _DIGIT_MARKS = re.compile("[\ufe0e\ufe0f\u20e3\u200b-\u200d\u2060]")
 _ONES = (
@@ -56,6 +53,12 @@ _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ni
 _NAMED = dict(zip(["", *_UNITS, *_TENS], [0, *range(20), *range(20, 101, 10)], strict=True))
 #: Tens and ones in words, one of them or both.
 _NAMES = re.compile(rf"(?i)\b(?:({'|'.join(_TENS)})(?:[ -]({'|'.join(_UNITS[1:10])})\b)?|({'|'.join(_UNITS)}))\b")
+#: Numbers in words, except for counts of operations and the like, which are no numbers of a puzzle.
+_WORD = re.compile(
+    rf"(?i)\b(?:{'|'.join(_UNITS[2:])}|half|double|dozen)\b"
+    r"(?! (?:\w+ ){0,2}(?:numbers|operat\w+|tags|blocks|parts|steps)\b)"
+    rf"|\b(?:{'|'.join(_TENS)}|thousand|million)\b"
+)
 
 #: Words that say what the default does: each number once, all four operators.
 _DEFAULT = re.compile(
@@ -188,18 +191,12 @@ def _check_rules(text: str, stated: frozenset[str]) -> None:
 
 
 def _is_list(match: re.Match[str], text: str) -> bool:
-    """True if *match* is a list with one kind of separator, but for an "and" before its last number."""
+    """True if *match* is a whole list of numbers, and neither one number with thousands nor a part of an expression."""
     before, after = text[: match.start()], text[match.end() :]
-    *kinds, last = [re.sub(r"and|&|\s", "", part) or " " for part in re.split("[0-9]+", match[0])[1:-1]]
-    joined = re.search("and|&", match[0])
-    alike = len({*kinds, *([] if joined else [last])}) < 2 and not re.search(
-        r"(?:and|&)[^a-z&]+[0-9]+[^0-9]+[0-9]", match[0]
-    )
     thousands = before[-1:] != "[" and re.fullmatch("[0-9]{1,3}(?:,[0-9]{3})+", match[0])
     framed = not before or before[-1] in " \t\n:([{"
-    ends = not re.match(r"\w| ?!", after)
-    zeros = re.search(r"(?<![0-9])0[0-9]", match[0])
-    return bool(alike and framed and ends and not thousands and not zeros and not re.search(r"[-−+] ?$", before))
+    single = match[0].isdecimal() or re.match(r"\w| ?!", after) or re.search(r"(?<![0-9])0[0-9]", match[0])
+    return framed and not (thousands or single or re.search(r"[-−+] ?$", before))
 
 
 def has_any(rows: Iterable[tuple[int, ...]]) -> Callable[[str], bool]:

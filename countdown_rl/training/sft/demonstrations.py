@@ -70,7 +70,9 @@ class Demonstration:
     @property
     def question(self) -> str:
         """The prompt that is text, or the user turns."""
-        return self.prompt if isinstance(self.prompt, str) else "\n".join(_user_turns(self.prompt))
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return "\n".join(turn["content"] for turn in self.prompt if turn["role"] == "user")
 
     @cached_property
     def asked_row(self) -> Row | None:
@@ -141,7 +143,7 @@ class _HeldOut:
         self._kind, self._identities = type(rows[0]), {row.identity for row in rows}
         self.noun = task_of(rows[0]).noun
         self._asked = self._kind.finder(rows)
-        self._prompts = {_in_one_line(text) for row in rows for text in _user_turns(row.messages())}
+        self._prompts = {_in_one_line(row.prompt().user) for row in rows}
 
     def has(self, demonstration: Demonstration) -> bool:
         row = demonstration.asked_row
@@ -153,10 +155,6 @@ class _HeldOut:
         text = _in_one_line(demonstration.question)
         rendered = isinstance(demonstration.prompt, str)
         return text in self._prompts or (rendered and any(prompt in text for prompt in self._prompts))
-
-
-def _user_turns(messages: Iterable[Mapping[str, str]]) -> list[str]:
-    return [turn["content"] for turn in messages if turn["role"] == "user"]
 
 
 def _in_one_line(text: str) -> str:
@@ -239,7 +237,7 @@ def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]
         source, _, revision = name.partition("@")
         commit, rows = external.from_hub(source, revision or None)
         inputs[f"from-hub-{index}" if index else "from-hub"] = {"source": source, "revision": commit, "digest": commit}
-        yield from ((f"{source}, row {row}", split, fields) for row, (split, fields) in enumerate(rows, 1))
+        yield from rows
 
 
 def _parsed(
