@@ -4,7 +4,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,6 +134,8 @@ def plan(
     from countdown_rl.training.grpo import trl, vllm
 
     model = _skeleton(shape_name)
+    if options.precision == "auto" and options.quantizes(model.num_parameters()):
+        options = replace(options, precision="nf4")
     ref: Any = mock.Mock(base=None, trained_precision=None)
     loaded = load.Loaded(model, None, ref, options.precision, device, "skeleton")
     with (
