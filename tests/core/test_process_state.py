@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -58,6 +59,7 @@ def snapshot() -> dict:
         "path": [*sys.path],
         "directory": os.getcwd(),
         "filters": [*warnings.filters],
+        "disabled": logging.root.manager.disable,
         "levels": {name: logging.getLogger(name).level for name in ("", "torch", "transformers", "trl", "peft")},
         "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "random": (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()),
@@ -81,6 +83,42 @@ def test_a_call_leaves_the_process_as_it_was(name, tmp_path, monkeypatch):
     after = snapshot()
     assert not [key for key in before if before[key] != after[key]]
     assert name in ("generate", *FAILING) or "\n" not in repr(result)
+
+
+def stops(_):
+    os.environ["SOME"] = "thing"
+    torch.set_num_threads(3)
+    logging.disable(logging.ERROR)
+    raise KeyError("half-way")
+
+
+STOPPED = {
+    "train": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", on_step=stops, **STEP),
+    "evaluate": lambda: countdown_rl.evaluate("countdown-tiny", ROWS, max_new_tokens=4, on_warning=stops),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("call", STOPPED)
+@pytest.mark.parametrize("place", ["thread", "loop"])
+def test_a_call_that_is_stopped_half_way_leaves_no_trace_either(call, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def stopped():
+        with pytest.raises(KeyError, match="half-way"):
+            STOPPED[call]()
+
+    async def main():
+        stopped()
+
+    before = snapshot()
+    if place == "thread":
+        with ThreadPoolExecutor() as pool:
+            pool.submit(stopped).result()
+    else:
+        asyncio.run(main())
+    after = snapshot()
+    assert not [key for key in before if before[key] != after[key]]
 
 
 def test_a_second_training_in_the_process_is_refused(tmp_path, monkeypatch):
