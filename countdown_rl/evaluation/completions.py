@@ -17,11 +17,11 @@ from countdown_rl.tasks.task import Row
 _LIMITS = ("length", "max_tokens", "model_length")
 #: Further names of completions; in demonstrations, such a field may hold a prompt and its completion.
 _OTHER_NAME = re.compile(
-    r"(?i)(?:(?:raw|model|llm|generated|sampled|full)_)?"
+    r"(?i)(?:(?:raw|model|llm|generated|sampled|full|output)_)*"
     r"(?:completion|response|output|generation|prediction|rollout|text|solution_str)(?:_(?:text|str))?s?"
 ).fullmatch
-
-
+#: Fields of a mapping that :mod:`conversations` reads as a completion.
+_READ = {"role", "from", "message", "choices", "body", "finish_reason"}
 #: Fields that hold a prompt.
 _QUESTIONS = ("question", "problem")
 _ASKING = (*conversations.PROMPTS, *conversations.CONVERSATIONS, "body", *_QUESTIONS)
@@ -76,12 +76,19 @@ class Reader:
 
     def _answered(self, fields: Mapping[str, Any]) -> Answered:
         flat = _flat(fields)
-        record = self._with_completion(flat)
+        try:
+            record = self._with_completion(flat)
+            completions = list(_completions(record))
+        except InputError as error:
+            raise InputError(
+                f"{str(error).rstrip('.')}; its fields are {', '.join(flat)}; choose one with "
+                f"{flag('completion_field')}, or skip such records by {flag('on_error')} mark"
+            ) from error
         row, note = self._row(record, ", ".join(flat))
         if self._task not in ("", row.task):
             raise InputError(f"it is of the task {row.task}, others are of {self._task}; give each task its own file")
         self._task = row.task
-        return Answered(row, list(_completions(record, row)), note)
+        return Answered(row, [Completion(turn.text(row.style), *length) for turn, *length in completions], note)
 
     def _with_settings(self, row: Row) -> Row:
         for name, value in self._settings.items():
@@ -106,23 +113,27 @@ class Reader:
         return True
 
     def _with_completion(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """*record* with its completions in a field that :mod:`conversations` reads."""
-        if self._field:
-            if record.get(self._field) is None:
-                raise InputError(f"there is no `{self._field}`; its fields are {', '.join(record)}")
-            others = (*conversations.COMPLETIONS, *conversations.CONVERSATIONS, *conversations.PAIRS)
-            kept = {name: value for name, value in record.items() if name not in (self._field, *others)}
-            return kept | {"completions": record[self._field]}
-        if any(record.get(name) is not None for name in conversations.COMPLETIONS):
-            return record
-        if pair := next((pair for pair in conversations.PAIRS.items() if record.keys() >= {*pair}), None):
-            raise InputError(f"`{pair[0]}` and `{pair[1]}` are a pair; choose one with {flag('completion_field')}")
-        names = [name for name, value in record.items() if value is not None and _OTHER_NAME(name)]
-        if len(names) > 1:
-            raise InputError(f"the completion may be in {' or '.join(names)}; choose with {flag('completion_field')}")
+        """*record* with its completions in a field that :mod:`conversations` reads, and no others beside it."""
+        own, name = (*conversations.COMPLETIONS, *conversations.CONVERSATIONS), self._field
+        names = [name] if name else [name for name in conversations.COMPLETIONS if record.get(name) is not None]
         if not names:
+            if pair := next((pair for pair in conversations.PAIRS.items() if record.keys() >= {*pair}), None):
+                raise InputError(f"`{pair[0]}` and `{pair[1]}` are a pair")
+            names = [name for name, value in record.items() if value is not None and _OTHER_NAME(name)]
+        asked = {}
+        for key in conversations.CONVERSATIONS if names else ():
+            turns = conversations.decoded(record.get(key))
+            if key != name and isinstance(turns, list) and turns and _is_answer(turns[-1]):
+                asked[key] = turns[:-1]
+        if len(names) + (len(asked) if not name else 0) > 1:
+            raise InputError(f"the completion may be in {' or '.join((*names, *asked))}")
+        if not names or not (name or names[0] not in own or isinstance(record[names[0]], Mapping | list)):
             return record
-        return {name: value for name, value in record.items() if name not in names} | {"completions": record[names[0]]}
+        if record.get(names[0]) is None:
+            raise InputError(f"there is no `{names[0]}`")
+        kept = {key: value for key, value in record.items() if key not in (names[0], *conversations.COMPLETIONS)}
+        kept = {key: value for key, value in kept.items() if key not in conversations.PAIRS} | asked
+        return kept | {names[0] if names[0] in own else "completions": _unnested(record[names[0]])}
 
     def _row(self, record: Mapping[str, Any], names: str) -> tuple[Row, str]:
         """The row of *record*, whose fields are called *names* in the file, and the note on its place."""
@@ -189,37 +200,39 @@ def read(path: Path, reader: Reader, on_error: files.OnError = files.stop) -> di
 def _question(record: Mapping[str, Any], *roles: str) -> str | None:
     """The prompt of the first completion in *record*, as :meth:`Exchange.question`; None if it has none."""
     exchange = conversations.exchange(next(iter(conversations.split(record))))
-    if exchange is None:
-        raise InputError(_no_completion(record))
-    if (prompt := exchange.question(*roles)) is not None:
+    if exchange and (prompt := exchange.question(*roles)) is not None:
         return prompt
     return next((text for name in _QUESTIONS if isinstance(text := record.get(name), str)), None)
 
 
-def _no_completion(record: Mapping[str, Any]) -> str:
-    names = ", ".join(conversations.COMPLETIONS)
-    return (
-        f"there is no completion in {names} or a similar field; its fields are {', '.join(record)}; "
-        f"choose one with {flag('completion_field')}, or skip such records by {flag('on_error')} mark"
-    )
-
-
-def _completions(record: Mapping[str, Any], row: Row) -> Iterator[Completion]:
-    """The completions of *row* in *record*, with their ends and lengths if it has them."""
+def _completions(record: Mapping[str, Any]) -> Iterator[tuple[conversations.Turn, int | None, bool | None]]:
+    """The completions in *record*, with their lengths and whether they ended, None if it has none."""
     parts = conversations.split(record)
+    usage = _typed(record.get("usage") or {}, Mapping, "usage")
+    tokens = usage.get("completion_tokens") if len(parts) == 1 else None
+    if not (tokens is None or (type(tokens) is int and tokens >= 0)):
+        raise InputError("`completion_tokens` should be a whole number from 0 on")
     for part in parts:
         turn = conversations.completion(part)
         if turn is None:
-            raise InputError(_no_completion(record))
-        reason = next(
-            (value.get("finish_reason") for value in part.values() if type(value) is dict and "finish_reason" in value),
-            None,
-        )
-        usage = _typed(record.get("usage") or {}, Mapping, "usage")
-        tokens = usage.get("completion_tokens") if len(parts) == 1 else None
-        if not (tokens is None or (type(tokens) is int and tokens >= 0)):
-            raise InputError("`completion_tokens` should be a whole number from 0 on")
-        yield Completion(turn.text(row.style), tokens, None if reason is None else reason not in _LIMITS)
+            raise InputError(f"there is no completion in {', '.join(conversations.COMPLETIONS)} or a similar field")
+        holders = (value for value in part.values() if type(value) is dict and "finish_reason" in value)
+        reason = next(holders, {}).get("finish_reason")
+        yield turn, tokens, None if reason is None else reason not in _LIMITS
+
+
+def _unnested(value: Any) -> Any:
+    """*value*, or what it holds under the only name of a completion in it, as does each item of a list."""
+    if isinstance(value, list):
+        return [_unnested(item) for item in value]
+    if not isinstance(value, Mapping) or value.keys() & _READ:
+        return value
+    names = [name for name in value if name in conversations.COMPLETIONS or _OTHER_NAME(str(name))]
+    return _unnested(value[names[0]]) if len(names) == 1 else value
+
+
+def _is_answer(turn: Any) -> bool:
+    return isinstance(turn, Mapping) and turn.get("role", turn.get("from")) in ("assistant", "gpt", "model")
 
 
 def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -230,11 +243,17 @@ def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
     if "traces" in record and "task" in record:
         return _episode(record)
     response = record.get("response")
-    if "custom_id" in record and isinstance(response, Mapping | None):
+    if {"custom_id", "response"} <= record.keys() and isinstance(response, Mapping | None):
         body = _typed((response or {}).get("body") or {}, Mapping, "body")
-        if not body.get("choices"):
+        choices = body.get("choices")
+        if not choices:  # of the Responses API
+            items = [_typed(item, Mapping, "output") for item in _typed(body.get("output") or [], list, "output")]
+            texts = [item.get("content") for item in items if item.get("type") == "message"]
+            choices = [{"message": {"role": "assistant", "content": text}} for text in texts]
+        if not choices:
             raise InputError(f"the request failed: {record.get('error') or body.get('error') or 'no response'}")
-        return {"custom_id": record["custom_id"], "choices": body["choices"], "usage": body.get("usage")}
+        kept = {key: value for key, value in record.items() if key not in ("id", "response", "error")}
+        return kept | {"choices": choices, "usage": body.get("usage")}
     return record
 
 

@@ -19,7 +19,7 @@ COMPLETIONS = ("completion", "response", "output", "completions", "responses", "
 #: The preferred completion of a pair and the other one, in TRL and in the code of DPO courses.
 PAIRS = {"chosen": "rejected", "response_w": "response_l"}
 PROMPTS = ("prompt", "query", "instruction", "input")
-CONVERSATIONS = ("messages", "conversations")
+CONVERSATIONS = ("messages", "conversations", "conversation", "message_log")
 #: Fields beside a content that hold its reasoning, by server; in some data they hold its effort instead.
 REASONING = ("reasoning_content", "reasoning", "thinking")
 _EFFORTS = ("on", "off", "true", "false", "none", "minimal", "low", "medium", "high", True)

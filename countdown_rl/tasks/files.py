@@ -24,7 +24,7 @@ from countdown_rl.core.errors import InputError, first_line
 #: Rows of a table that are decoded at once.
 BATCH = 1_024
 #: The key of an object that holds the rows of a file.
-LISTS = ("data", "rows", "examples", "instances", "records", "samples", "generations")
+LISTS = ("data", "rows", "examples", "instances", "records", "samples", "generations", "results")
 KINDS = "JSON Lines, JSON, CSV, Parquet and Arrow, plain or compressed by gzip, bzip2, xz or zstd"
 
 #: Called with the fault of a single record; it raises it, or returns so that the next ones are read.

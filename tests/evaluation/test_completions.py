@@ -36,6 +36,10 @@ def chat(text):
     return [{"role": "assistant", "content": text}]
 
 
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
 def batch(row, texts):
     choices = [{"index": i, "message": chat(text)[0], "finish_reason": "stop"} for i, text in enumerate(texts)]
     choices[-1]["finish_reason"] = "length"
@@ -212,6 +216,11 @@ PUZZLE = {"nums": [3, 7, 50], "target": 46}
 NUM = {"num": [3, 7, 50], "target": 46}
 ASKED = TINYZERO.format(nums=[3, 7, 50], target=46) + " Each number can only be used once."
 SOLVED = "<think>\n50 - 7</think>\n<answer>50 - 7 + 3</answer>"
+NUMBERS = {"numbers": [3, 7, 50], "target": 46}
+GTS = "{'target': 46, 'numbers': array([ 3,  7, 50])}"
+R1 = {"problem": ASKED, "solution": "46", "generations": [SOLVED, WRONG], "messages": [*user(ASKED), *chat(SOLVED)]}
+REQUEST = {"custom_id": "x", "method": "POST", "body": {"messages": user(ASKED)}}
+PART = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": SOLVED}]}
 
 
 @pytest.mark.parametrize(
@@ -247,6 +256,36 @@ SOLVED = "<think>\n50 - 7</think>\n<answer>50 - 7 + 3</answer>"
         (f"\n\n==========\n{SOLVED}\n", {}, "none of JSON Lines"),
         ([{"messages": [{"role": "user", "content": ASKED}, *chat("46")]}], {}, 0),
         ([PUZZLE], {}, "no completion in .*completion_field"),
+        # TRL's table, verl's dumps and generations, OpenRLHF, SkyRL, nemo-rl, slime
+        ([{**PUZZLE, "prompt": ASKED, "completions": [chat(SOLVED), chat(WRONG)]}], {}, 0.5),
+        ([{"input": ASKED, "output": text, "gts": GTS, "score": 1} for text in (SOLVED, WRONG)], {}, 0.5),
+        ([{"prompt": user(ASKED), "reward_model": {"ground_truth": NUMBERS}, "responses": [SOLVED, WRONG]}], {}, 0.5),
+        ([{"input": ASKED, "output": SOLVED, "reward": 1.0}], {}, 1),
+        ([{"input_prompt": ASKED, "output_response": SOLVED, "env_extras": {"ground_truth": NUMBERS}}], {}, 1),
+        ([{"message_log": [*user(ASKED), *chat(SOLVED)], "extra_env_info": NUMBERS, "total_reward": 1}], {}, 1),
+        (
+            [{"content": [ASKED, SOLVED], "rewards": 1.0, "idx": 0}],
+            {},
+            "its fields are content, rewards, idx; .*_field",
+        ),
+        ([{"prompt": ASKED, "response": SOLVED, "label": NUMBERS, "status": "completed"}], {}, 1),
+        # lm-eval with a request for each repeat, verifiers, lighteval, reasoning-gym, rollouts in a list
+        ([{"doc_id": 0, "doc": {"query": ASKED, "target": 46}, "resps": [[SOLVED], [WRONG]], "filter": "x"}], {}, 0.5),
+        ([{"prompt": user(ASKED), "completion": chat(SOLVED), "task": "default", "info": json.dumps(NUMBERS)}], {}, 1),
+        ([{"doc": {"query": ASKED, "specific": NUMBERS}, "model_response": {"text": [SOLVED, WRONG]}}], {}, 0.5),
+        ({"results": [{"metadata": NUMBERS, "completions": [{"full_model_response": SOLVED, "score": 1}]}]}, {}, 1),
+        ([{**PUZZLE, "rollouts": [{"response": SOLVED, "reward": 1}, {"response": WRONG, "reward": 0}]}], {}, 0.5),
+        # open-r1 and distilabel: conversations beside generations
+        ([R1], {}, "may be in generations or messages; its fields are problem, .*completion_field"),
+        ([R1], {"completion_field": "generations"}, 0.5),
+        ([R1], {"completion_field": "messages"}, 1),
+        # vLLM, OpenAI: batches of chats and of responses, a batch with its requests, requests alone; Anthropic, Gemini
+        ([{**PUZZLE, "outputs": [{"index": 0, "text": SOLVED, "finish_reason": "stop"}]}], {}, 1),
+        ([{"custom_id": "3-7-50=46", "response": {"body": {"output": [{"type": "reasoning"}, PART]}}}], {}, 1),
+        ([{**REQUEST, "response": {"body": {"choices": [{"message": chat(SOLVED)[0]}]}}}], {}, 1),
+        ([REQUEST], {}, "no completion .*its fields are custom_id, method, body; .*completion_field"),
+        ([{"custom_id": "x", "result": {"message": chat(SOLVED)[0]}}], {}, "its fields are custom_id, result"),
+        ([{**PUZZLE, "response": {"candidates": [{"content": SOLVED}]}}], {}, "no `choices`.*completion_field"),
     ],
 )
 def test_files_of_public_projects_are_graded_or_refused_with_the_remedy(content, options, outcome, tmp_path):
