@@ -33,7 +33,7 @@ def main() -> None:
         out = args.out / model.replace("/", "-")
         learning.command("eval", "--model", model, "--data", args.data / "test.jsonl", "--out", out, *options)
         scored[model] = results.read(out)
-    figures = compare.figures(scored)
+    figures = compare.scores(scored)
     bench.save(args.name, {key: figures[key] for key in ("decoding", "data", "results")})
 
 

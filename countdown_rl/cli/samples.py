@@ -27,8 +27,8 @@ def samples(
     ),
     n: Annotated[int, option("Number of completions to show.", min=1)] = 5,
     correct: Annotated[bool, option("Only correct ones.", name="--correct")] = False,
-    wrong: Annotated[bool, option("Only wrong ones.", name="--wrong")] = False,
-    reason: Annotated[str | None, option("Only those graded wrong for this reason, such as number-used-twice.")] = None,
+    incorrect: Annotated[bool, option("Only incorrect ones.", name="--incorrect")] = False,
+    reason: Annotated[str | None, option("Only those incorrect for this reason, such as number-used-twice.")] = None,
     shuffle: Annotated[int | None, option("Shuffle them with this seed.", metavar="SEED")] = None,
     step: Annotated[str | None, option("Only those of these training steps.", metavar="N|A-B")] = None,
     as_json: AsJson = False,
@@ -38,12 +38,12 @@ def samples(
     Reads an evaluation, or the samples that train and sft write beside their log.
 
     Examples:
-        countdown-rl samples artifacts/eval/adapter --wrong
+        countdown-rl samples artifacts/eval/adapter --incorrect
         countdown-rl samples artifacts/eval/base --reason wrong-value --n 3
         countdown-rl samples artifacts/train --step 50-100 --n 20
     """
-    if correct and (wrong or reason):
-        raise UsageError("--correct excludes --wrong and --reason; leave them out.")
+    if correct and (incorrect or reason):
+        raise UsageError("--correct excludes --incorrect and --reason; leave them out.")
     steps = _steps(step) if step else None
     samples = _read(result)
     reasons = {name for sample in samples[:1] for name in {**REASONS, **task_of(sample.row).reasons}}
@@ -52,7 +52,7 @@ def samples(
     selected = [
         sample
         for sample in samples
-        if not ((correct and not sample.grade.correct) or (wrong and sample.grade.correct))
+        if not ((correct and not sample.grade.correct) or (incorrect and sample.grade.correct))
         and reason in (None, sample.grade.reason)
         and (steps is None or sample.step in steps)
     ]

@@ -22,10 +22,10 @@ from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paire
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
 
-TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
+TABLE, SCORES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
 #: Scores of each result in a comparison, and fields of each of the two completions of a change.
-_FIGURES = (
+_SCORES = (
     "accuracy",
     "n",
     "of",
@@ -47,7 +47,7 @@ def compare(
     against: str | None = None,
     on_warning: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the :func:`figures` of *evaluations*, by name, and write a ``comparison`` artifact at *out*, if given.
+    """Return the :func:`scores` of *evaluations*, by name, and write a ``comparison`` artifact at *out*, if given.
 
     Several under one name are runs of one setting, whose means are compared. *against* names the result that all others
     are compared with. *on_warning* is called with each of the :func:`caveats`.
@@ -61,7 +61,7 @@ def compare(
         for name, group in evaluations.items()
     }
     results = {name: pooled(name, group) for name, group in runs.items()}
-    values = figures(results, against)
+    values = scores(results, against)
     for sentence in caveats(results):
         on_warning(sentence)
     if out is None:
@@ -73,7 +73,7 @@ def compare(
     }
     options = {"names": list(evaluations), **({"against": against} if against else {})}
     with artifacts.writing(out, "comparison", options=options, inputs=inputs) as writer:
-        (writer.path / FIGURES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        (writer.path / SCORES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
         (writer.path / TABLE).write_text(tables.markdown(values), "utf-8")
         jsonl.write_rows(writer.path / CHANGES, changes(results, against))
     return values
@@ -128,7 +128,7 @@ def paired(results: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def pooled(name: str, runs: Sequence[Result]) -> Result:
-    """The *runs* of the setting *name* as one result, whose figures are means over runs.
+    """The *runs* of the setting *name* as one result, whose scores are means over runs.
 
     The interval of a mean covers the choice of puzzles, for these runs. Their decoding may differ in the seed alone.
     """
@@ -154,7 +154,7 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
     return Result(metrics, samples, manifest=first.manifest, path=first.path, runs=runs)
 
 
-def figures(results: Mapping[str, Result], against: str | None = None) -> dict[str, Any]:
+def scores(results: Mapping[str, Result], against: str | None = None) -> dict[str, Any]:
     """The metrics of each result, and its paired differences from the first and the previous one decoded like it.
 
     With *against*, a name, the difference is from that result alone. Baselines are listed but not compared, except
@@ -173,7 +173,7 @@ def figures(results: Mapping[str, Result], against: str | None = None) -> dict[s
         metrics = result.metrics.to_json()
         if name in models and name not in compared:
             raise InputError(f"{name} and {reference} were decoded differently; evaluate both with the same options.")
-        row = {"name": name} | {key: metrics[key] for key in _FIGURES if key in metrics}
+        row = {"name": name} | {key: metrics[key] for key in _SCORES if key in metrics}
         if result.runs:
             row |= {"runs": _accuracies(result), "sd": round(stdev(_accuracies(result)), 6)}
         if name in models and decoding(result) != decoding(first):

@@ -88,7 +88,7 @@ class Reader:
         if self._task not in ("", row.task):
             raise InputError(f"it is of the task {row.task}, others are of {self._task}; give each task its own file")
         self._task = row.task
-        return Answered(row, [Completion(turn.text(row.style), *length) for turn, *length in completions], note)
+        return Answered(row, [Completion(turn.text(row.style), n, ended) for turn, n, ended in completions], note)
 
     def _with_settings(self, row: Row) -> Row:
         for name, value in self._settings.items():

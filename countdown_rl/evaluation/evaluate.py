@@ -27,6 +27,7 @@ from countdown_rl.inference.engines import Engine, Server
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
 from countdown_rl.tasks import files, jsonl
+from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
 
 OnText = Callable[[str], None]
@@ -57,6 +58,9 @@ def evaluate(
         on_batch: called after every batch and within slow ones.
     """
     out, recorded = Path(out), options.recorded
+    if completions and str(data).startswith(jsonl.SUITE) and options.missing == "omit":
+        options = replace(options, missing="wrong")
+        on_note(f"rows of {data} without a completion count as wrong.")
     libraries: tuple[str, ...] = ()
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):
@@ -177,7 +181,7 @@ def grade_completions(
     model = EvaluatedModel(**{key: inputs["model"].get(key) for key in ("source", "kind", "digest")})
     scores = vars(measure(samples, rows, pass_at, limits=limits))
     puzzles = hashlib.sha256("\n".join(sorted(row.id for row in rows)).encode()).hexdigest()
-    about = {"data": inputs["data"], "model": model, "puzzles": puzzles}
+    about = {"data": inputs["data"], "model": model, "puzzles": puzzles, "grammar": task(rows[0].task).grammar}
     return Result(Metrics(**scores, **about, **description), samples)
 
 

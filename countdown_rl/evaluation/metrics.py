@@ -3,12 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import comb
 from statistics import fmean, median
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation.sample import Accuracy, Budget, Sample, Scores, Share, Tokens, by_puzzle
 from countdown_rl.evaluation.statistics import Interval, mean_interval
+from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
 
 
@@ -65,7 +67,10 @@ def measure(
         majority=majority,
         budgets={limit: budget(limit) for limit in limits},
         groups={
-            group: {value: _accuracy(values[value], per_row, runs) for value in sorted(values, key=_by_number)}
+            group: {
+                value: _accuracy(values[value], per_row, runs)
+                for value in sorted(values, key=partial(_position, [*task(rows[0].task).group(group).names]))
+            }
             for group, values in members.items()
         },
         format=forms["format"].accuracy,
@@ -113,10 +118,11 @@ def vote(samples: Sequence[Sample]) -> bool:
     return bool(winners) and next(correct for key, correct in votes if key == winners[0][0])
 
 
-def _by_number(value: str) -> tuple[float, str]:
-    """Sort key of a group's value: the number that it begins with, if any."""
+def _position(names: Sequence[str], value: str) -> tuple[bool, float, str]:
+    """Sort key of a group's value: numbers first, then the *names* of the group in their order."""
     digits = re.match(r"\d+", value)
-    return (float(digits[0]) if digits else -1.0, value)
+    index = names.index(value) if value in names else len(names)
+    return not digits, float(digits[0]) if digits else index, value
 
 
 def _tokens(samples: Sequence[Sample], counts: Sequence[int]) -> Tokens:

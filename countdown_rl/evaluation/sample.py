@@ -208,7 +208,8 @@ class Metrics(Scores):
     """Every metric of an evaluation, its model and data, and the engine and form of the weights.
 
     *endpoint* counts the requests to a server. *of* is the number of rows that completions were asked for, if some have
-    none; *errors* the number of records that could not be graded; *puzzles* the digest of the ids of the rows.
+    none; *errors* the number of records that could not be graded; *puzzles* the digest of the ids of the rows;
+    *grammar* the version of the answer grammar of the task.
     """
 
     decoding: DecodingSettings
@@ -221,6 +222,7 @@ class Metrics(Scores):
     of: int | None = None
     errors: int | None = None
     puzzles: str | None = None
+    grammar: int | None = None
 
     @property
     def is_baseline(self) -> bool:

@@ -15,7 +15,7 @@ SIDES = ("improved", "regressed")
 
 
 def markdown(values: Mapping[str, Any]) -> str:
-    """The Markdown table of the *values* of :func:`compare.figures`, with the conditions under it."""
+    """The Markdown table of the *values* of :func:`compare.scores`, with the conditions under it."""
     head, *rows = _cells(values)
     lines = ["| " + " | ".join(map(cell, row)) + " |" for row in (head, *rows)]
     lines.insert(1, "|---" + "|---:" * (len(head) - 1) + "|")
@@ -140,5 +140,5 @@ def points(change: Mapping[str, Any], sd: bool = True) -> str:
     return f"{100 * change['difference']:+.1f}{_sd(change) if sd else ''} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
-def _sd(figures: Mapping[str, Any]) -> str:
-    return f" ± {100 * figures['sd']:.1f}" if "sd" in figures else ""
+def _sd(score: Mapping[str, Any]) -> str:
+    return f" ± {100 * score['sd']:.1f}" if "sd" in score else ""

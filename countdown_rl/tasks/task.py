@@ -317,6 +317,7 @@ class Task:
         demo: fields of a row whose prompt the demo page shows with the reader's numbers in place of its own; {} if that
             page is not for the task.
         data_options: the options of ``gen-data`` for puzzles that apply to this task.
+        grammar: the version of the grammar of answers, recorded with results.
         suites: by the name of a benchmark suite, "module:name" of ``(name, tier) -> path`` of its rows.
         baselines: by the name that ``--model`` accepts.
         proxies: graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
@@ -340,6 +341,7 @@ class Task:
     source: str = "countdown_rl.data.source:RowSource"
     demo: Mapping[str, Any] = field(default_factory=dict)
     data_options: frozenset[str] = frozenset()
+    grammar: int | None = None
     suites: Mapping[str, str] = field(default_factory=dict)
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)

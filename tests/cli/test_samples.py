@@ -36,7 +36,7 @@ def shown(*words):
         (["--step", "11-25"], [11, 21]),
         (["--step", "1"], [1, 1]),
         (["--correct"], [1, 21]),
-        (["--wrong", "--step", "2-99"], [11, 31]),
+        (["--incorrect", "--step", "2-99"], [11, 31]),
         (["--reason", "no-answer"], [1, 31]),
         (["--n", 9], [1, 1, 11, 21, 31]),
     ],
@@ -67,7 +67,7 @@ def test_samples_are_shuffled_by_a_seed(run):
 
 
 @pytest.mark.parametrize(
-    "words", ["--step=x", "--step=1-", "--step=-3", "--step=1-2-3", "--correct --wrong", "--reason nothing-like-it"]
+    "words", ["--step=x", "--step=1-", "--step=-3", "--step=1-2-3", "--correct --incorrect", "--reason nothing-like-it"]
 )
 def test_an_invalid_choice_is_a_usage_error(run, words):
     error = CliRunner().invoke(app, ["samples", str(run), *words.split()]).exception

@@ -88,7 +88,7 @@ def scored(tmp_path, right: str, **decoding) -> results.Result:
 def test_models_are_compared_with_models_and_not_with_baselines(tmp_path):
     floor, ceiling = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling")
     one, two = scored(tmp_path, "+---"), scored(tmp_path, "+-++")
-    values = compare.figures({"random": floor, "one": one, "solver": ceiling, "two": two})
+    values = compare.scores({"random": floor, "one": one, "solver": ceiling, "two": two})
     rows = {row["name"]: row for row in values["results"]}
     assert list(rows) == ["random", "one", "solver", "two"]
     assert [name for name in rows if "against_first" in rows[name]] == ["two"]
@@ -102,7 +102,7 @@ def test_models_are_compared_with_models_and_not_with_baselines(tmp_path):
 def test_baselines_alone_are_refused(tmp_path):
     floor = run(tmp_path, "random", "floor")
     with pytest.raises(InputError, match="give an evaluation of a model"):
-        compare.figures({"random": floor, "solver": run(tmp_path, "solver", "ceiling")})
+        compare.scores({"random": floor, "solver": run(tmp_path, "solver", "ceiling")})
 
 
 def test_a_baseline_is_evaluated_without_torch(tmp_path, monkeypatch, capsys):
@@ -116,7 +116,7 @@ def test_a_baseline_is_evaluated_without_torch(tmp_path, monkeypatch, capsys):
 def test_a_single_model_is_compared_with_its_baselines(tmp_path):
     floor, ceiling, one = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling"), scored(tmp_path, "+---")
     results = {"random": floor, "one": one, "solver": ceiling}
-    rows = {row["name"]: row for row in compare.figures(results)["results"]}
+    rows = {row["name"]: row for row in compare.scores(results)["results"]}
     assert rows["one"]["against_first"] == compare.difference(floor, one)
     assert rows["solver"]["against_previous"] == compare.difference(one, ceiling)
     assert {change["to"] for change in compare.changes(results)} == {"one", "solver"}

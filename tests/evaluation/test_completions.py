@@ -11,6 +11,7 @@ from countdown_rl.evaluation import results
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.completions import Reader
 from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.countdown.expression import GRAMMAR_VERSION
 from countdown_rl.tasks.registry import parse_row
 from tests.support.command import status
 
@@ -366,6 +367,16 @@ def test_the_denominator_is_recorded_and_missing_rows_may_count_as_wrong(rows, t
     result = evaluate(completions=tmp_path / "made.jsonl", rows=rows, missing="wrong")
     assert (result.metrics.n, result.metrics.of, result.metrics.correct) == (3, None, 1)
     assert result.metrics.reasons == {"missing": 2}
+
+
+def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_path):
+    suite = jsonl.read_rows(jsonl.test_file(Path("suite:countdown-bench-1")))
+    chosen = [row for row in suite if row["tier"] == "impossible"][:1] + suite[:1]
+    lines = [{"id": row.id, "completion": "<answer>impossible</answer>"} for row in chosen]
+    jsonl.write_rows(tmp_path / "made.jsonl", lines)
+    metrics = evaluate(completions=tmp_path / "made.jsonl", rows="suite:countdown-bench-1").metrics
+    assert (metrics.n, metrics.of, metrics.reasons["missing"], metrics.grammar) == (1750, None, 1748, GRAMMAR_VERSION)
+    assert list(metrics.groups["tier"]) == ["3", "4", "5", "6", "needs-mul", "rare", "impossible"]
 
 
 def test_records_that_cannot_be_graded_are_marked(tmp_path):

@@ -145,7 +145,7 @@ def replace_file(directory: Path, name: str, content: bytes) -> None:
 
 def use(root: Path) -> bool:
     result, other = (results.read(root / "eval" / name) for name in ("merged", "base"))
-    compare.figures({"a": result, "b": other})
+    compare.scores({"a": result, "b": other})
     diagnose.diagnose(result)
     caveats({"a": result})
     page.view({"a": [result.path], "b": [other.path]}, {}, 1)

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from countdown_rl import evaluate
 from countdown_rl.core.errors import InputError
+from countdown_rl.integrations import export
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
+from tests.integrations.test_export import load as load_module
 from tests.support.graded import PUZZLES, graded
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +72,20 @@ def test_verdicts_of_inspect_are_those_of_the_command_grade(task, run, tmp_path)
         assert (score.value, score.answer) == ("C" if grade["correct"] else "I", grade["answer"])
     accuracy = log.results.scores[0].metrics["accuracy"].value
     assert accuracy == pytest.approx(sum(grade["correct"] for grade in grades) / len(grades))
+
+
+@pytest.mark.slow
+def test_a_suite_has_the_accuracy_that_eval_measures(run, tmp_path):
+    result = evaluate("countdown-tiny", "suite:countdown-bench-1/3", limit=6, max_new_tokens=64)
+    texts = [sample.completion for sample in result.samples]
+    log = run(texts, data="suite:countdown-bench-1/3", n=6, prefill=True)
+    assert log.results.scores[0].metrics["accuracy"].value == pytest.approx(result.metrics.accuracy)
+    export.write("lm-eval", {"test": [sample.row for sample in result.samples]}, tmp_path)
+    utils = load_module(tmp_path / "utils.py")
+    documents = utils.load()["test"]
+    scores = [utils.process_results(each, [text])["correct"] for each, text in zip(documents, texts, strict=True)]
+    assert scores == [sample.grade.correct for sample in result.samples]
+    assert [score.value == "C" for score in (each.scores["grade"] for each in log.samples)] == scores
 
 
 @pytest.mark.slow

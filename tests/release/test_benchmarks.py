@@ -14,7 +14,11 @@ from countdown_rl.release import benchmarks, folder
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.tasks import registry
 
-TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+DETAILS = {
+    "type": "object",
+    "additionalProperties": {"type": "string"},
+    "required": ["deployment_type", "model_availability"],
+}
 
 
 def fields(required, **others):
@@ -36,7 +40,7 @@ SCHEMA = fields(
     ("schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "eval_library", "model_info"),
     source_metadata=fields(("source_type", "source_organization_name", "evaluator_relationship")),
     eval_library=fields(("name", "version")),
-    model_info=fields(("name", "id"), inference_engine=fields(("name",)), additional_details=TEXTS),
+    model_info=fields(("name", "id"), inference_engine=fields(("name",)), additional_details=DETAILS),
     evaluation_results={"type": "array", "items": RESULT, "minItems": 1},
 )
 
@@ -49,10 +53,18 @@ def test_the_results_of_a_model_are_written_for_a_benchmark(root):
     assert "greedy, at most 256 tokens" in entry.notes
     record = json.loads(Path("release", benchmarks.RECORD).read_text())
     jsonschema.validate(record, SCHEMA)
+    assert record["schema_version"] == "0.3.0"
     assert record["evaluation_results"][0]["score_details"]["score"] == manifest.facts["accuracy"]
     assert artifacts.read(Path("release"), "release") == manifest
     with pytest.raises(UsageError, match="--benchmark"):
         PublishOptions(benchmark="no id")
+
+
+def test_every_eval_ever_accepts_the_record(root):
+    validate = pytest.importorskip("every_eval_ever.validator").validate_aggregate
+    folder.build(PublishOptions(model="merged", benchmark="me/puzzles"), Path("release"))
+    report = validate(Path("release", benchmarks.RECORD))
+    assert report.valid, report
 
 
 def test_a_data_set_is_defined_as_a_benchmark():

@@ -216,7 +216,7 @@ def test_puzzles_are_called_by_their_split_and_not_by_their_file(tmp_path, monke
 
 
 def test_paired_differences_are_those_of_a_comparison(run):
-    values = compare.figures({name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
+    values = compare.scores({name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
     text = page()
     for row in values["results"][1:]:
         cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]

@@ -169,7 +169,7 @@ def _groups(scored: Group) -> list[Group]:
 
 def _table(group: Group) -> dict[str, Any]:
     """One comparison: its rows, breakdowns, and the reasons why answers were incorrect."""
-    values = compare.figures(group)
+    values = compare.scores(group)
     reasons: dict[str, dict[str, int]] = {}
     kinds: dict[str, dict[str, list[Any]]] = {}  # of puzzles, by title: each row's name, its share, if it is a bound
     for row in values["results"]:

@@ -313,7 +313,7 @@ TASK = Task(
         "numbers": Group("Count of numbers", "{} numbers", {"1": "1 number"}),
         "needs": Group("Operators needed", names={"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}),
         "solutions": Group("Number of solutions", "{} solutions", {"0": "no solution", "1": "1 solution"}, main=False),
-        "tier": Group("Tier"),
+        "tier": Group("Tier", names={name: name for name in ("needs-mul", "rare", "impossible")}),
     },
     probe=_probe,
     source="countdown_rl.data.countdown:CountdownSource",
@@ -323,6 +323,7 @@ TASK = Task(
         "random": Baseline("floor", "a random legal expression", answer=random_answer),
         "solver": Baseline("ceiling", "the exact solver", answer=solver_answer),
     },
+    grammar=expression.GRAMMAR_VERSION,
     suites={"countdown-bench-1": "countdown_rl.data.suites:file"},
     proxies=proxies.GRADERS,
     demonstrators={
