@@ -316,9 +316,10 @@ def test_dynamic_sampling_fills_a_round_with_groups_of_reward_variance_and_resum
     assert again.resumed == 4
     draws = [row.draws for row in whole.rows[::2]]
     assert len(rounds) == 4 + 3 + 2  # of the whole run, of the one that was killed, and of its continuation
-    assert max(draws) > 2
-    for groups, count in zip(rounds[:4], draws, strict=True):
-        assert all(len(rewards) > 1 for rewards in groups) or count >= 2 + rollouts.MAX_ATTEMPTS - 1
+    filled = [all(len(rewards) > 1 for rewards in groups) for groups in rounds[:4]]
+    for full, count in zip(filled, draws, strict=True):
+        assert full or count >= 2 + rollouts.MAX_ATTEMPTS - 1
+    assert any(full and count > 2 for full, count in zip(filled, draws, strict=True))
 
 
 def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path):
