@@ -65,11 +65,12 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
             except InputError as error:
                 faults += [] if path else [(task, error)]
             else:
-                if matches and matches[-1][0] == path:
-                    raise InputError(
-                        f"it has the fields of a {registry.task(matches[-1][1].task).noun} and of a {task.noun}"
-                    )
+                if second := next(
+                    (second for second in tasks if second is not task and second.example.keys() <= inner.keys()), None
+                ):
+                    raise InputError(f"it has the fields of a {task.noun} and of a {second.noun}")
                 matches.append((path, _around(task, row, around if path else {})))
+                break
     if not matches:
         near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
         every = " and ".join(f"no {task.noun} ({error})" for task, error in faults)
