@@ -311,8 +311,13 @@ def _inspect(data: BinaryIO, source: str) -> Iterator[files.Record]:
         record = {
             "id": sample.id,
             "metadata": sample.metadata,
-            "prompt": sample.input if isinstance(sample.input, str) else sample.input[-1].text,
+            "prompt": sample.input if isinstance(sample.input, str) else _asked(sample.input),
             "choices": [{"message": message, "finish_reason": choice.stop_reason}],
             "usage": {"completion_tokens": sum(use.output_tokens for use in sample.model_usage.values()) or None},
         }
         yield files.Record(place, record)
+
+
+def _asked(turns: Sequence[Any]) -> list[dict[str, str]]:
+    """The messages of *turns* of Inspect, without a prefill."""
+    return [{"role": turn.role, "content": turn.text} for turn in turns if turn.role in ("system", "user")]

@@ -51,6 +51,12 @@ RECORDS = {
         "extra_info": {"split": "train", "info": '{"nums": [3, 7], "target": 10}'},
     },
 }
+INSPECT = {
+    "eval": {"task": "t", "task_id": "t", "created": "2026-01-01T00:00:00+00:00", "model": "m", "dataset": {}},
+    "samples": [{"id": "a", "epoch": 1, "input": "?", "target": "7", "metadata": ROWS[0], "messages": []}],
+}
+INSPECT["eval"] |= {"config": {}}
+INSPECT["samples"][0]["output"] = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "x"}}]}
 REPLY = {"role": "assistant", "content": [{"type": "text", "text": "a"}], "reasoning_content": "b"}
 DEMONSTRATIONS = {
     "chat": {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, REPLY]},
@@ -99,11 +105,12 @@ def test_rows(kind, suffix, tmp_path):
     assert good or kind == "verl"
 
 
-@pytest.mark.parametrize("kind", [*LINES, "verifiers-0.1.9", "verifiers-0.4.0"])
+@pytest.mark.parametrize("kind", [*LINES, "verifiers-0.1.9", "verifiers-0.4.0", "inspect"])
 @pytest.mark.parametrize("known", [True, False])
 def test_completions(kind, known):
     file, good = EVALUATION / f"{kind}.jsonl", 0
-    record = json.loads(file.read_text().splitlines()[0]) if file.exists() else LINES[kind](ROWS[0], TEXTS[0])[0]
+    record = json.loads(file.read_text().splitlines()[0]) if file.exists() else INSPECT
+    record = LINES[kind](ROWS[0], TEXTS[0])[0] if kind in LINES else record
     rows = list(map(parse_row, ROWS)) if known else []
     for other in exchanged(record):
         with suppress(CountdownError):
