@@ -60,13 +60,6 @@ def test_the_results_of_a_model_are_written_for_a_benchmark(root):
         PublishOptions(benchmark="no id")
 
 
-def test_every_eval_ever_accepts_the_record(root):
-    validate = pytest.importorskip("every_eval_ever.validator").validate_aggregate
-    folder.build(PublishOptions(model="merged", benchmark="me/puzzles"), Path("release"))
-    report = validate(Path("release", benchmarks.RECORD))
-    assert report.valid, report
-
-
 def test_a_data_set_is_defined_as_a_benchmark():
     for task in registry.own_tasks():
         values = yaml.safe_load(benchmarks.definition(task))
