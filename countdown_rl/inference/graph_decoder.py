@@ -70,26 +70,25 @@ class GraphDecoder:
         self.dtype = dtype or model.dtype
         self.cache_dtype = model.dtype
         self.generator = torch.Generator(model.device)  # of all graphs; a batch gives and takes its state
-        self.pool: Any = None  # of all graphs, since one runs at a time
-        self._kept: dict[int, _Steps] = {}  # by rows
-        self._weights: Any = None
-        self._layers: list[Layer] = []
-        self._head: Any = None
-        self._copies: list[Copy] = []
+        self._kept: dict[int, _Steps]  # by rows
+        self._layers: list[Layer]
+        self._copies: list[Copy]
+        self.release()
 
     def release(self) -> None:
-        """Free caches and graphs."""
-        self._kept, self.pool = {}, None
+        """Free caches, graphs and copies of weights."""
+        self._kept, self._weights = {}, None
+        self.pool: Any = None  # of all graphs, since one runs at a time
+        self._layers, self._copies = [], []
+        self._head: Any = None
 
     def _columns(self, needed: int) -> int:
         """The columns of caches that hold as many as *needed*; frees kept ones that do not, or whose weights moved."""
         kept = max((steps.columns for steps in self._kept.values()), default=0)
-        if moved := self._places() != self._weights:
-            self._read_layers()
-            self._weights = self._places()
-        if moved or kept < needed:
+        if kept < needed or self._places() != self._weights:
             self.release()
-            kept = -(-needed // _COLUMNS) * _COLUMNS
+            self._read_layers()
+            self._weights, kept = self._places(), -(-needed // _COLUMNS) * _COLUMNS
         return kept
 
     def _places(self) -> Any:
@@ -97,7 +96,6 @@ class GraphDecoder:
 
     def _read_layers(self) -> None:
         """Lay out the weights for the layers that are written out."""
-        self._layers, self._copies = [], []
         if layers.supports(self.model, "llama", "qwen2", "qwen3"):
             base = layers.base_of(self.model)
             hidden = base.get_input_embeddings().weight.dtype

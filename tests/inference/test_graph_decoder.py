@@ -251,6 +251,9 @@ def test_weights_of_another_type_are_copied_once_a_batch(tokenizer, tune):
         for weight in trained:
             weight.mul_(-1)
     after = decoder.decode(prompts, Decoding(16), stop)
+    decoder.release()  # before a loss that needs the memory
+    assert not decoder._copies
+    assert decoder.decode(prompts, Decoding(16), stop) == after
     assert after == GraphDecoder(model, torch.bfloat16).decode(prompts, Decoding(16), stop) != before
 
 
