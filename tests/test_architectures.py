@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.task import Grade
 from countdown_rl.training.grpo import rewards
 from countdown_rl.training.grpo import run as grpo
 from countdown_rl.training.options import RunArguments, SftArguments, SftOptions, TrainOptions
@@ -110,13 +110,13 @@ def test_an_architecture_is_tuned_evaluated_and_merged_as_plain_transformers_doe
 
 def grade(row, completion):
     right = len(completion) % 2 == 0
-    return SimpleNamespace(text=completion, correct=right, format=True, reason="", answer=None, value=None)
+    return Grade(True, True, right, completion, None, "" if right else "wrong-value", False)
 
 
 @pytest.mark.slow
 def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
     monkeypatch.setattr(CountdownRow, "grade", grade)
-    monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, n: sum(map(ord, grade.text)) % 7 / 7)
+    monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, n: sum(map(ord, grade.answer)) % 7 / 7)
     with artifacts.writing(Path("data"), "data", options={}) as draft:
         for split in ("train", "valid", "test"):
             jsonl.write_rows(draft.path / f"{split}.jsonl", ROWS)

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 from peft import LoraConfig
+from typing_extensions import TypedDict
 
 from countdown_rl.core import typed_json
-from countdown_rl.core.errors import InputError
+from countdown_rl.core.errors import ArtifactError, InputError, first_line
 from countdown_rl.core.manifest import MANIFEST, Manifest, initial_model, provenance_chain
 from countdown_rl.evaluation.results import Result, breakdowns
 from countdown_rl.evaluation.sample import Accuracy
@@ -128,15 +129,13 @@ def _digests(config: Mapping[str, Any], bases: Iterable[str]) -> set[str]:
 
 def _claims(weights: Weights, manifest: Manifest, recorded: Result) -> Iterator[str]:
     """Compare every metric outside of eval with it: in facts, in the card, and in the benchmark files."""
-    from huggingface_hub import metadata_load
-
     facts, metrics = manifest.facts, recorded.metrics
     claimed = {"accuracy": metrics.accuracy, "n": metrics.n, "interval": [*metrics.interval]}
     claimed |= {"formats": {".": weights.format.name}}
     terms = ("name", "base_model", "base_relation", "datasets", "license", "license_name", "license_link")
     if names := [key for key in facts if key not in terms and facts[key] != claimed.get(key)]:
         yield f"the facts of {MANIFEST} have other metrics than eval ({', '.join(names)})"
-    card = metadata_load(weights.path / CARD) or {}
+    card = _header(weights.path / CARD)
     fields = {"model_name": "name", "base_model_relation": "base_relation"} | {
         key: key for key in (terms[1], *terms[3:])
     }
@@ -212,8 +211,6 @@ def _agrees(written: Any, own: Any) -> bool:
 
 def unread(weights: Weights, task: str) -> list[str]:
     """Names of the files, and of code and fields in them, that other programs may read and nothing here compares."""
-    from huggingface_hub import metadata_load
-
     folder, tokenizer = weights.path, TOKENIZER[:4] if (weights.path / "tokenizer.json").is_file() else TOKENIZER
     adapter = weights.format.name == "adapter"
     own = [weights.loadable] if weights.gguf else model_files.shards(folder)
@@ -232,4 +229,34 @@ def unread(weights: Weights, task: str) -> list[str]:
     names = [name for name in files if name not in known]
     for name in (name for name in files if name.endswith("config.json") and "/" not in name):
         names += [f"{key} of {name}" for key in ("auto_map", "auto_mapping") if typed_json.read(folder / name).get(key)]
-    return names + [f"{field} of {CARD}" for field in metadata_load(folder / CARD) or () if field not in _FIELDS]
+    return names + [f"{field} of {CARD}" for field in _header(folder / CARD) if field not in _FIELDS]
+
+
+def _header(card: Path) -> dict[str, Any]:
+    """The header of the model *card*. Raises ArtifactError if it is none that the Hub would read."""
+    from huggingface_hub import metadata_load
+    from yaml import YAMLError
+
+    try:
+        header = metadata_load(card) or {}
+    except (ValueError, YAMLError) as error:
+        raise ArtifactError(f"{card} has no header that can be read: {first_line(error)}") from error
+    typed_json.build({"index": header.get("model-index") or []}, _Header, f"the header of {card}")
+    return dict(header)
+
+
+class _Dataset(TypedDict, total=False):
+    config: str
+
+
+class _Result(TypedDict):
+    metrics: list[dict[str, Any]]
+    dataset: NotRequired[_Dataset]
+
+
+class _Model(TypedDict):
+    results: list[_Result]
+
+
+class _Header(TypedDict):
+    index: list[_Model]

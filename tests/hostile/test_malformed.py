@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+import yaml
 
 from countdown_rl.core.errors import CountdownError
 from countdown_rl.core.formatting import duration
@@ -20,6 +21,8 @@ from countdown_rl.evaluation import compare, diagnose, results, training_log
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.completions import Reader
 from countdown_rl.models import load, reference
+from countdown_rl.release import folder, verify
+from countdown_rl.release.config import PublishOptions
 from countdown_rl.release.report import page
 from countdown_rl.tasks import conversations, jsonl
 from countdown_rl.tasks.registry import parse_row
@@ -159,14 +162,22 @@ def use(root: Path) -> bool:
     return True
 
 
+def publish(root: Path) -> bool:
+    folder.build(PublishOptions(model="merged", license="mit"), root / "release")
+    return True
+
+
 def load_model(directory: Path) -> bool:
     load.load_model(reference.find_model(str(directory)), device="cpu")
     return True
 
 
+#: What reads each file: the figures of an evaluation, the loader of weights, and a release made of them.
 @pytest.mark.parametrize(
     ("file", "count"),
     [
+        *((f"publish/{name}", 25) for name in ("merged/manifest.json", "adapter/manifest.json", "merged/config.json")),
+        *((f"publish/eval/merged/{name}", 25) for name in ("details.json", "samples.jsonl", MANIFEST)),
         *((f"eval/merged/{name}", 80) for name in ("details.json", "metrics.json", "samples.jsonl", MANIFEST)),
         ("adapter/manifest.json", 30),
         ("adapter/adapter_config.json", 40),
@@ -175,19 +186,46 @@ def load_model(directory: Path) -> bool:
 )
 def test_artifacts(file, count, chain, monkeypatch):
     monkeypatch.chdir(chain)
-    path, good = Path(file), 0
+    path, good = Path(file.removeprefix("publish/")), 0
     content, manifest = path.read_bytes(), path.with_name(MANIFEST).read_bytes()
     first, *rest = content.splitlines(keepends=True) if path.suffix == ".jsonl" else [content]
     for value in exchanged(json.loads(first), count):
         try:
             replace_file(path.parent, path.name, b"".join((dump(value), b"\n", *rest)))
             with suppress(CountdownError):
-                good += use(chain) if file.startswith("eval") else load_model(path.parent)
+                read = {"eval": use, "publish": publish}.get(Path(file).parts[0])
+                good += read(chain) if read else load_model(path.parent)
         finally:
             path.write_bytes(content)
             path.with_name(MANIFEST).write_bytes(manifest)
     assert use(chain)
-    assert good or path.name == MANIFEST
+    assert publish(chain)
+    assert good or path.name == MANIFEST or file.startswith("publish")
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "config.json", "details.json", "samples.jsonl", "README.md"])
+def test_releases(name, chain, monkeypatch):
+    monkeypatch.chdir(chain)
+    publish(chain)
+    path = next(Path("release").rglob(name))
+    content, manifest = path.read_bytes(), Path("release", MANIFEST).read_bytes()
+    header, _, rest = content.decode().partition("\n---\n") if path.suffix == ".md" else ("", "", "")
+    first, *lines = content.splitlines(keepends=True) if path.suffix == ".jsonl" else [content]
+    for value in exchanged(yaml.safe_load(header.removeprefix("---\n")) if header else json.loads(first), 40):
+        changed = (
+            f"---\n{json.dumps(value)}\n---\n{rest}".encode() if header else b"".join((dump(value), b"\n", *lines))
+        )
+        try:
+            path.write_bytes(changed)
+            entry = json.loads(manifest)
+            if name != MANIFEST:
+                entry["files"][str(path.relative_to("release"))] = file_entry(path)
+                Path("release", MANIFEST).write_text(json.dumps(entry))
+            with suppress(CountdownError):
+                verify.verify("release", fresh=1, limit=1, seed=1)
+        finally:
+            path.write_bytes(content)
+            Path("release", MANIFEST).write_bytes(manifest)
 
 
 def test_logs(chain, tmp_path):
