@@ -95,12 +95,14 @@ def test_only_the_first_rows_are_taken_and_each_is_of_its_own_task(run, data, tm
     assert dict(zip("ab", turns, strict=True)) == {row["id"]: parse_row(row).messages() for row in ROWS[:2]}
     assert run([""], data=data, n=1).samples[0].input[-1].role == "user"
     problem = {"task": "gsm8k", "question": "?", "gold": "7"}
-    jsonl.write_rows(tmp_path / "both.jsonl", [ROWS[0], problem])
-    log = run(["</think><answer>3 + 4</answer>", "<answer>$7</answer>"], data=str(tmp_path / "both.jsonl"))
-    assert [(sample.target, sample.scores["grade"].value) for sample in log.samples] == [("7", "C"), ("7", "C")]
-    jsonl.write_rows(tmp_path / "both.jsonl", [problem | {"gold": 7}])
-    with pytest.raises(InputError, match="gold"):
-        run([], data=str(tmp_path / "both.jsonl"))
+    other = tmp_path / "other.jsonl"
+    jsonl.write_rows(other, [problem])
+    (sample,) = run(["<answer>$7</answer>"], data=str(other)).samples
+    assert (sample.target, sample.scores["grade"].value) == ("7", "C")
+    for rows, words in (([problem | {"gold": 7}], "gold"), ([ROWS[0], problem], "task")):
+        jsonl.write_rows(other, rows)
+        with pytest.raises(InputError, match=words):
+            run([], data=str(other))
 
 
 @pytest.mark.slow
