@@ -88,16 +88,15 @@ def data_of(path: Path, *rows) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("rows", "message"),
     [
-        ({"task": "gsm8k", "question": "2 and 3?", "gold": "5"}, "Countdown puzzles only"),
-        ({"nums": [3, 5, 2], "target": 10, "operators": "+-"}, "all operators"),
+        ([{"task": "gsm8k", "question": "2 and 3?", "gold": "5"}], "Countdown puzzles only"),
+        ([{"nums": [3, 7, 50], "target": 58}, {"nums": [3, 5, 2], "target": 10, "operators": "+-"}], "all operators"),
     ],
 )
-def test_data_that_no_trace_can_be_written_for_is_refused(tmp_path, row, message):
-    puzzle = {"nums": [3, 7, 50, 2], "target": 58}
+def test_data_that_no_trace_can_be_written_for_is_refused(tmp_path, rows, message):
     with pytest.raises(InputError, match=message):
-        pretrain.make(PretrainOptions(), data=data_of(tmp_path, puzzle, row), out=tmp_path / "out")
+        pretrain.make(PretrainOptions(), data=data_of(tmp_path, *rows), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
