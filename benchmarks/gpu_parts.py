@@ -429,13 +429,13 @@ def gradients(settings: Settings) -> dict[str, Any]:
                     disable_tqdm=True,
                 ),
                 train_dataset=datasets.Dataset.from_list(prompts),
-                rollout_func=rollouts.Rollouts(rows, Stop(loaded.tokenizer, loaded.model, STOP)),
+                rollout_func=rollouts.Rollouts(rows, Stop(loaded.tokenizer, loaded.model, STOP), {}),
                 processing_class=loaded.tokenizer,
             )
             plain.train()
     finally:
         hook.remove()
-    ours, theirs = recorded  # a step of each
+    *_, ours, theirs = recorded  # a step of each, after that of the trial which --trl asks for
     return {
         "parameters": len(ours),
         "norms": [float(ours.norm()), float(theirs.norm())],
