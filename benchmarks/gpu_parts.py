@@ -420,6 +420,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
                     max_grad_norm=1e6,
                     learning_rate=0.0,
                     epsilon_high=options.aggregation.epsilon_high,
+                    scale_rewards=options.scale_rewards,
                     gradient_checkpointing=False,
                     bf16=trl.grpo_config(options, loaded, [1.0], settings.place).bf16,
                     use_cpu=loaded.device == "cpu",
