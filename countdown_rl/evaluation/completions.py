@@ -4,8 +4,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.core.formatting import flag
@@ -22,17 +21,14 @@ _OTHER_NAME = re.compile(
 ).fullmatch
 #: Fields of a mapping that :mod:`conversations` reads as a completion.
 _READ = {"role", "from", "message", "choices", "body", "finish_reason"}
+_ASSISTANTS = ("assistant", "gpt", "model")
 #: Fields that hold a prompt.
 _QUESTIONS = ("question", "problem")
 _ASKING = (*conversations.PROMPTS, *conversations.CONVERSATIONS, "body", *_QUESTIONS)
 
 
-class Answered(NamedTuple):
-    """The completions of *row* in a record; *note* says where the row was, if not in the fields of the record."""
-
-    row: Row
-    completions: list[Completion]
-    note: str
+#: The row of a record, its completions, and a note on where the row was; "" if its fields are those of the record.
+Answered = tuple[Row, list[Completion], str]
 
 
 class Reader:
@@ -59,12 +55,10 @@ class Reader:
     def read(self, stream: BinaryIO, source: str, on_error: files.OnError = files.stop) -> Iterator[Answered]:
         """The completions of each record of *stream*, which *source* names; *on_error* is called for the others.
 
-        Raises:
-            InputError: the stream cannot be read any further.
+        Raises InputError if the stream cannot be read any further.
         """
         data: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
-        found = _inspect(data, source) if _is_inspect(data, source) else files.read(data, source, on_error)
-        for place, fields in found:
+        for place, fields in (_inspect if _is_inspect(data, source) else files.read)(data, source, on_error):
             try:
                 with files.at(place):
                     answered = None if self._is_repeated(fields) else self._answered(fields)
@@ -88,7 +82,7 @@ class Reader:
         if self._task not in ("", row.task):
             raise InputError(f"it is of the task {row.task}, others are of {self._task}; give each task its own file")
         self._task = row.task
-        return Answered(row, [Completion(turn.text(row.style), n, ended) for turn, n, ended in completions], note)
+        return row, [Completion(turn.text(row.style), tokens, ended) for turn, tokens, ended in completions], note
 
     def _with_settings(self, row: Row) -> Row:
         for name, value in self._settings.items():
@@ -105,12 +99,10 @@ class Reader:
         if "doc_id" not in fields or "resps" not in fields:
             return False
         document, responses = str((fields["doc_id"], fields.get("doc"))), fields["resps"]
-        if document not in self._responses:
-            self._responses[document] = responses
-            return False
-        if self._responses[document] != responses:
+        is_repeated = document in self._responses
+        if self._responses.setdefault(document, responses) != responses:
             raise InputError(f"an earlier line has `doc_id` {fields['doc_id']} and other responses; leave one out")
-        return True
+        return is_repeated
 
     def _with_completion(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """*record* with its completions in a field that :mod:`conversations` reads, and no others beside it."""
@@ -123,7 +115,8 @@ class Reader:
         asked = {}
         for key in conversations.CONVERSATIONS if names else ():
             turns = conversations.decoded(record.get(key))
-            if key != name and isinstance(turns, list) and turns and _is_answer(turns[-1]):
+            last = turns[-1] if isinstance(turns, list) and turns else None
+            if key != name and isinstance(last, Mapping) and last.get("role", last.get("from")) in _ASSISTANTS:
                 asked[key] = turns[:-1]
         if len(names) + (len(asked) if not name else 0) > 1:
             raise InputError(f"the completion may be in {' or '.join((*names, *asked))}")
@@ -131,8 +124,8 @@ class Reader:
             return record
         if record.get(names[0]) is None:
             raise InputError(f"there is no `{names[0]}`")
-        kept = {key: value for key, value in record.items() if key not in (names[0], *conversations.COMPLETIONS)}
-        kept = {key: value for key, value in kept.items() if key not in conversations.PAIRS} | asked
+        others = {names[0], *conversations.COMPLETIONS, *conversations.PAIRS}
+        kept = {key: value for key, value in record.items() if key not in others} | asked
         return kept | {names[0] if names[0] in own else "completions": _unnested(record[names[0]])}
 
     def _row(self, record: Mapping[str, Any], names: str) -> tuple[Row, str]:
@@ -182,21 +175,6 @@ class Reader:
         return self._with_settings(registry.parse_row({name: v for name, v in fields[0].items() if v is not None}))
 
 
-def read(path: Path, reader: Reader, on_error: files.OnError = files.stop) -> dict[str, tuple[Row, list[Completion]]]:
-    """The rows in the file at *path* with their completions, by the id of the row.
-
-    Raises:
-        InputError: a record has no completion or no row, or its row is not known. It names the record.
-    """
-    answers: dict[str, tuple[Row, list[Completion]]] = {}
-    with path.open("rb") as stream:
-        for row, completions, _ in reader.read(stream, str(path), on_error):
-            answers.setdefault(row.id, (row, []))[1].extend(completions)
-    if not answers:
-        raise InputError(f"{path} has no completion that can be graded.")
-    return answers
-
-
 def _question(record: Mapping[str, Any], *roles: str) -> str | None:
     """The prompt of the first completion in *record*, as :meth:`Exchange.question`; None if it has none."""
     exchange = conversations.exchange(next(iter(conversations.split(record))))
@@ -231,10 +209,6 @@ def _unnested(value: Any) -> Any:
     return _unnested(value[names[0]]) if len(names) == 1 else value
 
 
-def _is_answer(turn: Any) -> bool:
-    return isinstance(turn, Mapping) and turn.get("role", turn.get("from")) in ("assistant", "gpt", "model")
-
-
 def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """*record* with the completions that lm-evaluation-harness, verifiers and OpenAI's batches nest."""
     if isinstance(record.get("doc"), Mapping) and "resps" in record:  # by request; generate_until has one
@@ -245,11 +219,11 @@ def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
     response = record.get("response")
     if {"custom_id", "response"} <= record.keys() and isinstance(response, Mapping | None):
         body = _typed((response or {}).get("body") or {}, Mapping, "body")
-        choices = body.get("choices")
-        if not choices:  # of the Responses API
-            items = [_typed(item, Mapping, "output") for item in _typed(body.get("output") or [], list, "output")]
-            texts = [item.get("content") for item in items if item.get("type") == "message"]
-            choices = [{"message": {"role": "assistant", "content": text}} for text in texts]
+        choices = body.get("choices") or [  # or those of the Responses API
+            {"message": {"role": "assistant", "content": item.get("content")}}
+            for item in _mappings(body.get("output") or [], "output")
+            if item.get("type") == "message"
+        ]
         if not choices:
             raise InputError(f"the request failed: {record.get('error') or body.get('error') or 'no response'}")
         kept = {key: value for key, value in record.items() if key not in ("id", "response", "error")}
@@ -259,17 +233,20 @@ def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _episode(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """The task data and the last reply of an episode in ``traces.jsonl`` of verifiers 0.4."""
-    traces = [_typed(trace, Mapping, "traces") for trace in _typed(record["traces"], list, "traces")]
-    for trace in traces:
-        nodes = [_typed(node, Mapping, "nodes") for node in _typed(trace.get("nodes"), list, "nodes")]
-        calls = [_typed(call, Mapping, "calls") for call in _typed(trace.get("calls") or [], list, "calls")]
-        replies = [_typed(node.get("message"), Mapping, "message") for node in nodes if node.get("sampled")]
-        call = calls[-1] if calls else {}
-        if replies and len(traces) == 1:
-            choice = {"message": replies[-1], "finish_reason": call.get("finish_reason")}
-            data = _typed(_typed(trace.get("task"), Mapping, "task").get("data"), Mapping, "data")
-            return {**data, "choices": [choice], "usage": call.get("usage")}
-    raise InputError("it needs one trace with a reply")
+    traces = _mappings(record["traces"], "traces")
+    trace = traces[0] if len(traces) == 1 else {"nodes": []}
+    nodes, calls = _mappings(trace.get("nodes"), "nodes"), _mappings(trace.get("calls") or [], "calls")
+    replies = [_typed(node.get("message"), Mapping, "message") for node in nodes if node.get("sampled")]
+    if not replies:
+        raise InputError("it needs one trace with a reply")
+    call = calls[-1] if calls else {}
+    choice = {"message": replies[-1], "finish_reason": call.get("finish_reason")}
+    data = _typed(_typed(trace.get("task"), Mapping, "task").get("data"), Mapping, "data")
+    return {**data, "choices": [choice], "usage": call.get("usage")}
+
+
+def _mappings(value: Any, name: str) -> list[Mapping[str, Any]]:
+    return [_typed(item, Mapping, name) for item in _typed(value, list, name)]
 
 
 def _typed(value: Any, kind: Any, name: str) -> Any:
@@ -287,8 +264,8 @@ def _is_inspect(data: Any, source: str) -> bool:
     return head.lstrip()[:1] == b"{" and b'"eval":' in head and b'"task_id":' in head
 
 
-def _inspect(data: BinaryIO, source: str) -> Iterator[files.Record]:
-    """The samples of a log of Inspect."""
+def _inspect(data: BinaryIO, source: str, on_error: files.OnError) -> Iterator[files.Record]:
+    """The samples of a log of Inspect; a failed one is an InputError, whatever *on_error* does."""
     from inspect_ai.log import read_eval_log
 
     try:
@@ -308,16 +285,14 @@ def _inspect(data: BinaryIO, source: str) -> Iterator[files.Record]:
             "content": choice.message.text,
             "reasoning": "\n".join(part.reasoning for part in parts if part.type == "reasoning"),
         }
+        asked = sample.input
+        if not isinstance(asked, str):  # without a prefill
+            asked = [{"role": turn.role, "content": turn.text} for turn in asked if turn.role in ("system", "user")]
         record = {
             "id": sample.id,
             "metadata": sample.metadata,
-            "prompt": sample.input if isinstance(sample.input, str) else _asked(sample.input),
+            "prompt": asked,
             "choices": [{"message": message, "finish_reason": choice.stop_reason}],
             "usage": {"completion_tokens": sum(use.output_tokens for use in sample.model_usage.values()) or None},
         }
         yield files.Record(place, record)
-
-
-def _asked(turns: Sequence[Any]) -> list[dict[str, str]]:
-    """The messages of *turns* of Inspect, without a prefill."""
-    return [{"role": turn.role, "content": turn.text} for turn in turns if turn.role in ("system", "user")]

@@ -7,53 +7,47 @@ from typing import Any
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation.results import Result
+from countdown_rl.tasks.response_format import Piece
 from countdown_rl.tasks.task import Row
-from countdown_rl.tasks.work import Piece
 
 #: Faults of a completion as a whole; those of its equations are named by operator, such as "wrong +".
 LIMIT, FORMAT, ANSWER = "token limit", "format", "answer inconsistent with reasoning"
+_NOUNS = {"+": "sum", "-": "difference", "*": "product", "/": "quotient"}
 #: Their names for people, where they differ.
-LABELS = {
-    f"wrong {operator}": f"incorrect {noun}"
-    for operator, noun in zip("+-*/", ("sum", "difference", "product", "quotient"), strict=True)
-}
+LABELS = {f"wrong {operator}": f"incorrect {noun}" for operator, noun in _NOUNS.items()}
 #: Characters of the longest expression that replaces a result.
 MAX_LENGTH = 4_096
 
 
 def diagnose(result: Result) -> dict[str, Any]:
-    """The causes of the points that *result* lost, the largest first.
+    """The causes of the points that *result* lost, the largest first. Raises InputError if it is of a baseline.
 
-    Returns:
-        ``lost``, the share of wrong completions; ``causes``, each with the completions that have the fault, its
-        occurrences, and the ``points``: the share of completions that are wrong, and correct with that fault repaired
-        (an upper bound if ``at_most``); ``unexplained``, the share of completions that no single repair makes correct;
-        ``steps``, by operator, the equations ``written`` with it and the ``wrong`` ones, if the task can check them.
-
-    Raises:
-        InputError: *result* is of a baseline.
+    Returns ``lost``, the share of wrong completions; ``causes``, each with the completions that have the fault, its
+    occurrences, and the ``points``: the share of completions that are wrong, and correct with that fault repaired
+    (an upper bound if ``at_most``); ``unexplained``, the share of completions that no single repair makes correct; and
+    ``steps``, by operator, the equations ``written`` with it and the ``wrong`` ones, if the task can check them.
     """
     if result.metrics.is_baseline:
         raise InputError(f"{result.metrics.model.source} is a baseline, which has no faults; give a model.")
     occurrences, completions, won, written = (Counter[str]() for _ in range(4))
-    unexplained, n = 0, len(result.samples)
+    lost, unexplained, n = 0, 0, len(result.samples)
     for sample in result.samples:
-        pieces = sample.row.pieces(sample.completion)
-        equations = [piece for piece in pieces if piece.kind in ("right", "wrong")]
+        grade = sample.grade
+        equations = [piece for piece in sample.row.pieces(sample.completion) if piece.kind in ("right", "wrong")]
         written.update(operator for equation in equations for operator in equation.operators)
         faults = Counter(fault for equation in equations for fault in _faults(equation))
         if sample.truncated:
             faults[LIMIT] = 1
-        elif not sample.grade.correct:
-            if sample.grade.value is None:
-                faults[FORMAT] = 1
-            elif equations and sample.grade.value not in {equation.sides[1] for equation in equations}:
-                faults[ANSWER] = 1
+        elif not grade.correct and grade.value is None:
+            faults[FORMAT] = 1
+        elif not grade.correct and equations and grade.value not in {equation.sides[1] for equation in equations}:
+            faults[ANSWER] = 1
         occurrences.update(faults)
         completions.update(faults.keys())
-        if not sample.grade.correct:
+        if not grade.correct:
             repairs = [fault for fault in faults if fault == LIMIT or _solves(sample.row, equations, fault)]
             won.update(repairs)
+            lost += 1
             unexplained += not repairs
     rows = [
         {
@@ -65,14 +59,12 @@ def diagnose(result: Result) -> dict[str, Any]:
         }
         for fault, count in completions.items()
     ]
+    steps = {sign: {"written": count, "wrong": occurrences[f"wrong {sign}"]} for sign, count in sorted(written.items())}
     return {
-        "lost": round(sum(not sample.grade.correct for sample in result.samples) / n, 6),
+        "lost": round(lost / n, 6),
         "causes": sorted(rows, key=lambda row: (-row["points"], row["cause"] == LIMIT, row["cause"])),
         "unexplained": round(unexplained / n, 6),
-        "steps": {
-            operator: {"written": count, "wrong": occurrences[f"wrong {operator}"]}
-            for operator, count in sorted(written.items())
-        },
+        "steps": steps,
     }
 
 

@@ -4,6 +4,7 @@ A model, a server or a baseline completes the rows; :func:`grade_completions` th
 """
 
 import hashlib
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,10 +15,9 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input
-from countdown_rl.evaluation import baselines, results
+from countdown_rl.evaluation import results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
 from countdown_rl.evaluation.completions import Reader
-from countdown_rl.evaluation.completions import read as read_completions
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
@@ -26,8 +26,7 @@ from countdown_rl.inference import engines
 from countdown_rl.inference.engines import Engine, Server
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
-from countdown_rl.tasks import files, jsonl
-from countdown_rl.tasks.registry import task
+from countdown_rl.tasks import files, jsonl, registry
 from countdown_rl.tasks.task import Row
 
 OnText = Callable[[str], None]
@@ -74,11 +73,13 @@ def evaluate(
     if completions and not completions.is_file():
         raise InputError(f"{completions} does not exist or is no file.")
     inputs: dict[str, Any] = {"data": file_input(file)}
-    baseline, server = baselines.find(model, rows), None
+    baseline, server = registry.baseline(model, rows), None
+    description: dict[str, Any]
     if completions:
         recorded = {"pass_at": options.pass_at} | options.of_completions
         inputs["completions"] = file_input(completions)
         inputs["model"] = {"source": completions.name, "kind": "completions"}
+        rows, generated, description = _made_elsewhere(completions, rows, options)
     else:
         rows = _selected(rows, file, options, on_warning)
         if baseline:
@@ -92,16 +93,14 @@ def evaluate(
             inputs["model"] = ref.as_input()
     shares = [f".{rank}" if rank else "" for rank in range(processes.world_size())]  # of each process
     unfinished = [out.with_name(f".{out.name}.progress{share}.jsonl") for share in shares]
-    description: dict[str, Any]
-    if completions:
-        rows, generated, description = _made_elsewhere(completions, rows, options)
     run = Identity.of(EvalOptions, recorded, inputs)  # the tasks of all rows are known
     if finished(out, "eval", run, overwrite=overwrite):
         unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
         on_note(f"{out} is up to date (use {flag('overwrite')} to rebuild).")
         return results.read(out)
     if baseline:
-        generated = baselines.complete(baseline, rows, options.seed, options.per_row)
+        draws = [(row, f"{options.seed} {i} {turn}") for i, row in enumerate(rows) for turn in range(options.per_row)]
+        generated = [Completion(baseline.completion(row, random.Random(seed)), 0, True) for row, seed in draws]
         description = {"decoding": DecodingSettings(samples=options.per_row, seed=options.seed)}
     elif not completions:
         engine = server or load_engine(ref, options, len(rows), on_warning)
@@ -123,10 +122,15 @@ def _made_elsewhere(
     file: Path, known: Sequence[Row], options: EvalOptions
 ) -> tuple[Sequence[Row], list[Completion], dict[str, Any]]:
     """The rows and completions in *file*, those of a row side by side, and fields of :class:`Metrics` about them."""
-    errors: list[InputError] = []
+    errors, stops = list[InputError](), options.on_error == "stop"
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
     reader = Reader(known, options.completion_field, **settings)
-    answers = read_completions(file, reader, files.stop if options.on_error == "stop" else errors.append)
+    answers: dict[str, tuple[Row, list[Completion]]] = {}  # by the id of the row
+    with file.open("rb") as stream:
+        for row, completions, _ in reader.read(stream, str(file), files.stop if stops else errors.append):
+            answers.setdefault(row.id, (row, []))[1].extend(completions)
+    if not answers:
+        raise InputError(f"{file} has no completion that can be graded.")
     most = max(len(completions) for _, completions in answers.values())
     fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})
     for row, completions in answers.values():
@@ -169,20 +173,23 @@ def grade_completions(
 ) -> Result:
     """Grade *completions*, as many for each of *rows*, those of a row side by side, and measure them.
 
-    Args:
-        inputs: entries of a manifest: ``data``, the file of the rows, and ``model``.
-        description: the other fields of :class:`Metrics`, at least ``decoding``.
+    *inputs* are entries of a manifest: ``data``, the file of the rows, and ``model``. *description* has the other
+    fields of :class:`Metrics`, at least ``decoding``.
     """
     per_row = len(completions) // len(rows)
     samples = [
         Sample.of(rows[index // per_row], completion, index % per_row if per_row > 1 else None)
         for index, completion in enumerate(completions)
     ]
-    model = EvaluatedModel(**{key: inputs["model"].get(key) for key in ("source", "kind", "digest")})
-    scores = vars(measure(samples, rows, pass_at, limits=limits))
-    puzzles = hashlib.sha256("\n".join(sorted(row.id for row in rows)).encode()).hexdigest()
-    about = {"data": inputs["data"], "model": model, "puzzles": puzzles, "grammar": task(rows[0].task).grammar}
-    return Result(Metrics(**scores, **about, **description), samples)
+    metrics = Metrics(
+        **vars(measure(samples, rows, pass_at, limits=limits)),
+        data=inputs["data"],
+        model=EvaluatedModel(**{key: inputs["model"].get(key) for key in ("source", "kind", "digest")}),
+        puzzles=hashlib.sha256("\n".join(sorted(row.id for row in rows)).encode()).hexdigest(),
+        grammar=registry.task(rows[0].task).grammar,
+        **description,
+    )
+    return Result(metrics, samples)
 
 
 def _description(engine: Engine, options: EvalOptions, completions: Sequence[Completion]) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """Registry of tasks, the parser of data rows, and grades in words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any
 
 from countdown_rl.core.errors import PLUGINS, InputError
-from countdown_rl.tasks.task import Row, Task
+from countdown_rl.tasks.task import Baseline, Row, Task
 
 GROUP = "countdown_rl.tasks"
 #: The task of rows that name none.
@@ -18,11 +18,7 @@ _OWN = {"countdown": "countdown_rl.tasks.countdown.task:TASK", "gsm8k": "countdo
 
 @cache
 def task(name: str) -> Task:
-    """The task called *name*.
-
-    Raises:
-        InputError: there is none, or the package that has it cannot be imported.
-    """
+    """The task called *name*; InputError if there is none, or if the package that has it cannot be imported."""
     if name in _OWN:
         own: Task = resolve_name(_OWN[name])
         return own
@@ -57,11 +53,16 @@ def task_of(fields: Mapping[str, Any]) -> Task:
     return task(name)
 
 
+def baseline(name: str, rows: Sequence[Row]) -> Baseline | None:
+    """The baseline *name* of the task of *rows*; None if there is none, or if there are several tasks."""
+    tasks = {row.task for row in rows}
+    return task(tasks.pop()).baselines.get(name) if len(tasks) == 1 else None
+
+
 def parse_row(fields: Any) -> Row:
     """The row of the task that *fields* name, by default Countdown.
 
-    Raises:
-        InputError: *fields* are no mapping, name an unknown task, or are not what the task needs.
+    Raises InputError if *fields* are no mapping, name an unknown task, or are not what the task needs.
     """
     if isinstance(fields, Row):
         return fields

@@ -14,6 +14,35 @@ from countdown_rl.core.errors import InputError
 from countdown_rl.core.options import PROMPT, option
 
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
+_TAG = re.compile(r"(</?(?:think|thinking|answer)>)")
+
+
+class Step(NamedTuple):
+    """One operation of an answer: two values, the operator and the result; None for a division by zero."""
+
+    left: str
+    operator: str
+    right: str
+    result: str | None
+
+
+class Piece(NamedTuple):
+    """A part of a text: an equation with its operators, which is ``right`` or ``wrong``, a ``tag``, or neither."""
+
+    text: str
+    kind: str = ""
+    operators: frozenset[str] = frozenset()
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The left side of an equation, and the number on its right."""
+        left, _, claim = self.text.rpartition("=")
+        return left, claim.strip()
+
+
+def tagged(text: str) -> list[Piece]:
+    """*text* in pieces, of which tags are marked."""
+    return [Piece(part, "tag" if odd % 2 else "") for odd, part in enumerate(_TAG.split(text)) if part]
 
 
 class Blocks(NamedTuple):
@@ -27,28 +56,19 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True)
 class Style:
-    """One layout.
+    """One layout."""
 
-    Attributes:
-        tag: the thinking tag, ``think`` or ``thinking``.
-        model_opens: the model writes the opening tag; otherwise the prompt ends in it, and the model may repeat it.
-        lines: a line break after each tag; otherwise only one between the blocks.
-        direct: no tags; the completion is the answer, and its format is right if it is one line.
-    """
-
-    tag: str = "think"
-    model_opens: bool = False
-    lines: bool = False
-    direct: bool = False
+    tag: str = "think"  # of the thinking, or ``thinking``
+    model_opens: bool = False  # the model writes the opening tag; else the prompt ends in it, and it may be repeated
+    lines: bool = False  # a line break after each tag; otherwise only one between the blocks
+    direct: bool = False  # no tags; the completion is the answer, and its format is right if it is one line
 
     @cached_property
     def _strict(self) -> re.Pattern[str]:
         # Text without any of these tags, in time linear in its length. Python 3.11.2 has wrong possessive quantifiers.
         text = rf"[^<]*(?:<(?!/?(?:{self.tag}|answer)>)[^<]*)*"
-        opening = f"<{self.tag}>{self._break}"
-        opening = opening if self.model_opens else f"(?:{opening})?"
-        answer = f"{ANSWER_OPEN}{self._break}({text}){ANSWER_CLOSE}"
-        return re.compile(f"{opening}{text}</{self.tag}>\\s*{answer}\\s*")
+        opening = f"(?:<{self.tag}>{self._break}){'' if self.model_opens else '?'}"
+        return re.compile(rf"{opening}{text}</{self.tag}>\s*{ANSWER_OPEN}{self._break}({text}){ANSWER_CLOSE}\s*")
 
     @property
     def _break(self) -> str:

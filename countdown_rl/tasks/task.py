@@ -11,29 +11,21 @@ from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
-from countdown_rl.tasks.response_format import STYLES, Style, style_name
+from countdown_rl.tasks.response_format import STYLES, Piece, Step, Style, style_name, tagged
 from countdown_rl.tasks.splits import PARTS, split_at
-from countdown_rl.tasks.work import Piece, Step, tagged
 
 
 @dataclass(slots=True)  # not frozen: that would make grading a quarter slower
 class Grade:
-    """The verdict on a completion.
+    """The verdict on a completion."""
 
-    Attributes:
-        format: thinking, then an answer, each in its tags; strict_format: exactly these two blocks and nothing else.
-        answer: the text of the answer; value: its exact value as text, ``65`` or ``13/2``.
-        reason: empty when correct, else a key of :attr:`Task.reasons` or of :data:`REASONS`.
-        trailing: text other than white space follows the last ``</answer>``.
-    """
-
-    format: bool
-    strict_format: bool
+    format: bool  # thinking, then an answer, each in its tags
+    strict_format: bool  # exactly these two blocks and nothing else
     correct: bool
-    answer: str | None
-    value: str | None
-    reason: str
-    trailing: bool
+    answer: str | None  # its text
+    value: str | None  # its exact value as text, ``65`` or ``13/2``
+    reason: str  # "" when correct, else a key of :attr:`Task.reasons` or of :data:`REASONS`
+    trailing: bool  # text other than white space follows the last ``</answer>``
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name; ``dataclasses.asdict`` would take a tenth of the time of grading."""
@@ -68,18 +60,14 @@ def check_text(text: str, name: str) -> None:
 
 
 class Row(Mapping[str, Any]):
-    """One row of a data set: a read-only mapping of its fields. The constructor raises InputError if one is wrong.
-
-    Attributes:
-        styles: the response formats that the task knows, the default first.
-        kept_fields: fields that are kept beside a completion, to grade it again.
-        prompt_fields: fields that a prompt of the user's own may use; `kept_fields` if it is empty.
-        template: the prompt of the user's own, see :mod:`countdown_rl.tasks.prompt`.
-    """
+    """One row of a data set: a read-only mapping of its fields. The constructor raises InputError if one is wrong."""
 
     task: ClassVar[str]
+    #: The response formats that the task knows, the default first.
     styles: ClassVar[tuple[str, ...]] = ("prefilled", "model_opens")
+    #: Fields that are kept beside a completion, to grade it again.
     kept_fields: ClassVar[tuple[str, ...]] = ()
+    #: Fields that a prompt of the user's own (:mod:`countdown_rl.tasks.prompt`) may use; by default `kept_fields`.
     prompt_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
@@ -89,10 +77,9 @@ class Row(Mapping[str, Any]):
             if self._fields["style"] not in (None, "", *self.styles):
                 raise InputError(f"`style` should be one of {', '.join(self.styles)}")
         self.template: str | None = fields.get("template")
-        if self.template is not None:
-            if not isinstance(self.template, str):
-                raise InputError("`template` should be text")
-            check_text(self.template, "`template`")
+        if not isinstance(self.template, str | None):
+            raise InputError("`template` should be text")
+        check_text(self.template or "", "`template`")
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]
@@ -187,10 +174,7 @@ class Row(Mapping[str, Any]):
         """The fields of the only row that the prompt *text*, in any words, certainly asks; else None.
 
         A field that the prompt says to be at its default is None. The user states the fields in *stated* by options, so
-        that no words of the prompt are needed for them.
-
-        Raises:
-            InputError: the prompt changes the rules in words that are not certain.
+        that no words of the prompt are needed for them. Raises InputError if its words may change the rules.
         """
         return None
 
@@ -236,8 +220,7 @@ class Row(Mapping[str, Any]):
     def prompt(self) -> Prompt:
         """The prompt: the template of the user's own and nothing else, or the task's.
 
-        Raises:
-            InputError: the template cannot be rendered, omits a part of the question or does not fit the style.
+        Raises InputError if the template cannot be rendered, omits a part of the question or does not fit the style.
         """
         if self.template is None:
             default = self.default_prompt()
@@ -254,10 +237,8 @@ class Row(Mapping[str, Any]):
         return self.prompt().messages()
 
     def to_trl(self) -> dict[str, Any]:
-        """A row for TRL, verl or a chat template: the fields of this one, and its ``prompt`` up to the user turn.
-
-        A generation prompt behind a prefilled turn would end the reasoning.
-        """
+        """The fields for TRL, verl or a chat template, with a ``prompt`` that ends in the user turn: behind a prefilled
+        one, a generation prompt would end the reasoning."""
         return {"prompt": self.prompt().turns(), **self}
 
     def grade(self, completion: str) -> Grade:
@@ -272,8 +253,7 @@ class Group:
     """Display labels for a row attribute that results are broken down by.
 
     *label* is a format for any value, *names* are labels of single values. The accuracies of *main* groups are in
-    the training log, those of the first also in ``metrics.json``.
-    """
+    the training log, those of the first also in ``metrics.json``."""
 
     title: str
     label: str = "{}"
@@ -287,64 +267,49 @@ class Group:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A non-model reference, evaluated like a model; each is a value of ``eval --model``.
+    """A non-model reference, evaluated like a model; each is a value of ``eval --model``."""
 
-    ``kind`` is the bound that its accuracy is for a model, ``about`` a phrase for tables; ``answer`` returns the answer
-    alone.
-    """
+    kind: Literal["floor", "ceiling"]  # the bound that its accuracy is for a model
+    about: str  # a phrase for tables
+    answer: Callable[[Any, random.Random], str]  # the answer alone
 
-    kind: Literal["floor", "ceiling"]
-    about: str
-    answer: Callable[[Any, random.Random], str]
+    def completion(self, row: Row, rng: random.Random) -> str:
+        """The completion of *row*: empty thinking, and the answer."""
+        return row.style.answer(self.answer(row, rng))
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task, registered in the entry point group ``countdown_rl.tasks``.
-
-    Attributes:
-        purpose: what a completion has to do, in one sentence for cards.
-        fields: descriptions of the fields of a row, for cards.
-        example: the fields of a row, for cards and checks.
-        aliases: names of further fields that a row or ``import_row`` reads.
-        noun: the word for one row, such as ``puzzle``.
-        draw: ``(rng) -> fields`` of a random row, if rows can be generated. It is called again if the row is a
-            repetition or belongs to another split.
-        import_row: ``(fields) -> fields`` of a row from those of a published one; it raises InputError for others.
-        probe: as ``draw``, for prompts that need no answer; by default ``draw`` or the example.
-        source: in place of ``draw`` and ``import_row``, "module:name" of a subclass of
-            :class:`countdown_rl.data.source.RowSource`.
-        demo: fields of a row whose prompt the demo page shows with the reader's numbers in place of its own; {} if that
-            page is not for the task.
-        data_options: the options of ``gen-data`` for puzzles that apply to this task.
-        grammar: the version of the grammar of answers, recorded with results.
-        suites: by the name of a benchmark suite, "module:name" of ``(name, tier) -> path`` of its rows.
-        baselines: by the name that ``--model`` accepts.
-        proxies: graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
-        demonstrators: by the name in ``sft --demonstrator``: ``(row, rng) -> lines`` of thinking, each with the answer
-            if it is the last.
-    """
+    """A task, registered in the entry point group ``countdown_rl.tasks``."""
 
     name: str
     title: str
-    purpose: str
+    purpose: str  # what a completion has to do, in one sentence for cards
     row: type[Row]
-    fields: Mapping[str, str]
-    example: Mapping[str, Any]
-    aliases: frozenset[str] = frozenset()
-    noun: str = "problem"
+    fields: Mapping[str, str]  # descriptions of the fields of a row, for cards
+    example: Mapping[str, Any]  # the fields of a row, for cards and checks
+    aliases: frozenset[str] = frozenset()  # names of further fields that a row or ``import_row`` reads
+    noun: str = "problem"  # the word for one row, such as ``puzzle``
     reasons: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Group] = field(default_factory=dict)
+    #: The fields of a random row, if rows can be generated; called again for a repetition or a row of another split.
     draw: Callable[[random.Random], Mapping[str, Any]] | None = None
+    #: The fields of a row from those of a published one; it raises InputError for others.
     import_row: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    #: As ``draw``, for prompts that need no answer; by default ``draw`` or the example.
     probe: Callable[[random.Random], Mapping[str, Any]] | None = None
+    #: In place of ``draw`` and ``import_row``, "module:name" of a subclass of this class.
     source: str = "countdown_rl.data.source:RowSource"
+    #: A row whose prompt the demo page shows with the reader's numbers in place of its own; {} if there is no page.
     demo: Mapping[str, Any] = field(default_factory=dict)
-    data_options: frozenset[str] = frozenset()
-    grammar: int | None = None
+    data_options: frozenset[str] = frozenset()  # the options of ``gen-data`` for puzzles that apply to this task
+    grammar: int | None = None  # the version of the grammar of answers, recorded with results
+    #: By the name of a benchmark suite, "module:name" of ``(name, tier) -> path`` of its rows.
     suites: Mapping[str, str] = field(default_factory=dict)
-    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)  # by the name that ``--model`` accepts
+    #: Graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
     proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)
+    #: By the name in ``sft --demonstrator``: the lines of thinking, each with the answer if it is the last.
     demonstrators: Mapping[str, Callable[[Any, random.Random], Iterator[tuple[str, str]]]] = field(default_factory=dict)
 
     def reason(self, key: str) -> str:

@@ -1,6 +1,7 @@
 """Baselines: legal under every rule, reproducible, and listed beside the models."""
 
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.core.errors import InputError, ModelError
-from countdown_rl.evaluation import baselines, compare, evaluate, results, tables
+from countdown_rl.evaluation import compare, evaluate, results, tables
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import EvaluatedModel
+from countdown_rl.tasks import registry
 from countdown_rl.tasks.countdown import rules
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
@@ -39,7 +41,7 @@ rows = st.fixed_dictionaries(
 @given(rows, st.integers())
 def test_a_random_expression_obeys_every_rule(row, seed):
     puzzle = parse_row(row)
-    grade = puzzle.grade(baselines.answer(baselines.find("random", [puzzle]), puzzle, str(seed)))
+    grade = puzzle.grade(registry.baseline("random", [puzzle]).completion(puzzle, random.Random(str(seed))))
     assert grade.strict_format
     assert grade.correct or grade.reason == "wrong-value"
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from countdown_rl.tasks.countdown.expression import ExpressionError, Tree, evaluate, fraction, operators, parse
-from countdown_rl.tasks.work import Piece, Step, tagged
+from countdown_rl.tasks.response_format import Piece, Step, tagged
 
 #: Characters before its ``=`` that an equation may have at most.
 REACH = 160

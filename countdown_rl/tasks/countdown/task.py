@@ -14,8 +14,8 @@ from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError,
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
 from countdown_rl.tasks.prompt import Prompt
+from countdown_rl.tasks.response_format import Piece, Step
 from countdown_rl.tasks.task import Baseline, Group, Row, Task
-from countdown_rl.tasks.work import Piece, Step
 
 SYSTEM = (
     "You are a careful solver of number puzzles. First reason inside <think> and </think>, "
@@ -64,19 +64,17 @@ class CountdownRow(Row):
         for key, names in (("nums", NUMBERS), ("target", ("target",))):
             if fields.keys().isdisjoint(names):
                 raise InputError(f"there is no `{key}`")
-        nums, target, solutions = numbers_of(fields), integer(fields["target"]), fields.get("solutions")
+        nums, target, count = numbers_of(fields), integer(fields["target"]), integer(fields.get("solutions", 0))
         if nums is None or min(nums) < 0:
             raise InputError(f"`nums` should be a list of whole numbers from 0 on, of at most {MAX_DIGITS} digits")
         if target is None:
             raise InputError(f"`target` should be a whole number of at most {MAX_DIGITS} digits")
         if fields.get("needs") not in (None, "add-sub", "mul-div"):
             raise InputError("`needs` should be add-sub or mul-div")
-        converted: dict[str, Any] = {"nums": nums, "target": target}
-        if solutions is not None:
-            converted["solutions"] = count = integer(solutions)
-            if count is None or count < 0:
-                raise InputError("`solutions` should be a whole number from 0 on")
-        super().__init__({**fields, **converted})
+        counted = fields.get("solutions") is not None
+        if counted and (count is None or count < 0):
+            raise InputError("`solutions` should be a whole number from 0 on")
+        super().__init__({**fields, "nums": nums, "target": target} | ({"solutions": count} if counted else {}))
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         operators = rules.operators(fields["operators"]) if fields.get("operators") else OPERATORS
         self.puzzle = Puzzle(tuple(nums), target, rule, operators)
@@ -102,8 +100,12 @@ class CountdownRow(Row):
             return None, error.reason
         value = expression.fraction(top, bottom)
         numbers.sort()
-        if numbers != self._sorted and (reason := self._misuse(numbers)):
-            return value, reason
+        if numbers != self._sorted:
+            used, expected = Counter(numbers), Counter(self._sorted)
+            if used - expected:
+                return value, "number-not-given" if used.keys() - expected.keys() else "number-used-twice"
+            if puzzle.rule.every:
+                return value, "number-left-out"
         if puzzle.operators != OPERATORS and not expression.operators(tree) <= set(puzzle.operators):
             return value, "operator-not-allowed"
         if bottom == 0:
@@ -191,21 +193,11 @@ class CountdownRow(Row):
         except ExpressionError:
             return []
 
-    def _misuse(self, numbers: list[int]) -> str:
-        """The reason why *numbers* break the rule, or ""."""
-        used, expected = Counter(numbers), Counter(self._sorted)
-        if used.keys() - expected.keys():
-            return "number-not-given"
-        if used - expected:
-            return "number-used-twice"
-        return "number-left-out" if self.puzzle.rule.every and expected - used else ""
-
 
 def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}) -> CountdownRow:
     """The row of a puzzle of the user's; *settings* that are the default are left out, as in data.
 
-    Raises:
-        InputError: the solver does not accept the puzzle, or its prompt cannot be made.
+    Raises InputError if the solver does not accept the puzzle, or its prompt cannot be made.
     """
     row = CountdownRow({"nums": numbers, "target": target, **settings})
     solver.check_puzzle(row.puzzle)
@@ -219,8 +211,7 @@ def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}
 def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
     """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None if it has none.
 
-    Raises:
-        InputError: the row has two lists that differ.
+    Raises InputError if the row has two lists that differ.
     """
     present = [_numbers(fields[name]) for name in NUMBERS if fields.get(name) is not None]
     for other in filter(None, present[1:]):
@@ -277,15 +268,6 @@ def random_answer(row: CountdownRow, rng: random.Random) -> str:
     return text[1:-1] if text.startswith("(") else text
 
 
-def solver_answer(row: CountdownRow, rng: random.Random) -> str:
-    """A solution of the puzzle, or ``impossible``."""
-    return solver.solve(row.puzzle).solution or "impossible"
-
-
-def _probe(rng: random.Random) -> dict[str, Any]:
-    return {"nums": [rng.randint(1, 99) for _ in range(rng.choice((3, 4)))], "target": rng.randint(10, 100)}
-
-
 TASK = Task(
     name="countdown",
     title="Countdown numbers puzzle",
@@ -315,13 +297,18 @@ TASK = Task(
         "solutions": Group("Number of solutions", "{} solutions", {"0": "no solution", "1": "1 solution"}, main=False),
         "tier": Group("Tier", names={name: name for name in ("needs-mul", "rare", "impossible")}),
     },
-    probe=_probe,
+    probe=lambda rng: {
+        "nums": [rng.randint(1, 99) for _ in range(rng.choice((3, 4)))],
+        "target": rng.randint(10, 100),
+    },
     source="countdown_rl.data.countdown:CountdownSource",
     demo={"nums": (111_111_111_111_111, 222_222_222_222_222), "target": 333_333_333_333_333},
     data_options=frozenset(("preset", "size", "numbers", "targets", "operators", "rule", "impossible")),
     baselines={
         "random": Baseline("floor", "a random legal expression", answer=random_answer),
-        "solver": Baseline("ceiling", "the exact solver", answer=solver_answer),
+        "solver": Baseline(
+            "ceiling", "the exact solver", lambda row, rng: solver.solve(row.puzzle).solution or "impossible"
+        ),
     },
     grammar=expression.GRAMMAR_VERSION,
     suites={"countdown-bench-1": "countdown_rl.data.suites:file"},

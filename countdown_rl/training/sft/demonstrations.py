@@ -21,7 +21,6 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
-from countdown_rl.evaluation import baselines
 from countdown_rl.tasks import conversations, files, jsonl, records, registry
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.registry import parse_row, task_of
@@ -265,7 +264,7 @@ def _generated(
     if data is None:
         raise UsageError(f"{flag('demonstrator')} {name} answers the training rows of {flag('data')}; give that too.")
     rows = jsonl.read_rows(data / f"{split}.jsonl")
-    task, baseline = task_of(rows[0]), baselines.find(name, rows)
+    task, baseline = task_of(rows[0]), registry.baseline(name, rows)
     demonstrate = task.demonstrators.get(name)
     if baseline is None and demonstrate is None:
         names = ", ".join((*task.demonstrators, *task.baselines))
@@ -273,7 +272,7 @@ def _generated(
     for index, row in enumerate(rows):
         seed = f"{options.seed} {index}" if split == "train" else f"{options.seed} {split} {index}"
         if baseline:
-            completion = baselines.answer(baseline, row, seed)
+            completion = baseline.completion(row, random.Random(seed))
         elif demonstrate and not row.style.direct:
             lines = demonstrate(row, random.Random(seed))
             completion = _within(lines, row, tokenizer, options.max_completion_length)
