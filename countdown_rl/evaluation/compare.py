@@ -25,19 +25,8 @@ from countdown_rl.tasks.registry import task
 TABLE, SCORES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
 #: Scores of each result in a comparison, and fields of each of the two completions of a change.
-_SCORES = (
-    "accuracy",
-    "n",
-    "of",
-    "correct",
-    "interval",
-    "pass_at",
-    "groups",
-    "format",
-    "mean_tokens",
-    "truncated",
-    "model",
-)
+_MEASURED = ("accuracy", "n", "of", "correct", "interval", "pass_at", "groups", "format", "mean_tokens")
+_SCORES = (*_MEASURED, "truncated", "model")
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
 
@@ -64,18 +53,17 @@ def compare(
     values = scores(results, against)
     for sentence in caveats(results):
         on_warning(sentence)
-    if out is None:
-        return values
-    inputs = {
-        name if len(group) == 1 else f"{name} {number}": result.manifest.as_input()
-        for name, group in runs.items()
-        for number, result in enumerate(group, 1)
-    }
-    options = {"names": list(evaluations), **({"against": against} if against else {})}
-    with artifacts.writing(out, "comparison", options=options, inputs=inputs) as writer:
-        (writer.path / SCORES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-        (writer.path / TABLE).write_text(tables.markdown(values), "utf-8")
-        jsonl.write_rows(writer.path / CHANGES, changes(results, against))
+    if out:
+        inputs = {
+            name if len(group) == 1 else f"{name} {number}": result.manifest.as_input()
+            for name, group in runs.items()
+            for number, result in enumerate(group, 1)
+        }
+        options = {"names": list(evaluations)} | ({"against": against} if against else {})
+        with artifacts.writing(out, "comparison", options=options, inputs=inputs) as writer:
+            (writer.path / SCORES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+            (writer.path / TABLE).write_text(tables.markdown(values), "utf-8")
+            jsonl.write_rows(writer.path / CHANGES, changes(results, against))
     return values
 
 
@@ -204,12 +192,10 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
         for k in sorted(first.metrics.pass_at.keys() & second.metrics.pass_at.keys() - {1}):
             of_k, limits, _ = paired_mean(_shares(first, k), _shares(second, k))
             passes[str(k)] = {"difference": round(of_k, 6), "interval": [*rounded(limits)]}
-    values = {"difference": round(change, 6), "interval": [*rounded(interval)]} | (
-        {"pass_at": passes} if passes else {}
-    )
-    values["improved"] = sum(before < after for before, after in pairs)
-    values["regressed"] = sum(before > after for before, after in pairs)
-    values["p"] = float(f"{p:.3g}")
+    values: dict[str, Any] = {"difference": round(change, 6), "interval": [*rounded(interval)]}
+    values |= {"pass_at": passes} if passes else {}
+    values |= {"improved": sum(before < after for before, after in pairs)}
+    values |= {"regressed": sum(before > after for before, after in pairs), "p": float(f"{p:.3g}")}
     earlier, later = _accuracies(first), _accuracies(second)
     count = max(len(earlier), len(later))
     if count > 1 and {len(earlier), len(later)} <= {1, count}:
@@ -245,8 +231,8 @@ def _references(results: Mapping[str, Result], models: Sequence[str], against: s
         if against in names:
             references |= {name: {"against": against} for name in names if name != against}
         elif against is None:
-            pairs = pairwise(names)
-            references |= {name: {"against_first": names[0], "against_previous": before} for before, name in pairs}
+            for before, name in pairwise(names):
+                references[name] = {"against_first": names[0], "against_previous": before}
     if against and not references:
         raise InputError(f"no result is compared with {against}: give one of a model, and one decoded like it.")
     return references
@@ -267,9 +253,8 @@ def changes(results: Mapping[str, Result], against: str | None = None) -> Iterat
             was, now = puzzle_share(before), puzzle_share(after)
             if was == now:
                 continue
-            change = {"from": first, "to": second, "side": "improved" if now > was else "regressed"} | before[
-                0
-            ].row.kept
+            change: dict[str, Any] = {"from": first, "to": second, "side": "improved" if now > was else "regressed"}
+            change |= before[0].row.kept
             for when, samples, correct in (("before", before, now < was), ("after", after, now > was)):
                 line = next(sample for sample in samples if sample.grade.correct is correct).to_json()
                 change[when] = {key: line[key] for key in _COMPLETION}

@@ -38,8 +38,7 @@ def load_engine(ref: ModelRef, options: EvalOptions, rows: int, on_warning: Call
     machine = {key: getattr(options, key) for key in ("precision", "device", "tensor_parallel")}
     *shorter, limit = options.limits
     decoding = replace(Decoding.of(options), max_new_tokens=limit, shorter_limits=tuple(shorter))
-    tokens = rows * options.per_row * limit
-    engine = engines.load_engine(options.engine, ref, decoding, tokens=tokens, **machine)
+    engine = engines.load_engine(options.engine, ref, decoding, tokens=rows * options.per_row * limit, **machine)
     if note := chat_template.note(engine.tokenizer):
         on_warning(note)
     return engine
@@ -56,14 +55,10 @@ def complete(
 ) -> tuple[Sequence[Row], list[Completion]]:
     """Complete each of *rows* ``options.per_row`` times, in batches of prompts of similar length.
 
-    Processes of a launcher complete every so many-th batch each, and return the completions of all.
-
-    Args:
-        inputs: entries of a manifest, which decide the completions together with engine, options and prompts.
-        unfinished: the file of the finished batches of a run that was interrupted.
-
-    Returns:
-        The rows as *engine* completed them, and the completions, those of a row side by side.
+    Processes of a launcher complete every so many-th batch each, and return the completions of all. *inputs*, entries
+    of a manifest, decide the completions together with engine, options and prompts. *unfinished* is the file of the
+    finished batches of a run that was interrupted. Returns the rows as *engine* completed them, and the completions,
+    those of a row side by side.
     """
     limit = options.limits[-1]
     rows, prompts = engine.prompts(rows, limit)
@@ -93,21 +88,20 @@ def complete(
         if time.monotonic() - reported >= SLOW:
             report(f"token {len(tokens):,} of up to {limit:,} in this batch")
 
-    todo = []
-    lengths = [len(prompts[row]) for row in owners]
-    for number, batch in enumerate(generate.batches(lengths, capacity)):
+    todo: list[list[int]] = []
+    requests = []
+    for number, batch in enumerate(generate.batches([len(prompts[row]) for row in owners], capacity)):
         if finished := progress.batches.get(tuple(batch)):
             completions.update(zip(batch, finished, strict=True))
         elif number % count == processes.rank():
-            todo.append((number, batch))
+            todo.append(batch)
+            requests.append((number, [prompts[owners[index]] for index in batch]))
     report()
-    requests = [(number, [prompts[owners[index]] for index in batch]) for number, batch in todo]
     engine.on_step = on_step
     with closing(engine.complete_all(requests)) as results:  # an exception cancels requests in flight
         for place, finished in results:
-            _, batch = todo[place]
-            progress.add(batch, finished)
-            completions.update(zip(batch, finished, strict=True))
+            progress.add(todo[place], finished)
+            completions.update(zip(todo[place], finished, strict=True))
             report()
     if count > 1:
         completions = dict(processes.gather(list(completions.items())))
@@ -135,19 +129,13 @@ class Progress:
             with suppress(ValueError):  # of no JSON
                 if head.endswith(b"\n") and not identity.differences(json.loads(head)):
                     intact = len(head)
-            while intact and self._read(line := stream.readline()):
+            while intact and (line := stream.readline()).endswith(b"\n"):
+                indices, completions = json.loads(line)
+                self.batches[tuple(indices)] = [Completion(*fields) for fields in completions]
                 intact += len(line)
             stream.truncate(intact)
             if not intact:
                 stream.write(json.dumps(identity.to_json()).encode() + b"\n")
-
-    def _read(self, line: bytes) -> bool:
-        """Read the batch in *line*; return False if it is incomplete."""
-        if not line.endswith(b"\n"):
-            return False
-        indices, completions = json.loads(line)
-        self.batches[tuple(indices)] = [Completion(*fields) for fields in completions]
-        return True
 
     def add(self, indices: Sequence[int], completions: Sequence[Completion]) -> None:
         """Save a finished batch."""

@@ -29,11 +29,7 @@ CompletionStyle = Annotated[
 ]
 CompletionRule = Annotated[
     str | None,
-    option(
-        f"{RULE} For rows that state none.",
-        COMPLETIONS,
-        show_default="exactly-once",
-    ),
+    option(f"{RULE} For rows that state none.", COMPLETIONS, show_default="exactly-once"),
 ]
 CompletionOperators = Annotated[
     str | None, option("Allowed operators, where none are stated, e.g. '+-'.", COMPLETIONS, show_default="+-*/")
@@ -98,13 +94,10 @@ class EvalOptions(SamplingOptions):
         if len(self.limits) > 1 and self.engine == "openai":
             raise UsageError(f"a server does not send token ids; give one limit in {flag('max_new_tokens')}.")
         if self.samples is not None and self.samples < largest:
-            raise UsageError(
-                f"{flag('pass_at')} {self.pass_at} needs {flag('samples')} {largest} or more; leave "
-                f"{flag('samples')} out."
-            )
-        check_server(
-            self, self.engine, self.base_url, "batch_size", "tensor_parallel", "precision", "device", "threads"
-        )
+            needed = f"{flag('samples')} {largest} or more; leave {flag('samples')} out"
+            raise UsageError(f"{flag('pass_at')} {self.pass_at} needs {needed}.")
+        local = ("batch_size", "tensor_parallel", "precision", "device", "threads")
+        check_server(self, self.engine, self.base_url, *local)
 
     @property
     def per_row(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import comb
 from statistics import fmean, median
+from typing import Any
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation.sample import Accuracy, Budget, Sample, Scores, Share, Tokens, by_puzzle
@@ -24,11 +25,9 @@ def measure(
     """The scores of *samples*: equally many completions of each of *rows*, those of a row side by side.
 
     With several completions per row, ``accuracy`` is the mean share of correct ones, which is pass@1. ``pass_at`` holds
-    pass@k for each k of *pass_at*, by default the powers of two. ``majority`` is the accuracy of majority voting.
-
-    Args:
-        runs: the completions of a row belong to so many runs, one after another, and scores are means over runs.
-        limits: token limits for ``budgets``, the accuracy of the beginnings of the same completions.
+    pass@k for each k of *pass_at*, by default the powers of two. ``majority`` is the accuracy of majority voting. The
+    completions of a row belong to so many *runs*, one after another, and scores are means over runs. *limits* are the
+    token limits for ``budgets``, the accuracy of the beginnings of the same completions.
     """
     puzzles, per_row = by_puzzle(samples, len(rows)), len(samples) // len(rows)
 
@@ -36,14 +35,22 @@ def measure(
         return _accuracy([sum(bool(flag(sample)) for sample in puzzle) for puzzle in puzzles], per_row)
 
     def budget(limit: int) -> Budget:
+        def is_correct(sample: Sample) -> bool:
+            text = sample.beginning(limit)
+            return sample.grade.correct if text is None else sample.row.grade(text).correct
+
         truncated = share(lambda sample: sample.truncated or sample.beginning(limit) is not None)
-        return Budget(**vars(share(lambda sample: _is_correct(sample, limit))), truncated=truncated.accuracy)
+        return Budget(**vars(share(is_correct)), truncated=truncated.accuracy)
 
     correct = [sum(sample.grade.correct for sample in puzzle) for puzzle in puzzles]
     members: dict[str, dict[str, list[int]]] = {}
     for row, count in zip(rows, correct, strict=True):
         for group, value in row.groups.items():
             members.setdefault(group, {}).setdefault(value, []).append(count)
+    groups = {}
+    for group, values in members.items():
+        ordered = sorted(values, key=partial(_position, [*task(rows[0].task).group(group).names]))
+        groups[group] = {value: _accuracy(values[value], per_row, runs) for value in ordered}
     passes, per_run = {}, per_row // runs
     if max(pass_at, default=1) > per_run:
         raise InputError(f"pass@{max(pass_at)} needs that many completions of each row, not {per_run}.")
@@ -58,6 +65,7 @@ def measure(
     forms = {"format": share(lambda s: s.grade.format), "strict_format": share(lambda s: s.grade.strict_format)}
     if all(sample.truncated is not None for sample in samples):
         forms["truncated"] = share(lambda s: s.truncated)
+    accuracies: dict[str, Any] = {name: form.accuracy for name, form in forms.items()}
     lengths = [sample.tokens for sample in samples if sample.tokens is not None]
     lengths_known = len(lengths) == len(samples)
     reasons = Counter(sample.grade.reason for sample in samples if sample.grade.reason)
@@ -66,16 +74,8 @@ def measure(
         pass_at=passes,
         majority=majority,
         budgets={limit: budget(limit) for limit in limits},
-        groups={
-            group: {
-                value: _accuracy(values[value], per_row, runs)
-                for value in sorted(values, key=partial(_position, [*task(rows[0].task).group(group).names]))
-            }
-            for group, values in members.items()
-        },
-        format=forms["format"].accuracy,
-        strict_format=forms["strict_format"].accuracy,
-        truncated=forms["truncated"].accuracy if "truncated" in forms else None,
+        groups=groups,
+        **accuracies,
         mean_tokens=round(sum(lengths) / len(lengths), 2) if lengths_known else None,
         intervals={name: form.interval for name, form in forms.items()},
         tokens=_tokens(samples, lengths) if lengths_known else None,
@@ -83,12 +83,6 @@ def measure(
         task=rows[0].task,
         rules=sorted({row.rule for row in rows} - {""}),
     )
-
-
-def _is_correct(sample: Sample, limit: int) -> bool:
-    """The first *limit* tokens of *sample* are a correct completion."""
-    text = sample.beginning(limit)
-    return sample.grade.correct if text is None else sample.row.grade(text).correct
 
 
 def pass_at_k(k: int, correct: int, n: int) -> float:
@@ -109,13 +103,11 @@ def vote(samples: Sequence[Sample]) -> bool:
     Answers are compared in canonical form (:meth:`Row.vote_key`); of equally frequent ones the first counts.
     Completions without an answer do not vote.
     """
-    votes = [
-        (sample.row.vote_key(sample.grade.answer, sample.grade.value), sample.grade.correct)
-        for sample in samples
-        if sample.grade.answer is not None
-    ]
-    winners = Counter(key for key, _ in votes).most_common(1)
-    return bool(winners) and next(correct for key, correct in votes if key == winners[0][0])
+    votes: dict[str, list[bool]] = {}
+    for row, grade in ((sample.row, sample.grade) for sample in samples):
+        if grade.answer is not None:
+            votes.setdefault(row.vote_key(grade.answer, grade.value), []).append(grade.correct)
+    return max(votes.values(), key=len, default=[False])[0]
 
 
 def _position(names: Sequence[str], value: str) -> tuple[bool, float, str]:

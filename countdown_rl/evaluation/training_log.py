@@ -97,8 +97,6 @@ class SftRow:
 LogRow = StepRow | SftRow
 AnyRow = TypeVar("AnyRow", bound=LogRow)
 
-COLUMNS = tuple(column.name for column in fields(StepRow) if column.name != "groups")
-
 
 def group_columns(row: Row) -> tuple[str, ...]:
     """The columns of the main groups of *row*, such as ``correct_numbers_4``."""
@@ -125,10 +123,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return rounded(sum(present) / len(present)) if present else None
 
 
-def _columns(kind: type, *, required: bool = False) -> list[str]:
-    """The columns of a class of rows, or only those that every log has."""
-    known = (column for column in fields(kind) if column.name != "groups")
-    return [column.name for column in known if not required or column.default is MISSING]
+def _columns(kind: type) -> dict[str, bool]:
+    """The columns of a class of rows, and True for those that every log has."""
+    return {column.name: column.default is MISSING for column in fields(kind) if column.name != "groups"}
 
 
 def _group_columns(rows: Iterable[LogRow]) -> list[str]:
@@ -142,15 +139,16 @@ def rounded(value: float) -> float:
 
 def write(path: Path, rows: Sequence[LogRow]) -> None:
     """Write the whole log, atomically."""
-    kind = type(rows[0]) if rows else StepRow
-    shares, required = _group_columns(rows), _columns(kind, required=True)
-    measured = {name for row in rows for name in _columns(kind) if getattr(row, name) is not None}
-    columns = [name for name in _columns(kind) if name in required or name in measured]
+    lines = [{**vars(row), **row.groups} for row in rows]
+    columns = [
+        name
+        for name, required in _columns(type(rows[0]) if rows else StepRow).items()
+        if required or any(line[name] is not None for line in lines)
+    ]
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*columns, *shares])
-    for row in rows:  # csv writes None as an empty field
-        writer.writerow([*(getattr(row, name) for name in columns), *(row.groups.get(name) for name in shares)])
+    writer = csv.DictWriter(text, [*columns, *_group_columns(rows)], extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)  # None is an empty field
     with artifacts.replacing(path) as partial:
         partial.write_text(text.getvalue(), "utf-8")
 
@@ -163,7 +161,8 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
             reader = csv.DictReader(stream)
             names = set(reader.fieldnames or ())
             shares = {name for name in names if re.fullmatch(rf"{GROUP}[{_IN_NAME}]+|{PART}", name)}
-            if not set(_columns(kind, required=True)) <= names - shares <= set(_columns(kind)):
+            columns = _columns(kind)
+            if not {name for name in columns if columns[name]} <= names - shares <= columns.keys():
                 raise ValueError("other columns")
             for line in reader:
                 values: dict[str, Any] = {name: float(text) if text != "" else None for name, text in line.items()}
@@ -194,11 +193,14 @@ def read_samples(path: Path) -> list[Sample]:
 
 def digest(rows: Sequence[StepRow]) -> str:
     """The sha256 of *rows* without their times, which alone differ between equal runs."""
-    values = [
-        {name: float(value) for name, value in {**vars(row), **row.groups}.items() if isinstance(value, int | float)}
+    kept = [
+        {
+            name: float(value)
+            for name, value in sorted({**vars(row), **row.groups}.items())
+            if isinstance(value, int | float) and not name.startswith("seconds")
+        }
         for row in rows
     ]
-    kept = [{name: row[name] for name in sorted(row) if not name.startswith("seconds")} for row in values]
     return hashlib.sha256(json.dumps(kept).encode()).hexdigest()
 
 
