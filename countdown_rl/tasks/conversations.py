@@ -68,18 +68,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A prompt, as text that was rendered or as messages, and its completion.
+    """A prompt, as text that was rendered or as messages, and its completion."""
 
-    Attributes:
-        prompt: None if the record has none.
-        names: the fields they are from.
-        note: the same as a sentence, if these are not TRL's.
-    """
-
-    prompt: str | list[dict[str, str]] | None
+    prompt: str | list[dict[str, str]] | None  # None if the record has none
     completion: Turn
-    names: tuple[str, ...]
-    note: str
+    names: tuple[str, ...]  # the fields they are from
+    note: str  # the same as a sentence, if these are not TRL's
 
     def question(self, *roles: str) -> str | None:
         """The prompt that is text, or its turns of the *roles*; None if there is no prompt."""
@@ -211,7 +205,7 @@ def _content(value: Any) -> str | list[Turn]:
         value = [value]
     if not isinstance(value, list | tuple) or not value:
         raise InputError("messages should be a list of turns")
-    return [_turn(turn) for turn in value]
+    return list(map(_turn, value))
 
 
 def _is_turn(value: Any) -> bool:
@@ -228,29 +222,22 @@ def _turn(turn: Any) -> Turn:
     content = fields.pop("content", fields.pop("value", ""))
     reasoning = _reasoning(fields)
     if isinstance(content, list):
-        parts = [_part(part) for part in content]
-        content = "".join(text for is_reasoning, text in parts if not is_reasoning)
-        reasoning = reasoning or "".join(text for is_reasoning, text in parts if is_reasoning)
+        texts: dict[bool, str] = {True: "", False: ""}  # reasoning and the rest
+        for part in content:
+            fields_of_part = part if isinstance(part, Mapping) else {"text": part}
+            kind = fields_of_part.get("type")
+            text = fields_of_part.get("thinking" if kind == "thinking" else "text")
+            if kind not in (None, "text", "thinking", "output_text", "input_text") or not isinstance(text, str):
+                raise InputError(f"a turn has a part of type {kind}, not text")
+            texts[kind == "thinking"] += text
+        content, reasoning = texts[False], reasoning or texts[True]
     # A model may write nothing, and a system turn may be empty.
-    empty = (
-        not content
-        and not reasoning
-        and (role == "user" or not (_is_turn(turn) and turn.keys() & {"content", "value"}))
-    )
-    if role is None or not isinstance(content, str) or empty:
+    may_be_empty = role != "user" and _is_turn(turn) and turn.keys() & {"content", "value"}
+    if role is None or not isinstance(content, str) or not (content or reasoning or may_be_empty):
         raise InputError("a turn should have `role` (system, user or assistant) and `content`, both text")
     if unused := sorted(fields.keys() - set(REASONING)):
         raise InputError(f"a turn has `{unused[0]}`, which is not used; leave such rows or fields out")
     return Turn(role, content, reasoning)
-
-
-def _part(part: Any) -> tuple[bool, str]:
-    """True if a part of a content is reasoning, and its text."""
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    text = part.get("thinking" if kind == "thinking" else "text") if isinstance(part, Mapping) else part
-    if kind not in (None, "text", "thinking", "output_text", "input_text") or not isinstance(text, str):
-        raise InputError(f"a turn has a part of type {kind}, not text")
-    return kind == "thinking", text
 
 
 def _reasoning(fields: Mapping[str, Any]) -> str:

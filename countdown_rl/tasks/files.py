@@ -12,8 +12,9 @@ import json
 import lzma
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -27,6 +28,8 @@ BATCH = 1_024
 LISTS = ("data", "rows", "examples", "instances", "records", "samples", "generations", "results")
 KINDS = "JSON Lines, JSON, CSV, Parquet and Arrow, plain or compressed by gzip, bzip2, xz or zstd"
 
+#: Faults of a stream; those of pyarrow are among them.
+_FAULTS = (OSError, EOFError, ValueError, NotImplementedError, csv.Error, zlib.error, lzma.LZMAError)
 #: Called with the fault of a single record; it raises it, or returns so that the next ones are read.
 OnError = Callable[[InputError], None]
 #: Lines with their numbers.
@@ -70,11 +73,7 @@ def stop(error: InputError) -> None:
 
 
 def read(stream: BinaryIO, source: str, on_error: OnError = stop) -> Iterator[Record]:
-    """The records of *stream*, which *source* names.
-
-    Raises:
-        InputError: the stream cannot be read any further.
-    """
+    """The records of *stream*, which *source* names. Raises InputError if it cannot be read any further."""
     try:
         data = _decompressed(stream)
         head = data.peek(8)[:8]
@@ -90,15 +89,7 @@ def read(stream: BinaryIO, source: str, on_error: OnError = stop) -> Iterator[Re
             yield from (_json if is_json else _csv)(chain([first], rest), source, on_error)
     except InputError:
         raise
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        NotImplementedError,
-        csv.Error,
-        zlib.error,
-        lzma.LZMAError,
-    ) as error:  # pyarrow's too
+    except _FAULTS as error:
         raise InputError(f"{source} cannot be read: {first_line(error)}") from error
 
 
@@ -117,25 +108,20 @@ def _decompressed(stream: BinaryIO) -> Any:
 
 def _json(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
     """The records of JSON: an object a line, or one value in the whole file."""
-    head = list(islice(lines, 2))
-    if len(head) == 1 or not _is_object(head[0][1]):
+    head, first, by_line = list(islice(lines, 2)), None, True
+    with suppress(InputError):
+        first = _loads(head[0][1])
+    items: Iterator[tuple[str, Any]] = ((f"{source}, line {number}", line) for number, line in chain(head, lines))
+    if len(head) == 1 or not isinstance(first, dict):
         head += lines
         try:
-            value = _loads("".join(line for _, line in head))
+            items, by_line = _items(_loads("".join(line for _, line in head)), source), False
         except InputError as error:
             if head[0][1].strip() in ("{", "["):  # else the line may be the only faulty one
                 raise InputError(f"{source}: {error}.") from error
-        else:
-            yield from _checked(_items(value, source), lambda item: item, on_error)
-            return
-    yield from _checked(((f"{source}, line {number}", line) for number, line in chain(head, lines)), _loads, on_error)
-
-
-def _checked(items: Iterable[tuple[str, Any]], load: Callable[[Any], Any], on_error: OnError) -> Iterator[Record]:
-    """The records that *load* makes of *items*, each after its place, without the faulty ones."""
     for place, item in items:
         try:
-            fields = load(item)
+            fields = _loads(item) if by_line else item
             if not isinstance(fields, dict):
                 raise InputError("not a JSON object")
         except InputError as error:
@@ -161,27 +147,21 @@ def _is_list_of_objects(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(_loads(line), dict)
-    except InputError:
-        return False
-
-
 def _loads(text: str) -> Any:
     try:
         text.encode()  # bytes that are not UTF-8
         value = json.loads(text)
         if isinstance(value, dict) and text.count('":') + text.count('" :') > len(value):
-            json.loads(text, object_pairs_hook=_unique)
+            json.loads(text, object_pairs_hook=_check_unique)
         return value
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON ({' '.join(str(error).split())[:80]})") from error
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> None:
-    if len(names := [name for name, _ in pairs]) > len(set(names)):
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+def _check_unique(pairs: list[tuple[str, Any]]) -> None:
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"the key {name!r} occurs twice")
 
 
 def _csv(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:

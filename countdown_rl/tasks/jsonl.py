@@ -56,8 +56,7 @@ def _suite_identities(name: str) -> set[str]:
 def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:
     """The rows of the file at *path*, in any format and layout.
 
-    Args:
-        on_note: called with the place of nested rows, and with the fields that are not used.
+    *on_note* is called with the place of nested rows, and with the fields that are not used.
     """
     matches: list[records.Match] = []
     for place, fields in files.records(Path(path)):
@@ -84,17 +83,17 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, append: bool = 
         writer(stream).write_all(rows)
 
 
-def writer(stream: IO[str]) -> jsonlines.Writer:
-    """Return a writer of rows to *stream*."""
-    return jsonlines.Writer(stream, dumps=_encode)
-
-
 _encode_text = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every row
 _encode_ascii = json.JSONEncoder().encode
 #: Half a surrogate pair, which JSON may hold and UTF-8 may not, and controls that a terminal would obey.
 _CONTROL = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]").search
 
 
-def _encode(row: Any) -> str:
-    line = _encode_text(row)
-    return _encode_ascii(row) if not line.isascii() and _CONTROL(line) else line
+def writer(stream: IO[str]) -> jsonlines.Writer:
+    """Return a writer of rows to *stream*."""
+
+    def encode(row: Any) -> str:
+        line = _encode_text(row)
+        return _encode_ascii(row) if not line.isascii() and _CONTROL(line) else line
+
+    return jsonlines.Writer(stream, dumps=encode)

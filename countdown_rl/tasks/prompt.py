@@ -50,10 +50,8 @@ class Prompt:
 def from_template(template: str, fields: Mapping[str, Any]) -> Prompt:
     """The prompt of *template* for a row of *fields*.
 
-    Only the user turn may use fields: the chat template of an exported model contains the others.
-
-    Raises:
-        InputError: the template cannot be compiled or rendered, or it has no user turn.
+    Only the user turn may use fields: the chat template of an exported model contains the others. Raises InputError if
+    the template cannot be compiled or rendered, or has no user turn.
     """
     return Prompt(_render(template, "user", fields), _render(template, "system", {}), prefill_of(template))
 

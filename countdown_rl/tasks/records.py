@@ -5,7 +5,7 @@ The fields of a row may be in a mapping inside of a record, as in verl (``reward
 notation of JSON or Python.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,20 +23,15 @@ class NoRowError(InputError):
 
 @dataclass(frozen=True)
 class Match:
-    """A task's row in a record.
-
-    Attributes:
-        note: where the row was; "" if its fields are those of the record.
-        unused: names of the record's fields that the task does not know.
-    """
+    """A task's row in a record."""
 
     row: Row
-    note: str
-    unused: set[str]
+    note: str  # where the row was; "" if its fields are those of the record
+    unused: set[str]  # names of the record's fields that the task does not know
 
 
 def search(record: Mapping[str, Any]) -> Match | None:
-    """The row in *record*; None if there is none. Raises InputError if there are two that differ."""
+    """As :func:`find_row`; None if there is none."""
     with suppress(NoRowError):
         return find_row(record)
     return None
@@ -45,12 +40,13 @@ def search(record: Mapping[str, Any]) -> Match | None:
 def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Match:
     """The row in *record*: of the task *published_as*, else of the one that it names or resembles.
 
-    Raises:
-        NoRowError: there is none.
-        InputError: there are two that differ.
+    Raises NoRowError if there is none, and InputError if there are two that differ.
     """
     fields = _without_empty(record)
-    tasks = [published_as] if published_as else _tasks(fields)
+    tasks = [published_as] if published_as else registry.own_tasks()
+    if not published_as and "task" in fields:
+        with suppress(InputError, TypeError):  # it may name something else
+            tasks = [registry.task(fields["task"])]
     names = [name for task in tasks if (name := task.row.of_id(fields.get("custom_id")))]
     matches: list[tuple[str, Row]] = []
     faults: list[tuple[Task, InputError]] = []
@@ -64,13 +60,11 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
                 row = _read(task, inner, published_as is not None)
             except InputError as error:
                 faults += [] if path else [(task, error)]
-            else:
-                if second := next(
-                    (second for second in tasks if second is not task and second.example.keys() <= inner.keys()), None
-                ):
-                    raise InputError(f"it has the fields of a {task.noun} and of a {second.noun}")
-                matches.append((path, _around(task, row, around if path else {})))
-                break
+                continue
+            if seconds := [other.noun for other in tasks if other is not task and other.example.keys() <= inner.keys()]:
+                raise InputError(f"it has the fields of a {task.noun} and of a {seconds[0]}")
+            matches.append((path, _around(task, row, around if path else {})))
+            break
     if not matches:
         near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
         every = " and ".join(f"no {task.noun} ({error})" for task, error in faults)
@@ -80,7 +74,7 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
     for other, same in matches[1:]:
         if same.task == row.task and same.id != row.id:
             raise InputError(f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}")
-    if (split := held_out(_split(mappings))) and row.get("split") != split:
+    if (split := held_out(split_of(fields))) and row.get("split") != split:
         row = task.row({**row, "split": split})
     ids = (value for _, holder in mappings for name, value in holder.items() if name.endswith("id"))
     for known_as in dict.fromkeys(map(str, ids)):
@@ -98,8 +92,7 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
 def check_prompt(row: Row, prompt: str) -> str:
     """Remark on the words on the rules in *prompt*, which may be others than those of *row*; "" if there are none.
 
-    Raises:
-        InputError: the prompt certainly asks another row, or asks it by other rules.
+    Raises InputError if the prompt certainly asks another row, or asks it by other rules.
     """
     try:
         asked = row.fields_in(prompt, [name for name in ("rule", "operators") if row.get(name)])
@@ -109,13 +102,6 @@ def check_prompt(row: Row, prompt: str) -> str:
         noun = registry.task(row.task).noun
         raise InputError(f"its prompt asks another {noun} than {row.headline}, or asks it by other rules; correct one")
     return ""
-
-
-def _tasks(fields: Mapping[str, Any]) -> list[Task]:
-    """The task that *fields* name; if they name none that is known, those of this package."""
-    with suppress(InputError, TypeError):
-        return [registry.task(fields["task"])] if "task" in fields else registry.own_tasks()
-    return registry.own_tasks()
 
 
 def _read(task: Task, fields: Mapping[str, Any], published: bool) -> Row:
@@ -141,11 +127,7 @@ def _around(task: Task, row: Row, record: Mapping[str, Any]) -> Row:
 
 def split_of(record: Mapping[str, Any]) -> str:
     """The split that *record* or a mapping in it names, a held-out one first; "" if there is none."""
-    return _split(_mappings(record))
-
-
-def _split(mappings: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
-    splits = [split for _, holder in mappings if isinstance(split := holder.get("split"), str)]
+    splits = [split for _, holder in _mappings(record) if isinstance(split := holder.get("split"), str)]
     return next(filter(held_out, splits), splits[0] if splits else "")
 
 
