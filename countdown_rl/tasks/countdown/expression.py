@@ -99,8 +99,7 @@ def fraction(numerator: int, denominator: int) -> str | None:
 def parse(text: str) -> Expression:
     """Parse *text* as an answer: an expression, and any claims about its value.
 
-    Raises:
-        ExpressionError: the text is outside the language. A division by zero or a wrong claim is not.
+    Raises ExpressionError if it is outside the language, which a division by zero or a wrong claim is not.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError("too-long")

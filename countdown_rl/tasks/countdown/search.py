@@ -14,10 +14,10 @@ since, but not those of the puzzle: ``5,3,21``, or ``1,21+1=22`` for the last tw
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import combinations, count
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from countdown_rl.tasks.countdown.rules import Puzzle
 
@@ -48,13 +48,8 @@ class _Node:
         return [number.value for number in self.numbers]
 
 
-class _Event(NamedTuple):
-    """A step of the search: it looks at the state *node*, explores the operation that leads to it, or moves to it."""
-
-    kind: Literal["state", "explore", "move"]
-    node: _Node
-
-
+#: A step of the search: it looks at a "state", would "explore" the operation that leads to one, or "move" to one.
+_Event = tuple[str, _Node]
 Heuristic = Callable[[Sequence[int]], float]
 #: The lines of a search, each with the answer of a search that ends there.
 Lines = Iterator[tuple[str, str]]
@@ -127,23 +122,23 @@ def _search(puzzle: Puzzle, rng: random.Random) -> Iterator[_Event]:
         events = _depth_first(puzzle, root, heuristic)
     else:
         events = _breadth_first(puzzle, root, heuristic, rng.randint(1, MAX_BEAM), rng)
-    for event in events:
-        yield event
-        if event.node.reached and event.kind == "explore":
+    for kind, node in events:
+        yield kind, node
+        if node.reached and kind == "explore":
             return
 
 
 def _depth_first(puzzle: Puzzle, node: _Node, heuristic: Heuristic) -> Iterator[_Event]:
-    yield _Event("state", node)
+    yield "state", node
     near = [child for child in _children(puzzle, node, heuristic) if heuristic(child.values) <= puzzle.target]
     for child in (children := _labeled(node, near)):
-        yield _Event("explore", child)
+        yield "explore", child
         if len(child.numbers) > 1:
-            yield _Event("move", child)
+            yield "move", child
             yield from _depth_first(puzzle, child, heuristic)
         if child is not children[-1]:
-            yield _Event("move", node)
-            yield _Event("state", node)
+            yield "move", node
+            yield "state", node
 
 
 def _breadth_first(
@@ -155,23 +150,20 @@ def _breadth_first(
         nodes = [heappop(frontier)[-1] for _ in range(min(beam, len(frontier)))]
         for index, node in enumerate(nodes):
             if index:
-                yield _Event("move", node)
-            yield _Event("state", node)
+                yield "move", node
+            yield "state", node
             best = _children(puzzle, node, heuristic)[:beam]
             rng.shuffle(best)
             for child in _labeled(node, best):
-                yield _Event("explore", child)
+                yield "explore", child
                 if len(child.numbers) > 1:
                     heappush(frontier, (heuristic(child.values), next(order), child))
         if frontier:
-            yield _Event("move", frontier[0][-1])
+            yield "move", frontier[0][-1]
 
 
 def _labeled(node: _Node, children: Sequence[_Node]) -> list[_Node]:
-    return [
-        _Node(child.numbers, child.operations, f"{node.label},{index}", child.reached)
-        for index, child in enumerate(children)
-    ]
+    return [replace(child, label=f"{node.label},{index}") for index, child in enumerate(children)]
 
 
 def _children(puzzle: Puzzle, node: _Node, heuristic: Heuristic) -> list[_Node]:
@@ -193,16 +185,11 @@ def _operations(puzzle: Puzzle, a: _Number, b: _Number) -> Iterator[tuple[str, _
         results.append(("/", high, low, high.value // low.value))
     for operator, left, right, value in results:
         if operator in puzzle.operators and (value or not puzzle.rule.whole):
-            expression, rank = _joined(left, operator, right)
-            yield f"{left.value}{operator}{right.value}={value}", _Number(value, expression, rank)
-
-
-def _joined(left: _Number, operator: str, right: _Number) -> tuple[str, int]:
-    """The expression with the parentheses that it needs, and its rank."""
-    rank = int(operator in "*/")
-    first = f"({left.expression})" if left.rank < rank else left.expression
-    needed = right.rank < rank or (right.rank == rank and operator in "-/")
-    return f"{first}{operator}{f'({right.expression})' if needed else right.expression}", rank
+            rank = int(operator in "*/")
+            first = f"({left.expression})" if left.rank < rank else left.expression
+            in_parentheses = right.rank < rank or (right.rank == rank and operator in "-/")
+            second = f"({right.expression})" if in_parentheses else right.expression
+            yield f"{left.value}{operator}{right.value}={value}", _Number(value, f"{first}{operator}{second}", rank)
 
 
 def _mean_distance(target: int) -> Heuristic:

@@ -23,17 +23,11 @@ _work_done = 0
 
 @dataclass(frozen=True)
 class Solved:
-    """The facts of a puzzle.
+    """The facts of a puzzle."""
 
-    Attributes:
-        solutions: the number of distinct solutions; 0 is proof that the puzzle is impossible.
-        solution: the shortest as text, preferably with positive integers as intermediate results.
-        needs: ``add-sub`` if + and - suffice, else ``mul-div``; None if the puzzle is impossible.
-    """
-
-    solutions: int
-    solution: str | None
-    needs: str | None
+    solutions: int  # the number of distinct ones; 0 is proof that the puzzle is impossible
+    solution: str | None  # the shortest as text, preferably with positive integers as intermediate results
+    needs: str | None  # ``add-sub`` if + and - suffice, else ``mul-div``; None if the puzzle is impossible
 
 
 def solve(puzzle: Puzzle) -> Solved:

@@ -97,7 +97,7 @@ _ABOUT = re.compile(rf"{_TOPIC.pattern}|\bus(?:e|ed|es|ing)\b")
 _CHANGING = re.compile(
     r"(?i)all|any|some|each|every\w*|few\w*|only|not?|cannot|without|never|optional\w*|free\w*|at|least|most|more|less"
     r"|than|two|three|both|either|n|t|don"
-)
+).fullmatch
 #: Words of a sentence about a puzzle that change nothing.
 _FRAME = re.compile(
     r"(?i)a|allowed|alone|also|an|and|answer|are|arithmetic|as|assistant|available|be|by|calculate|can|cards|careful|"
@@ -123,11 +123,9 @@ def numbers_in(text: str) -> list[int]:
 def puzzle_in(text: str, stated: frozenset[str] = frozenset()) -> dict[str, Any] | None:
     """The fields of the only puzzle that the prompt *text* certainly asks; None if it is not certain.
 
-    A prompt of this package has ``rule`` and ``operators`` too, None if they are the default.
-
-    Raises:
-        InputError: the prompt says something about rule or operators that is neither the default nor of this package,
-            and that is not *stated* otherwise.
+    A prompt of this package has ``rule`` and ``operators`` too, None if they are the default. Raises InputError if
+    the prompt says something about rule or operators that is neither the default nor of this package, and that is not
+    *stated* otherwise.
     """
     if own := set(_OWN.findall(text)):
         nums, target, operators, use = own.pop()
@@ -135,10 +133,8 @@ def puzzle_in(text: str, stated: frozenset[str] = frozenset()) -> dict[str, Any]
         if own or _LIST.search(rest):
             return None
         _check_rules(rest, stated)
-        terms = {
-            "rule": next(rule.name for rule in RULES.values() if rule.words == use),
-            "operators": operators.replace(" ", ""),
-        }
+        rule = next(rule.name for rule in RULES.values() if rule.words == use)
+        terms = {"rule": rule, "operators": operators.replace(" ", "")}
         terms = {name: None if value in (DEFAULT_RULE, OPERATORS) else value for name, value in terms.items()}
         return {"nums": numbers_in(nums), "target": int(target), **terms}
     text = _BESIDE.sub(" ", _MARKED.sub(r"\2", _COMMAS.sub(",", _SPACES.sub(" ", text))))
@@ -152,21 +148,19 @@ def puzzle_in(text: str, stated: frozenset[str] = frozenset()) -> dict[str, Any]
     for start, end, name in sorted(spans, reverse=True):
         text = f"{text[:start]}{name}{text[end:]}"
     text = _COUNTED.sub(lambda match: "the " if int(match[1]) == len(min(nums)) else match[0], text)
-    sentences = [sentence for sentence in _sentences(text) if re.search(r"\bNs?\b", sentence)]
-    if any(map(str.isnumeric, text)) or _WORD.search(text) or any(map(_unknown, sentences)):
+    if any(map(str.isnumeric, text)) or _WORD.search(text):
         return None
+    for sentence in _sentences(text):
+        if re.search(r"\bNs?\b", sentence):  # apart from the words about the rules, all are known
+            words = _OPERATION.sub(" ", _TOPIC.sub(" ", _SIGNS.sub(" ", _DEFAULT.sub(" ", sentence))))
+            if not all(map(_CHANGING, _strange(words))):
+                return None
     _check_rules(text, stated)
     return {"nums": list(min(nums)), "target": reached.pop()}
 
 
 def _sentences(text: str) -> list[str]:
     return [" ".join(sentence.split()) for sentence in re.split(r"[.;!?](?:\s|$)|\n", text)]
-
-
-def _unknown(sentence: str) -> set[str]:
-    """The words and marks of *sentence*, apart from those about the rules, whose meaning for a puzzle is not known."""
-    words = _OPERATION.sub(" ", _TOPIC.sub(" ", _SIGNS.sub(" ", _DEFAULT.sub(" ", sentence))))
-    return {word for word in _strange(words) if not _CHANGING.fullmatch(word)}
 
 
 def _strange(words: str) -> set[str]:
@@ -205,8 +199,8 @@ def has_any(rows: Iterable[tuple[int, ...]]) -> Callable[[str], bool]:
     for row in rows:
         by_first.setdefault(row[0], []).append(Counter(row))
 
-    def found(text: str) -> bool:
+    def has_one(text: str) -> bool:
         numbers = Counter(numbers_in(text))
-        return any(each <= numbers for number in numbers for each in by_first.get(number, ()))
+        return any(row <= numbers for number in numbers for row in by_first.get(number, ()))
 
-    return found
+    return has_one
