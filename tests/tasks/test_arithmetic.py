@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.tasks.countdown.arithmetic import canonical, pieces, steps
-from countdown_rl.tasks.countdown.expression import parse
+from countdown_rl.tasks.countdown.expression import canonical, parse, pieces, steps
 from countdown_rl.tasks.countdown.task import CountdownRow, random_answer
 
 numbers = st.lists(st.integers(1, 99), min_size=1, max_size=6)
@@ -71,16 +70,8 @@ def test_an_equation_is_right_when_its_value_is_the_claim(nums, seed, claim):
         ("3 - 5 = -2", [("3 - 5 = -2", "right")]),
         ("8 / (3 - 3) = 0", [("8 / (3 - 3) = 0", "wrong")]),
         # Only a part of what is meant: not for judging.
-        ("-3 + 4 = 1", []),
-        ("0.5 + 1 = 2", []),
-        ("1,000 + 5 = 6", []),
-        ("2 ^ 3 + 1 = 9", []),
-        ("a-3 + 4 = 7", []),
-        ("5 * 5 = 25.5", []),
-        ("7 = 7", []),
-        ("3 + 4 = x", []),
-        ("3 + 4 == 7", []),
-        ("1 + 2 => 3", []),
+        *((text, []) for text in ("-3 + 4 = 1", "0.5 + 1 = 2", "1,000 + 5 = 6", "2 ^ 3 + 1 = 9", "a-3 + 4 = 7")),
+        *((text, []) for text in ("5 * 5 = 25.5", "7 = 7", "3 + 4 = x", "3 + 4 == 7", "1 + 2 => 3")),
     ],
 )
 def test_equations_are_marked_and_parts_of_longer_ones_are_not(text, equations):

@@ -17,15 +17,12 @@ MAX_NUMBERS = 6
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, and its words in the prompts of this package, in all versions.
-
-    ``every``: all numbers must be used. ``whole``: every intermediate result is a positive integer.
-    """
+    """How the numbers of a puzzle may be used."""
 
     name: str
-    words: str
-    every: bool
-    whole: bool
+    words: str  # in the prompts of this package, in all versions
+    every: bool  # all numbers must be used
+    whole: bool  # every intermediate result is a positive integer
 
 
 DEFAULT_RULE, _ONCE = "exactly-once", "using each number at most once"

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.countdown import arithmetic, expression, proxies, rules, search, solver, wording
+from countdown_rl.tasks.countdown import expression, proxies, rules, search, solver, wording
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
@@ -181,15 +181,15 @@ class CountdownRow(Row):
             parsed = parse(answer)
         except ExpressionError:
             return super().vote_key(answer, None)
-        form = arithmetic.canonical(parsed.tree)
+        form = expression.canonical(parsed.tree)
         return form if parsed.agrees else f"{form} = something else"
 
     def pieces(self, text: str) -> list[Piece]:
-        return arithmetic.pieces(text)
+        return expression.pieces(text)
 
     def steps(self, answer: str) -> list[Step]:
         try:
-            return arithmetic.steps(parse(answer).tree)
+            return expression.steps(parse(answer).tree)
         except ExpressionError:
             return []
 

@@ -178,10 +178,8 @@ def _check_rules(text: str, stated: frozenset[str]) -> None:
         about = (_TOPIC if operators else _ABOUT).search(sentence)
         rule = about and _strange(_OPERATION.sub(" ", _SIGNS.sub(" ", words)))
         if (operators and "operators" not in stated) or (rule and "rule" not in stated):
-            raise InputError(
-                f'its prompt says "{sentence[:80]}", which may change the rules; give {flag("data")}, or '
-                f"{flag('rule')} and {flag('operators')}"
-            )
+            remedy = f"give {flag('data')}, or {flag('rule')} and {flag('operators')}"
+            raise InputError(f'its prompt says "{sentence[:80]}", which may change the rules; {remedy}')
 
 
 def _is_list(match: re.Match[str], text: str) -> bool:
