@@ -25,46 +25,36 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
     if not models:
         return []
     names: dict[str, list[str]] = {}
+    truncated: dict[int | None, list[str]] = {}
     for name, result in models.items():
         for sentence in _caveats(result):
             names.setdefault(sentence, []).append(name)
-    sentences = [f"{', '.join(of)}: {sentence}" if len(results) > 1 else sentence for sentence, of in names.items()]
-    truncated: dict[int | None, list[str]] = {}
-    for name, result in models.items():
         if (cut := result.metrics.truncated or 0.0) > MOST_TRUNCATED:
             share = f"{name} {percent(cut)}" if len(results) > 1 else percent(cut)
             truncated.setdefault(result.metrics.decoding.max_new_tokens, []).append(share)
+    sentences = [f"{', '.join(of)}: {sentence}" if len(results) > 1 else sentence for sentence, of in names.items()]
     for limit, shares in truncated.items():
         at = f"at {plural(limit, 'token')}; raise {flag('max_new_tokens')}" if limit else "by a token limit; raise it"
         sentences.append(f"{', '.join(shares)} of the completions are truncated {at}.")
-    first, *others = models
-    start = models[first].metrics
-    single = [
-        name
-        for name in others
-        if not models[name].runs
-        and models[name].metrics.model.kind in _TRAINED
-        and models[name].metrics.model.digest != start.model.digest
+    (first, start), *others = models.items()
+    trained = [(name, other) for name, other in others if other.metrics.model.kind in _TRAINED and not other.runs]
+    if single := [name for name, other in trained if other.metrics.model.digest != start.metrics.model.digest]:
+        reason = "single seed, so these differences may lie within seed-to-seed variation"
+        sentences.append(f"{', '.join(single)}: {reason}; give several seeds as NAME=DIR,DIR,...")
+    noun = task(start.metrics.task).noun
+    return sentences + [
+        f"{name} and {first} have different {noun}s; do not compare their accuracies."
+        for name, other in others
+        if sorted(other.puzzles) != sorted(start.puzzles)
     ]
-    if single:
-        sentences.append(
-            f"{', '.join(single)}: single seed, so these differences may lie within seed-to-seed variation; give "
-            "several seeds as NAME=DIR,DIR,..."
-        )
-    for name in others:
-        if sorted(models[name].puzzles) != sorted(models[first].puzzles):
-            noun = task(start.task).noun
-            sentences.append(f"{name} and {first} have different {noun}s; do not compare their accuracies.")
-    return sentences
 
 
 def of_evaluation(result: Result) -> list[str]:
     """Sentences on what limits the conclusions from *result* alone, and on a format that it does not keep."""
     metrics = result.metrics
-    hint = ""
-    if metrics.model.kind != "completions":
-        hint = no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, flag("max_new_tokens"))
-    return [*filter(None, [hint]), *caveats({metrics.model.source: result})]
+    hint = no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, flag("max_new_tokens"))
+    hints = [hint] if hint and metrics.model.kind != "completions" else []
+    return hints + caveats({metrics.model.source: result})
 
 
 def _caveats(result: Result) -> list[str]:
@@ -75,20 +65,17 @@ def _caveats(result: Result) -> list[str]:
     if width > WIDEST:
         # The square of the width of Wilson's interval, times n + Z², never grows with n.
         enough = ceil((metrics.n + Z**2) * (width / WIDEST) ** 2 - Z**2)
-        sentences.append(
-            f"the 95% interval is {100 * width:.1f} points wide with {plural(metrics.n, noun)}; "
-            f"{plural(enough, noun)} would make it at most {100 * WIDEST:.0f}."
-        )
+        wide = f"the 95% interval is {100 * width:.1f} points wide with {plural(metrics.n, noun)}"
+        sentences.append(f"{wide}; {plural(enough, noun)} would make it at most {100 * WIDEST:.0f}.")
     if metrics.of:
-        sentences.append(
-            f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions, and the others are not counted; "
-            f"{flag('missing')} wrong counts them as wrong."
-        )
+        measured = f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions"
+        sentences.append(f"{measured}, and the others are not counted; {flag('missing')} wrong counts them as wrong.")
     if metrics.errors:
         sentences.append(f"{metrics.errors:,} of the records could not be graded and are not counted.")
     if metrics.model.kind == "completions":
         unanswered = [(one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer"]
-        sentences += filter(None, [bare_answers(unanswered[:TRIED], len(unanswered), len(result.samples))])
+        if advice := bare_answers(unanswered[:TRIED], len(unanswered), len(result.samples)):
+            sentences.append(advice)
     if chain(result) and split(result) == "training":
         sentences.append(f"these are training {noun}s, which say little about new ones; evaluate on the test split.")
     return sentences

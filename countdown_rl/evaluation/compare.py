@@ -99,14 +99,10 @@ def paired(results: Mapping[str, Result]) -> dict[str, Result]:
             terms, expected = (sorted({key[:2] for key in each}) for each in (own, puzzles))
             if terms != expected:
                 words = [", ".join(" ".join(filter(None, term)) for term in each) for each in (terms, expected)]
-                raise InputError(
-                    f"{other} is of {words[0]}, and {name} of {words[1]}; compare results of one task and rule."
-                )
-            raise InputError(
-                f"{other} and {name} have {(own & puzzles).total():,} {task(first.metrics.task).noun}s in common, of "
-                f"{own.total():,} and {puzzles.total():,}; evaluate both on the same rows ({flag('data')} and "
-                f"{flag('limit')})."
-            )
+                raise InputError(f"{other} is of {words[0]}, and {name} of {words[1]}; compare one task and rule.")
+            shared = f"{(own & puzzles).total():,} {task(first.metrics.task).noun}s in common"
+            counts, rows = f"{own.total():,} and {puzzles.total():,}", f"{flag('data')} and {flag('limit')}"
+            raise InputError(f"{other} and {name} have {shared}, of {counts}; evaluate both on the same rows ({rows}).")
         groups: dict[Any, list[Sequence[Sample]]] = {}
         for key, samples in zip(result.puzzles, result.by_puzzle, strict=True):
             groups.setdefault(key, []).append(samples)

@@ -34,12 +34,10 @@ Answered = tuple[Row, list[Completion], str]
 class Reader:
     """Reader of completions: finds the row and the completions of each record.
 
-    A record names its row by the row's fields, also in a mapping in it, by its id, or by its prompt.
-
-    Args:
-        known: the rows that the completions are of; empty if the file tells.
-        field: the field of a record that holds its completions; by default one of the names that projects use.
-        settings: fields of the rows: ``style`` in place of theirs, ``rule`` and ``operators`` where they state none.
+    A record names its row by the row's fields, also in a mapping in it, by its id, or by its prompt. *known* are the
+    rows that the completions are of, none if the file tells. *field* is the field of a record that holds its
+    completions, by default one of the names that projects use. *settings* are fields of the rows: ``style`` in place
+    of theirs, ``rule`` and ``operators`` where they state none.
     """
 
     def __init__(self, known: Sequence[Row] = (), field: str | None = None, **settings: str | None) -> None:
@@ -58,7 +56,10 @@ class Reader:
         Raises InputError if the stream cannot be read any further.
         """
         data: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
-        for place, fields in (_inspect if _is_inspect(data, source) else files.read)(data, source, on_error):
+        head = data.peek(4096)
+        is_json_log = head.lstrip()[:1] == b"{" and b'"eval":' in head and b'"task_id":' in head
+        read = _inspect if is_json_log or source.endswith(".eval") else files.read
+        for place, fields in read(data, source, on_error):
             try:
                 with files.at(place):
                     answered = None if self._is_repeated(fields) else self._answered(fields)
@@ -70,15 +71,14 @@ class Reader:
 
     def _answered(self, fields: Mapping[str, Any]) -> Answered:
         flat = _flat(fields)
+        names = ", ".join(flat)
         try:
             record = self._with_completion(flat)
             completions = list(_completions(record))
         except InputError as error:
-            raise InputError(
-                f"{str(error).rstrip('.')}; its fields are {', '.join(flat)}; choose one with "
-                f"{flag('completion_field')}, or skip such records by {flag('on_error')} mark"
-            ) from error
-        row, note = self._row(record, ", ".join(flat))
+            remedy = f"choose one with {flag('completion_field')}, or skip such records by {flag('on_error')} mark"
+            raise InputError(f"{str(error).rstrip('.')}; its fields are {names}; {remedy}") from error
+        row, note = self._row(record, names)
         if self._task not in ("", row.task):
             raise InputError(f"it is of the task {row.task}, others are of {self._task}; give each task its own file")
         self._task = row.task
@@ -156,10 +156,8 @@ class Reader:
     def _of_prompt(self, record: Mapping[str, Any], names: str, fault: str) -> Row:
         text = _question(record, "user")
         if text is None:
-            raise InputError(
-                f"it has neither the fields of a row ({fault}), nor the id of one in {flag('data')}, nor a prompt; its "
-                f"fields are {names}"
-            )
+            missing = f"the fields of a row ({fault}), nor the id of one in {flag('data')}, nor a prompt"
+            raise InputError(f"it has neither {missing}; its fields are {names}")
         if row := self._by_prompt.get(text.strip()):
             return row
         asked = [row for user, row in self._by_prompt.items() if user in text]
@@ -167,8 +165,7 @@ class Reader:
         fields = [fields for task in registry.own_tasks() if (fields := task.row.fields_in(text, stated))]
         if len(asked) != 1 and len(fields) != 1:
             raise InputError(
-                f"its prompt does not say for certain which row it is of, nor do its fields ({fault}); give "
-                f"{flag('data')}, or the row's fields"
+                f"its prompt and fields ({fault}) name no row for certain; give {flag('data')} or its fields"
             )
         if len(asked) == 1:
             return asked[0]
@@ -254,14 +251,6 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
     if not isinstance(value, kind):
         raise InputError(f"`{name}` should be {'a list' if kind is list else 'a mapping'}")
     return value
-
-
-def _is_inspect(data: Any, source: str) -> bool:
-    """Return True if *data* is a log of Inspect, in its own format or as JSON."""
-    if source.endswith(".eval"):
-        return True
-    head = data.peek(4096)
-    return head.lstrip()[:1] == b"{" and b'"eval":' in head and b'"task_id":' in head
 
 
 def _inspect(data: BinaryIO, source: str, on_error: files.OnError) -> Iterator[files.Record]:

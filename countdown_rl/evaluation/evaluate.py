@@ -64,10 +64,8 @@ def evaluate(
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):
         raise UsageError("give a model and rows, or completions.")
-    if not completions and (unused := options.of_completions):
-        raise UsageError(
-            f"{flag(next(iter(unused)))} is for completions made elsewhere; give them as {flag('completions')}."
-        )
+    if not completions and (unused := [*map(flag, options.of_completions)]):
+        raise UsageError(f"{unused[0]} is for completions made elsewhere; give them as {flag('completions')}.")
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
     if completions and not completions.is_file():
@@ -135,10 +133,8 @@ def _made_elsewhere(
     fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})
     for row, completions in answers.values():
         if len(completions) < most and not fill:
-            raise InputError(
-                f"{file}: {row.headline} has {len(completions)} completions, others {most}; give all as many, or give "
-                f"{flag('missing')} wrong to count those that are missing as wrong."
-            )
+            counts = f"{row.headline} has {len(completions)} completions, others {most}"
+            raise InputError(f"{file}: {counts}; give all as many, or count the others by {flag('missing')} wrong.")
     rows = [row for row in reader.rows.values() if fill or row.id in answers] or [row for row, _ in answers.values()]
     parts = [answers.get(row.id, (row, []))[1] for row in rows]
     generated = [completion for part in parts for completion in part + [missing] * (most - len(part))]
@@ -149,17 +145,14 @@ def _made_elsewhere(
 def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:
     """The *rows* of *file* up to ``options.limit``."""
     if options.per_row > 1 and options.temperature == 0:
-        raise UsageError(
-            f"several completions per puzzle need a {flag('temperature')} above 0; greedy ones are the same."
-        )
+        raise UsageError(f"several completions of a row need a {flag('temperature')} above 0; greedy ones are equal.")
     if options.limit is not None and options.limit > len(rows):
         raise InputError(f"{file} has {plural(len(rows), 'row')}, fewer than {flag('limit')} {options.limit}.")
     rows = rows[: options.limit]
     if repeats := len(rows) - len({row.id for row in rows}):
-        on_warning(
-            f"{repeats:,} of the {plural(len(rows), 'row')} in {file} are repeats, which the intervals "
-            f"count as independent; remove them, and give {flag('samples')} for several completions of a row."
-        )
+        remedy = f"remove them, and give {flag('samples')} for several completions of a row"
+        count = f"{repeats:,} of the {plural(len(rows), 'row')} in {file}"
+        on_warning(f"{count} are repeats, which the intervals count as independent; {remedy}.")
     return rows
 
 

@@ -77,23 +77,19 @@ def chain(result: Result) -> list[ProvenanceEntry]:
 
 
 def split(*results: Result) -> str:
-    """The adjective for the puzzles of *results*: "held-out", "validation" or "training"; "" if unknown or mixed."""
-    splits = {name for result in results for run in result.runs or [result] for name in _splits(run)}
-    return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""
+    """The adjective for the puzzles of *results*: "held-out", "validation" or "training"; "" if unknown or mixed.
 
-
-def _splits(result: Result) -> set[str]:
-    """The splits of the puzzles of *result*: the split of their file in the chain of the model, else their own.
-
-    Puzzles have no split of their own if the model was trained on imported data.
+    It is of the split of their file in the chain of the model, else of their own, which puzzles do not have if the
+    model was trained on imported data.
     """
-    links, digest = chain(result), str(result.metrics.data.get("digest"))
-    if digest in training_data(links):
-        return {"train"}
-    data = [link for link in links if link.kind == "data"]
-    splits = {Path(name).stem for link in data for name, file in link.files.items() if file["sha256"] == digest}
-    own = {""} if any(link.inputs for link in data) else {samples[0].row.split for samples in result.by_puzzle}
-    return splits or own
+    splits: set[str] = set()
+    for run in (run for result in results for run in result.runs or [result]):
+        links, digest = chain(run), str(run.metrics.data.get("digest"))
+        data = [link for link in links if link.kind == "data"]
+        own = {""} if any(link.inputs for link in data) else {samples[0].row.split for samples in run.by_puzzle}
+        of_file = {Path(name).stem for link in data for name, file in link.files.items() if file["sha256"] == digest}
+        splits |= {"train"} if digest in training_data(links) else of_file or own
+    return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""
 
 
 def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
@@ -122,10 +118,9 @@ def flat(metrics: Scores, pass_at: Sequence[int] = (), of: int | None = None) ->
     shares = {"accuracy": metrics.accuracy, "low": low, "high": high}
     main = next((group for group in metrics.groups if task(metrics.task).group(group).main), "")
     shares |= {f"{main}_{value}": share.accuracy for value, share in metrics.groups.get(main, {}).items()}
-    for k, scores in metrics.pass_at.items():
-        if k in pass_at:
-            low, high = scores.interval
-            shares |= {f"pass@{k}": scores.share, f"pass@{k}_low": low, f"pass@{k}_high": high}
+    for k in (k for k in metrics.pass_at if k in pass_at):
+        low, high = metrics.pass_at[k].interval
+        shares |= {f"pass@{k}": metrics.pass_at[k].share, f"pass@{k}_low": low, f"pass@{k}_high": high}
     shares |= {f"accuracy@{limit}": budget.accuracy for limit, budget in metrics.budgets.items()}
     shares |= {"format": metrics.format} | ({} if metrics.truncated is None else {"trunc": metrics.truncated})
     tokens = {} if metrics.mean_tokens is None else {"tokens": round(metrics.mean_tokens, 1)}

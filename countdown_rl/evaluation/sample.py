@@ -24,27 +24,21 @@ BASELINE_KINDS = ("floor", "ceiling")
 
 @dataclass(frozen=True)
 class Sample:
-    """A graded completion of *row*; *tokens* and *truncated* are None if unknown.
-
-    *turn* numbers the completions of one row. *details* are further fields: what a server reports,
-    and ``beginnings``, the text of the first tokens by shorter limit.
-
-    In training there are the *step*, the number of the *group* in its round, the *rewards* by name, without weights,
-    and the *advantage*, a mean over tokens where it differs by token. *validation* completions have the step alone.
-    """
+    """A graded completion of *row*; the fields from *step* on are those of training, of which *validation* has one."""
 
     row: Row
     completion: str
     grade: Grade
-    tokens: int | None
+    tokens: int | None  # None if unknown, like the next
     truncated: bool | None
-    turn: int | None = None
+    turn: int | None = None  # the number among the completions of one row
+    #: What a server reports, and ``beginnings``, the text of the first tokens by shorter limit.
     details: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     validation: bool | None = None
-    group: int | None = None
-    rewards: dict[str, float | None] | None = None
-    advantage: float | None = None
+    group: int | None = None  # its number in the round
+    rewards: dict[str, float | None] | None = None  # by name, without weights
+    advantage: float | None = None  # a mean over tokens where it differs by token
 
     @classmethod
     def of(cls, row: Row, completion: "Completion", turn: int | None = None) -> Self:
@@ -74,10 +68,9 @@ class Sample:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:
-        """Read a line of ``samples.jsonl``; one that a training of version 0.2 wrote, without a whole grade, is graded.
+        """Read a line of ``samples.jsonl``; ArtifactError or InputError if it is none.
 
-        Raises ArtifactError or InputError if it is none.
-        """
+        A training of version 0.2 wrote no whole grade: such a line is graded."""
         own = {*Grade.__annotations__, *_Line.__annotations__} - {"beginnings"}
         row = parse_row({name: value for name, value in line.items() if name not in own})
         if "step" in line and "format" not in line and isinstance(line.get("completion"), str):
@@ -205,12 +198,7 @@ class Scores(Accuracy):
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(Scores):
-    """Every metric of an evaluation, its model and data, and the engine and form of the weights.
-
-    *endpoint* counts the requests to a server. *of* is the number of rows that completions were asked for, if some have
-    none; *errors* the number of records that could not be graded; *puzzles* the digest of the ids of the rows;
-    *grammar* the version of the answer grammar of the task.
-    """
+    """Every metric of an evaluation, its model and data, and the engine and form of the weights."""
 
     decoding: DecodingSettings
     data: dict[str, Any]
@@ -218,11 +206,11 @@ class Metrics(Scores):
     engine: str | None = None
     precision: str | None = None
     path: str | None = None
-    endpoint: dict[str, Any] | None = None
-    of: int | None = None
-    errors: int | None = None
-    puzzles: str | None = None
-    grammar: int | None = None
+    endpoint: dict[str, Any] | None = None  # counts of the requests to a server
+    of: int | None = None  # the number of rows that completions were asked for, if some have none
+    errors: int | None = None  # the number of records that could not be graded
+    puzzles: str | None = None  # the digest of the ids of the rows
+    grammar: int | None = None  # the version of the answer grammar of the task
 
     @property
     def is_baseline(self) -> bool:

@@ -52,14 +52,11 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
         cells += [percent(shares[value]["accuracy"]) for value in columns]
         if k:
             cells.append(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "")
-        if row["model"]["kind"] in BASELINE_KINDS:
-            cells += ["", ""]
-        else:
-            cells += [percent(row["format"]), f"{row['mean_tokens']:.0f}" if "mean_tokens" in row else ""]
-        if key in row:
-            cells += [points(row[key]), *(f"{row[key][side]:,}" for side in SIDES), f"{row[key]['p']:.2g}"]
-        else:
-            cells += [""] * 4
+        is_model, difference = row["model"]["kind"] not in BASELINE_KINDS, row.get(key)
+        cells.append(percent(row["format"]) if is_model else "")
+        cells.append(f"{row['mean_tokens']:.0f}" if is_model and "mean_tokens" in row else "")
+        cells += [points(difference), *(f"{difference[side]:,}" for side in SIDES)] if difference else [""] * 3
+        cells.append(f"{difference['p']:.2g}" if difference else "")
         rows.append(cells + ([points(change) if change else ""] if any(changes) else []))
     return rows
 

@@ -113,7 +113,7 @@ def thinned(rows: Sequence[AnyRow], every: int) -> list[AnyRow]:
 def mean(rows: Sequence[AnyRow]) -> AnyRow:
     """The means of *rows*, under the step of the last one."""
     kind = type(rows[-1])
-    values = {name: _mean(getattr(row, name) for row in rows) for name in _columns(kind)}
+    values = {name: _mean(getattr(row, name) for row in rows) for name in columns_of(kind)}
     shares = {name: _mean(row.groups.get(name) for row in rows) for name in _group_columns(rows)}
     return kind(**values | {"step": rows[-1].step, "groups": shares})  # type: ignore[arg-type]
 
@@ -123,7 +123,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return rounded(sum(present) / len(present)) if present else None
 
 
-def _columns(kind: type) -> dict[str, bool]:
+def columns_of(kind: type) -> dict[str, bool]:
     """The columns of a class of rows, and True for those that every log has."""
     return {column.name: column.default is MISSING for column in fields(kind) if column.name != "groups"}
 
@@ -142,7 +142,7 @@ def write(path: Path, rows: Sequence[LogRow]) -> None:
     lines = [{**vars(row), **row.groups} for row in rows]
     columns = [
         name
-        for name, required in _columns(type(rows[0]) if rows else StepRow).items()
+        for name, required in columns_of(type(rows[0]) if rows else StepRow).items()
         if required or any(line[name] is not None for line in lines)
     ]
     text = io.StringIO()
@@ -161,7 +161,7 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
             reader = csv.DictReader(stream)
             names = set(reader.fieldnames or ())
             shares = {name for name in names if re.fullmatch(rf"{GROUP}[{_IN_NAME}]+|{PART}", name)}
-            columns = _columns(kind)
+            columns = columns_of(kind)
             if not {name for name in columns if columns[name]} <= names - shares <= columns.keys():
                 raise ValueError("other columns")
             for line in reader:

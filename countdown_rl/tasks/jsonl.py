@@ -14,7 +14,7 @@ from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import InputError
 from countdown_rl.core.manifest import MANIFEST
 from countdown_rl.tasks import files, records, registry
-from countdown_rl.tasks.task import Row, Task
+from countdown_rl.tasks.task import Row
 
 #: Begins the name of a benchmark suite where a file of rows is given: ``suite:NAME`` or ``suite:NAME/TIER``.
 SUITE = "suite:"
@@ -27,16 +27,12 @@ def test_file(data: Path) -> Path:
         suites = {suite: task for task in map(registry.task, registry.names()) for suite in task.suites}
         if name not in suites:
             raise InputError(f"there is no suite {name}; take {' or '.join(suites)}.")
-        return _suite_file(suites[name], name, tier)
+        path: Path = resolve_name(suites[name].suites[name])(name, tier)
+        return path
     if not (data / MANIFEST).is_file():
         return data
     artifacts.read(data, "data")
     return data / "test.jsonl"
-
-
-def _suite_file(task: Task, name: str, tier: str = "") -> Path:
-    path: Path = resolve_name(task.suites[name])(name, tier)
-    return path
 
 
 def in_suite(row: Row) -> bool:
@@ -49,8 +45,8 @@ def in_suite(row: Row) -> bool:
 
 @cache
 def _suite_identities(name: str) -> set[str]:
-    task = registry.task(name)
-    return {row.identity for suite in task.suites for row in read_rows(_suite_file(task, suite))}
+    suites = registry.task(name).suites
+    return {row.identity for suite in suites for row in read_rows(test_file(Path(f"{SUITE}{suite}")))}
 
 
 def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:

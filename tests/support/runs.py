@@ -54,7 +54,7 @@ def locked_elsewhere(path: str) -> Iterator[None]:
 def steps(count: int, **values: Any) -> list[training_log.StepRow]:
     """A log of *count* steps with *values*, in which the share of correct completions rises to 1."""
     unmeasured = dict.fromkeys(("kl", "eval_kl", "eval_correct", "eval_correct_before"))
-    usual = dict.fromkeys(training_log.COLUMNS[1:], 0.5) | unmeasured | values
+    usual = dict.fromkeys([*training_log.columns_of(training_log.StepRow)][1:], 0.5) | unmeasured | values
     return [training_log.StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
 
 

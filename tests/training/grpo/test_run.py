@@ -85,7 +85,7 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def timeless(rows):
-    parts = dict.fromkeys(name for name in training_log.COLUMNS if name.startswith("seconds"))
+    parts = dict.fromkeys(name for name in training_log.columns_of(training_log.StepRow) if name.startswith("seconds"))
     return [replace(row, **dict.fromkeys(parts, 0)) for row in rows]
 
 
