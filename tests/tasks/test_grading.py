@@ -102,23 +102,21 @@ def test_a_grade_has_all_facts_of_an_answer():
     assert not grade(_prefilled("1") + "\n", ROW).trailing
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ("55 + 36 - 7 - 19", ""),
-        ("55 + 36 − 7 − 19 = 65", ""),
-        ("(55 + 36)\n - (7 + 19)", ""),
-        ("55 + 36 - 7", "number-left-out"),
-        ("55 + 36 - 7 - 19 - 19", "number-used-twice"),
-        ("55 + 10", "number-not-given"),
-        ("55 / (36 - 36) + 7 - 19", "number-used-twice"),
-        ("55 - 36 + 7 + 19", "wrong-value"),
-        ("55 + 36 - 7 - 19 = 64", "answers-disagree"),
-        ("", "empty"),
-        ("impossible", "not-impossible"),
-        ("55 ** 36", "power"),
-    ],
-)
+#: Answers by the reason why they are wrong.
+ANSWERS = {
+    "": ["55 + 36 - 7 - 19", "55 + 36 − 7 − 19 = 65", "(55 + 36)\n - (7 + 19)"],
+    "number-left-out": ["55 + 36 - 7"],
+    "number-used-twice": ["55 + 36 - 7 - 19 - 19", "55 / (36 - 36) + 7 - 19"],
+    "number-not-given": ["55 + 10"],
+    "wrong-value": ["55 - 36 + 7 + 19"],
+    "answers-disagree": ["55 + 36 - 7 - 19 = 64"],
+    "empty": [""],
+    "not-impossible": ["impossible"],
+    "power": ["55 ** 36"],
+}
+
+
+@pytest.mark.parametrize(("answer", "reason"), [(text, reason) for reason in ANSWERS for text in ANSWERS[reason]])
 def test_each_wrong_answer_has_its_reason(answer, reason):
     graded = grade(_prefilled(answer), ROW)
     assert graded.reason == reason
@@ -163,16 +161,10 @@ def test_impossible_is_right_exactly_where_it_is_proved(word):
 PROBLEM = {"task": "gsm8k", "question": "A pen costs 3 coins. What do 24 pens cost?", "gold": "72"}
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        ("so it is\n#### 72", "72"),
-        ("#### 1,234", "1234"),
-        ("#### -5", "-5"),
-        ("####$2.50", "5/2"),
-        ("#### 0.5", "1/2"),
-    ],
-)
+GOLD = {"so it is\n#### 72": "72", "#### 1,234": "1234", "#### -5": "-5", "####$2.50": "5/2", "#### 0.5": "1/2"}
+
+
+@pytest.mark.parametrize(("answer", "gold"), GOLD.items())
 def test_gold_answers_are_exact(answer, gold):
     row = gsm8k.import_row({"question": " What? ", "answer": answer})
     assert row == {"task": "gsm8k", "question": "What?", "gold": gold, "solution": answer.strip()}
@@ -185,21 +177,17 @@ def test_rows_without_a_gold_number_are_refused(answer):
 
 
 @pytest.mark.parametrize(
-    ("answer", "correct", "reason"),
+    ("answer", "reason"),
     [
-        ("72", True, ""),
-        ("\n72\n", True, ""),
-        ("$72.00", True, ""),
-        ("72.5", False, "wrong-value"),
-        ("seventy-two", False, "not-a-number"),
-        ("7 2", False, "not-a-number"),
-        ("", False, "empty"),
-        ("9" * 5_000, False, "not-a-number"),
+        *((answer, "") for answer in ("72", "\n72\n", "$72.00")),
+        *((answer, "not-a-number") for answer in ("seventy-two", "7 2", "9" * 5_000)),
+        ("72.5", "wrong-value"),
+        ("", "empty"),
     ],
 )
-def test_gsm8k_answers_are_right_where_they_equal_the_gold_number(answer, correct, reason):
+def test_gsm8k_answers_are_right_where_they_equal_the_gold_number(answer, reason):
     graded = grade(f"<thinking>\n3 * 24\n</thinking>\n<answer>\n{answer}\n</answer>\n", PROBLEM)
-    assert (graded.correct, graded.reason, graded.strict_format) == (correct, reason, True)
+    assert (graded.correct, graded.reason, graded.strict_format) == (reason == "", reason, True)
 
 
 def test_gsm8k_strict_format_has_each_tag_on_its_own_line():
@@ -257,15 +245,11 @@ def test_problems_that_differ_in_punctuation_are_the_same(questions):
     assert len({identity(question) for question in questions}) == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{}",
-        "Question: {}\nAnswer:",
-        "Solve the problem. {} Think step by step, e.g. 3.5 is a number.",
-        "<|im_start|>user\n{}\n<|im_end|>",
-    ],
-)
+ASKED = ["{}", "Question: {}\nAnswer:", "<|im_start|>user\n{}\n<|im_end|>"]
+ASKED += ["Solve the problem. {} Think step by step, e.g. 3.5 is a number."]
+
+
+@pytest.mark.parametrize("text", ASKED)
 def test_a_word_problem_is_found_in_a_prompt(text):
     question = "A shelf holds 3 rows. Each has 12 - 2 books! How many are there?"
     row = parse_row({"task": "gsm8k", "question": question, "gold": "30"})

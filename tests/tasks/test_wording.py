@@ -1,5 +1,6 @@
 """Puzzles in prompts of any words: read whole and right, or not at all."""
 
+import re
 from contextlib import suppress
 from itertools import permutations, product
 
@@ -13,139 +14,35 @@ from countdown_rl.tasks.registry import parse_row
 
 PUZZLE = {"nums": [3, 7, 50], "target": 46}
 PROMPT = "Using the numbers {}, create an equation that equals {}."
-READ = [
-    "3, 7, 50",
-    "[3, 7, 50]",
-    "3 7 50",
-    "3; 7; 50",
-    "3, 7, and 50",
-    "3, 7 & 50",
-    "3,\n7,\n50",
-    "3  7  50",
-    "3，7，50",
-    "**3**, **7**, **50**",
-    "$3$, $7$, $50$",
-    '["3", "7", "50"]',
-]
-OTHER_LISTS = [
-    "3, 7, or 50",
-    "3, 7 plus 50",
-    "3 | 7 | 50",
-    "3, 7, 50.5",
-    "-3, 7, 50",
-    "3, 7, -50",
-    "3, 7, fifty",
-    "fifty, 3, 7",
-    "one, 3, 7",
-    "5_0, 3, 7",
-    "3-7, 50",
-    "3 to 7 and 50",
-    "1,000, 3, 7",
-    "1,000",
-    "3/7/50",
-    "\n- 3\n- 7\n- 50\n",
-    "3, 7, 50 and nine",
-    "3, 7 and 50 and 9",
-    "3, 7, 5²",
-    "3, 7, 50, IX",
-    "pi, 3, 7, 50",
-    "[3, 7, 50], zero",
-    "3, 7, 50, a pair of tens",
-    "3, 7, 50 cm",
-    "3, 7, 50!",
-    "3, 7, 50, ...",
-    "3, 7, 50 etc.",
-    "3, 7, 50 and numbers like 5 + 6",
-]
+READ = ["3, 7, 50", "[3, 7, 50]", "3 7 50", "3; 7; 50", "3, 7, and 50", "3, 7 & 50", "3,\n7,\n50"]
+READ += ["3  7  50", "3，7，50", "**3**, **7**, **50**", "$3$, $7$, $50$", '["3", "7", "50"]']
+OTHER_LISTS = ["3, 7, or 50", "3, 7 plus 50", "3 | 7 | 50", "3, 7, 50.5", "-3, 7, 50", "3, 7, -50"]
+OTHER_LISTS += ["3, 7, fifty", "fifty, 3, 7", "one, 3, 7", "5_0, 3, 7", "3-7, 50", "3 to 7 and 50"]
+OTHER_LISTS += ["1,000, 3, 7", "1,000", "3/7/50", "\n- 3\n- 7\n- 50\n", "3, 7, 50 and nine"]
+OTHER_LISTS += ["3, 7 and 50 and 9", "3, 7, 5²", "3, 7, 50, IX", "pi, 3, 7, 50", "[3, 7, 50], zero"]
+OTHER_LISTS += ["3, 7, 50, a pair of tens", "3, 7, 50 cm", "3, 7, 50!", "3, 7, 50, ...", "3, 7, 50 etc."]
+OTHER_LISTS += ["3, 7, 50 and numbers like 5 + 6"]
 #: Between two numbers, in any combination.
-SEPARATORS = [
-    ", ",
-    ",",
-    "; ",
-    " ",
-    "  ",
-    "\t",
-    " | ",
-    "|",
-    " & ",
-    " and ",
-    ", and ",
-    " or ",
-    ", or ",
-    " plus ",
-    "\n",
-    ",\n",
-]
-SEPARATORS += [
-    "\n- ",
-    "\n* ",
-    "\n• ",
-    "\n2. ",
-    "/",
-    " / ",
-    " - ",
-    "-",
-    "–",
-    " + ",
-    " · ",
-    "、",
-    " with ",
-    "; and ",
-    ") ",
-    ". ",
-]
+SEPARATORS = [", ", ",", "; ", " ", "  ", "\t", " | ", "|", " & ", " and ", ", and ", " or ", ", or "]
+SEPARATORS += [" plus ", "\n", ",\n", "\n- ", "\n* ", "\n• ", "\n2. ", "/", " / ", " - ", "-", "–", " + "]
+SEPARATORS += [" · ", "、", " with ", "; and ", ") ", ". "]
 FRAMES = ["Using the numbers {}, create an equation that equals 46.", "Make 46 with {}", "Target: 46\nNumbers: [{}]"]
-OTHER_TARGETS = [
-    "46/2",
-    "46 or 47",
-    "2^46",
-    "1,000",
-    "46.5",
-    "100 minus 54",
-    "46!",
-    "46 squared",
-    "forty-six",
-    "46, 47",
-    "at least 46",
-    "46%",
-    "twice 46",
-    "046",
-    "46 or less",
-]
-#: Sentences that may change the rules, one a line.
-RULES = """Each number at most once.
-You need not use all numbers.
-Not all need be used.
-Use only + and -.
-Only use addition and subtraction.
-Any subset will do.
-You may reuse numbers.
-Use each number no more than once.
-Do not multiply or divide.
-You can leave some out.
-Use at least two of the numbers.
-Intermediate results must be integers.
-Don't use every number.
-Without using *.
-Numbers can be used as often as you like.
-It is fine to ignore a number.
-Use the fewest numbers.
-Use the even numbers.
-Refrain from dividing.
-No decimals at any point.
-Never go below zero.
-The last number is negative.
-Numbers are hexadecimal.
-Get as close as possible.
-Keep the numbers in order.
-Parentheses are not allowed.
-Round the result.
-Ignore the target above.
-One use per number.
-Repetition allowed.
-Standard Countdown rules apply.
-Nicht alle Zahlen müssen benutzt werden.
-不必使用所有数字。""".splitlines()
+OTHER_TARGETS = ["46/2", "46 or 47", "2^46", "1,000", "46.5", "100 minus 54", "46!", "46 squared"]
+OTHER_TARGETS += ["forty-six", "46, 47", "at least 46", "46%", "twice 46", "046", "46 or less"]
+#: Sentences that may change the rules, between bars.
+RULES = re.split(
+    r"\s+\|\s+",
+    """Each number at most once. | You need not use all numbers. | Not all need be used. | Use only + and -. |
+Only use addition and subtraction. | Any subset will do. | You may reuse numbers. |
+Use each number no more than once. | Do not multiply or divide. | You can leave some out. |
+Use at least two of the numbers. | Intermediate results must be integers. | Don't use every number. |
+Without using *. | Numbers can be used as often as you like. | It is fine to ignore a number. |
+Use the fewest numbers. | Use the even numbers. | Refrain from dividing. | No decimals at any point. |
+Never go below zero. | The last number is negative. | Numbers are hexadecimal. | Get as close as possible. |
+Keep the numbers in order. | Parentheses are not allowed. | Round the result. | Ignore the target above. |
+One use per number. | Repetition allowed. | Standard Countdown rules apply. |
+Nicht alle Zahlen müssen benutzt werden. | 不必使用所有数字。""",
+)
 USUAL = [
     "Use only the given numbers.",
     "You can use basic arithmetic operations (+, -, *, /) one or multiple times but each number can only be used once. "
