@@ -1,4 +1,4 @@
-"""Trainer callbacks: seed each step, log rows and samples, and save checkpoints."""
+"""Trainer callbacks: seed each step, log rows and samples, evaluate validation puzzles, and save checkpoints."""
 
 import math
 import re
@@ -7,37 +7,38 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers import TrainerControl as Control
 from transformers import TrainerState as State
 from transformers import TrainingArguments as Arguments
 
-from countdown_rl.core import processes
+from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import CountdownError
 from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import GROUP, PART, LogRow, rounded
+from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
+from countdown_rl.tasks.registry import task_of
+from countdown_rl.training import weights
 from countdown_rl.training.grpo import warnings
+from countdown_rl.training.grpo.rollouts import Round
 from countdown_rl.training.options import TrainOptions
+from countdown_rl.training.prepared import Prepared
 from countdown_rl.training.state import Journal
-from countdown_rl.training.validation import Observed, Validation
-
-if TYPE_CHECKING:
-    from transformers import Trainer
-
-    from countdown_rl.training.grpo.rollouts import Round
 
 #: The metrics of a step by their names in TRL.
 Logs = dict[str, Any]
 #: Steps between those whose completions are saved.
 SAMPLE_EVERY = 10
+#: The first validation puzzles, which the report shows through training, and the completions saved of each of them.
+FILM_PUZZLES, FILM_SAMPLES = 20, 4
 #: The metrics of a step that TRL, or the trainer, logs under another name.
 _TRL_NAMES = {
     "mean_length": "completions/mean_length",
@@ -58,20 +59,79 @@ _CAUSES = {
 }
 
 
+class Validation:
+    """Completions of the validation puzzles of *run*; with ``keep`` best the best weights are saved.
+
+    The initial weights are kept if none are better.
+    """
+
+    def __init__(self, run: Prepared[Any], journal: Journal, trainer: Trainer, loaded: Loaded) -> None:
+        self.run, self.journal, self.trainer, self.loaded = run, journal, trainer, loaded
+        # The completions of a puzzle are side by side.
+        self._rows = [row for row in run.validation for _ in range(run.options.eval_samples)]
+        self._prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in self._rows]
+
+    def __call__(self, step: int) -> dict[str, float]:
+        """The metrics of the weights after *step*, by their columns in the log."""
+        run, journal, count = self.run, self.journal, self.run.options.eval_samples
+        completions = run.validate(self.trainer, self.loaded, self._prompts)
+        samples = [
+            Sample.of(row, completion.after(row, prompt))
+            for row, prompt, completion in zip(self._rows, self._prompts, completions, strict=True)
+        ]
+        flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
+        names = ("eval_correct", "eval_format", "eval_truncated")
+        metrics = {name: sum(column) / len(samples) for name, *column in zip(names, *flags, strict=True)}
+        metrics |= run.validation_loss(self.trainer)
+        if count > 1:
+            solved = sum(any(flag[0] for flag in flags[start : start + count]) for start in range(0, len(flags), count))
+            metrics["eval_pass_at_n"] = solved * count / len(flags)
+        if scored := [sample for sample in samples if "kl" in sample.details]:
+            total = sum(sample.details.pop("kl") for sample in scored)
+            metrics["eval_kl"] = total / sum(sample.tokens or 0 for sample in scored)
+        metrics = {name: rounded(value) for name, value in metrics.items()}
+        self._report(step, samples, metrics)
+        best = journal.best()  # the row of this step follows
+        if run.options.keep == "best" and (best is None or metrics["eval_correct"] > best[1]):
+            state = weights.gathered(self.trainer)
+            if processes.is_main():
+                directory = run.checkpoints.best(step)
+                directory.mkdir(parents=True, exist_ok=True)
+                weights.save(self.trainer, self.loaded.ref, run.options, directory, state)
+                artifacts.fsync(directory)
+        return metrics
+
+    def _report(self, step: int, samples: Sequence[Sample], metrics: dict[str, float]) -> None:
+        """Tell the share that was solved, warn if it is none, and save some of the *samples*."""
+        run, journal, count = self.run, self.journal, self.run.options.eval_samples
+        nouns, correct = f"{task_of(self._rows[0]).noun}s", metrics["eval_correct"]
+        if not correct:
+            text = (
+                f"step {step}: none of the validation {nouns} is solved; {metrics['eval_format']:.0%} of the "
+                f"completions keep the format, and {metrics['eval_truncated']:.0%} are truncated. "
+            ) + warnings.common_fault(samples)
+            journal.warn({"validation" if step < journal.max_steps else "result": text}, run.reporter.warning)
+        if processes.is_main():
+            several = f", {metrics['eval_pass_at_n']:.1%} in {count}" if count > 1 else ""
+            when = f"Step {step}" if step else "Before training"
+            run.reporter.note(f"{when}: {correct:.1%} of the validation {nouns} solved{several}.")
+            limits = [FILM_SAMPLES if index < FILM_PUZZLES * count else 1 for index in range(len(samples))]
+            shown = [sample for index, sample in enumerate(samples) if index % count < limits[index]]
+            journal.add_samples([replace(sample, step=step, validation=True).to_json() for sample in shown])
+
+
 class CheckpointCallback(TrainerCallback):
     """Seeds each step, logs its row, and saves checkpoints of *run*: every ``save_steps``, and at a signal."""
 
-    def __init__(self, run: Observed, journal: Journal) -> None:
+    validation: Validation | None = None
+
+    def __init__(self, run: Prepared[Any], journal: Journal) -> None:
         self.run, self.options, self.journal = run, run.options, journal
-        self.validation: Validation | None = None
+        self._tokens = getattr(journal.rows[-1], "tokens", 0.0) if journal.rows else 0.0
         # A run can be resumed only after whole rounds of completions.
         self._every = -(-self.options.save_steps // self.options.round_steps) * self.options.round_steps
         self._evaluation: dict[str, Any] = {}
         self._start = time.perf_counter()
-
-    def validate_with(self, trainer: "Trainer", loaded: Loaded) -> None:
-        """Evaluate the validation puzzles of the run from now on."""
-        self.validation = Validation(self.run, self.journal, trainer, loaded)
 
     def row(self, step: int, logs: Logs, seconds: float) -> LogRow:
         """The row of *step* with the metrics *logs* of the trainer."""
@@ -79,6 +139,8 @@ class CheckpointCallback(TrainerCallback):
         metrics: dict[str, Any] = {
             name: None if logs[key] is None else rounded(logs[key]) for name, key in names.items() if key in logs
         }
+        if "tokens" in metrics:
+            metrics["tokens"] = self._tokens + logs["num_tokens"]  # TRL counts those of this process
         parts = [name for name in logs if re.fullmatch(PART, name)]
         parts = parts if len(parts) > 2 else []  # those of a single reward are those of the sum
         groups = {name: rounded(logs[name]) for name in logs if name.startswith(GROUP) or name in parts}
@@ -86,12 +148,8 @@ class CheckpointCallback(TrainerCallback):
 
     def on_train_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         if self.validation and state.global_step == 0:
-            self.journal.start = start = self.validation(0)["eval_correct"]
-            self._evaluation = {"eval_correct_before": start}
-            if processes.is_main():
-                self.run.reporter.note(
-                    f"Before training: {start:.1%} of the validation {self.validation.nouns} solved."
-                )
+            self.journal.start = self.validation(0)["eval_correct"]
+            self._evaluation = {"eval_correct_before": self.journal.start}
 
     def on_step_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         self._start = time.perf_counter()
@@ -127,11 +185,6 @@ class CheckpointCallback(TrainerCallback):
             shares = (row.eval_correct for row in reversed(self.journal.rows) if row.eval_correct is not None)
             validation = "".join(f", validation accuracy {share:.1%}" for share in islice(shares, 1))
             self.run.reporter.progress(row.step, self.journal.max_steps, row.summary + validation)
-            if row.eval_correct is not None and self.validation:
-                solved = f"{row.eval_correct:.1%} of the validation {self.validation.nouns} solved"
-                if row.eval_pass_at_n is not None:
-                    solved += f", {row.eval_pass_at_n:.1%} in {self.options.eval_samples}"
-                self.run.reporter.note(f"Step {row.step}: {solved}.")
 
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         PartialState().wait_for_everyone()  # each process writes a part of the checkpoint
@@ -140,17 +193,6 @@ class CheckpointCallback(TrainerCallback):
             self.journal.save(checkpoint)
             best = self.journal.best() if self.options.keep == "best" else None
             self.run.checkpoints.complete(checkpoint, best[0] if best else None)
-
-
-class SftCallback(CheckpointCallback):
-    """The callback of ``sft``."""
-
-    def __init__(self, run: Observed, journal: Journal) -> None:
-        super().__init__(run, journal)
-        self._tokens = self.journal.rows[-1].tokens if self.journal.rows else 0.0  # TRL counts those of this process
-
-    def row(self, step: int, logs: Logs, seconds: float) -> LogRow:
-        return replace(super().row(step, logs, seconds), tokens=self._tokens + logs["num_tokens"])
 
 
 class GrpoCallback(CheckpointCallback):
@@ -166,7 +208,7 @@ class GrpoCallback(CheckpointCallback):
         engine = args.process_index // args.vllm_tensor_parallel_size
         np.random.seed(step_seed(self.options.seed, state.global_step, engine) % 2**32)
 
-    def on_round(self, step: int, sampled: "Round") -> None:
+    def on_round(self, step: int, sampled: Round) -> None:
         """Take in a round with its rewards and advantages, for *step* and those that share it."""
         self._round = [graded.sample for graded in sampled.graded]
         if sampled.outcomes:

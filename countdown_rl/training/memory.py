@@ -8,17 +8,15 @@ process is taken to hold all weights, as in DDP.
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from transformers import PreTrainedModel
 
 from countdown_rl.inference import generate, graph_decoder
 from countdown_rl.models import load, nf4
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.training.options import MAX_GPU_MICRO_BATCH, TuningOptions
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Tuning = TypeVar("Tuning", bound=TuningOptions)
 
@@ -61,20 +59,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Memory:
-    """The estimated memory of a run.
+    """The estimated memory of a run."""
 
-    Attributes:
-        trainable: parameters that are trained.
-        estimates: for the device of this machine and, where that is another one, for CUDA: the last is for CUDA.
-        available: bytes of the device of this machine, if known; *free*: those of a GPU that are not in use.
-        plain: a GPU holds NF4 values in plain layers, which fit.
-    """
-
-    trainable: int
-    estimates: list[Estimate]
-    available: int | None
-    free: int | None = None
-    plain: bool = False
+    trainable: int  # parameters
+    estimates: list[Estimate]  # for the device of this machine and, where that is another one, for CUDA, the last
+    available: int | None  # bytes of the device of this machine, if known
+    free: int | None = None  # those of a GPU that are not in use
+    plain: bool = False  # a GPU holds NF4 values in plain layers, which fit
 
     @property
     def checkpoint(self) -> int:
@@ -84,39 +75,33 @@ class Memory:
     @property
     def fits(self) -> bool | None:
         """True if the run fits the memory of this machine with a margin; None if that is not known."""
-        estimate = self.estimates[0]
-        needed = _MARGIN_SHARE * estimate.training + estimate.engine + _MARGIN  # vLLM uses no more than its share
-        return None if self.available is None else needed <= self.available
+        return None if self.available is None else self._holds(self.estimates[0].training, self.available)
 
     @property
     def keeps_caches(self) -> bool:
         """True if the caches of generation fit beside the loss, with the margin of :attr:`fits`."""
         estimate = self.estimates[0]
-        both = estimate.training + min(estimate.generation, estimate.loss)
-        return self.available is not None and _MARGIN_SHARE * both + estimate.engine + _MARGIN <= self.available
+        return self._holds(estimate.training + min(estimate.generation, estimate.loss), self.available or 0)
+
+    def _holds(self, needed: int, available: int) -> bool:
+        return _MARGIN_SHARE * needed + self.estimates[0].engine + _MARGIN <= available  # vLLM keeps to its share
 
     def as_dict(self) -> dict[str, object]:
         """The values that ``--check --json`` prints."""
-        memory = [estimate.as_dict() for estimate in self.estimates]
         values = {"trainable": self.trainable, "checkpoint": self.checkpoint, "device_memory": self.available}
-        return values | {"fits": self.fits, "memory": memory}
+        return values | {"fits": self.fits, "memory": [estimate.as_dict() for estimate in self.estimates]}
 
 
 def plan(
-    model: "PreTrainedModel",
-    adapted: "PreTrainedModel",
+    model: PreTrainedModel,
+    adapted: PreTrainedModel,
     options: TuningOptions,
     precision: str,
     *,
-    vllm: float | None = None,
-    **sizes: Any,
+    vllm: float | None = None,  # its share of the GPU, if it completes the prompts
+    **sizes: Any,  # those of :func:`estimate`
 ) -> Memory:
-    """The memory of a run of *options* on the skeleton *model* in *precision*, *adapted* with what is trained.
-
-    Args:
-        vllm: the share of the GPU for vLLM, which completes the prompts; None without it.
-        sizes: those of :func:`estimate`.
-    """
+    """The memory of a run of *options* on the skeleton *model* in *precision*, *adapted* with what is trained."""
     device = load.device_name("auto").partition(":")[0]
     memory = _device_memory(device)
     trainable = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
@@ -153,27 +138,20 @@ def with_micro_batch(options: Tuning, processes: int, plan: Callable[[Tuning], t
 
 
 def estimate(
-    model: "PreTrainedModel",
+    model: PreTrainedModel,
     options: TuningOptions,
     trainable: int,
     *,
     device: str,
-    in_4_bits: bool,
-    width: int,
-    length: int,
-    scored: int,
-    sequences: int = 0,
-    prompts: int = 0,
-    reference: bool = False,
+    in_4_bits: bool,  # linear layers are held in NF4, which only CUDA does
+    width: int,  # bytes per number in the forward pass
+    length: int,  # tokens of the longest sequence
+    scored: int,  # those of which the loss is computed
+    sequences: int = 0,  # generated at a time
+    prompts: int = 0,  # distinct ones of these
+    reference: bool = False,  # a run that trains all weights keeps the initial model too
 ) -> Estimate:
-    """The memory of a process of a run of *options* on *model*, which needs no weights.
-
-    Args:
-        in_4_bits: linear layers are held in NF4, which only CUDA does; *width*: bytes per number in the forward pass.
-        length: tokens of the longest sequence, of which the loss is computed on *scored*.
-        sequences: those that are generated at a time, after so many distinct *prompts*.
-        reference: a run that trains all weights keeps the initial model too.
-    """
+    """The memory of a process of a run of *options* on *model*, which needs no weights."""
     shape, total = ModelShape.of(model.config), model.num_parameters()
     layers = sum(prod(layer.weight.shape) for layer in nf4.linears(model).values())
     if options.tune == "all":  # with copies of the layers for autocast, and the initial model
@@ -203,7 +181,7 @@ def estimate(
     return Estimate(device, weights, adapter, 4 * trainable, 8 * trainable, generation, loss)
 
 
-def kept_by_block(model: "PreTrainedModel", options: TuningOptions, width: int, length: int, *, autocast: bool) -> int:
+def kept_by_block(model: PreTrainedModel, options: TuningOptions, width: int, length: int, *, autocast: bool) -> int:
     """Bytes per token that one block of *model* keeps for the backward pass.
 
     A frozen base keeps no inputs of its layers; each LoRA pair keeps its own, in *width* bytes per number with
@@ -227,7 +205,7 @@ def kept_by_block(model: "PreTrainedModel", options: TuningOptions, width: int, 
     return kept
 
 
-def forward_width(precision: str, device: str, skeleton: "PreTrainedModel") -> int:
+def forward_width(precision: str, device: str, skeleton: PreTrainedModel) -> int:
     """Bytes per number in the forward pass on *device*; a CUDA GPU that is not in this machine has bf16."""
     if device == "cuda" and not torch.cuda.is_available():
         return 4 if precision == "fp32" else 2

@@ -5,7 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from torch.nn import Module
+from transformers import Trainer
 
 from countdown_rl.core import packages, process_state, processes
 from countdown_rl.core.errors import CountdownError, UsageError
@@ -22,14 +25,7 @@ from countdown_rl.training.memory import Memory
 from countdown_rl.training.options import RunArguments, TuningOptions
 from countdown_rl.training.state import Checkpoints, Journal, check_log
 
-if TYPE_CHECKING:
-    from torch.nn import Module
-    from transformers import Trainer
-
-    from countdown_rl.training.callbacks import CheckpointCallback
-
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
-
 #: Options that do not change the weights.
 _LOGGING = ("save_steps", "report_to")
 
@@ -69,30 +65,21 @@ class Places:
 
 @dataclass(frozen=True, kw_only=True)
 class Start(Places, Generic[Settings]):
-    """A run whose model and validation rows are known, and not yet what it is trained on.
-
-    Attributes:
-        settings: the options that an unfinished run is recognized by.
-        loaded: the skeleton of the model; *adapted* has the trained adapter too.
-        validation: the rows that are evaluated during training.
-    """
+    """A run whose model and validation rows are known, and not yet what it is trained on."""
 
     arguments: RunArguments
     options: Settings
     reporter: Reporter
-    settings: Mapping[str, object]
+    settings: Mapping[str, object]  # the options that an unfinished run is recognized by
     processes: int
     ref: reference.ModelRef
-    loaded: load.Loaded
-    adapted: "Module"
-    validation: list[Row]
+    loaded: load.Loaded  # the skeleton of the model
+    adapted: Module  # the same with the trained adapter
+    validation: list[Row]  # evaluated during training
 
     @classmethod
     def begin(cls, arguments: RunArguments, options: Settings, reporter: Reporter) -> Self:
-        """Check the paths, options and model of a run.
-
-        Of a model on the Hub all files but the weights are downloaded.
-        """
+        """Check the paths, options and model of a run; of a Hub model all files but the weights are downloaded."""
         processes.run_alone()
         count = max(arguments.processes, processes.world_size())
         options.micro_batches(count)
@@ -112,6 +99,7 @@ class Start(Places, Generic[Settings]):
         light = reference.without_weights(ref)
         weights.check_model(light, options, sharded=processes.shards_weights())
         tokenizer, skeleton = load.load_tokenizer(light), load.skeleton(light.base or light)
+        device = load.device_name("auto").partition(":")[0]
         parameters, precision = skeleton.num_parameters(), load.trained_precision(light, options.precision)
         if precision == "auto" and options.quantizes(parameters) and not processes.shards_weights():
             precision, options = "nf4", replace(options, precision="nf4")
@@ -124,18 +112,14 @@ class Start(Places, Generic[Settings]):
             settings=settings | {"processes": count},  # each has its own random numbers
             processes=count,
             ref=ref,
-            loaded=load.Loaded(
-                skeleton, tokenizer, light, precision, load.device_name("auto").partition(":")[0], "skeleton"
-            ),
+            loaded=load.Loaded(skeleton, tokenizer, light, precision, device, "skeleton"),
             adapted=weights.adapted(light, skeleton, options),
             validation=_validation(arguments, options),
         )
 
     def recognized(self, row_type: type[LogRow], inputs: Mapping[str, object], **settings: object) -> dict[str, Any]:
         """The fields of :class:`Prepared` that tell a run on *inputs* from others; *settings* follow from the inputs.
-
-        Raises ArtifactError if there is a checkpoint or a log of another run.
-        """
+        Raises ArtifactError if there is a checkpoint or a log of another run."""
         inputs = {"model": self.ref.as_input(), **inputs}
         versions = installed_versions(LIBRARIES)
         identity = Identity.of(type(self.options), {**self.settings, **settings}, inputs, versions=versions)
@@ -144,10 +128,7 @@ class Start(Places, Generic[Settings]):
         return {"inputs": inputs, "identity": identity, "resume": resume}
 
     def longest_prompt(self, rows: Sequence[Row], limit: int) -> int:
-        """The tokens of the longest prompt of *rows*, which completions of *limit* tokens follow; 0 without rows.
-
-        Raises ModelError if the embeddings lack a token, or both exceed the context length.
-        """
+        """The tokens of the longest prompt of *rows*; ModelError if *limit* more do not fit."""
         prompts = chat_template.encode(self.loaded.tokenizer, (row.messages() for row in rows))
         shape.check_tokens(self.adapted, prompts, self.arguments.model)
         longest = max(map(len, prompts), default=0)
@@ -162,61 +143,47 @@ def _validation(arguments: RunArguments, options: TuningOptions) -> list[Row]:
     if not options.eval_every:
         return []
     if arguments.data is None or arguments.data.is_file():
-        raise UsageError(
-            f"{flag('eval_every')} needs a data directory with a validation split; give one as {flag('data')}."
-        )
+        raise UsageError(f"{flag('eval_every')} needs a validation split; give a data directory as {flag('data')}.")
     return jsonl.read_rows(arguments.data / "valid.jsonl")[: options.eval_size]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(Start[Settings], ABC):
-    """A run that was checked and can start.
-
-    Attributes:
-        longest: tokens of the longest prompt (GRPO) or example.
-        first: the first prompt as text, special tokens included; *learned*: the completion after it, of ``sft``.
-        example: messages that the chat template is completed by, see :func:`chat_template.complete_user_turn`.
-        details: what ``--check --json`` prints beside the values of every run.
-    """
+    """A run that was checked and can start."""
 
     row_type: ClassVar[type[LogRow]]
-    #: The options that reduce memory.
-    less_memory: ClassVar[tuple[str, ...]]
+    less_memory: ClassVar[tuple[str, ...]]  # the options that reduce memory
 
     inputs: Mapping[str, Any]
     identity: Identity
     resume: Path | None
     max_steps: int
-    longest: int
-    first: str
-    learned: str = ""
-    example: Sequence[Mapping[str, str]] | None
-    details: Mapping[str, object]
+    longest: int  # tokens of the longest prompt (GRPO) or example
+    first: str  # the first prompt as text, special tokens included
+    learned: str = ""  # the completion after it, of ``sft``
+    example: Sequence[Mapping[str, str]] | None  # for :func:`chat_template.complete_user_turn`
+    details: Mapping[str, object]  # what ``--check --json`` prints beside the values of every run
     memory: Memory
 
     @abstractmethod
-    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, CheckpointCallback]":
-        """The trainer of *loaded*, and its callback, which continues *journal*."""
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Any:
+        """The trainer of *loaded*, and its ``CheckpointCallback``, which continues *journal*."""
 
     @abstractmethod
-    def validate(self, trainer: "Trainer", loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+    def validate(self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
         """A completion of each of *prompts* at ``eval_temperature``, in every process."""
 
-    def validation_loss(self, trainer: "Trainer") -> dict[str, float]:
+    def validation_loss(self, trainer: Trainer) -> dict[str, float]:
         """Further metrics of an evaluation, by their columns in the log."""
         return {}
 
     @abstractmethod
-    def length_options(self, trainer: "Trainer") -> str:
+    def length_options(self, trainer: Trainer) -> str:
         """The options that bound what is in memory beside ``micro_batch``."""
 
     @abstractmethod
     def facts(self, rows: Sequence[Any], last: Any) -> dict[str, object]:
-        """Facts for the manifest beside those of every run.
-
-        Args:
-            rows: one per step; *last* is the mean row of the last tenth of the run.
-        """
+        """Facts for the manifest beside those of every run; *last* is the mean of the last tenth of the *rows*."""
 
     @abstractmethod
     def summary(self, facts: Mapping[str, object]) -> str:

@@ -5,12 +5,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from peft import PeftModel
+from transformers import Trainer
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ModelError, out_of_memory
@@ -23,31 +25,21 @@ from countdown_rl.training import weights
 from countdown_rl.training.prepared import LIBRARIES, SILENT, Arguments, LogRow, Places, Prepared, Reporter, Settings
 from countdown_rl.training.state import Journal, step_of
 
-if TYPE_CHECKING:
-    from transformers import Trainer
-
-#: Checks everything that a run needs before its weights are loaded; nothing is written.
+#: Checks everything that a run needs before its weights are loaded, and writes nothing.
 Prepare = Callable[[Arguments, Settings, Reporter], Prepared[Settings]]
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run.
-
-    Attributes:
-        rows: one per step; empty if the artifact of the same run was already there.
-        warnings: the printed sentences by a short name.
-        resumed: the step from which the run was resumed, or None.
-        memory: measured peak of the GPU and the estimate for it, in bytes; None on a CPU.
-    """
+    """A finished run."""
 
     out: Path
     log: Path
-    rows: Sequence[LogRow] = field(repr=False)
+    rows: Sequence[LogRow] = field(repr=False)  # one per step; empty if the artifact of the same run was already there
     facts: Mapping[str, Any]
-    warnings: Mapping[str, str] = field(default_factory=dict)
-    resumed: int | None = None
-    memory: Mapping[str, int] | None = None
+    warnings: Mapping[str, str] = field(default_factory=dict)  # the printed sentences by a short name
+    resumed: int | None = None  # the step from which the run was resumed
+    memory: Mapping[str, int] | None = None  # bytes of a GPU: measured peak and estimate
 
 
 def execute(
@@ -86,6 +78,8 @@ def train(run: Prepared[Settings]) -> Result:
 
     A signal other than Ctrl-C finishes the round and saves a checkpoint of it before ``Terminated`` is raised.
     """
+    from countdown_rl.training.callbacks import Validation
+
     options, note = run.options, run.reporter.note
     run.reporter.progress(0, run.max_steps, "")
     journal = Journal(run.log if processes.is_main() else None, run.max_steps, run.row_type)
@@ -104,7 +98,7 @@ def train(run: Prepared[Settings]) -> Result:
     with _tracking(run):
         trainer, callback = run.make_trainer(loaded, journal)
         if run.validation:
-            callback.validate_with(trainer, loaded)
+            callback.validation = Validation(run, journal, trainer, loaded)
         _optimize(run, trainer, journal)
     return _finish(run, trainer, loaded, journal)
 
@@ -113,23 +107,18 @@ def train(run: Prepared[Settings]) -> Result:
 def _tracking(run: Prepared[Settings]) -> Iterator[None]:
     """Let trackers write beside the log, offline unless the environment says otherwise, and print to stderr."""
     directory = run.log.parent.absolute()
-    settings = {
+    settings: dict[str, object] = {
         "TENSORBOARD_LOGGING_DIR": directory / "tensorboard",
         "TRACKIO_DIR": directory / "trackio",
-        "WANDB_DIR": directory,
-        "WANDB_MODE": "offline",
-        "WANDB_SILENT": "true",
     }
-    if not run.options.report_to:
-        yield
-        return
-    for key, value in settings.items():
+    settings |= {"WANDB_DIR": directory, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    for key, value in settings.items() if run.options.report_to else ():
         os.environ.setdefault(key, str(value))
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr) if run.options.report_to else nullcontext():
         yield
 
 
-def _optimize(run: Prepared[Settings], trainer: "Trainer", journal: Journal) -> None:
+def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> None:
     """Train from the checkpoint or from the start, until the last step, or Terminated by a signal.
 
     If the memory is exhausted, it raises ModelError, and MemoryError in all but the first process.
@@ -146,15 +135,14 @@ def _optimize(run: Prepared[Settings], trainer: "Trainer", journal: Journal) -> 
             if not out_of_memory(error):
                 raise
             # A CountdownError is printed by rank 0 alone, and the memory of another process may be exhausted.
-            raise (ModelError if processes.is_main() else MemoryError)(
-                f"the run does not fit in memory; lower {flag('micro_batch')} or {run.length_options(trainer)}, or add "
-                f"{flag('gradient_checkpointing')}."
-            ) from error
+            lower = f"{flag('micro_batch')} or {run.length_options(trainer)}, or add {flag('gradient_checkpointing')}"
+            kind = ModelError if processes.is_main() else MemoryError
+            raise kind(f"the run does not fit in memory; lower {lower}.") from error
         if (number := processes.received_signal()) and trainer.state.global_step < run.max_steps:
             raise processes.Terminated(number)
 
 
-def _finish(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journal: Journal) -> Result:
+def _finish(run: Prepared[Settings], trainer: Trainer, loaded: Loaded, journal: Journal) -> Result:
     """Write the artifact, clear the checkpoints, and report the outcome."""
     options, note = run.options, run.reporter.note
     facts = all_facts(run, trainer, loaded, journal)
@@ -187,18 +175,14 @@ def _finish(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journal
     note(f"Wrote {run.out}: {run.summary(facts)}")
     if "kept_step" in facts:
         step = f"step {facts['kept_step']}" if facts["kept_step"] else "the initial policy"
-        note(
-            f"Validation accuracy: {journal.start:.1%} before training, {facts['eval_correct']:.1%} after; the weights "
-            f"are those of {step}."
-        )
+        after = f"{facts['eval_correct']:.1%} after; the weights are those of {step}."
+        note(f"Validation accuracy: {journal.start:.1%} before training, {after}")
     resumed = step_of(run.resume) if run.resume else None
     return Result(run.out, run.log, journal.rows, facts, journal.warnings, resumed, peak)
 
 
-def all_facts(run: Prepared[Settings], trainer: "Trainer", loaded: Loaded, journal: Journal) -> dict[str, object]:
+def all_facts(run: Prepared[Settings], trainer: Trainer, loaded: Loaded, journal: Journal) -> dict[str, object]:
     """The facts of the manifest."""
-    from peft import PeftModel
-
     # Counts packed and sharded weights too; it reads nothing but named_parameters.
     trainable, total = PeftModel.get_nb_trainable_parameters(trainer.model)
     rows = journal.rows

@@ -44,9 +44,8 @@ class Journal:
     def best(self) -> tuple[int, float] | None:
         """The first step with the highest ``eval_correct``, 0 for the initial policy, and that share; or None."""
         shares = [(0, self.start), *((row.step, row.eval_correct) for row in self.rows)]
-        return max(
-            ((step, share) for step, share in shares if share is not None), key=lambda pair: pair[1], default=None
-        )
+        evaluated = ((step, share) for step, share in shares if share is not None)
+        return max(evaluated, key=lambda pair: pair[1], default=None)
 
     def warn(self, texts: Mapping[str, str], warning: Callable[[str], None]) -> None:
         """Call *warning*, in the first process, with those of *texts* whose names are new to the run."""
@@ -104,21 +103,15 @@ class Checkpoints:
     directory: Path
 
     def check_paths(self, out: Path, kind: str, log: Path) -> None:
-        """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*.
-
-        Neither may lie in *out*, and no file of another program may be in the way.
-        """
+        """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*,
+        neither in *out* nor in the way of another program's file."""
         artifacts.check_writable(out, kind)  # before the lock of *checkpoints*, which could be a file in *out*
         for option, path in ((flag("log"), log), (flag("checkpoints"), self.directory)):
             if path.resolve().is_relative_to(out.resolve()):
-                raise UsageError(
-                    f"{option} {path} lies in {flag('out')} {out}, which the run replaces; give another path."
-                )
+                raise UsageError(f"{option} {path} lies in {flag('out')} {out}, which is replaced; give another path.")
             artifacts.check_place(path, option)
         if (others := self._directories()) and not (self.directory / RUN).is_file():
-            raise ArtifactError(
-                f"{others[0]} was not written by countdown-rl; give another directory of {flag('checkpoints')}."
-            )
+            raise ArtifactError(f"{others[0]} is not of countdown-rl; give {flag('checkpoints')} another directory.")
 
     def to_resume(self, run: Identity) -> Path | None:
         """The newest complete checkpoint, or None; ArtifactError if it does not belong to *run*."""

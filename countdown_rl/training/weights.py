@@ -3,9 +3,12 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from transformers import PreTrainedModel, PrinterCallback, Trainer
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
@@ -14,10 +17,6 @@ from countdown_rl.models import ends, load, lora, model_files, reference, torch_
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.training.memory import Memory
 from countdown_rl.training.options import TuningOptions
-
-if TYPE_CHECKING:
-    from peft import LoraConfig
-    from transformers import PreTrainedModel, Trainer
 
 
 def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
@@ -32,10 +31,8 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
         raise UsageError(f"FSDP and ZeRO-3 cannot shard 4-bit weights; add {flag('precision')} bf16.")
 
 
-def _new_adapter(options: TuningOptions) -> "LoraConfig":
+def _new_adapter(options: TuningOptions) -> LoraConfig:
     """The configuration of a new adapter, on all linear layers."""
-    from peft import LoraConfig
-
     return LoraConfig(
         r=options.lora_r,
         lora_alpha=options.lora_alpha,
@@ -45,11 +42,8 @@ def _new_adapter(options: TuningOptions) -> "LoraConfig":
     )
 
 
-def adapted(ref: ModelRef, skeleton: "PreTrainedModel", options: TuningOptions) -> "PreTrainedModel":
+def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) -> PreTrainedModel:
     """A copy of the *skeleton* of *ref* with the adapter that a run of *options* trains; ModelError if that fails."""
-    from peft import get_peft_model
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
     model = copy.deepcopy(skeleton)
     if options.tune == "all":
         return model
@@ -86,16 +80,13 @@ def computes_in_bf16(loaded: load.Loaded) -> bool:
     return in_bf16 and torch_internals.has_bf16_products(loaded.device)
 
 
-def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Path) -> dict[str, Any]:
-    """Fields of TRL's configurations of GRPO and SFT alike, for checkpoints in *directory*."""
-    return {
+def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Path, *names: str) -> dict[str, Any]:
+    """Fields of TRL's configurations of GRPO and SFT alike, for checkpoints in *directory*, and the options *names*."""
+    names = (*names, "gradient_checkpointing", "learning_rate", "lr_scheduler_type", "seed")
+    return {name: getattr(options, name) for name in names} | {
         "output_dir": str(directory),
         "per_device_train_batch_size": options.per_device_batch,
         "gradient_accumulation_steps": options.micro_batches(processes.world_size()),
-        "gradient_checkpointing": options.gradient_checkpointing,
-        "learning_rate": options.learning_rate,
-        "lr_scheduler_type": options.lr_scheduler_type,
-        "seed": options.seed,
         "bf16": computes_in_bf16(loaded),
         "fp16": loaded.model.dtype == torch.float16,  # with a scaler of the loss
         "use_cpu": loaded.device == "cpu",
@@ -109,15 +100,11 @@ def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Pa
     }
 
 
-def make_trainer(
-    make: Callable[..., "Trainer"], loaded: load.Loaded, options: TuningOptions, **settings: object
-) -> "Trainer":
+def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningOptions, **settings: object) -> Any:
     """The trainer of *loaded* that *make* returns, without output on stdout and with the trained weights in fp32.
 
     TRL casts those over 4-bit weights to bf16, in which small updates are lost.
     """
-    from transformers import PrinterCallback
-
     exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
     trainer = make(
         model=loaded.model,
@@ -136,17 +123,16 @@ def make_trainer(
     return trainer
 
 
-def gathered(trainer: "Trainer") -> dict[str, torch.Tensor] | None:
+def gathered(trainer: Trainer) -> dict[str, torch.Tensor] | None:
     """The weights of a sharded model by name, in the first process, else None. Call it in all processes."""
     zero = getattr(trainer.accelerator.state.deepspeed_plugin, "zero_stage", 0)
     if not (trainer.is_fsdp_enabled or zero == 3):
         return None
-    state: dict[str, torch.Tensor] | None = trainer.accelerator.get_state_dict(trainer.model_wrapped)
-    return state
+    return trainer.accelerator.get_state_dict(trainer.model_wrapped)
 
 
 def save(
-    trainer: "Trainer", ref: ModelRef, options: TuningOptions, directory: Path, state: dict[str, torch.Tensor] | None
+    trainer: Trainer, ref: ModelRef, options: TuningOptions, directory: Path, state: dict[str, torch.Tensor] | None
 ) -> None:
     """Write the trained weights of *ref* to *directory*: an adapter, or a checkpoint of the whole model in bf16.
     *state* is from :func:`gathered`."""

@@ -4,16 +4,13 @@ import argparse
 from collections.abc import Collection, Sequence
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.core.formatting import flag
 from countdown_rl.models.load import Loaded
 from countdown_rl.training import weights
 from countdown_rl.training.options import TrainOptions
-
-if TYPE_CHECKING:
-    from trl import GRPOConfig
 
 #: Fields that follow from options of another name, or would have no effect: the model is loaded and the prompt rendered
 #: before TRL sees them, --eval-every evaluates without TRL's own loop, and only `publish` uploads.
@@ -34,27 +31,22 @@ _CHOICES = {
     "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
+#: Options of the same name and meaning.
+_OPTIONS = (
+    *("max_steps", "num_generations", "num_iterations", "loss_type", "scale_rewards", "beta"),
+    *("temperature", "max_completion_length"),
+)
 _FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval", "push_to_", "save_", "trackio_")
 
 
-def grpo_config(
-    options: TrainOptions, loaded: Loaded, reward_weights: Sequence[float], directory: Path
-) -> "GRPOConfig":
+def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[float], directory: Path) -> Any:
     """The ``GRPOConfig`` of a run with checkpoints in *directory*; *reward_weights* in the order of the functions."""
     from trl import GRPOConfig
 
-    shared = weights.trainer_arguments(options, loaded, directory)
-    fields = shared | {
-        "max_steps": options.max_steps,
-        "num_generations": options.num_generations,
-        "steps_per_generation": shared["gradient_accumulation_steps"] * options.steps_per_generation,
-        "num_iterations": options.num_iterations,
+    fields = weights.trainer_arguments(options, loaded, directory, *_OPTIONS)
+    fields |= {
+        "steps_per_generation": fields["gradient_accumulation_steps"] * options.steps_per_generation,
         "reward_weights": list(reward_weights),
-        "loss_type": options.loss_type,
-        "scale_rewards": options.scale_rewards,
-        "beta": options.beta,
-        "temperature": options.temperature,
-        "max_completion_length": options.max_completion_length,
         "shuffle_dataset": False,  # the data set has its own order, so that a resumed run can start in its middle
         "ignore_data_skip": True,
     }
@@ -94,9 +86,7 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, object]:
     free = GRPOConfig.__dataclass_fields__.keys() - _FIXED - set(owned)
     for key in keys:
         if key not in free or key.startswith(_FIXED_PREFIXES):
-            raise UsageError(
-                f"{flag('trl')} {key}: TRL's GRPOConfig has no such field, or it follows from another option."
-            )
+            raise UsageError(f"{flag('trl')} {key}: GRPOConfig has no such field, or it follows from another option.")
     try:
         values = HfArgumentParser(GRPOConfig, exit_on_error=False).parse_args([f"--{item}" for item in trl])
     except argparse.ArgumentError as error:

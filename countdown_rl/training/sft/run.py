@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from transformers import Trainer
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
@@ -26,13 +27,6 @@ from countdown_rl.training.sft import demonstrations, tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
 from countdown_rl.training.state import Journal
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import Trainer
-    from trl import SFTConfig
-
-    from countdown_rl.training.callbacks import SftCallback
-
 
 @dataclass(frozen=True, kw_only=True)
 class SftRun(Prepared[SftOptions]):
@@ -42,25 +36,23 @@ class SftRun(Prepared[SftOptions]):
     less_memory = ("micro_batch", "max_length")
 
     demonstrations: Demonstrations
-    examples: "Dataset"
+    examples: Any
     validation_examples: list[dict[str, list[int]]]
 
-    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, SftCallback]":
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Any:
         from trl import SFTTrainer
 
-        from countdown_rl.training.callbacks import SftCallback
+        from countdown_rl.training.callbacks import CheckpointCallback
 
-        callback = SftCallback(self, journal)
+        callback = CheckpointCallback(self, journal)
         config = sft_config(self.options, loaded, self.checkpoints.directory, max_steps=self.max_steps)
-        trainer = weights.make_trainer(
-            SFTTrainer, loaded, self.options, args=config, train_dataset=self.examples, callbacks=[callback]
-        )
-        return trainer, callback
+        settings = {"args": config, "train_dataset": self.examples, "callbacks": [callback]}
+        return weights.make_trainer(SFTTrainer, loaded, self.options, **settings), callback
 
-    def length_options(self, trainer: "Trainer") -> str:
+    def length_options(self, trainer: Trainer) -> str:
         return flag("max_length")
 
-    def validate(self, trainer: "Trainer", loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+    def validate(self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
         policy, options = trainer.accelerator.unwrap_model(trainer.model), self.options
         limit = options.max_completion_length
         policy.eval()
@@ -74,7 +66,7 @@ class SftRun(Prepared[SftOptions]):
         policy.train()
         return [completions[index] for index in range(len(prompts))]
 
-    def validation_loss(self, trainer: "Trainer") -> dict[str, float]:
+    def validation_loss(self, trainer: Trainer) -> dict[str, float]:
         """Mean negative log-likelihood in nats, and accuracy, of the tokens of the validation demonstrations."""
         policy, loss, correct, count = trainer.accelerator.unwrap_model(trainer.model), 0.0, 0, 0
         policy.eval()
@@ -122,13 +114,7 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     options, tokenizer = start.options, start.loaded.tokenizer
     if options.eval_every and processes.shards_weights():
         raise UsageError(f"{flag('eval_every')} needs all weights in each process, which FSDP and ZeRO-3 split.")
-    known, inputs = demonstrations.read(
-        options,
-        arguments.files,
-        arguments.data,
-        lambda count: reporter.progress(count, count, "demonstrations read"),
-        tokenizer,
-    )
+    known, inputs = demonstrations.read(options, arguments.files, arguments.data, reporter.progress, tokenizer)
     for text in known.notes:
         reporter.note(f"Of the demonstrations: {text}.")
     if known.warning:
@@ -144,7 +130,7 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     context = shape.ModelShape.of(start.loaded.model.config).context_length
     if context and longest > context:
         raise UsageError(
-            f"the model reads {context} tokens, and a demonstration has {longest}; lower {flag('max_length')}."
+            f"the model reads {context} tokens; lower {flag('max_length')}, a demonstration has {longest}."
         )
     max_steps = options.max_steps or ceil(options.num_train_epochs * ceil(len(dataset) / options.batch_size))
     options = replace(options, warmup_steps=options.warmup(max_steps))
@@ -178,16 +164,13 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     )
 
 
-def sft_config(options: SftOptions, loaded: load.Loaded, directory: Path, *, max_steps: int) -> "SFTConfig":
+def sft_config(options: SftOptions, loaded: load.Loaded, directory: Path, *, max_steps: int) -> Any:
     """The ``SFTConfig`` of a run with checkpoints in *directory*."""
     from trl import SFTConfig
 
     return SFTConfig(
-        **weights.trainer_arguments(options, loaded, directory),
+        **weights.trainer_arguments(options, loaded, directory, "warmup_steps", "weight_decay", "max_grad_norm"),
         max_steps=max_steps,
-        warmup_steps=options.warmup_steps,
-        weight_decay=options.weight_decay,
-        max_grad_norm=options.max_grad_norm,
         max_length=None,  # longer demonstrations are an error already
         padding_free=options.packing,
         pad_to_multiple_of=32 if loaded.device.startswith("cuda") and not options.packing else None,
