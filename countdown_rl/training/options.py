@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag, plural
@@ -52,11 +52,6 @@ _RESTRICTIONS = ("top_p", "top_k", "min_p")
 _WITH_BETA = ("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "use_bias_correction_kl")
 _WARMUP = "{0} constant has no warmup; give {0} constant_with_warmup, or leave {1} out."
 
-if TYPE_CHECKING:
-    LossType = str
-else:
-    LossType = Literal[*LOSSES]
-
 Schedule = Annotated[
     Literal["constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"],
     option("Learning rate schedule.", OPTIMIZER),
@@ -71,10 +66,10 @@ class RunArguments(Options):
     revision: Annotated[str | None, option("Revision of a Hub model.")] = None
     base_model: Annotated[str | None, option("Base of an adapter, if not the recorded.", metavar="MODEL")] = None
     trust_remote_code: Annotated[bool, option("Run code that comes with the model.")] = False
-    data: Annotated[Path | None, option("Data directory of gen-data, or a JSONL, JSON, CSV or Parquet file.")] = Path(
+    data: Annotated[Path | None, option("Directory of gen-data, or JSONL, JSON, CSV or Parquet.")] = Path(
         "artifacts/data"
     )
-    out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/adapter, or artifacts/model")] = (
+    out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/adapter or artifacts/model")] = (
         None
     )
     log: Annotated[Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")] = None
@@ -90,12 +85,10 @@ class SftArguments(RunArguments):
 
     out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/sft")] = None
     data: Annotated[
-        Path | None,
-        option("Data directory: its test puzzles are skipped, its validation puzzles evaluated.", DEMONSTRATIONS),
+        Path | None, option("Data: its test puzzles are skipped, its validation puzzles evaluated.", DEMONSTRATIONS)
     ] = None
     files: Annotated[
-        tuple[Path, ...],
-        option("JSONL, JSON, CSV or Parquet; repeatable.", DEMONSTRATIONS, name="--from", metavar="FILE"),
+        tuple[Path, ...], option("JSONL, JSON, CSV, Parquet; repeatable.", DEMONSTRATIONS, "--from", metavar="FILE")
     ] = ()
 
 
@@ -114,7 +107,7 @@ class TuningOptions(Options):
     RATES: ClassVar[tuple[tuple[float, float, float], ...]]
 
     micro_batch: Annotated[
-        int, option("Examples per forward pass; 0: up to 16, on a GPU as many as fit, up to 32.", BATCH, min=0)
+        int, option("Examples per forward pass; 0: up to 16, on a GPU 32 if they fit.", BATCH, min=0)
     ] = 0
     learning_rate: Annotated[
         float | None, option("Peak learning rate.", OPTIMIZER, min=0, max=1, show_default="by size, see docs/models.md")
@@ -137,8 +130,7 @@ class TuningOptions(Options):
     eval_temperature: Annotated[float, option("Temperature of an evaluation; 0: greedy.", RUN, min=0, max=2)] = 0.0
     keep: Annotated[Literal["last", "best"], option("Weights to write: last step or best evaluation.", RUN)] = "last"
     report_to: Annotated[
-        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
-        option("Offline tracker beside the log; repeatable.", RUN),
+        tuple[Literal["tensorboard", "wandb", "trackio"], ...], option("Offline tracker; repeatable.", RUN)
     ] = ()
 
     @property
@@ -244,26 +236,22 @@ class TrainOptions(TuningOptions):
         tuple[str, ...],
         option(
             "Reward and weight; repeatable. correct, format, strict-format, well-formed, closeness, no-trailing, "
-            "integer, length:TOKENS, proxy:NAME, or a function of your own as module:function (docs/rewards.md).",
+            "integer, length:TOKENS, proxy:NAME, or your own as module:function (docs/rewards.md).",
             LOSS,
             metavar="NAME=WEIGHT",
         ),
     ] = ("correct=1", "format=0.1")
-    loss_type: Annotated[LossType, option("Loss, by the names of TRL.", LOSS)] = "dapo"
+    loss_type: Annotated[Literal[*LOSSES], option("Loss, by the names of TRL.", LOSS)] = "dapo"  # type: ignore[valid-type]
     loss: Annotated[str | None, option("Loss of your own, per token.", LOSS, metavar="MODULE:FUNCTION")] = None
     baseline: Annotated[
         Literal["group", "leave-one-out"],
-        option("Subtract the mean reward of the group, or of its other completions (RLOO).", LOSS),
+        option("Subtract the mean reward of the group, or of the others (RLOO).", LOSS),
     ] = "group"
     scale_rewards: Annotated[
-        Literal["group", "batch", "none"],
-        option("Divide advantages by the standard deviation of rewards in the group or batch.", LOSS),
+        Literal["group", "batch", "none"], option("Divide advantages by the standard deviation of rewards.", LOSS)
     ] = "none"
     advantage: Annotated[
-        str | None,
-        option(
-            "In place of --baseline and --scale-rewards: max-rl, or your own as module:function.", LOSS, metavar="NAME"
-        ),
+        str | None, option("Replaces these two: max-rl, or your own as module:function.", LOSS, metavar="NAME")
     ] = None
     beta: Annotated[float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)] = 0.0
     discount: Annotated[
@@ -326,57 +314,49 @@ class TrainOptions(TuningOptions):
         if self.curriculum and self.sampler:
             yield f"{flag('curriculum')} with {flag('sampler')}: both choose the puzzles; leave one out."
         if self.dynamic_sampling and (order := self.given("curriculum", "sampler")):
-            yield (
-                f"{flag('dynamic_sampling')} with {flag(order)}: the sampler would see no groups with equal rewards; "
-                "leave one out."
-            )
+            yield f"{flag('dynamic_sampling')} with {flag(order)}, which would see no equal rewards: leave one out."
         if self.advantage and (name := self.given("baseline", "discount", "scale_rewards")):
             yield f"{flag('advantage')} replaces {flag(name)}; leave one out."
         if self.loss and self.given("loss_type"):
             yield f"{flag('loss')} replaces {flag('loss_type')}; leave one out."
         if self.discount < 1 and self.scale_rewards != "none":
+            scale = flag("scale_rewards")
             yield (
-                f"{flag('discount')} {self.discount} with {flag('scale_rewards')} {self.scale_rewards}: advantages per "
-                f"line are not divided by a deviation; add {flag('scale_rewards')} none."
+                f"{flag('discount')} {self.discount} with {scale} {self.scale_rewards}: advantages per line are not "
+                f"divided by a deviation; add {scale} none."
             )
         yield from self._trl_conflicts()
 
     def _trl_conflicts(self) -> Iterator[str]:
         """Sentences about values of ``--trl`` that exclude an option, or that have no effect."""
-        given = self.trl_fields
+        given, trl = self.trl_fields, flag("trl")
         by_sum = self.given("advantage", "baseline", "discount")
         if by_sum and given.get("multi_objective_aggregation") == "normalize_then_sum":
-            yield (
-                f"{flag(by_sum)} uses the sum of the rewards; leave {flag('trl')} "
-                "multi_objective_aggregation=normalize_then_sum out."
-            )
-        loss = f"{flag('loss')} {self.loss}" if self.loss else f"{flag('loss_type')} {self.loss_type}"
+            yield f"{flag(by_sum)} uses the sum of rewards; leave {trl} multi_objective_aggregation out."
+        loss = f"{flag('loss_type')} {self.loss_type}"
+        loss = f"{flag('loss')} {self.loss}" if self.loss else loss
         if not self.aggregation.by_sequence and given.get("importance_sampling_level") == "sequence":
-            yield (
-                f"{loss} has weights per completion of its own; leave {flag('trl')} "
-                "importance_sampling_level=sequence out."
-            )
+            yield f"{loss} has weights per completion of its own; leave {trl} importance_sampling_level=sequence out."
         mode = given.get("vllm_importance_sampling_mode", "")
         if mode.startswith("sequence_") and (restriction := next((key for key in _RESTRICTIONS if key in given), "")):
             # vLLM's log-probabilities are then those of the restricted distribution, and over a whole completion the
             # ratio is the product of the probabilities of the tokens that remain (huggingface/trl issue 6789).
             yield (
-                f"{flag('trl')} {restriction}={given[restriction]} with {flag('trl')} "
-                f"vllm_importance_sampling_mode={mode}: without unlikely tokens the ratio of a whole completion is "
-                "near 0; leave the mode out."
+                f"{trl} {restriction}={given[restriction]} with {trl} vllm_importance_sampling_mode={mode}: without "
+                "unlikely tokens the ratio of a whole completion is near 0; leave the mode out."
             )
         if self.lr_scheduler_type == "constant" and given.get("warmup_steps", "0").strip("0."):
-            yield _WARMUP.format(flag("lr_scheduler_type"), f"{flag('trl')} warmup_steps")
+            yield _WARMUP.format(flag("lr_scheduler_type"), f"{trl} warmup_steps")
         engine = {"transformers": "vllm_", "vllm": "vllm_server_"}.get(self.rollouts, " ")
         for key in given:
             if key.startswith(engine):
-                yield f"{flag('rollouts')} {self.rollouts} does not use {flag('trl')} {key}; leave one out."
+                yield f"{flag('rollouts')} {self.rollouts} does not use {trl} {key}; leave one out."
             if not self.beta and key in _WITH_BETA:
-                yield f"{flag('trl')} {key} changes the KL divergence, which has no weight; add {flag('beta')}."
+                yield f"{trl} {key} changes the KL divergence, which has no weight; add {flag('beta')}."
             of_losses = any(key.startswith(entry.fields) for entry in LOSSES.values())
             unused = of_losses and not key.startswith(self.aggregation.fields)
             if unused or (self.loss and key.startswith(_NOT_OWN)):
-                yield f"{loss} does not use {flag('trl')} {key}; leave one out."
+                yield f"{loss} does not use {trl} {key}; leave one out."
 
 
 @dataclass(frozen=True)
@@ -388,10 +368,7 @@ class SftOptions(TuningOptions):
     past: ClassVar[dict[str, Any]] = {"warmup_steps": 10}
 
     from_hub: Annotated[
-        tuple[str, ...],
-        option(
-            "Hub data set, without held-out splits; repeatable.", DEMONSTRATIONS, metavar="NAME[:CONFIG][@REVISION]"
-        ),
+        tuple[str, ...], option("Hub data set; repeatable.", DEMONSTRATIONS, metavar="NAME[:CONFIG][@REVISION]")
     ] = ()
     demonstrator: Annotated[
         str | None,
@@ -410,8 +387,7 @@ class SftOptions(TuningOptions):
     max_steps: Annotated[int, option("Optimizer steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
     batch_size: Annotated[int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)] = 16
     warmup_steps: Annotated[
-        int | None,
-        option("Steps of linear warmup.", OPTIMIZER, min=0, show_default="10, and at most a tenth of the run"),
+        int | None, option("Steps of linear warmup.", OPTIMIZER, min=0, show_default="10, at most a tenth of the run")
     ] = None
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMIZER, min=0)] = 0.0
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMIZER, min=0)] = 1.0
