@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import torch
 
@@ -26,11 +25,8 @@ from countdown_rl.training.state import Checkpoints, Journal
 NO_SIGNAL, READY = 0.02, 0.15
 
 
-class Group(NamedTuple):
-    """The completions of a puzzle; *varies*: their rewards have non-zero variance."""
-
-    samples: list[Sample]
-    varies: bool
+#: The completions of a puzzle, and True if their rewards have non-zero variance.
+Group = tuple[list[Sample], bool]
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,9 @@ class Shares:
     truncated: float
 
     @classmethod
-    def of(cls, groups: Sequence["Group"]) -> "Shares":
-        """The shares of *groups*."""
-        mixed = sum(group.varies for group in groups)
-        samples = [sample for group in groups for sample in group.samples]
+    def of(cls, groups: Sequence[Group]) -> "Shares":
+        mixed = sum(varies for _, varies in groups)
+        samples = [sample for group, _ in groups for sample in group]
         flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
         solved, form, truncated = (sum(values) / len(samples) for values in zip(*flags, strict=True))
         low, high = (round(end, 6) for end in wilson(mixed, len(groups)))
@@ -60,9 +55,9 @@ class Shares:
         return "ready" if self.mixed >= READY else "thin" if self.mixed > NO_SIGNAL else "no signal"
 
     @property
-    def cause(self) -> str:
-        """The likely cause of few groups with reward variance, and what to do."""
-        return warnings.no_signal(self.format, self.solved, self.truncated)
+    def advice(self) -> str:
+        """Advice if the groups hardly have reward variance."""
+        return f"GRPO will hardly learn; {warnings.no_signal(self.format, self.solved, self.truncated)}"
 
 
 @dataclass(frozen=True)
@@ -89,31 +84,21 @@ def probe(run: GrpoRun, count: int) -> Probe:
             sampled = Rollouts.rewarded(trainer.rollouts, batch, trainer)
             samples = [graded.sample for graded in sampled.graded]
             for number, varies in enumerate(advantages.varies(sampled.totals(run.rewards).view(-1, size))):
-                groups.append(Group(samples[size * number : size * (number + 1)], varies))
+                groups.append((samples[size * number : size * (number + 1)], varies))
             run.reporter.progress(len(groups) * size, count * size)
     task = task_of(run.rows[0])
     by_kind: dict[str, list[Group]] = {}
     for group in groups:
-        for name, value in group.samples[0].row.groups.items():
+        for name, value in group[0][0].row.groups.items():
             if task.group(name).main:
                 by_kind.setdefault(task.group(name).name(value), []).append(group)
     kinds = {name: Shares.of(by_kind[name]) for name in sorted(by_kind, key=lambda name: (len(name), name))}
     total = Shares.of(groups)
-    return Probe(total, kinds, _advice(total, kinds))
-
-
-def _advice(total: Shares, kinds: dict[str, Shares]) -> str:
-    text = {
-        "no signal": f"GRPO will hardly learn; {total.cause}",
-        "thin": (
-            f"GRPO will learn slowly; larger groups ({flag('num_generations')}) or {flag('dynamic_sampling')} give "
-            "it more."
-        ),
-        "ready": "GRPO has something to learn from.",
-    }[total.verdict]
-    hopeless = [(name, shares) for name, shares in kinds.items() if shares.verdict == "no signal" != total.verdict]
-    parts = [
-        f"{name}: {shares.mixed:.0%} have reward variance, and GRPO will hardly learn there; {shares.cause}"
-        for name, shares in hopeless
-    ]
-    return " ".join([f"{total.mixed:.0%} of the groups have reward variance: {text}", *parts])
+    more = f"larger groups ({flag('num_generations')}) or {flag('dynamic_sampling')} give it more."
+    thin, ready = f"GRPO will learn slowly; {more}", "GRPO has something to learn from."
+    text = {"no signal": total.advice, "thin": thin, "ready": ready}[total.verdict]
+    advice = [f"{total.mixed:.0%} of the groups have reward variance: {text}"]
+    for name, shares in kinds.items():
+        if shares.verdict == "no signal" != total.verdict:
+            advice.append(f"{name}: {shares.mixed:.0%} have reward variance, and {shares.advice}")
+    return Probe(total, kinds, " ".join(advice))

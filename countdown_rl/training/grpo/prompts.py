@@ -86,10 +86,8 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
     for number in count():
         rng = np.random.default_rng((seed, number))
         sizes = rng.multinomial(size, list(probabilities(members, counts).values()))
-        sampled = [
-            rng.choice(indices, share, replace=bool(share > len(indices)))
-            for indices, share in zip(members.values(), sizes, strict=True)
-        ]
+        shares = zip(members.values(), sizes, strict=True)
+        sampled = [rng.choice(indices, share, replace=bool(share > len(indices))) for indices, share in shares]
         outcomes = yield rng.permutation(np.concatenate(sampled)).tolist()
         if outcomes:
             counts = {name: (_DECAY * seen, _DECAY * varied) for name, (seen, varied) in counts.items()}
@@ -158,10 +156,8 @@ def order(
     with running(f"sampler {name}"):
         rounds = sampler(rows if sampler is curriculum else deepcopy(list(rows)), size, seed)
     if not isinstance(rounds, Generator) and not all(map(partial(hasattr, rounds), ("sample", "observe", "state"))):
-        raise UsageError(
-            f"The sampler {name} should be a generator function, which yields lists of row indices, or a class with "
-            "sample, observe and state."
-        )
+        kinds = "a generator function of lists of row indices, or a class with sample, observe and state"
+        raise UsageError(f"The sampler {name} should be {kinds}.")
     for number in count(max((int(key) for key in states if int(key) <= start), default=0)):
         groups = outcomes[number - 2] if number > 1 else ()
         observed = [Outcome(row, *map(tuple, columns)) for row, *columns in groups]  # immutable
@@ -208,8 +204,6 @@ def _checked(sampled: Any, name: str, count: int, size: int) -> list[tuple[int, 
     for _, hint in prompts:
         check_text(str(hint), f"a hint of the sampler {name}")
     if len(prompts) > size or not all(0 <= row < count and isinstance(hint, str) for row, hint in prompts):
-        raise UsageError(
-            f"The sampler {name} should yield a list of at most {size} row indices from 0 to {count - 1}, or pairs of "
-            f"an index and a hint, not {sampled!r:.100}."
-        )
+        indices = f"at most {size} row indices from 0 to {count - 1}, or pairs of an index and a hint"
+        raise UsageError(f"The sampler {name} should yield a list of {indices}, not {sampled!r:.100}.")
     return prompts

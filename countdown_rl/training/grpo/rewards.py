@@ -89,9 +89,8 @@ def reward(name: str) -> Callable[..., Any]:
     if boolean in _BOOLEAN:
         field, otherwise = boolean.replace("-", "_"), _number(no, name) if slash else 0.0
         return lambda grade, row, tokens: 1.0 if getattr(grade, field) else otherwise
-    raise UsageError(
-        f"There is no reward {name!r}; the rewards are {', '.join(NAMES)}, proxy:NAME and module:function."
-    )
+    names = ", ".join(NAMES)
+    raise UsageError(f"There is no reward {name!r}; the rewards are {names}, proxy:NAME and module:function.")
 
 
 def _number(text: str, spec: str) -> float:
@@ -179,17 +178,14 @@ def values(
         if batch := _takes_batches(function, columns):
             numbers = function(**columns)
         else:
-            numbers = [
-                function(copy(sample.grade), row, sample.tokens) for sample, row in zip(samples, rows, strict=True)
-            ]
+            pairs = zip(samples, rows, strict=True)
+            numbers = [function(copy(sample.grade), row, sample.tokens) for sample, row in pairs]
     numbers = numbers.tolist() if hasattr(numbers, "tolist") else numbers  # an array
     if not isinstance(numbers, Sequence) or len(numbers) != len(samples):
         raise UsageError(f"The reward {name} should return a list of one number for each of the completions.")
     for value in numbers:
         if not (value is None and batch) and not (isinstance(value, Real) and _is_finite(value)):
-            raise UsageError(
-                f"The reward {name} returned {value!r:.100} for a completion, which is not a finite number."
-            )
+            raise UsageError(f"The reward {name} returned {value!r:.100}, which is not a finite number.")
     return [None if value is None else float(value) for value in numbers]
 
 

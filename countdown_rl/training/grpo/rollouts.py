@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +21,6 @@ from countdown_rl.tasks.task import Row
 from countdown_rl.training.grpo import advantages, rewards
 from countdown_rl.training.grpo.prompts import Outcome, Prompt
 
-if TYPE_CHECKING:
-    from countdown_rl.inference.cpu_decoder import Decoder
-    from countdown_rl.training.grpo.trl_internals import RoundTrainer
-
-    OwnDecoder = Decoder | GraphDecoder | None
-
 #: Completions of an evaluation on which each process measures the KL divergence from the initial policy.
 KL_COMPLETIONS = 64
 #: Maximum attempts of a round. Where half of the groups have reward variance, four fill 94% of it. Where none has, the
@@ -36,16 +30,15 @@ MAX_ATTEMPTS = 4
 
 @dataclass
 class Graded:
-    """A completion of the row *index* with its grade. vLLM sampled the tokens *ids* with log-probabilities *logps*; a
-    reward that does not apply is None."""
+    """A completion with its grade."""
 
     prompt: str
     prompt_ids: list[int]
     ids: list[int]
-    logps: list[float] | None
+    logps: list[float] | None  # the log-probabilities with which vLLM sampled *ids*
     sample: Sample
-    rewards: dict[str, float | None] = field(default_factory=dict)
-    index: int = 0
+    rewards: dict[str, float | None] = field(default_factory=dict)  # None if it does not apply
+    index: int = 0  # of its row
     advantage: float = 0.0  # mean over its tokens
 
     def stored(self, step: int) -> dict[str, object]:
@@ -56,19 +49,14 @@ class Graded:
 
 @dataclass
 class Round:
-    """The completions of a round in this process, those of a puzzle side by side.
-
-    *generation* and *reward* are seconds spent on completions and on their grades and rewards. *attempts* counts the
-    groups that all processes sampled; it is None without dynamic sampling. *logged* are the metrics of the user's
-    rewards. *outcomes* are the groups of all processes, for a sampler.
-    """
+    """The completions of a round in this process, those of a puzzle side by side."""
 
     graded: list[Graded]
-    generation: float
-    reward: float
-    attempts: int | None = None
-    logged: list[tuple[str, float]] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    generation: float  # seconds spent on completions
+    reward: float  # seconds spent on their grades and rewards
+    attempts: int | None = None  # groups that all processes sampled; None without dynamic sampling
+    logged: list[tuple[str, float]] = field(default_factory=list)  # the metrics of the user's rewards
+    outcomes: list[Outcome] = field(default_factory=list)  # the groups of all processes, for a sampler
 
     def totals(self, weights: Mapping[str, float]) -> torch.Tensor:
         """The weighted sums (B,) of the rewards; NaN where none applies."""
@@ -92,7 +80,10 @@ class Round:
 
 
 class Rollouts:
-    """TRL's ``rollout_func``, for a data set whose prompts are indices into *rows*; *weights* name the rewards."""
+    """TRL's ``rollout_func``, for a data set whose prompts are indices into *rows*; *weights* name the rewards.
+
+    A *trainer* is a :class:`trl_internals.RoundTrainer`, and a *decoder* one of this package.
+    """
 
     def __init__(self, rows: Sequence[Row], stop: Stop, weights: Mapping[str, float]) -> None:
         self.rows, self.stop, self.weights = rows, stop, weights
@@ -100,11 +91,11 @@ class Rollouts:
         self.keeps_graphs = False  # during the loss
         self._graphs: GraphDecoder | None = None
 
-    def __call__(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> dict[str, object]:
+    def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, object]:
         """Complete the rows of *prompts*, those of a group side by side."""
         return self.rewarded(prompts, trainer).columns()
 
-    def rewarded(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
+    def rewarded(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
         """Complete, grade and reward the rows of *prompts*."""
         sampled = self.sample(prompts, trainer)
         begin, samples = time.perf_counter(), [graded.sample for graded in sampled.graded]
@@ -120,7 +111,7 @@ class Rollouts:
         sampled.reward += time.perf_counter() - begin
         return sampled
 
-    def sample(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
+    def sample(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
         """Complete and grade the rows of *prompts*, each after its hint."""
         begin = time.perf_counter()
         pairs = [prompt if isinstance(prompt, tuple) else (prompt, "") for prompt in prompts]
@@ -150,7 +141,7 @@ class Rollouts:
         prompt = chat_template.render(self.stop.tokenizer, row.messages())
         return prompt, chat_template.Rendered(prompt, row.prompt().prefill).continuation(hint)
 
-    def validate(self, prompts: Sequence[str], trainer: "RoundTrainer", temperature: float) -> list[Completion]:
+    def validate(self, prompts: Sequence[str], trainer: Any, temperature: float) -> list[Completion]:
         """A completion of each rendered prompt; in several processes each decodes a share of them."""
         share = -(-len(prompts) // trainer.accelerator.num_processes)
         begin = share * trainer.accelerator.process_index
@@ -176,7 +167,7 @@ class Rollouts:
             own_completions[index] = replace(own_completions[index], details={"kl": divergence})
         return gather_object(own_completions)[: len(prompts)]
 
-    def _decoder(self, trainer: "RoundTrainer") -> "OwnDecoder":
+    def _decoder(self, trainer: Any) -> Any:
         """The decoder of this package for the policy of *trainer*, None if an engine or ``generate`` completes."""
         policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
         plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
@@ -193,37 +184,26 @@ class Rollouts:
     def complete(
         self,
         prompt_ids: list[list[int]],
-        trainer: "RoundTrainer",
-        decoder: "OwnDecoder",
-        temperature: float | None = None,
+        trainer: Any,
+        decoder: Any,
+        temperature: float | None = None,  # of separate prompts; None for that of training, and prompts in groups
     ) -> tuple[list[list[int]], Sequence[list[float] | None]]:
-        """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each.
-
-        Args:
-            temperature: of completions of separate prompts; None for that of training, and prompts in groups.
-        """
+        """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each."""
         config = trainer.args
         trainer.model.eval()  # no LoRA dropout while sampling
         logps: Sequence[list[float] | None] = [None] * len(prompt_ids)
         if trainer.use_vllm:
             completions, logps = self._by_vllm(prompt_ids, trainer, temperature)
         elif decoder is not None:
-            decoding = Decoding(
-                config.max_completion_length,
-                config.temperature if temperature is None else temperature,
-                config.top_p,
-                config.top_k or 0,
-                config.min_p or 0.0,
-            )
-            completions = decoder.decode(prompt_ids, decoding, self.stop)
+            temperature = config.temperature if temperature is None else temperature
+            samplers = (temperature, config.top_p, config.top_k or 0, config.min_p or 0.0)
+            completions = decoder.decode(prompt_ids, Decoding(config.max_completion_length, *samplers), self.stop)
         else:
             completions = self._by_transformers(prompt_ids, trainer, temperature)
         trainer.model.train()
         return completions, logps
 
-    def _by_transformers(
-        self, prompt_ids: list[list[int]], trainer: "RoundTrainer", temperature: float | None
-    ) -> list[list[int]]:
+    def _by_transformers(self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None) -> list[list[int]]:
         from transformers import GenerationConfig
         from trl.distributed import DistributedBackend
         from trl.models import unwrap_model_for_generation
@@ -248,7 +228,7 @@ class Rollouts:
             return generate(model, self.stop, prompt_ids, generation_config=config)
 
     def _by_vllm(
-        self, prompt_ids: list[list[int]], trainer: "RoundTrainer", temperature: float | None
+        self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None
     ) -> tuple[list[list[int]], list[list[float]]]:
         trainer.sync_engine()
         engine = trainer.vllm_generation
@@ -256,10 +236,9 @@ class Rollouts:
         count = trainer.num_generations if temperature is None else 1
         _, sampled, logps, _ = engine.generate(prompts=prompt_ids, images=None, num_generations=count)
         completions = [self.stop.cut(ids) for ids in sampled]
+        pairs = zip(logps, completions, strict=True)
         # Of each token only the log-probability of the sampled one is asked for.
-        return completions, [
-            [token[0] for token in row[: len(ids)]] for row, ids in zip(logps, completions, strict=True)
-        ]
+        return completions, [[token[0] for token in row[: len(ids)]] for row, ids in pairs]
 
 
 class DynamicRollouts(Rollouts):
@@ -272,7 +251,7 @@ class DynamicRollouts(Rollouts):
         super().__init__(*args)
         self._seed = seed
 
-    def rewarded(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
+    def rewarded(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
         """Complete, grade and reward the rows of *prompts*, and others in place of zero-std groups."""
         sampled, size = super().rewarded(prompts, trainer), trainer.num_generations
         processes = trainer.accelerator.num_processes

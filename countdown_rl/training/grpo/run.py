@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
 from countdown_rl.core import artifacts, processes, user_code
 from countdown_rl.core.errors import CountdownError, InputError, UsageError
@@ -25,28 +25,19 @@ from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.prepared import SILENT, Prepared, Reporter, Start
 from countdown_rl.training.state import Checkpoints, Journal, step_of
 
-if TYPE_CHECKING:
-    from countdown_rl.training.callbacks import GrpoCallback
-    from countdown_rl.training.grpo.trainer import Trainer
-
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoRun(Prepared[TrainOptions]):
-    """A run of ``train`` that can start.
-
-    Attributes:
-        rewards: weights by name.
-        rollouts: the engine: "transformers", "vllm" or "vllm-server".
-    """
+    """A run of ``train`` that can start."""
 
     row_type = StepRow
     less_memory = ("micro_batch", "prompts", "max_completion_length")
 
     rows: list[Row]
-    rewards: Mapping[str, float]
-    rollouts: str
+    rewards: Mapping[str, float]  # weights by name
+    rollouts: str  # the engine: "transformers", "vllm" or "vllm-server"
 
-    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, GrpoCallback]":
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Any:
         import datasets
 
         from countdown_rl.inference.stop import Stop
@@ -54,17 +45,10 @@ class GrpoRun(Prepared[TrainOptions]):
         from countdown_rl.training.grpo.rollouts import DynamicRollouts, Rollouts
         from countdown_rl.training.grpo.trainer import Trainer
 
-        options, rows = self.options, self.rows
-        first_round = step_of(self.resume) // options.round_steps if self.resume else 0
-
-        def warn(text: str) -> None:
-            journal.warn({"sampler": text}, self.reporter.warning)
-
-        chosen = prompts.chosen(options, rows, first_round, outcomes=journal.outcomes, states=journal.states, warn=warn)
-        callback = GrpoCallback(self, journal)
+        options, callback = self.options, GrpoCallback(self, journal)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
         sampling = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
-        rollouts = sampling(rows, stop, self.rewards)
+        rollouts = sampling(self.rows, stop, self.rewards)
         rollouts.keeps_graphs = self.memory.keeps_caches
         trainer = weights.make_trainer(
             partial(Trainer, options, rollouts, callback.on_round),
@@ -72,7 +56,7 @@ class GrpoRun(Prepared[TrainOptions]):
             options,
             reward_funcs=rewards.functions(list(self.rewards)),
             args=trl.grpo_config(options, loaded, list(self.rewards.values()), self.checkpoints.directory),
-            train_dataset=datasets.IterableDataset.from_generator(prompts.Stream(chosen)),
+            train_dataset=datasets.IterableDataset.from_generator(self._stream(journal)),
             callbacks=[callback],
         )
         if self.rollouts != "transformers":
@@ -81,12 +65,22 @@ class GrpoRun(Prepared[TrainOptions]):
             vllm.use_engine(trainer, self.rollouts, loaded, length, self.reporter.warning)
         return trainer, callback
 
-    def length_options(self, trainer: "Trainer") -> str:
+    def _stream(self, journal: Journal) -> prompts.Stream:
+        """The prompts from the present round on."""
+
+        def warn(text: str) -> None:
+            journal.warn({"sampler": text}, self.reporter.warning)
+
+        first_round = step_of(self.resume) // self.options.round_steps if self.resume else 0
+        observed = {"outcomes": journal.outcomes, "states": journal.states, "warn": warn}
+        return prompts.Stream(prompts.chosen(self.options, self.rows, first_round, **observed))
+
+    def length_options(self, trainer: Any) -> str:
         colocated = self.rollouts == "vllm" and trainer.use_vllm  # else it did not start
         share = f" or {flag('trl')} vllm_gpu_memory_utilization" if colocated else ""
         return flag("max_completion_length") + share
 
-    def validate(self, trainer: "Trainer", loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+    def validate(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
         return trainer.rollouts.validate(prompts, trainer, self.options.eval_temperature)
 
     def facts(self, rows: Sequence[StepRow], last: StepRow) -> dict[str, object]:
@@ -123,14 +117,12 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     longest = start.longest_prompt([*_used(options, rows), *start.validation], options.max_completion_length)
     config = partial(trl.grpo_config, options, loaded, list(reward_weights.values()), start.checkpoints.directory)
     warmup = config().get_warmup_steps(options.max_steps) if options.trl else 0  # checks its fields
-    sequences = options.step_size * options.steps_per_generation // start.processes
-    sizes = {
-        "length": longest + options.max_completion_length,
-        "scored": options.max_completion_length,
-        "sequences": sequences,
-        "prompts": -(-sequences // options.num_generations),
-        "reference": bool(options.beta),
-    }
+    scored, sequences = (
+        options.max_completion_length,
+        options.step_size * options.steps_per_generation // start.processes,
+    )
+    sizes: dict[str, int] = {"length": longest + scored, "scored": scored, "sequences": sequences}
+    sizes |= {"prompts": -(-sequences // options.num_generations), "reference": bool(options.beta)}
 
     def plan(options: TrainOptions) -> tuple[str, memory.Memory]:
         make_plan = partial(memory.plan, loaded.model, start.adapted, options, loaded.precision, **sizes)
@@ -140,10 +132,8 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     engine, planned = plan(options)
     reporter.note(f"Peak learning rate: {options.peak(options.max_steps, warmup):g}.")
     if options.curriculum:
-        reporter.note(
-            "Training accuracy may fall while the model improves, as the curriculum samples more of the harder "
-            f"{task_of(rows[0]).noun}s; see {flag('eval_every')}."
-        )
+        harder = f"the curriculum samples harder {task_of(rows[0]).noun}s; see {flag('eval_every')}."
+        reporter.note(f"Training accuracy may fall while the model improves, as {harder}")
     example = rows[0].messages()
     run = GrpoRun(
         **vars(start) | recognized | {"options": options},
@@ -160,6 +150,10 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     if (options.trl or options.loss) and not processes.launched():
         _try_trainer(run)
     return run
+
+
+#: Errors of TRL and torch for a value that they cannot use.
+_FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def _try_trainer(run: GrpoRun) -> None:
@@ -186,26 +180,14 @@ def _try_trainer(run: GrpoRun) -> None:
             ids = torch.zeros(2, 2, dtype=torch.long, device=trainer.accelerator.device)
             with torch.random.fork_rng():
                 trainer.rollouts.complete(ids.tolist(), trainer, None)
-            batch = {
-                f"{part}_{name}": ids + (name == "mask")
-                for part in ("prompt", "completion")
-                for name in ("ids", "mask")
-            }
+            batch = {"prompt_ids": ids, "prompt_mask": ids + 1, "completion_ids": ids, "completion_mask": ids + 1}
             batch |= {"advantages": ids[0] - 0.5, "num_items_in_batch": ids.sum() + 4, "share": 1.0}
             batch |= {"ref_per_token_logps": 0.0 * ids}
             trainer.compute_loss(trainer.model, batch).backward()
             trainer.optimizer.step()
         except CountdownError:
             raise
-        except (
-            ArithmeticError,
-            AttributeError,
-            ImportError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except _FAULTS as error:
             raise trl.refused(options, error) from error
         finally:
             for state, contents in zip(states, before, strict=True):
@@ -228,9 +210,7 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
     if held_out := len(rows) - len(used):
         reporter.note(f"{data}: left out {plural(held_out, 'row')} of a test or validation split or of a benchmark.")
     if not used:
-        raise InputError(
-            f"{data} has no rows for training; those of a test or validation split or of a benchmark are left out."
-        )
+        raise InputError(f"{data} has no rows for training beside those of held-out splits and of benchmarks.")
     return used, entry
 
 

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
@@ -16,11 +16,6 @@ from countdown_rl.inference.vllm import LORA_RANKS, unsupported_weights
 from countdown_rl.models import load, lora, model_files, reference
 from countdown_rl.training import memory
 from countdown_rl.training.options import TrainOptions
-
-if TYPE_CHECKING:
-    from trl import GRPOConfig
-
-    from countdown_rl.training.grpo.trainer import Trainer
 
 #: Fields of ``GRPOConfig`` that TRL's engine has under the same name, without ``vllm_`` and as they are.
 _ENGINE = (
@@ -34,7 +29,7 @@ def plan(
     options: TrainOptions,
     loaded: load.Loaded,
     adapted: torch.nn.Module,
-    make_config: Callable[[], "GRPOConfig"],
+    make_config: Callable[[], Any],
     make_plan: Callable[..., memory.Memory],
 ) -> tuple[str, memory.Memory]:
     """The engine of a run, and its memory, which *make_plan* computes by :func:`memory.plan`.
@@ -80,9 +75,9 @@ def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *,
 
 
 def use_engine(
-    trainer: "Trainer", rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
+    trainer: Any, rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
 ) -> None:
-    """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions.
+    """Let vLLM complete the prompts of a :class:`trainer.Trainer`, of *length* tokens with their completions.
 
     If it does not start, and the choice was automatic, transformers does: vLLM has no LoRA for some architectures.
     """
@@ -115,23 +110,18 @@ def use_engine(
             **{name: getattr(config, name) for name in _SAMPLING},
         )
     except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
-        cause = (
-            f"vLLM cannot complete the prompts: {first_line(error).rstrip('.')}; give another share of the GPU than "
-            f"{config.vllm_gpu_memory_utilization:g} by {flag('trl')} vllm_gpu_memory_utilization"
-        )
+        share = f"{config.vllm_gpu_memory_utilization:g} by {flag('trl')} vllm_gpu_memory_utilization"
+        reason = first_line(error).rstrip(".")
+        cause = f"vLLM cannot complete the prompts: {reason}; give another share of the GPU than {share}"
         if options.rollouts != "auto":
             raise ModelError(f"{cause}, or use {flag('rollouts')} transformers.") from error
         on_warning(f"{cause}; transformers now completes them, more slowly.")
         return
     trainer.use_engine(engine)
     if engine.directory is None and dtype.itemsize == 2 and options.tune == "lora":
-        on_warning(
-            (
-                f"{flag('rollouts')} {rollouts} gets this adapter merged into bf16 weights, which rounds small "
-                "changes away."
-            )
-            + (f" To send the adapter alone, see docs/gpu.md: {engine.refusal}" if engine.refusal else "")
-        )
+        remedy = f" To send the adapter alone, see docs/gpu.md: {engine.refusal}" if engine.refusal else ""
+        text = f"{flag('rollouts')} {rollouts} gets this adapter merged into bf16 weights, which loses small changes."
+        on_warning(text + remedy)
     if served and processes.is_main() and not engine.server_reports_sampled_probabilities():
         on_warning(
             "the vLLM server reports log-probabilities before temperature and top-p, which biases the importance "
@@ -139,7 +129,7 @@ def use_engine(
         )
 
 
-def _directory(trainer: "Trainer", *, served: bool) -> Path:
+def _directory(trainer: Any, *, served: bool) -> Path:
     """The directory for the adapter: that of the checkpoints, which a server may share, else memory if it has space."""
     if served:
         directory = Path(trainer.args.output_dir).absolute()

@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from torch.distributed.tensor import DTensor
 from trl.distributed import DistributedBackend
@@ -23,9 +24,6 @@ from trl.generation.vllm_generation import VLLMGeneration
 from countdown_rl.core.errors import first_line
 from countdown_rl.inference.vllm import log_probabilities, lora_options, silence_exit
 from countdown_rl.models import lora
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 PRIVATE = ("trl.generation.vllm_generation.VLLMGeneration._iter_named_params",)
 
@@ -53,7 +51,7 @@ class PolicyEngine(VLLMGeneration):
         dtype: torch.dtype,
         *,
         model: torch.nn.Module,
-        accelerator: "Accelerator",
+        accelerator: Accelerator,
         adapters: Path | None = None,
         same_base: bool = True,
         **settings: object,

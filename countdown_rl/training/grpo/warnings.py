@@ -31,31 +31,23 @@ EXAMPLE = 300
 
 
 def warnings(rows: Sequence[StepRow], samples: Sequence[Sample]) -> dict[str, str]:
-    """The warnings about the steps *rows*, newest last: sentences by a short name.
-
-    Args:
-        samples: the completions of the last round.
-    """
+    """Warnings about the steps *rows*, newest last, and the *samples* of the last round: sentences by a short name."""
     texts = _collapse(rows) | {"start": _start(rows[:START]), "ratio": _ratio(rows[-START:])}
     last = rows[-WINDOW:]
     if len(last) == WINDOW:
         entropies = [row.entropy for row in last if row.entropy is not None]
         if entropies and _mean(entropies) < NO_ENTROPY:
+            remedy = f"try a lower {flag('learning_rate')}, a higher {flag('temperature')}, or {flag('beta')} 0.01."
             texts["entropy"] = (
-                f"entropy has fallen to {_mean(entropies):.4f} nats per token: all completions of a prompt are "
-                f"nearly equal and give no advantage; try a lower {flag('learning_rate')}, a higher "
-                f"{flag('temperature')}, or {flag('beta')} 0.01."
+                f"entropy has fallen to {_mean(entropies):.4f} nats per token: all completions of a prompt are nearly "
+                f"equal and give no advantage; {remedy}"
             )
         if (truncated := _mean([row.truncated for row in last])) > 0.5:
-            texts["length"] = (
-                f"{truncated:.0%} of completions are truncated at the length limit; raise "
-                f"{flag('max_completion_length')}, or reward short ones ({flag('reward')} length:100=0.1)."
-            )
+            remedy = f"{flag('max_completion_length')}, or reward short ones ({flag('reward')} length:100=0.1)."
+            texts["length"] = f"{truncated:.0%} of completions are truncated at the length limit; raise {remedy}"
         if not any(row.correct > 0 for row in last):
-            texts["zero"] = (
-                f"no completion of the last {WINDOW} steps was correct; start with `countdown-rl sft`, or use easier "
-                f"data. {common_fault(samples)}"
-            )
+            remedy = f"start with `countdown-rl sft`, or use easier data. {common_fault(samples)}"
+            texts["zero"] = f"no completion of the last {WINDOW} steps was correct; {remedy}"
     return {name: text for name, text in texts.items() if text}
 
 
@@ -84,15 +76,12 @@ def _start(first: Sequence[StepRow]) -> str:
     """What to do, if the *first* steps have no advantages or no answers."""
     if len(first) < START:
         return ""
-    form, correct, truncated = (
-        _mean([getattr(row, name) for row in first]) for name in ("format", "correct", "truncated")
-    )
+    names = ("format", "correct", "truncated")
+    form, correct, truncated = (_mean([getattr(row, name) for row in first]) for name in names)
     if any(row.frac_reward_zero_std < 1 for row in first):
         return no_format(form, correct, truncated, flag("max_completion_length"))
-    return (
-        f"in the first {START} steps all completions of each prompt had equal rewards, which give no advantage: "
-        f"{no_signal(form, correct, truncated)}"
-    )
+    cause = no_signal(form, correct, truncated)
+    return f"in the first {START} steps all completions of each prompt had equal rewards, so no advantage: {cause}"
 
 
 def _ratio(last: Sequence[StepRow]) -> str:
@@ -114,12 +103,8 @@ def _collapse(rows: Sequence[StepRow]) -> dict[str, str]:
         return {}
     if _fall([row.reward for row in rows]):
         return {COLLAPSE: f"training diverges: {fall}; try a lower {flag('learning_rate')}, or {flag('beta')} 0.01."}
-    return {
-        f"{COLLAPSE} of correctness": (
-            f"the reward is kept up without correct answers: {fall}; give correct answers "
-            f"more weight ({flag('reward')} correct=1), and other rewards less."
-        )
-    }
+    remedy = f"give correct answers more weight ({flag('reward')} correct=1), and other rewards less."
+    return {f"{COLLAPSE} of correctness": f"the reward is kept up without correct answers: {fall}; {remedy}"}
 
 
 def _fall(shares: Sequence[float]) -> str:
