@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain
+from functools import cache, cached_property
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
@@ -29,36 +29,31 @@ from countdown_rl.tasks.splits import held_out
 from countdown_rl.tasks.task import Row, check_text
 from countdown_rl.training.options import SftOptions
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 #: Characters shown of a wrong completion.
 EXAMPLE = 200
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A prompt, as rendered text or as messages, and the completion to learn.
+    """A prompt, as rendered text or as messages, and the completion to learn."""
 
-    Attributes:
-        place: for error messages, such as ``demos.jsonl, row 3``.
-        row: the row of the task, if the record has one.
-        notes: remarks on how the record was read.
-        generated: a baseline wrote it; if it is too long, it is skipped.
-    """
-
-    place: str
+    place: str  # for error messages, such as ``demos.jsonl, row 3``
     prompt: str | Sequence[Mapping[str, str]]
     completion: str
-    row: Row | None
-    notes: tuple[str, ...] = ()
-    generated: bool = False
+    row: Row | None  # of the task, if the record has one
+    notes: tuple[str, ...] = ()  # remarks on how the record was read
+    generated: bool = False  # by a baseline; if it is too long, it is skipped
+
+    def turns(self, *roles: str) -> str:
+        """The prompt that is text, or its turns of the *roles*."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return "\n".join(turn["content"] for turn in self.prompt if turn["role"] in roles)
 
     @property
     def every_turn(self) -> str:
         """The prompt with all its turns; and the completion, where the prompt has too few numbers for a puzzle."""
-        turns = [self.prompt] if isinstance(self.prompt, str) else [turn["content"] for turn in self.prompt]
-        text = "\n".join(turns)
+        text = self.turns("system", "user", "assistant")
         return text if len(re.findall(r"\d+", text)) > 2 else f"{text}\n{self.completion}"
 
     @property
@@ -66,39 +61,27 @@ class Demonstration:
         """True if there is a row, and the prompt shows it."""
         return self.row is not None and not Prompt(self.every_turn).missing(self.row.asked)
 
-    @property
-    def question(self) -> str:
-        """The prompt that is text, or the user turns."""
-        if isinstance(self.prompt, str):
-            return self.prompt
-        return "\n".join(turn["content"] for turn in self.prompt if turn["role"] == "user")
-
     @cached_property
     def asked_row(self) -> Row | None:
         """The row, else the one that the prompt certainly asks."""
         for task in registry.own_tasks() if self.row is None else ():
             with suppress(InputError):  # rules of its own
-                if fields := task.row.fields_in(self.question):
+                if fields := task.row.fields_in(self.turns("user")):
                     return parse_row(fields)
         return self.row
 
 
 @dataclass
 class Demonstrations:
-    """Demonstrations to train on, and counts of those read, graded, and left out by the reason.
-
-    Attributes:
-        validation: those for validation puzzles, to evaluate.
-        wrong: counts by the grader's reason; *example* shows the first one.
-    """
+    """Demonstrations to train on, and counts of those read, graded, and left out by the reason."""
 
     filtered: list[Demonstration] = field(default_factory=list)
-    validation: list[Demonstration] = field(default_factory=list)
+    validation: list[Demonstration] = field(default_factory=list)  # for validation puzzles, to evaluate
     read: int = 0
     graded: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
-    wrong: Counter[str] = field(default_factory=Counter)
-    example: str = ""
+    wrong: Counter[str] = field(default_factory=Counter)  # by the grader's reason
+    example: str = ""  # the first wrong one
 
     @property
     def notes(self) -> list[str]:
@@ -111,10 +94,8 @@ class Demonstrations:
         """The number of demonstrations that cannot be read as rows, in a sentence; "" if there are none."""
         if not (unread := sum(not each.shows_row for each in self.filtered)):
             return ""
-        return (
-            f"{unread:,} of the {plural(len(self.filtered), 'demonstration')} cannot be read as rows, without fields "
-            "of one or with a prompt without it; those of test rows are recognized by their numbers or words alone."
-        )
+        share = f"{unread:,} of the {plural(len(self.filtered), 'demonstration')}"
+        return f"{share} cannot be read as rows; those of test rows are recognized by their numbers or words alone."
 
     def why_wrong(self) -> str:
         return f"{', '.join(f'{count:,} {reason}' for reason, count in self.wrong.most_common(3))}; {self.example}"
@@ -151,7 +132,7 @@ class _HeldOut:
         is_read = isinstance(demonstration.row, self._kind) and demonstration.shows_row
         if not is_read and self._asked(demonstration.every_turn):
             return True
-        text = _in_one_line(demonstration.question)
+        text = _in_one_line(demonstration.turns("user"))
         rendered = isinstance(demonstration.prompt, str)
         return text in self._prompts or (rendered and any(prompt in text for prompt in self._prompts))
 
@@ -164,8 +145,8 @@ def read(
     options: SftOptions,
     paths: Sequence[Path],
     data: Path | None,
-    on_row: Callable[[int], None] = lambda _: None,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    progress: Callable[..., None] = lambda *_: None,
+    tokenizer: Any = None,
 ) -> tuple[Demonstrations, dict[str, Any]]:
     """The demonstrations of all sources, and the entries of these inputs in a manifest.
 
@@ -175,13 +156,10 @@ def read(
     *data*, and in its validation split if that is evaluated, and those published in such a split.
     """
     if not (paths or options.from_hub or options.demonstrator):
-        raise UsageError(
-            f"there is nothing to learn from; give {flag('from_')} FILE, {flag('from_hub')} NAME or "
-            f"{flag('demonstrator')} NAME."
-        )
-    result, inputs = Demonstrations(), dict[str, Any]()
+        sources = f"{flag('from_')} FILE, {flag('from_hub')} NAME or {flag('demonstrator')} NAME"
+        raise UsageError(f"there is nothing to learn from; give {sources}.")
+    result, inputs, held_out = Demonstrations(), dict[str, Any](), {}
     layout: Mapping[str, str] = {}
-    held_out = {}
     if data is not None:
         inputs["data"] = artifacts.read(data, "data").as_input()
         splits = ({"validation": "valid"} if options.eval_every else {}) | {"test": "test"}
@@ -194,7 +172,7 @@ def read(
     parsed = _parsed(_records(paths, options.from_hub, inputs), layout, result.left_out)
     for demonstration in chain(parsed, _generated(options, data, tokenizer)):
         result.read += 1
-        on_row(result.read)
+        progress(result.read, result.read, "demonstrations read")
         row = demonstration.row
         if row is not None and options.eval_every:
             _check_prompt(demonstration, row, layout)
@@ -213,8 +191,12 @@ def read(
                 continue
         result.filtered.append(demonstration)
     generated = _generated(options, data, tokenizer, "valid") if options.eval_every else ()
-    candidates = [each for each in chain(result.validation, generated) if options.keep_wrong or not _is_wrong(each)]
-    result.validation = candidates[: options.eval_size]
+    correct = (
+        each
+        for each in chain(result.validation, generated)
+        if options.keep_wrong or each.row is None or each.row.grade(each.completion).correct
+    )
+    result.validation = [*islice(correct, options.eval_size)]
     if not result.filtered:
         reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
         wrong = f" ({flag('keep_wrong')} keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
@@ -222,15 +204,10 @@ def read(
     return result, inputs
 
 
-def _is_wrong(demonstration: Demonstration) -> bool:
-    row = demonstration.row
-    return row is not None and not row.grade(demonstration.completion).correct
-
-
 def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]) -> Iterator[external.Published]:
     """The records of files and of Hub data sets; adds their entries to *inputs*."""
     for index, file in enumerate(paths):
-        yield from ((place, "", record) for place, record in files.records(file))
+        yield from external.from_file(file)
         inputs[f"from-{index}" if index else "from"] = file_input(file)
     for index, name in enumerate(names):
         source, _, revision = name.partition("@")
@@ -254,9 +231,7 @@ def _parsed(
             yield parse(fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout)
 
 
-def _generated(
-    options: SftOptions, data: Path | None, tokenizer: "PreTrainedTokenizerBase | None", split: str = "train"
-) -> Iterator[Demonstration]:
+def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: str = "train") -> Iterator[Demonstration]:
     """The demonstrations of ``demonstrator`` for the rows of a *split* of *data*."""
     name = options.demonstrator
     if not name:
@@ -277,37 +252,29 @@ def _generated(
             lines = demonstrate(row, random.Random(seed))
             completion = _within(lines, row, tokenizer, options.max_completion_length)
         else:
-            raise UsageError(
-                f"{flag('demonstrator')} {name} thinks before the answer, which the style direct does not."
-            )
+            raise UsageError(f"{flag('demonstrator')} {name} thinks before the answer, and the style direct does not.")
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row, generated=True)
 
 
-def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: "PreTrainedTokenizerBase", budget: int) -> str:
+def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: int) -> str:
     """The completion of as many of the *lines* of a demonstrator as fit *budget* tokens, at least one."""
 
+    @cache
     def tokens(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     line, answer = next(lines)
     thinking, used = f"{line}\n", tokens(f"{line}\n")
-    ends = {}
     for line, later in lines:
-        if later not in ends:
-            ends[later] = tokens(row.style.answer(later))
         used += tokens(f"{line}\n")
-        if used + ends[later] > budget:
+        if used + tokens(row.style.answer(later)) > budget:
             break
         thinking, answer = f"{thinking}{line}\n", later
     return row.style.answer(answer, thinking)
 
 
 def parse(fields: Mapping[str, object], place: str, layout: Mapping[str, str] = {}) -> Demonstration:
-    """The demonstration in a record with one completion.
-
-    Args:
-        layout: the ``task`` and the default ``style`` and ``template`` of its rows.
-    """
+    """The demonstration in a record with one completion; *layout* has the default style and template for its task."""
     with files.at(place):
         is_row = registry.task(registry.DEFAULT).example.keys() <= conversations.given(fields)
         match = records.find_row(fields) if is_row else records.search(fields)
@@ -317,10 +284,8 @@ def parse(fields: Mapping[str, object], place: str, layout: Mapping[str, str] = 
         exchange = conversations.exchange(fields)
         prompt = exchange and (exchange.prompt or (row and row.messages()))
         if not exchange or not prompt:
-            raise InputError(
-                "a demonstration has `prompt` and `completion`, or `messages`, or the fields of a task's row and "
-                "`completion`, or those of Alpaca or ShareGPT"
-            )
+            layouts = "`prompt` and `completion`, or `messages`, or the fields of Alpaca, ShareGPT or"
+            raise InputError(f"a demonstration has {layouts} a task's row and `completion`")
         style = row.style if row else STYLES["model_opens"]
         if exchange.completion.reasoning and style.direct:
             raise InputError("there is reasoning beside the answer, which the style direct has no place for")
@@ -346,8 +311,8 @@ def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, s
         return
     fields = {key: value for key, value in row.items() if key not in ("style", "template")}
     if list(demonstration.prompt) != parse_row({**fields, **layout}).messages():
+        fields_or_option = f"its `prompt`, `style` and `template` out, or {flag('eval_every')}"
         raise InputError(
             f"{demonstration.place} has another prompt or style than the validation rows of {flag('data')}, which "
-            "would measure what is not learned; leave its `prompt`, `style` and `template` out, or "
-            f"{flag('eval_every')}."
+            f"would measure what is not learned; leave {fields_or_option}."
         )

@@ -1,9 +1,10 @@
 """Token ids of demonstrations, as in inference, and their packing."""
 
 import copy
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from countdown_rl.core.errors import InputError, UsageError, first_line
 from countdown_rl.core.formatting import flag, plural
@@ -11,21 +12,15 @@ from countdown_rl.models import chat_template, ends, load
 from countdown_rl.training.options import SftOptions
 from countdown_rl.training.sft.demonstrations import Demonstrations
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-
-def start_of_text(tokenizer: "PreTrainedTokenizerBase") -> str:
+def start_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
     """The text that *tokenizer* puts before every other, such as a begin-of-text token."""
     alone, ids = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
     start = next((index for index in range(len(ids)) if ids[index : index + len(alone)] == alone), 0)
     return str(tokenizer.decode(ids[:start]))
 
 
-def tokenize(
-    known: Demonstrations, tokenizer: "PreTrainedTokenizerBase", max_length: int
-) -> list[dict[str, list[int]]]:
+def tokenize(known: Demonstrations, tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[dict[str, list[int]]]:
     """Token ids of each demonstration as ``input_ids``, and as ``labels`` with -100 for those of the prompt.
 
     Prompt and completion are encoded one by one, as in inference. A completion ends with the end of its turn. A
@@ -68,7 +63,7 @@ def tokenize(
     return examples
 
 
-def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> "Dataset":
+def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
     """The data set of *examples*, packed if *options* say so."""
     import datasets
     from trl import pack_dataset
@@ -77,7 +72,7 @@ def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> "Datas
     return pack_dataset(rows.shuffle(seed=options.seed), options.max_length) if options.packing else rows
 
 
-def check_packing(config: "PretrainedConfig", *, trust_remote_code: bool = False) -> None:
+def check_packing(config: PretrainedConfig, *, trust_remote_code: bool = False) -> None:
     """Check with two layers of random weights that packed samples do not see each other in a model of *config*.
 
     Raises UsageError if they do, or the architecture cannot read packed samples on this machine.
@@ -90,9 +85,8 @@ def check_packing(config: "PretrainedConfig", *, trust_remote_code: bool = False
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             torch.manual_seed(0)
-            model = AutoModelForCausalLM.from_config(
-                _shallow(config), dtype=torch.float32, trust_remote_code=trust_remote_code
-            )
+            settings: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+            model = AutoModelForCausalLM.from_config(_shallow(config), **settings)
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(std=parameter.shape[-1] ** -0.5)
@@ -104,15 +98,13 @@ def check_packing(config: "PretrainedConfig", *, trust_remote_code: bool = False
             inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
             packed = model(**inputs, use_cache=False).logits[0]
     except Exception as error:  # each architecture has its own
-        raise UsageError(
-            f"{config.model_type} cannot be trained with {flag('packing')}: {first_line(error)}"
-        ) from error
+        raise UsageError(f"{config.model_type} does not allow {flag('packing')}: {first_line(error)}") from error
     expected = torch.cat(alone)
     if not (packed - expected).abs().max() < 1e-2 * expected.std():
         raise UsageError(f"packed samples would see each other in {config.model_type}; leave {flag('packing')} out.")
 
 
-def _shallow(config: "PretrainedConfig") -> "PretrainedConfig":
+def _shallow(config: PretrainedConfig) -> PretrainedConfig:
     """*config* with two layers and 64 tokens."""
     shallow = copy.deepcopy(config)
     text = shallow.get_text_config()
