@@ -23,6 +23,11 @@ def write_data(path: Path, splits: dict[str, Iterable[dict[str, Any]]], **option
     return path
 
 
+def paths(where: Path) -> dict[str, Any]:
+    """Arguments of a run that writes into the directory *where*."""
+    return {"out": where / "out", "checkpoints": where / "checkpoints", "log": where / "log.csv"}
+
+
 class Killed(BaseException):
     """The process of a run ended."""
 

@@ -13,14 +13,8 @@ from countdown_rl.training import memory, weights
 from countdown_rl.training.options import SftOptions
 from tests.support import standins
 
-LLAMA_8B = {
-    "vocab_size": 128_256,
-    "hidden_size": 4_096,
-    "intermediate_size": 14_336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-}
+LLAMA_8B = {"vocab_size": 128_256, "hidden_size": 4_096, "intermediate_size": 14_336, "num_hidden_layers": 32}
+LLAMA_8B |= {"num_attention_heads": 32, "num_key_value_heads": 8}
 
 
 def big(**changes):
@@ -90,12 +84,8 @@ def test_activations_of_a_block_are_those_that_autograd_keeps(name, options, wid
     family, whole = standins.FAMILIES[name], options.tune == "all"
 
     def kept_by(layers):
-        config = standins.config(
-            family,
-            standins.tokenizer(family),
-            num_hidden_layers=layers,
-            **({} if whole else {"tie_word_embeddings": False}),
-        )
+        changes = {"num_hidden_layers": layers} | ({} if whole else {"tie_word_embeddings": False})
+        config = standins.config(family, standins.tokenizer(family), **changes)
         model = getattr(transformers, f"{family.architecture}ForCausalLM")(config)
         if not whole:
             lora = {"r": 4, "target_modules": "all-linear", "lora_dropout": options.lora_dropout}

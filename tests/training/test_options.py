@@ -14,11 +14,9 @@ ALL = {"tune": "all", "precision": "auto"}
     [
         ({"tune": "all", "precision": "nf4"}, "--tune all with --precision nf4.*--precision auto"),
         (ALL | {"lora_r": 8}, "--tune all trains no adapter; leave --lora-r out"),
-        (ALL | {"lora_alpha": 8}, "--lora-alpha"),
-        (ALL | {"lora_dropout": 0.1}, "--lora-dropout"),
+        *((ALL | {"lora_alpha": 8}, "--lora-alpha"), (ALL | {"lora_dropout": 0.1}, "--lora-dropout")),
         ({"keep": "best"}, "--keep needs evaluations; add --eval-every"),
-        ({"eval_size": 20}, "--eval-every"),
-        ({"eval_temperature": 1.0}, "--eval-every"),
+        *(({"eval_size": 20}, "--eval-every"), ({"eval_temperature": 1.0}, "--eval-every")),
         ({"eval_samples": 4, "eval_temperature": 1.0}, "--eval-every"),
         ({"eval_samples": 4, "eval_every": 1}, "--eval-temperature"),
         ({"micro_batch": 7}, "--micro-batch 7 does not divide"),

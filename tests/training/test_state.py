@@ -113,12 +113,9 @@ def test_what_a_killed_run_left_of_its_checkpoints_is_cleared(tmp_path, left):
 @pytest.mark.parametrize(
     ("log", "directory", "error"),
     [
-        ("out/log.csv", "c", UsageError),
-        ("log.csv", "x/../out", UsageError),
-        ("data/log.csv", "c", ArtifactError),
-        ("log.csv", "data/c", ArtifactError),
-        ("file/log.csv", "c", ArtifactError),
-        ("log.csv", "file/c", ArtifactError),
+        *(("out/log.csv", "c", UsageError), ("log.csv", "x/../out", UsageError)),
+        *((f"{place}/log.csv", "c", ArtifactError) for place in ("data", "file")),
+        *(("log.csv", f"{place}/c", ArtifactError) for place in ("data", "file")),
     ],
 )
 def test_paths_in_artifacts_and_files_or_in_each_other_are_refused(tmp_path, log, directory, error):

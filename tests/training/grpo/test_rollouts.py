@@ -28,19 +28,8 @@ from countdown_rl.training.run import train as train_prepared
 from tests.support import four_bit, tiny_llama, vllm_stub
 from tests.support.runs import SPLITS, write_data
 
-SMALL = TrainOptions(
-    max_steps=3,
-    prompts=2,
-    num_generations=4,
-    micro_batch=4,
-    max_completion_length=6,
-    learning_rate=1e-2,
-    lora_r=4,
-    rollouts="vllm",
-    eval_every=3,
-    eval_size=4,
-    threads=1,
-)
+SIZES = {"max_steps": 3, "prompts": 2, "num_generations": 4, "micro_batch": 4, "max_completion_length": 6}
+SMALL = TrainOptions(**SIZES, learning_rate=1e-2, lora_r=4, rollouts="vllm", eval_every=3, eval_size=4, threads=1)
 #: A reward that differs within a group of random completions.
 VARIED = ("benchmarks.gpu_settings:varied=1",)
 
@@ -210,12 +199,8 @@ class Client:
         )
         logprobs, token_ids = vllm_generation.extract_logprobs(outputs)
         completions = [output.outputs[0].token_ids for output in outputs]
-        return {
-            "prompt_ids": prompts,
-            "completion_ids": completions,
-            "logprobs": logprobs,
-            "logprob_token_ids": token_ids,
-        }
+        result = {"prompt_ids": prompts, "completion_ids": completions}
+        return result | {"logprobs": logprobs, "logprob_token_ids": token_ids}
 
 
 class Deaf(vllm_stub.LLM):
@@ -296,12 +281,9 @@ def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, v
 @pytest.mark.parametrize(
     ("adapter", "options", "width", "by_adapter"),
     [
-        (None, {}, 2, True),
-        (None, {}, 4, False),
-        (None, {"lora_r": 513}, 2, False),
+        *((None, {}, 2, True), (None, {}, 4, False), (None, {"lora_r": 513}, 2, False)),
         (None, {"tune": "all", "precision": "bf16", "lora_r": TrainOptions.lora_r}, 2, False),
-        ({"use_rslora": True}, {}, 2, True),
-        ({"alpha_pattern": {"q_proj": 2}}, {}, 2, False),
+        *(({"use_rslora": True}, {}, 2, True), ({"alpha_pattern": {"q_proj": 2}}, {}, 2, False)),
         ({"bias": "all"}, {}, 2, False),
     ],
 )

@@ -34,24 +34,14 @@ from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.prepared import SILENT, Reporter
 from countdown_rl.training.state import Journal
 from tests.support import constant_model, letters, tiny_llama, vllm_engine
-from tests.support.runs import SPLITS, Killed, files, killing, write_data
+from tests.support.runs import SPLITS, Killed, files, killing, paths, write_data
 
 ROOT = Path(__file__).parents[3]
 
-SMALL = TrainOptions(
-    max_steps=6,
-    prompts=2,
-    num_generations=4,
-    micro_batch=4,
-    max_completion_length=12,
-    learning_rate=1e-2,
-    lr_scheduler_type="linear",
-    lora_r=4,
-    lora_dropout=0.1,
-    save_steps=3,
-    threads=1,
-    reward=("tests.support.letters:letter_sum",),
-)
+SIZES = {"max_steps": 6, "prompts": 2, "num_generations": 4, "micro_batch": 4, "max_completion_length": 12}
+RATES = {"learning_rate": 1e-2, "lr_scheduler_type": "linear", "lora_r": 4, "lora_dropout": 0.1}
+SMALL = TrainOptions(**SIZES, **RATES, save_steps=3, threads=1, reward=("tests.support.letters:letter_sum",))
+ALL_WEIGHTS = replace(SMALL, tune="all", lora_r=TrainOptions.lora_r, lora_dropout=0.0)
 ROWS = [{"id": f"r{n}", "task": "letters", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(16)]
 
 
@@ -71,14 +61,8 @@ def task_of_letters(tmp_path_factory):
 
 
 def run(place, where, options=SMALL, reporter=SILENT, **changes):
-    paths = {
-        "model": str(place / "model"),
-        "data": place / "data",
-        "out": where / "adapter",
-        "checkpoints": where / "checkpoints",
-        "log": where / "log.csv",
-    } | changes
-    return training.train(prepare(RunArguments(**paths), options, reporter))
+    given = {"model": str(place / "model"), "data": place / "data", **paths(where), "out": where / "adapter"}
+    return training.train(prepare(RunArguments(**given | changes), options, reporter))
 
 
 WEIGHTS = "adapter_model.safetensors"
@@ -143,19 +127,17 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
     assert not (tmp_path / "checkpoints").exists()
 
 
+ROUNDS = {"steps_per_generation": 2, "num_iterations": 2}
+
+
 @pytest.mark.parametrize(
     ("changes", "step", "start"),
     [
-        ({"steps_per_generation": 2, "num_iterations": 2, "beta": 0.1}, 5, 4),  # the end of a round
+        (ROUNDS | {"beta": 0.1}, 5, 4),  # the end of a round
         ({"curriculum": True}, 6, 5),
         ({"sampler": "tests.support.letters:hinted"}, 5, 4),
-        ({"tune": "all", "lora_r": 16, "lora_dropout": 0.0, "precision": "auto", "beta": 0.01}, 4, 3),
-        pytest.param(
-            {"curriculum": True, "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8},
-            7,
-            4,
-            marks=pytest.mark.slow,
-        ),
+        ({"tune": "all", "lora_r": 16, "lora_dropout": 0.0, "beta": 0.01}, 4, 3),
+        pytest.param({"curriculum": True, "max_steps": 8} | ROUNDS, 7, 4, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(place, tmp_path, changes, step, start):
@@ -373,24 +355,16 @@ def vowels(grade, row, tokens):
     return sum(grade.answer.count(vowel) for vowel in "aeiou") / (1 + tokens)
 
 
-OWN = replace(
-    SMALL,
-    sampler=f"{__name__}:least_rewarded",
-    advantage=f"{__name__}:by_token",
-    loss=f"{__name__}:one_sided",
-    reward=(f"{__name__}:vowels=1", "correct=0.5"),
-    num_iterations=2,
-    max_steps=10,
-    save_steps=1,
-)
-
-
 def test_a_sampler_advantages_a_loss_and_a_reward_of_the_user_resume_exactly(place, tmp_path):
-    whole, again = resumed(place, tmp_path, OWN, 8)
+    own = {"sampler": "least_rewarded", "advantage": "by_token", "loss": "one_sided"}
+    own = {name: f"{__name__}:{function}" for name, function in own.items()}
+    own |= {"reward": (f"{__name__}:vowels=1", "correct=0.5"), "num_iterations": 2, "max_steps": 10}
+    options = replace(SMALL, **own, save_steps=1)
+    whole, again = resumed(place, tmp_path, options, 8)
     assert again.resumed == 6
     assert {"rewards/correct/mean", f"rewards/{__name__}:vowels/std"} <= whole.rows[0].groups.keys()
     for name in ("advantage", "loss"):
-        other = run(place, tmp_path / name, replace(OWN, **{name: None}))
+        other = run(place, tmp_path / name, replace(options, **{name: None}))
         assert files(other.out)[WEIGHTS] != files(whole.out)[WEIGHTS]
 
 
@@ -575,8 +549,7 @@ def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(place, tm
 
 
 def test_all_weights_give_a_model_artifact_that_other_stages_take(place, tmp_path):
-    options = replace(SMALL, tune="all", lora_r=16, lora_dropout=0.0, precision="auto", beta=0.01)
-    all_weights = run(place, tmp_path, options, out=tmp_path / "model")
+    all_weights = run(place, tmp_path, replace(ALL_WEIGHTS, beta=0.01), out=tmp_path / "model")
     manifest = artifacts.read(all_weights.out, "model")
     assert manifest.facts["trainable_parameters"] == manifest.facts["total_parameters"] > 0
     ref = reference.find_model(str(all_weights.out))
@@ -644,9 +617,7 @@ def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, 
     assert "gen-data" in refusal(ArtifactError, data=tmp_path / "nowhere")
     assert "an adapter artifact, not a data artifact" in refusal(ArtifactError, data=unbroken.out)
     assert "another option" in refusal(UsageError, replace(SMALL, trl=("learning_rate=1",)))
-    assert "merge it first" in refusal(
-        UsageError, replace(SMALL, tune="all", lora_r=16, lora_dropout=0.0, precision="auto"), model=str(unbroken.out)
-    )
+    assert "merge it first" in refusal(UsageError, ALL_WEIGHTS, model=str(unbroken.out))
     one_file = place / "data" / "train.jsonl"
     assert "validation split" in refusal(UsageError, replace(SMALL, eval_every=1), data=one_file)
     (tmp_path / "empty.jsonl").write_text("")
@@ -703,8 +674,7 @@ def test_rewards_and_validation_see_tags_that_are_special_tokens_and_who_opens_t
     constant_model.checkpoint(tmp_path / "model", template=template, special=True)
     rows = [{"id": f"r{n}", "nums": [1, 2], "target": 90 + n, "style": "model_opens"} for n in range(4)]
     write_data(tmp_path / "data", dict.fromkeys(SPLITS, rows), style="model_opens")
-    options = replace(
-        SMALL, max_steps=1, temperature=0.01, reward=("correct=1", "format=1"), eval_every=1, dynamic_sampling=dynamic
-    )
+    changes = {"max_steps": 1, "eval_every": 1, "temperature": 0.01, "reward": ("correct=1", "format=1")}
+    options = replace(SMALL, **changes, dynamic_sampling=dynamic)
     (row,) = run(tmp_path, tmp_path / "run", options).rows
     assert (row.correct, row.format, row.eval_correct) == (1.0, 1.0, 1.0)

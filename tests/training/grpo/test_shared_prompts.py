@@ -32,10 +32,8 @@ def rows(groups, padding, completions, columns=6):
 @pytest.mark.parametrize(
     ("groups", "padding", "completions"),
     [
-        ([0, 0, 0, 1, 1], [0, 2], [3, 5, 1, 4, 2]),
-        ([1, 0, 1, 0], [3, 0], [2, 2, 6, 1]),
-        ([0, 1, 2], [0, 1, 5], [3, 3, 3]),
-        ([0, 0], [2], [4, 0]),
+        *(([0, 0, 0, 1, 1], [0, 2], [3, 5, 1, 4, 2]), ([1, 0, 1, 0], [3, 0], [2, 2, 6, 1])),
+        *(([0, 1, 2], [0, 1, 5], [3, 3, 3]), ([0, 0], [2], [4, 0])),
     ],
 )
 def test_hidden_states_and_gradients_are_those_of_separate_rows(model, groups, padding, completions):

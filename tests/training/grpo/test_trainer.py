@@ -222,28 +222,19 @@ def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded,
     assert shares == ([1.0, 0.0] if trainer.options.aggregation.sum_over == "rows" else [1.0, 1.0])
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"trl": ("importance_sampling_level=sequence",)},
-        {"trl": ("off_policy_mask_threshold=0.1",)},
-        {"loss_type": "vespo"},
-    ],
-)
+BY_SEQUENCE = [{"trl": (item,)} for item in ("importance_sampling_level=sequence", "off_policy_mask_threshold=0.1")]
+
+
+@pytest.mark.parametrize("changes", [*BY_SEQUENCE, {"loss_type": "vespo"}])
 def test_means_over_a_completion_keep_the_tokens_after_the_last_advantage(loaded, tmp_path, changes):
     trainer = made(loaded, tmp_path, DISCOUNTED | changes)
     assert kept(trainer, round_of(trainer, trainer.options)) == (4, 9)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"beta": 0.1},
-        {"trl": ("entropy_coef=0.1",)},
-        {"trl": ("use_adaptive_entropy=true",)},
-        {"loss": f"{__name__}:clipped"},
-    ],
-)
+EVERY_ROW = [{"beta": 0.1}, {"trl": ("entropy_coef=0.1",)}, {"trl": ("use_adaptive_entropy=true",)}]
+
+
+@pytest.mark.parametrize("changes", [*EVERY_ROW, {"loss": f"{__name__}:clipped"}])
 def test_no_row_is_left_out_where_each_has_a_gradient(loaded, tmp_path, changes):
     trainer = made(loaded, tmp_path, changes)
     batch = round_of(trainer, replace(trainer.options, beta=0.0))

@@ -17,13 +17,8 @@ OWN = {"learning_rate": 1e-4, "max_steps": 5, "num_generations": 4}
 @pytest.mark.parametrize(
     ("given", "value"),
     [
-        ("delta=2", 2.0),
-        ("entropy_coef=0.01", 0.01),
-        ("top_k=20", 20),
-        ("use_bias_correction_kl=false", False),
-        ("disable_dropout=True", True),
-        ("optim=adafactor", "adafactor"),
-        ("run_name=7", "7"),
+        *(("delta=2", 2.0), ("entropy_coef=0.01", 0.01), ("top_k=20", 20), ("use_bias_correction_kl=false", False)),
+        *(("disable_dropout=True", True), ("optim=adafactor", "adafactor"), ("run_name=7", "7")),
     ],
 )
 def test_values_are_converted_to_the_type_of_their_field(given, value):
@@ -36,15 +31,10 @@ def test_values_are_converted_to_the_type_of_their_field(given, value):
 @pytest.mark.parametrize(
     ("item", "cause"),
     [
-        ("learnig_rate=1", "no such field"),
-        ("learning_rate=1", "another option"),
-        ("push_to_hub=true", "another option"),
-        ("eval_strategy=steps", "another option"),
-        ("use_transformers_continuous_batching=true", "another option"),
-        ("delta=much", "invalid float value"),
-        ("top_k=1.5", "invalid int value"),
+        *((key, "another option") for key in ("learning_rate=1", "push_to_hub=true", "eval_strategy=steps")),
+        *(("learnig_rate=1", "no such field"), ("use_transformers_continuous_batching=true", "another option")),
+        *(("delta=much", "invalid float value"), ("top_k=1.5", "invalid int value"), ("optim=sgdd", "invalid choice")),
         ("disable_dropout=perhaps", "Truthy value expected"),
-        ("optim=sgdd", "invalid choice"),
     ],
 )
 def test_an_invalid_field_is_refused_by_name(item, cause):

@@ -17,23 +17,10 @@ SAMPLES = [Sample.of(PUZZLE, Completion(f"<answer>{text}</answer>", 5, True)) fo
 
 
 def row(step, **changes):
-    usual = {
-        "reward": 0.5,
-        "correct": 0.4,
-        "format": 1.0,
-        "mean_length": 80.0,
-        "truncated": 0.1,
-        "frac_reward_zero_std": 0.3,
-        "entropy": 0.4,
-        "kl": None,
-        "grad_norm": 0.2,
-        "learning_rate": 1e-4,
-        "seconds": 1.0,
-        "seconds_generation": 0.5,
-        "seconds_reward": 0.0,
-        "seconds_loss": 0.4,
-    }
-    return StepRow(step, **(usual | changes))
+    usual = {"correct": 0.4, "format": 1.0, "truncated": 0.1, "frac_reward_zero_std": 0.3, "entropy": 0.4}
+    unread = ("mean_length", "kl", "grad_norm", "learning_rate", "seconds")
+    unread = dict.fromkeys((*unread, "seconds_generation", "seconds_reward", "seconds_loss"), 1.0)
+    return StepRow(step, **(unread | {"reward": 0.5} | usual | changes))
 
 
 def warnings(rows):
@@ -135,10 +122,7 @@ def test_steps_without_entropy_do_not_count():
     ("changes", "words"),
     [
         ({"correct": 0.0}, ["equal rewards", "countdown-rl sft"]),
-        (
-            {"correct": 0.0, "format": 0.0},
-            ["equal rewards", "0% of the completions keep the format", "--style model_opens"],
-        ),
+        ({"correct": 0.0, "format": 0.0}, ["equal rewards", "0% of the completions keep the", "--style model_opens"]),
         ({"correct": 1.0}, ["equal rewards", "harder data"]),
         ({"correct": 0.5}, ["equal rewards", "--temperature"]),
         (

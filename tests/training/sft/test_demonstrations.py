@@ -131,13 +131,9 @@ def test_reasoning_beside_the_content_is_learned(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({}, ""),
-        ({"prompt": "p"}, ""),
-        ({"completion": "c"}, ""),
-        ({"nums": [1, 2], "completion": "c"}, ""),
+        *(({"completion": "c"} | fields, "") for fields in ({}, {"nums": [1, 2]}, {"prompt": 3})),
+        *((fields, "") for fields in ({}, {"prompt": "p"}, {"messages": [{"role": "user"}]})),
         ({"prompt": TURNS, "completion": TURNS}, ""),
-        ({"messages": [{"role": "user"}]}, ""),
-        ({"prompt": 3, "completion": "c"}, ""),
         ({"prompt": "p", "completion": ""}, ""),
         ({"messages": [ASK | {"name": "me"}, ANSWER]}, "name"),
         ({"messages": [ASK, ANSWER | {"thinking": "t"}, ASK, ANSWER]}, "earlier turn"),
@@ -210,50 +206,12 @@ def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, dat
 
 
 #: Layouts of the numbers of a test puzzle.
-LISTS = [
-    ", ",
-    " ",
-    "  ",
-    "; ",
-    " and ",
-    " & ",
-    "/",
-    " - ",
-    "-",
-    " | ",
-    "，",
-    " plus ",
-    ", or ",
-    "\t",
-    "\n",
-    "\n- ",
-    "\n* ",
-]
-LISTS = [separator.join(("50", "3", "7")) for separator in LISTS]
-LISTS += [
-    "{3, 7, 50}",
-    "**3**, **7**, **50**",
-    "$3$, $7$, $50$",
-    '["3", "7", "50"]',
-    "3, 7, 50, 11",
-    "３、７、５０",
-    "③ ⑦ 50",
-]
-LISTS += [
-    "\n1. 3\n2. 7\n3. 50",
-    "3.0, 7.0, 50.0",
-    "03 07 50",
-    "a=3, b=7, c=50",
-    "<li>3</li><li>7</li><li>50</li>",
-    "(3; 7; 50)",
-]
-LISTS += [
-    "\n| a | b | c |\n|--|--|--|\n| 3 | 7 | 50 |",
-    '{"nums": [3, 7, 50]}',
-    "three, seven and fifty",
-    "3\ufe0f\u20e3, 7\ufe0f\u20e3, 5\ufe0f\u20e30\ufe0f\u20e3",
-    "III, VII and L",
-]
+LISTS = [", ", " ", "  ", "; ", " and ", " & ", "/", " - ", "-", " | ", "，", " plus ", ", or ", "\t"]
+LISTS = [separator.join(("50", "3", "7")) for separator in (*LISTS, "\n", "\n- ", "\n* ")]
+LISTS += ["{3, 7, 50}", "**3**, **7**, **50**", "$3$, $7$, $50$", '["3", "7", "50"]', "3, 7, 50, 11", "３、７、５０"]
+LISTS += ["③ ⑦ 50", "\n1. 3\n2. 7\n3. 50", "3.0, 7.0, 50.0", "03 07 50", "a=3, b=7, c=50", "(3; 7; 50)"]
+LISTS += ["<li>3</li><li>7</li><li>50</li>", "\n| a | b | c |\n|--|--|--|\n| 3 | 7 | 50 |", '{"nums": [3, 7, 50]}']
+LISTS += ["three, seven and fifty", "3\ufe0f\u20e3, 7\ufe0f\u20e3, 5\ufe0f\u20e30\ufe0f\u20e3", "III, VII and L"]
 #: Places of a text in a demonstration.
 PLACES = [
     lambda text: {"prompt": text, "completion": "a"},
@@ -320,16 +278,11 @@ def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name):
     assert [each.completion for each in known.filtered] == [each.completion for each in right]
 
 
-def test_a_demonstrator_must_be_one_of_the_task(tmp_path, data):
-    with pytest.raises(UsageError, match="has search, stream-of-search, random, solver"):
-        demonstrations.read(SftOptions(demonstrator="oracle"), [], data)
-
-
-def test_there_must_be_a_source():
-    with pytest.raises(UsageError, match="--from"):
-        demonstrations.read(SftOptions(), [], None)
-    with pytest.raises(UsageError, match="--data"):
-        demonstrations.read(SftOptions(demonstrator="solver"), [], None)
+def test_there_must_be_a_source_and_a_demonstrator_of_the_task(data):
+    cases = [("oracle", data, "has search, stream-of-search, random, solver"), (None, None, "--from")]
+    for demonstrator, directory, message in [*cases, ("solver", None, "--data")]:
+        with pytest.raises(UsageError, match=message):
+            demonstrations.read(SftOptions(demonstrator=demonstrator), [], directory)
 
 
 OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>\n{% endif %}")

@@ -33,11 +33,10 @@ from countdown_rl.training.sft import tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
 from countdown_rl.training.state import Journal
 from tests.support import architectures, command, standins, tiny_llama
-from tests.support.runs import Killed, files, killing, write_data
+from tests.support.runs import Killed, files, killing, paths, write_data
 
-SMALL = SftOptions(
-    max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32", threads=1
-)
+SIZES = {"max_steps": 6, "batch_size": 4, "micro_batch": 2, "save_steps": 2}
+SMALL = SftOptions(**SIZES, learning_rate=1e-3, precision="fp32", threads=1)
 
 
 def sums(count: int, seed: int = 0, low: int = 1, high: int = 9) -> list[dict]:
@@ -60,13 +59,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def prepare(place: Path, where: Path, options: SftOptions = SMALL, reporter: Reporter = SILENT, **changes):
-    arguments = {
-        "model": str(place / "model"),
-        "files": (place / "demos.jsonl",),
-        "out": where / "out",
-        "checkpoints": where / "checkpoints",
-        "log": where / "log.csv",
-    }
+    arguments = {"model": str(place / "model"), "files": (place / "demos.jsonl",), **paths(where)}
     return supervised.prepare(SftArguments(**arguments | changes), options, reporter)
 
 
