@@ -217,11 +217,15 @@ class GrpoCallback(CheckpointCallback):
         # One of the steps 1, 1 + SAMPLE_EVERY, ... lies within the round, or the last step.
         due = (step - 1) // SAMPLE_EVERY != (step - 1 - count) // SAMPLE_EVERY
         if due or step + count > self.journal.max_steps:
-            samples = gather_object([graded.stored(step) for graded in sampled.graded])
-            for index, sample in enumerate(samples):
-                sample["group"] = index // self.options.num_generations
+            graded, size = sampled.graded, self.options.num_generations
+            samples = [
+                replace(it.sample, step=step, rewards=it.rewards, advantage=rounded(it.advantage)) for it in graded
+            ]
+            samples = gather_object(samples)
             if processes.is_main():
-                self.journal.add_samples(samples)
+                self.journal.add_samples(
+                    [replace(sample, group=n // size).to_json() for n, sample in enumerate(samples)]
+                )
 
     def on_log(self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any) -> None:
         super().on_log(args, state, control, logs, **rest)

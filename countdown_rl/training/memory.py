@@ -213,7 +213,6 @@ def forward_width(precision: str, device: str, skeleton: PreTrainedModel) -> int
 
 
 def _device_memory(device: str) -> int | None:
-    """Bytes of memory that *device* has in total."""
     return int(torch.cuda.mem_get_info()[1]) if device == "cuda" else generate.main_memory()
 
 

@@ -259,12 +259,7 @@ class TrainOptions(TuningOptions):
     ] = 1.0
     trl: Annotated[
         tuple[str, ...],
-        option(
-            "Other field of TRL's GRPOConfig (docs/rewards.md); repeatable. top_entropy_quantile=0.2 trains the fifth "
-            "of the tokens with the highest entropy; importance_sampling_level=sequence is GSPO.",
-            LOSS,
-            metavar="KEY=VALUE",
-        ),
+        option("Other field of TRL's GRPOConfig, see docs/rewards.md; repeatable.", LOSS, metavar="KEY=VALUE"),
     ] = ()
 
     rollouts: Annotated[
@@ -371,13 +366,7 @@ class SftOptions(TuningOptions):
         tuple[str, ...], option("Hub data set; repeatable.", DEMONSTRATIONS, metavar="NAME[:CONFIG][@REVISION]")
     ] = ()
     demonstrator: Annotated[
-        str | None,
-        option(
-            "Demonstrate the training puzzles of --data: search (depth-first and breadth-first), stream-of-search (in "
-            "the words of that project), or a baseline, such as solver.",
-            DEMONSTRATIONS,
-            metavar="NAME",
-        ),
+        str | None, option("Answer --data by search, stream-of-search or a baseline.", DEMONSTRATIONS, metavar="NAME")
     ] = None
     keep_wrong: Annotated[bool, option("Also train on answers that the grader rejects.", DEMONSTRATIONS)] = False
     max_length: Annotated[int, option("Maximum tokens of prompt and completion.", DEMONSTRATIONS, min=8)] = 1_024
@@ -391,9 +380,7 @@ class SftOptions(TuningOptions):
     ] = None
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMIZER, min=0)] = 0.0
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMIZER, min=0)] = 1.0
-    max_completion_length: Annotated[
-        int, option("Maximum tokens of an evaluation's completion, and of a search of --demonstrator.", RUN, min=1)
-    ] = 256
+    max_completion_length: Annotated[int, option("Maximum tokens of a completion or a search.", RUN, min=1)] = 256
 
     @property
     def step_size(self) -> int:

@@ -90,12 +90,8 @@ class Start(Places, Generic[Settings]):
                 raise CountdownError(f"{flag('report_to')} {name} needs a package: {packages.pip_install(name)}.")
         load.silence_libraries("datasets.utils")
         process_state.remember_contents(*transformers_internals.accelerate_states())
-        ref = reference.find_model(
-            arguments.model,
-            revision=arguments.revision,
-            trust_remote_code=arguments.trust_remote_code,
-            base_model=arguments.base_model,
-        )
+        given = {name: getattr(arguments, name) for name in ("revision", "trust_remote_code", "base_model")}
+        ref = reference.find_model(arguments.model, **given)
         light = reference.without_weights(ref)
         weights.check_model(light, options, sharded=processes.shards_weights())
         tokenizer, skeleton = load.load_tokenizer(light), load.skeleton(light.base or light)

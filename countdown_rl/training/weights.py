@@ -33,13 +33,8 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
 
 def _new_adapter(options: TuningOptions) -> LoraConfig:
     """The configuration of a new adapter, on all linear layers."""
-    return LoraConfig(
-        r=options.lora_r,
-        lora_alpha=options.lora_alpha,
-        lora_dropout=options.lora_dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
+    lora = {"r": options.lora_r, "lora_alpha": options.lora_alpha, "lora_dropout": options.lora_dropout}
+    return LoraConfig(**lora, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) -> PreTrainedModel:

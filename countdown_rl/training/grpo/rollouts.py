@@ -11,7 +11,6 @@ from accelerate.utils import gather_object
 
 from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.evaluation.training_log import rounded
 from countdown_rl.inference.generate import Completion, Decoding, batches, decoder_of, generate, max_rows, to_completion
 from countdown_rl.inference.graph_decoder import GraphDecoder
 from countdown_rl.inference.stop import Stop
@@ -40,11 +39,6 @@ class Graded:
     rewards: dict[str, float | None] = field(default_factory=dict)  # None if it does not apply
     index: int = 0  # of its row
     advantage: float = 0.0  # mean over its tokens
-
-    def stored(self, step: int) -> dict[str, object]:
-        """The line of ``samples.jsonl`` of *step*; the caller sets its group."""
-        advantage = rounded(self.advantage)
-        return replace(self.sample, step=step, group=0, rewards=self.rewards, advantage=advantage).to_json()
 
 
 @dataclass

@@ -15,6 +15,7 @@ The loss of a micro-batch and its gradient are TRL's. The differences:
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import islice
 
 import torch
 from accelerate.utils import gather_object
@@ -134,12 +135,10 @@ class Trainer(RoundTrainer):
 def _outcomes(rewards: Tensor, sampled: Round) -> list[Outcome]:
     """The groups of a round in all processes; *rewards* (groups, generations)."""
     samples = [(graded.index, graded.sample) for graded in sampled.graded]
-    completions = [(index, bool(sample.grade.correct), sample.truncated) for index, sample in samples]
-    completions = gather_object(completions)
+    completions = iter(gather_object([(row, bool(each.grade.correct), each.truncated) for row, each in samples]))
     outcomes = []
     for values in rewards.tolist():
-        group, completions = completions[: len(values)], completions[len(values) :]
-        rows, correct, truncated = zip(*group, strict=True)
+        rows, correct, truncated = zip(*islice(completions, len(values)), strict=True)
         known = [None if reward != reward else reward for reward in values]  # NaN differs from itself
         outcomes.append(Outcome(rows[0], known, correct, truncated))
     return outcomes

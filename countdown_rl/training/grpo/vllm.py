@@ -122,7 +122,9 @@ def use_engine(
         remedy = f" To send the adapter alone, see docs/gpu.md: {engine.refusal}" if engine.refusal else ""
         text = f"{flag('rollouts')} {rollouts} gets this adapter merged into bf16 weights, which loses small changes."
         on_warning(text + remedy)
-    if served and processes.is_main() and not engine.server_reports_sampled_probabilities():
+    if not (served and processes.is_main()):
+        return
+    if engine.vllm_client.get_server_info()["model_config"]["logprobs_mode"] != "processed_logprobs":
         on_warning(
             "the vLLM server reports log-probabilities before temperature and top-p, which biases the importance "
             "sampling correction; start it with --logprobs-mode processed_logprobs."

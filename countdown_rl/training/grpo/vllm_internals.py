@@ -92,10 +92,6 @@ class PolicyEngine(VLLMGeneration):
             (self.refusal,) = broadcast_object_list([self.refusal])
             self.directory = None if self.refusal else self.directory
 
-    def server_reports_sampled_probabilities(self) -> bool:
-        """Return True if the server reports the log-probabilities that it samples tokens with."""
-        return bool(self.vllm_client.get_server_info()["model_config"]["logprobs_mode"] == "processed_logprobs")
-
     def sync_weights(self) -> None:
         if self.directory is None:
             self._send_weights()
@@ -105,18 +101,10 @@ class PolicyEngine(VLLMGeneration):
         if self.mode == "server" and not self.accelerator.is_main_process:
             return
         lora.save(self.model, Path(self.directory.name), base="", weights=weights)
-        if self.mode == "server":
-            self._load_in_server()
-        else:
+        if self.mode != "server":
             self.llm.llm_engine.add_lora(self._request(load_inplace=True))
             self.llm.reset_prefix_cache()
-
-    def _request(self, **settings: object) -> Any:
-        from vllm.lora.request import LoRARequest
-
-        return LoRARequest(_POLICY, 1, self.directory.name, **settings)
-
-    def _load_in_server(self) -> None:
+            return
         client = self.vllm_client
         request = {"lora_name": _POLICY, "lora_path": self.directory.name, "load_inplace": True}
         response = client.session.post(f"{client.base_url}/v1/load_lora_adapter", json=request)
@@ -124,6 +112,11 @@ class PolicyEngine(VLLMGeneration):
             raise ValueError(f"it cannot load an adapter, HTTP {response.status_code}: {response.text}")
         client.model = _POLICY
         client.reset_prefix_cache()
+
+    def _request(self, **settings: object) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest(_POLICY, 1, self.directory.name, **settings)
 
     @torch.no_grad()
     def _check_adapter(self) -> None:
