@@ -60,10 +60,7 @@ _CAUSES = {
 
 
 class Validation:
-    """Completions of the validation puzzles of *run*; with ``keep`` best the best weights are saved.
-
-    The initial weights are kept if none are better.
-    """
+    """Completions of the validation puzzles of *run*; with ``keep`` best the first best weights are saved."""
 
     def __init__(self, run: Prepared[Any], journal: Journal, trainer: Trainer, loaded: Loaded) -> None:
         self.run, self.journal, self.trainer, self.loaded = run, journal, trainer, loaded

@@ -121,10 +121,7 @@ def plan(
 
 
 def with_micro_batch(options: Tuning, processes: int, plan: Callable[[Tuning], tuple[str, Memory]]) -> Tuning:
-    """*options*, with the largest micro-batch that fits a GPU if they leave it open and *processes* share a step.
-
-    *plan* returns the memory of a run, and the engine that completes prompts, which does not change.
-    """
+    """*options* with the largest micro-batch that fits a GPU, if left open; *plan* returns engine and memory."""
     if options.micro_batch or not torch.cuda.is_available():
         return options
     engine, _ = plan(options)

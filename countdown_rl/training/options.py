@@ -94,10 +94,7 @@ class SftArguments(RunArguments):
 
 @dataclass(frozen=True)
 class TuningOptions(Options):
-    """Options of every training of a LoRA adapter or of all weights.
-
-    Names shared with PEFT's ``LoraConfig`` and TRL's configurations have their meaning.
-    """
+    """Options of every training; names of PEFT's ``LoraConfig`` and of TRL's configurations have their meaning."""
 
     method: ClassVar[Literal["grpo", "sft"]]
     command: ClassVar[str]

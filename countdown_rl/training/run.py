@@ -119,10 +119,7 @@ def _tracking(run: Prepared[Settings]) -> Iterator[None]:
 
 
 def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> None:
-    """Train from the checkpoint or from the start, until the last step, or Terminated by a signal.
-
-    If the memory is exhausted, it raises ModelError, and MemoryError in all but the first process.
-    """
+    """Train to the last step, or Terminated by a signal; exhausted memory is ModelError, or MemoryError beside rank 0."""
     trainer.accelerator.wait_for_everyone()  # until all processes have read the checkpoint
     if not run.resume and processes.is_main():
         run.checkpoints.start(run.identity)

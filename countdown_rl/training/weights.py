@@ -96,10 +96,8 @@ def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Pa
 
 
 def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningOptions, **settings: object) -> Any:
-    """The trainer of *loaded* that *make* returns, without output on stdout and with the trained weights in fp32.
-
-    TRL casts those over 4-bit weights to bf16, in which small updates are lost.
-    """
+    """The trainer of *loaded* that *make* returns, without output on stdout and with the trained weights in fp32."""
+    # TRL casts those over 4-bit weights to bf16, in which small updates are lost.
     exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
     trainer = make(
         model=loaded.model,

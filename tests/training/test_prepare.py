@@ -198,9 +198,7 @@ def test_a_run_that_exceeds_memory_is_a_warning(check, llama, rows):
 
 
 @pytest.mark.parametrize(("share", "warned"), [(1, True), (3, False)])
-def test_a_disk_without_a_place_for_two_checkpoints_is_a_warning(
-    check, llama, rows, tmp_path, monkeypatch, share, warned
-):
+def test_a_disk_without_two_checkpoints_is_a_warning(check, llama, rows, tmp_path, monkeypatch, share, warned):
     size = json.loads(check("--model", llama, "--data", rows, "--json")[1])["checkpoint"]
     places = []
     monkeypatch.setattr(shutil, "disk_usage", lambda path: places.append(path) or SimpleNamespace(free=share * size))

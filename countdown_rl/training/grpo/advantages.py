@@ -52,10 +52,8 @@ def group(rewards: Tensor) -> Tensor:
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
-    """The rewards less the mean of the others of their group: RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
-
-    Of n rewards with the sum S, r - (S - r) / (n - 1) is n / (n - 1) times r - S / n.
-    """
+    """The rewards less the mean of the others of their group: RLOO (Ahmadian et al. 2024, arXiv:2402.14740)."""
+    # Of n rewards with the sum S, r - (S - r) / (n - 1) is n / (n - 1) times r - S / n.
     count = rewards.isfinite().sum(1, keepdim=True)
     return group(rewards) * (count / (count - 1).clamp(min=1))
 
@@ -133,10 +131,7 @@ def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, T
 
 
 def loss(name: str) -> Callable[..., Tensor]:
-    """The loss *name* of the user: ``f(logps, old_logps, advantages, mask) -> losses``, all (B, T).
-
-    It gets copies, and raises UsageError if the function fails or returns anything else.
-    """
+    """The loss *name* of the user, ``f(logps, old_logps, advantages, mask) -> losses``, all (B, T); it gets copies."""
     function = user_code.imported(name)
 
     def checked(*columns: Tensor) -> Tensor:

@@ -55,10 +55,7 @@ Sampler = Callable[[Sequence[Row], int, int], Any]
 
 
 def in_turn(count: int, seed: int, start: int = 0) -> Iterator[int]:
-    """Endless row indices below *count*: a permutation of all rows, then another one.
-
-    The index at position *start* depends on *count*, *seed* and *start* alone.
-    """
+    """Endless row indices below *count* from position *start* on: a permutation of all rows, then another one."""
     epoch, skip = divmod(start, count)
     while True:
         yield from np.random.default_rng((seed, epoch)).permutation(count)[skip:].tolist()

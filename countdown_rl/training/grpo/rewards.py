@@ -122,10 +122,7 @@ def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
 
 
 def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
-    """The rewards *names* of a round as TRL calls them, with the column ``round`` of a ``rollout_func``.
-
-    The first one also logs the grades, of which TRL takes the mean over all processes.
-    """
+    """The rewards *names* in the column ``round``, as TRL calls them; the first one also logs the grades."""
 
     def of_round(name: str, round: list["Round"], log_metric: Callable[[str, float], None], **_: Any) -> list[Any]:
         if name == names[0]:

@@ -74,10 +74,7 @@ class Round:
 
 
 class Rollouts:
-    """TRL's ``rollout_func``, for a data set whose prompts are indices into *rows*; *weights* name the rewards.
-
-    A *trainer* is a :class:`trl_internals.RoundTrainer`, and a *decoder* one of this package.
-    """
+    """``rollout_func`` of a ``RoundTrainer`` on a data set of indices into *rows*; *weights* name the rewards."""
 
     def __init__(self, rows: Sequence[Row], stop: Stop, weights: Mapping[str, float]) -> None:
         self.rows, self.stop, self.weights = rows, stop, weights

@@ -157,10 +157,7 @@ _FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeErr
 
 
 def _try_trainer(run: GrpoRun) -> None:
-    """Sample with the trainer of *run*, on a small model of random weights, and take a step of its loss.
-
-    Raises UsageError if TRL refuses a field of ``--trl`` that its configuration accepts, or the user's loss fails.
-    """
+    """Take a step of *run* on a small model of random weights; UsageError if a value of ``--trl`` or the loss fails."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -84,10 +84,7 @@ class RoundTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def divergence(self, prompts: list[list[int]], completions: list[list[int]]) -> list[float]:
-        """The KL divergence from the initial policy, summed over the tokens of each completion; [] if not in memory.
-
-        It is estimated as in the loss, by k3 of Schulman 2020, "Approximating KL Divergence".
-        """
+        """The KL divergence from the initial policy, summed over the tokens of each completion; [] if not in memory."""
         model = self.accelerator.unwrap_model(self.model)
         start = "ref" if "ref" in getattr(model, "peft_config", ()) else None
         if not prompts or (self.ref_model is None and not (start or self.adapter_is_new)):
@@ -105,7 +102,7 @@ class RoundTrainer(GRPOTrainer):
         with nullcontext() if self.ref_model is not None else use_adapter(model, start):
             reference, _, _ = self._get_per_token_logps_and_entropies(self.ref_model or self.model, *settings)
         self.model.train()
-        difference = reference - logps
+        difference = reference - logps  # k3 of Schulman 2020, "Approximating KL Divergence", as in the loss
         return ((difference.exp() - difference - 1) * present).sum(1).tolist()
 
     def use_engine(self, engine: VLLMGeneration) -> None:

@@ -38,7 +38,9 @@ def plan(
     a skeleton, *adapted* the same with the adapter, and *make_config* returns the ``GRPOConfig``.
     """
     auto, gpu = options.rollouts == "auto", loaded.device == "cuda"
-    reason = _unsupported(loaded.ref, adapted)
+    reason = unsupported_weights(loaded.ref) or engines.missing_package("vllm")
+    if not reason and any(map(lora.is_special, adapted.modules())):
+        reason = f"supports LoRA without variants and biases; use {flag('rollouts')} transformers"
     if options.rollouts == "transformers" or (auto and (reason or not gpu)):
         return "transformers", make_plan()
     if reason:
@@ -49,15 +51,6 @@ def plan(
     if auto and not (with_engine.fits and weights < with_engine.estimates[-1].engine):
         return "transformers", make_plan()
     return "vllm" if auto else options.rollouts, with_engine
-
-
-def _unsupported(ref: reference.ModelRef, adapted: torch.nn.Module) -> str:
-    """The reason why vLLM cannot complete the prompts of a run, or ""."""
-    if reason := unsupported_weights(ref) or engines.missing_package("vllm"):
-        return reason
-    if any(map(lora.is_special, adapted.modules())):
-        return f"supports LoRA without variants and biases; use {flag('rollouts')} transformers"
-    return ""
 
 
 def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *, sleeps: bool) -> bool:

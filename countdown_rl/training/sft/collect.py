@@ -80,10 +80,7 @@ def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[tuple[
 
 
 def _test_puzzles(result: results.Result) -> set[str]:
-    """The identities of the puzzles of a test split: by their rows, or as all of the evaluated file.
-
-    That file is the test split of data that a model in the chain was trained on, or named as one.
-    """
+    """The identities of the puzzles of a test split: by their rows, or all if the file is that of data in the chain."""
     data = result.metrics.data
     links = provenance_chain(*(entry for entry in result.manifest.inputs.values() if "digest" in entry))
     tests = [link.files.get("test.jsonl", {}).get("sha256") for link in links]

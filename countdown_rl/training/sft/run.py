@@ -7,7 +7,6 @@ weights are held in fp32.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,12 +39,19 @@ class SftRun(Prepared[SftOptions]):
     validation_examples: list[dict[str, list[int]]]
 
     def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Any:
-        from trl import SFTTrainer
+        from trl import SFTConfig, SFTTrainer
 
         from countdown_rl.training.callbacks import CheckpointCallback
 
-        callback = CheckpointCallback(self, journal)
-        config = sft_config(self.options, loaded, self.checkpoints.directory, max_steps=self.max_steps)
+        callback, packing = CheckpointCallback(self, journal), self.options.packing
+        names = ("warmup_steps", "weight_decay", "max_grad_norm")
+        config = SFTConfig(
+            **weights.trainer_arguments(self.options, loaded, self.checkpoints.directory, *names),
+            max_steps=self.max_steps,
+            max_length=None,  # longer demonstrations are an error already
+            padding_free=packing,
+            pad_to_multiple_of=32 if loaded.device.startswith("cuda") and not packing else None,
+        )
         settings = {"args": config, "train_dataset": self.examples, "callbacks": [callback]}
         return weights.make_trainer(SFTTrainer, loaded, self.options, **settings), callback
 
@@ -161,17 +167,4 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         example=next(messages, None),
         details={"max_steps": max_steps, "longest": longest, "demonstrations": known.facts()},
         memory=plan(options)[1],
-    )
-
-
-def sft_config(options: SftOptions, loaded: load.Loaded, directory: Path, *, max_steps: int) -> Any:
-    """The ``SFTConfig`` of a run with checkpoints in *directory*."""
-    from trl import SFTConfig
-
-    return SFTConfig(
-        **weights.trainer_arguments(options, loaded, directory, "warmup_steps", "weight_decay", "max_grad_norm"),
-        max_steps=max_steps,
-        max_length=None,  # longer demonstrations are an error already
-        padding_free=options.packing,
-        pad_to_multiple_of=32 if loaded.device.startswith("cuda") and not options.packing else None,
     )

@@ -73,10 +73,7 @@ def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
 
 
 def check_packing(config: PretrainedConfig, *, trust_remote_code: bool = False) -> None:
-    """Check with two layers of random weights that packed samples do not see each other in a model of *config*.
-
-    Raises UsageError if they do, or the architecture cannot read packed samples on this machine.
-    """
+    """UsageError unless packed samples can be read in a model of *config* and, in two random layers, not each other."""
     from transformers import AutoModelForCausalLM
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 

@@ -53,13 +53,9 @@ def solving(*right):
 def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch):
     monkeypatch.setattr(Rollouts, "sample", solving(True, False))
     told = json.loads(probe("--probe", 16, "--json"))
-    assert (told["verdict"], told["total"]["groups"], told["total"]["mixed"], told["total"]["solved"]) == (
-        ("ready", 16, 0.5, 0.25)
-    )
-    assert {name: (kind["groups"], kind["mixed"]) for name, kind in told["kinds"].items()} == {
-        "3 numbers": (8, 1.0),
-        "4 numbers": (8, 0.0),
-    }
+    total, kinds = told["total"], {name: (kind["groups"], kind["mixed"]) for name, kind in told["kinds"].items()}
+    assert (told["verdict"], total["groups"], total["mixed"], total["solved"]) == ("ready", 16, 0.5, 0.25)
+    assert kinds == {"3 numbers": (8, 1.0), "4 numbers": (8, 0.0)}
     assert "4 numbers: 0% have reward variance" in told["advice"]
     assert "verdict: ready" in probe("--probe", 16)
     equal = json.loads(probe("--probe", 16, "--json", "--reward", "length:9=1"))  # whatever is correct

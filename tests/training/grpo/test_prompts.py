@@ -53,6 +53,7 @@ def test_without_outcomes_kinds_are_sampled_in_proportion_to_the_data():
     assert set(prompts.probabilities(dict.fromkeys(KINDS, (0,)), {}).values()) == {0.25}
     (first,) = rounds(1)
     assert len(first) == len(set(first)) == 40
+    assert len(rounds(1, size=300)[0]) == 300  # rows of a small data set repeat
 
 
 @pytest.mark.parametrize(
@@ -69,10 +70,6 @@ def test_the_first_groups_of_a_kind_count_little():
     means = {"a": 1 / 2, "b": 1 / 4, "c": 1.0}
     mean = sum(means.values()) / 3
     assert weights == pytest.approx({name: (0.5 + 0.5 * weight / mean) / 3 for name, weight in means.items()})
-
-
-def test_rows_of_a_small_data_set_repeat():
-    assert len(rounds(1, size=300)[0]) == 300
 
 
 def test_kinds_solved_sometimes_are_sampled_more_and_others_still():
@@ -119,20 +116,17 @@ def test_what_is_no_round_of_rows_is_refused(value):
         next(prompts.order(yields(value), "mine", ROWS, 4, 7))
 
 
-def test_a_sampler_gets_copies_of_the_rows():
+def test_a_sampler_yields_and_gets_copies_of_the_rows():
     def spoils(rows, size, seed):
         rows[0]["nums"].append(99)
         rows.clear()
         yield [0] * size
 
+    with pytest.raises(UsageError, match="generator function"):
+        next(prompts.order(lambda rows, size, seed: [0] * size, "mine", ROWS, 4, 7))
     before = [dict(row) | {"nums": [*row["nums"]]} for row in ROWS]
     assert next(prompts.order(spoils, "mine", ROWS, 4, 7)) == (0, "")
     assert list(map(dict, ROWS)) == before
-
-
-def test_a_function_without_yield_is_no_sampler():
-    with pytest.raises(UsageError, match="generator function"):
-        next(prompts.order(lambda rows, size, seed: [0] * size, "mine", ROWS, 4, 7))
 
 
 @pytest.mark.parametrize("value", [[1, 2], (), np.array([5])])

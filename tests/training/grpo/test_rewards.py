@@ -73,14 +73,11 @@ def test_the_reward_of_a_published_system(specs, row, completion, expected):
     assert total(specs, completion, row) == expected
 
 
-def test_a_budget_of_tokens():
-    assert [total(["length:100=1"], "", ROW, tokens) for tokens in (60, 99, 100)] == [0, 0, -0.5]
-
-
-def test_closeness_rewards_legal_expressions_by_distance():
+def test_a_budget_limits_tokens_and_closeness_rewards_legal_expressions_by_distance():
     def closeness(answer, row=ROW):
         return total(["closeness"], f"</think>\n<answer>{answer}</answer>", row)
 
+    assert [total(["length:100=1"], "", ROW, tokens) for tokens in (60, 99, 100)] == [0, 0, -0.5]
     assert closeness("55 + 36 - 7 - 19") == 1
     assert closeness("55 - 36 + 7 + 19") == pytest.approx(1 / 21)
     assert closeness("55 + 36 - 7") == 0  # not legal: a number is left out
@@ -202,11 +199,6 @@ def logs(*_):
     """Set by a test."""
 
 
-@pytest.mark.parametrize("name", ["with_more_keywords", "of_columns"])
-def test_keywords_are_those_of_a_batch_only_beside_columns(name):
-    rewards.check_rewards([f"{__name__}:{name}"], ROWS)
-
-
 def test_a_reward_written_for_trl_runs_unchanged():
     name, logged = f"{__name__}:written_for_trl", []
     rewards.check_rewards([name], ROWS)
@@ -228,8 +220,9 @@ def test_the_hacking_rate_is_the_share_of_wrong_completions_that_a_proxy_pays():
     assert [value for name, value in logged if name == "hacking"] == [1.0, 0.0, 0.0, 0.0]
 
 
-def test_every_reward_is_called_once_before_training():
-    rewards.check_rewards(["strict-format/-1", "length:5", "proxy:value", *rewards.NAMES], ROWS)
+def test_every_reward_is_called_once_before_training_with_keywords_of_a_batch_only_beside_columns():
+    own = (f"{__name__}:{name}" for name in ("with_more_keywords", "of_columns"))
+    rewards.check_rewards(["strict-format/-1", "length:5", "proxy:value", *rewards.NAMES, *own], ROWS)
 
 
 def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):

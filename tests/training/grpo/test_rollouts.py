@@ -194,9 +194,8 @@ class Client:
         params |= params.pop("generation_kwargs")
         repeated = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
         request = self.request if self.model == "policy" else None
-        outputs = self.engine.generate(
-            repeated, vllm_stub.SamplingParams(**params), use_tqdm=False, lora_request=request
-        )
+        sampling = vllm_stub.SamplingParams(**params)
+        outputs = self.engine.generate(repeated, sampling, use_tqdm=False, lora_request=request)
         logprobs, token_ids = vllm_generation.extract_logprobs(outputs)
         completions = [output.outputs[0].token_ids for output in outputs]
         result = {"prompt_ids": prompts, "completion_ids": completions}
@@ -216,9 +215,7 @@ class Deaf(vllm_stub.LLM):
     ("engine", "precision", "sent"),
     [("all", "fp32", "weights"), ("lora", "bf16", "adapter"), ("all", "bf16", "weights"), ("deaf", "bf16", "weights")],
 )
-def test_a_server_gets_the_adapter_if_it_has_lora_else_the_weights(
-    place, fit, vllm, monkeypatch, engine, precision, sent
-):
+def test_a_server_with_lora_gets_the_adapter_else_the_weights(place, fit, vllm, monkeypatch, engine, precision, sent):
     start = Deaf if engine == "deaf" else vllm
     monkeypatch.setattr(vllm_generation, "VLLMClient", Client)
     monkeypatch.setattr(Client, "start", lambda: start(str(place / "model"), max_model_len=100), raising=False)
@@ -268,9 +265,8 @@ def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, v
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     model = peft.get_peft_model(loaded.model, config)
     settings = {"accelerator": accelerate.Accelerator(cpu=True), "processing_class": loaded.tokenizer}
-    vllm_internals.PolicyEngine(
-        str(place / "model"), torch.bfloat16, model=model, adapters=tmp_path, same_base=False, **settings
-    )
+    settings |= {"adapters": tmp_path, "same_base": False}
+    vllm_internals.PolicyEngine(str(place / "model"), torch.bfloat16, model=model, **settings)
     (engine,) = vllm.engines
     assert (engine.options["max_lora_rank"], engine.options["lora_target_modules"]) == (8, ["down_proj", "q_proj"])
     _, adapter = engine.adapters  # the first is the large one of the check
@@ -287,9 +283,7 @@ def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, v
         ({"bias": "all"}, {}, 2, False),
     ],
 )
-def test_only_a_16_bit_adapter_of_one_rank_and_scale_is_sent_alone(
-    place, tmp_path, adapter, options, width, by_adapter
-):
+def test_only_a_16_bit_adapter_of_one_rank_and_scale_is_sent(place, tmp_path, adapter, options, width, by_adapter):
     trained = None if adapter is None else tiny_llama.adapter(tmp_path / "adapter", place / "model", **adapter)
     ref = reference.find_model(str(trained or place / "model"))
     assert engines.sends_adapter(replace(SMALL, **options), ref, width, sleeps=False) == by_adapter

@@ -144,9 +144,8 @@ def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(place, tmp_
     whole, again = resumed(place, tmp_path, replace(SMALL, save_steps=1, **changes), step)
     assert again.resumed == start
     assert all((row.kl is not None) == ("beta" in changes) for row in whole.rows)
-    hinted = [
-        each.step for each in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if "hint" in each.details
-    ]
+    samples = training_log.read_samples(tmp_path / "whole" / "samples.jsonl")
+    hinted = [each.step for each in samples if "hint" in each.details]
     assert hinted == ([1] * 8 if "sampler" in changes else [])
 
 
@@ -245,9 +244,7 @@ def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("scale", "stops"), [(2.0, False), (0.5, True)])
-def test_a_step_that_the_scaler_of_fp16_skips_goes_on_until_the_scale_is_below_1(
-    place, tmp_path, monkeypatch, scale, stops
-):
+def test_a_step_that_fp16_skips_goes_on_until_the_scale_is_below_1(place, tmp_path, monkeypatch, scale, stops):
     on_log = callbacks.GrpoCallback.on_log
     skipped = SimpleNamespace(step_was_skipped=True, scaler=SimpleNamespace(get_scale=lambda: scale))
 
@@ -280,9 +277,7 @@ def by_prompt(completions, prompts, nums, target, **columns):
     return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
 
 
-def test_dynamic_sampling_fills_a_round_with_groups_of_reward_variance_and_resumes_exactly(
-    place, tmp_path, monkeypatch
-):
+def test_dynamic_sampling_fills_a_round_with_varied_groups_and_resumes_exactly(place, tmp_path, monkeypatch):
     rounds = []
     on_round = callbacks.GrpoCallback.on_round
 
@@ -407,9 +402,8 @@ def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_adva
     rewards = ("tests.support.letters:letter_sum", "format=0")
     result = run(place, tmp_path, replace(SMALL, reward=rewards, discount=0.9, scale_rewards="none"))
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
-    assert [(sample["step"], sample["group"]) for sample in samples] == [
-        (step, group) for step in (1, 5, 6) for group in (0, 1) for _ in range(4)
-    ]
+    places = [(step, group) for step in (1, 5, 6) for group in (0, 1) for _ in range(4)]
+    assert [(sample["step"], sample["group"]) for sample in samples] == places
     for group in (samples[start : start + 4] for start in range(0, 24, 4)):
         assert len({sample["id"] for sample in group}) == 1
         highest = max(group, key=lambda sample: sample["rewards"][rewards[0]])
@@ -512,9 +506,8 @@ def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monke
     monkeypatch.setattr(rollouts.Rollouts, "validate", recorded)
     options = replace(SMALL, eval_every=1, eval_size=10, max_steps=1, learning_rate=0.0)
     sizes, batch = [], rollouts.Rollouts.complete
-    monkeypatch.setattr(
-        rollouts.Rollouts, "complete", lambda self, ids, *rest: sizes.append(len(ids)) or batch(self, ids, *rest)
-    )
+    sized = lambda self, ids, *rest: sizes.append(len(ids)) or batch(self, ids, *rest)  # noqa: E731
+    monkeypatch.setattr(rollouts.Rollouts, "complete", sized)
     run(place, tmp_path / "decoder", options)
     assert sizes == [10, SMALL.step_size, 10]  # all puzzles in one batch
     monkeypatch.setattr(rollouts, "decoder_of", lambda *arguments: None)

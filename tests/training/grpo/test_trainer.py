@@ -314,10 +314,8 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
     columns = Rollouts(rows, stop, {})([1, 0], trainer)
     assert [len(ids) for ids in columns["completion_ids"]] == [3, 3]
     assert columns["logprobs"] is None
-    assert [(graded.sample.row, graded.sample.truncated) for graded in columns["round"].graded] == [
-        (rows[1], False),
-        (rows[0], False),
-    ]
+    samples = [graded.sample for graded in columns["round"].graded]
+    assert [(each.row, each.truncated) for each in samples] == [(rows[1], False), (rows[0], False)]
     assert trainer.model.training
 
 

@@ -63,9 +63,3 @@ def test_one_process_takes_one_of_the_visible_gpus(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.training_args.torch.cuda.device_count", lambda: 2)  # torch knew them before
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0"):
         config(tmp_path, device="cuda")
-
-
-@pytest.mark.parametrize("given", ["delta", "=1", "a b=1", "--delta=1"])
-def test_an_item_that_is_not_key_value_is_refused(given):
-    with pytest.raises(UsageError, match="key=value"):
-        TrainOptions(trl=(given,))

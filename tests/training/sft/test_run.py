@@ -112,9 +112,8 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     ours, _ = prepared.make_trainer(loaded, Journal(None, prepared.max_steps))
     tokenizer, kept = loaded.tokenizer, prepared.demonstrations.filtered[:4]
     end = ends.end_of_turn(tokenizer)
-    rows = [
-        {"prompt": chat_template.render(tokenizer, each.prompt), "completion": each.completion + end} for each in kept
-    ]
+    pairs = [(chat_template.render(tokenizer, each.prompt), each.completion + end) for each in kept]
+    rows = [{"prompt": prompt, "completion": completion} for prompt, completion in pairs]
     plain = SFTConfig(str(tmp_path / "trl"), use_cpu=True, bf16=False, report_to="none", gradient_checkpointing=False)
     model = AutoModelForCausalLM.from_pretrained(place / "model", dtype=torch.float32)
     theirs = SFTTrainer(model, plain, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
@@ -293,9 +292,8 @@ def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
         assert json.loads((place / "generation_config.json").read_text()) == expected
     whole = AutoModelForCausalLM.from_pretrained(places[-1])
     assert standins.cut_off(whole, turn) == standins.cut_off(whole, text) == 3
-    assert {f'PARAMETER stop "{token}"' for token in ("<|endoftext|>", "<|im_end|>")} <= set(
-        (tmp_path / "gguf" / "Modelfile").read_text().splitlines()
-    )
+    lines = (tmp_path / "gguf" / "Modelfile").read_text().splitlines()
+    assert {f'PARAMETER stop "{token}"' for token in ("<|endoftext|>", "<|im_end|>")} <= set(lines)
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "jamba", "mamba2", "falcon_h1", "qwen3_5_text", "qwen3_next", "opt"])
