@@ -104,7 +104,7 @@ class TuningOptions(Options):
     RATES: ClassVar[tuple[tuple[float, float, float], ...]]
 
     micro_batch: Annotated[
-        int, option("Examples per forward pass; 0: up to 16, on a GPU 32 if they fit.", BATCH, min=0)
+        int, option("Examples per forward pass; 0: up to 16, on a GPU as many as fit, up to 32.", BATCH, min=0)
     ] = 0
     learning_rate: Annotated[
         float | None, option("Peak learning rate.", OPTIMIZER, min=0, max=1, show_default="by size, see docs/models.md")
@@ -242,21 +242,20 @@ class TrainOptions(TuningOptions):
     loss: Annotated[str | None, option("Loss of your own, per token.", LOSS, metavar="MODULE:FUNCTION")] = None
     baseline: Annotated[
         Literal["group", "leave-one-out"],
-        option("Subtract the mean reward of the group, or of the others (RLOO).", LOSS),
+        option("Subtract the mean reward of the group or, RLOO, of the others.", LOSS),
     ] = "group"
     scale_rewards: Annotated[
         Literal["group", "batch", "none"], option("Divide advantages by the standard deviation of rewards.", LOSS)
     ] = "none"
     advantage: Annotated[
-        str | None, option("Replaces these two: max-rl, or your own as module:function.", LOSS, metavar="NAME")
+        str | None, option("Replaces --baseline and --scale-rewards: max-rl, or module:function.", LOSS, metavar="NAME")
     ] = None
     beta: Annotated[float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)] = 0.0
     discount: Annotated[
         float, option("Per-line credit: a line followed by k lines gets reward * discount^k.", LOSS, min=0.5, max=1)
     ] = 1.0
     trl: Annotated[
-        tuple[str, ...],
-        option("Other field of TRL's GRPOConfig, see docs/rewards.md; repeatable.", LOSS, metavar="KEY=VALUE"),
+        tuple[str, ...], option("Field of TRL's GRPOConfig (docs/rewards.md); repeatable.", LOSS, metavar="KEY=VALUE")
     ] = ()
 
     rollouts: Annotated[

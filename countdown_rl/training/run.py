@@ -119,7 +119,7 @@ def _tracking(run: Prepared[Settings]) -> Iterator[None]:
 
 
 def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> None:
-    """Train to the last step, or Terminated by a signal; exhausted memory is ModelError, or MemoryError beside rank 0."""
+    """Train to the last step, or Terminated by a signal. Exhausted memory is ModelError, beside rank 0 MemoryError."""
     trainer.accelerator.wait_for_everyone()  # until all processes have read the checkpoint
     if not run.resume and processes.is_main():
         run.checkpoints.start(run.identity)
