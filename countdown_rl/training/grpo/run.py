@@ -50,13 +50,17 @@ class GrpoRun(Prepared[TrainOptions]):
         sampling = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
         rollouts = sampling(self.rows, stop, self.rewards)
         rollouts.keeps_graphs = self.memory.keeps_caches
+        first_round = step_of(self.resume) // options.round_steps if self.resume else 0
+        observed: dict[str, Any] = {"outcomes": journal.outcomes, "states": journal.states}
+        observed["warn"] = lambda text: journal.warn({"sampler": text}, self.reporter.warning)
+        stream = prompts.Stream(prompts.chosen(options, self.rows, first_round, **observed))
         trainer = weights.make_trainer(
             partial(Trainer, options, rollouts, callback.on_round),
             loaded,
             options,
             reward_funcs=rewards.functions(list(self.rewards)),
             args=trl.grpo_config(options, loaded, list(self.rewards.values()), self.checkpoints.directory),
-            train_dataset=datasets.IterableDataset.from_generator(self._stream(journal)),
+            train_dataset=datasets.IterableDataset.from_generator(stream),
             callbacks=[callback],
         )
         if self.rollouts != "transformers":
@@ -64,16 +68,6 @@ class GrpoRun(Prepared[TrainOptions]):
             length = self.longest + options.max_completion_length * (2 if options.sampler else 1)
             vllm.use_engine(trainer, self.rollouts, loaded, length, self.reporter.warning)
         return trainer, callback
-
-    def _stream(self, journal: Journal) -> prompts.Stream:
-        """The prompts from the present round on."""
-
-        def warn(text: str) -> None:
-            journal.warn({"sampler": text}, self.reporter.warning)
-
-        first_round = step_of(self.resume) // self.options.round_steps if self.resume else 0
-        observed = {"outcomes": journal.outcomes, "states": journal.states, "warn": warn}
-        return prompts.Stream(prompts.chosen(self.options, self.rows, first_round, **observed))
 
     def length_options(self, trainer: Any) -> str:
         colocated = self.rollouts == "vllm" and trainer.use_vllm  # else it did not start
@@ -117,10 +111,8 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     longest = start.longest_prompt([*_used(options, rows), *start.validation], options.max_completion_length)
     config = partial(trl.grpo_config, options, loaded, list(reward_weights.values()), start.checkpoints.directory)
     warmup = config().get_warmup_steps(options.max_steps) if options.trl else 0  # checks its fields
-    scored, sequences = (
-        options.max_completion_length,
-        options.step_size * options.steps_per_generation // start.processes,
-    )
+    scored = options.max_completion_length
+    sequences = options.step_size * options.steps_per_generation // start.processes
     sizes: dict[str, int] = {"length": longest + scored, "scored": scored, "sequences": sequences}
     sizes |= {"prompts": -(-sequences // options.num_generations), "reference": bool(options.beta)}
 
