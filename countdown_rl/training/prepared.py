@@ -149,6 +149,7 @@ class Prepared(Start[Settings], ABC):
 
     row_type: ClassVar[type[LogRow]]
     less_memory: ClassVar[tuple[str, ...]]  # the options that reduce memory
+    summary: ClassVar[str]  # the outcome in words, a format of the facts
 
     inputs: Mapping[str, Any]
     identity: Identity
@@ -180,10 +181,6 @@ class Prepared(Start[Settings], ABC):
     @abstractmethod
     def facts(self, rows: Sequence[Any], last: Any) -> dict[str, object]:
         """Facts for the manifest beside those of every run; *last* is the mean of the last tenth of the *rows*."""
-
-    @abstractmethod
-    def summary(self, facts: Mapping[str, object]) -> str:
-        """The outcome in words."""
 
     @property
     def recorded(self) -> dict[str, object]:

@@ -169,7 +169,7 @@ def _finish(run: Prepared[Settings], trainer: Trainer, loaded: Loaded, journal: 
         peak = {"peak": torch.cuda.max_memory_allocated(), "estimate": run.memory.estimates[-1].peak}
         measured, expected = (f"{count / 2**30:.1f} GiB" for count in peak.values())
         note(f"Peak memory of the GPU: {measured}, estimated {expected}.")
-    note(f"Wrote {run.out}: {run.summary(facts)}")
+    note(f"Wrote {run.out}: {run.summary.format_map(facts)}")
     if "kept_step" in facts:
         step = f"step {facts['kept_step']}" if facts["kept_step"] else "the initial policy"
         after = f"{facts['eval_correct']:.1%} after; the weights are those of {step}."

@@ -32,6 +32,10 @@ class GrpoRun(Prepared[TrainOptions]):
 
     row_type = StepRow
     less_memory = ("micro_batch", "prompts", "max_completion_length")
+    summary = (
+        "mean reward {reward_first:.3f} → {reward_last_tenth:.3f} (first step → last 10%), training accuracy "
+        "{correct_last_tenth:.0%}."
+    )
 
     rows: list[Row]
     rewards: Mapping[str, float]  # weights by name
@@ -88,12 +92,6 @@ class GrpoRun(Prepared[TrainOptions]):
             "reward_best": max(step.reward for step in rows),
             "log_digest": training_log.digest(rows),
         }
-
-    def summary(self, facts: Mapping[str, object]) -> str:
-        return (
-            f"mean reward {facts['reward_first']:.3f} → {facts['reward_last_tenth']:.3f} (first step → last 10%), "
-            f"training accuracy {facts['correct_last_tenth']:.0%}."
-        )
 
 
 def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter = SILENT) -> GrpoRun:

@@ -4,7 +4,7 @@ The loss and its gradient are TRL's: the mean negative log-likelihood of the com
 weights are held in fp32.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -33,6 +33,10 @@ class SftRun(Prepared[SftOptions]):
 
     row_type = SftRow
     less_memory = ("micro_batch", "max_length")
+    summary = (
+        "loss {loss_first:.3f} → {loss_last_tenth:.3f} nats per token (first step → last 10%), mean token accuracy "
+        "{token_accuracy_last_tenth:.1%}."
+    )
 
     demonstrations: Demonstrations
     examples: Any
@@ -106,12 +110,6 @@ class SftRun(Prepared[SftOptions]):
             "loss_last_tenth": last.loss,
             "token_accuracy_last_tenth": last.token_accuracy,
         }
-
-    def summary(self, facts: Mapping[str, object]) -> str:
-        return (
-            f"loss {facts['loss_first']:.3f} → {facts['loss_last_tenth']:.3f} nats per token (first step → last 10%), "
-            f"mean token accuracy {facts['token_accuracy_last_tenth']:.1%}."
-        )
 
 
 def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = SILENT) -> SftRun:
