@@ -109,7 +109,7 @@ class Validation:
             ) + warnings.common_fault(samples)
             journal.warn({"validation" if step < journal.max_steps else "result": text}, run.reporter.warning)
         if processes.is_main():
-            several = f", {metrics['eval_pass_at_n']:.1%} in {count}" if count > 1 else ""
+            several = f", {metrics['eval_pass_at_n']:.1%} in {count}" if step and count > 1 else ""
             when = f"Step {step}" if step else "Before training"
             run.reporter.note(f"{when}: {correct:.1%} of the validation {nouns} solved{several}.")
             limits = [FILM_SAMPLES if index < FILM_PUZZLES * count else 1 for index in range(len(samples))]

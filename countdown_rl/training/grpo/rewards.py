@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from fractions import Fraction
-from functools import partial
 from numbers import Real
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -124,15 +123,16 @@ def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
 def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
     """The rewards *names* in the column ``round``, as TRL calls them; the first one also logs the grades."""
 
-    def of_round(name: str, round: list["Round"], log_metric: Callable[[str, float], None], **_: Any) -> list[Any]:
-        if name == names[0]:
-            _log(round[0], log_metric)
-        return [graded.rewards[name] for graded in round[0].graded]
+    def function(name: str) -> Callable[..., list[float | None]]:
+        def of_round(round: list["Round"], log_metric: Callable[[str, float], None], **_: Any) -> list[float | None]:
+            if name == names[0]:
+                _log(round[0], log_metric)
+            return [graded.rewards[name] for graded in round[0].graded]
 
-    bound: list[Any] = [partial(of_round, name) for name in names]
-    for name, function in zip(names, bound, strict=True):
-        function.__name__ = name
-    return bound
+        of_round.__name__ = name
+        return of_round
+
+    return list(map(function, names))
 
 
 def _log(sampled: "Round", log_metric: Callable[[str, float], None]) -> None:
