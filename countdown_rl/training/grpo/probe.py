@@ -9,13 +9,12 @@ from tempfile import TemporaryDirectory
 import torch
 
 from countdown_rl.core.formatting import flag
-from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.statistics import Interval, wilson
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.training import weights
-from countdown_rl.training.grpo import advantages, warnings
+from countdown_rl.training.grpo import warnings
 from countdown_rl.training.grpo.prompts import in_turn
-from countdown_rl.training.grpo.rollouts import Rollouts
+from countdown_rl.training.grpo.rollouts import Graded, Rollouts
 from countdown_rl.training.grpo.run import GrpoRun
 from countdown_rl.training.state import Checkpoints, Journal
 
@@ -26,7 +25,7 @@ NO_SIGNAL, READY = 0.02, 0.15
 
 
 #: The completions of a puzzle, and True if their rewards have non-zero variance.
-Group = tuple[list[Sample], bool]
+Group = tuple[list[Graded], bool]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Shares:
     @classmethod
     def of(cls, groups: Sequence[Group]) -> "Shares":
         mixed = sum(varies for _, varies in groups)
-        samples = [sample for group, _ in groups for sample in group]
+        samples = [graded.sample for group, _ in groups for graded in group]
         flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
         solved, form, truncated = (sum(values) / len(samples) for values in zip(*flags, strict=True))
         low, high = (round(end, 6) for end in wilson(mixed, len(groups)))
@@ -81,15 +80,12 @@ def probe(run: GrpoRun, count: int) -> Probe:
         torch.manual_seed(options.seed)
         for start in range(0, count, options.prompts):
             batch = [index for index in indices[start : start + options.prompts] for _ in range(size)]
-            sampled = Rollouts.rewarded(trainer.rollouts, batch, trainer)
-            samples = [graded.sample for graded in sampled.graded]
-            for number, varies in enumerate(advantages.varies(sampled.totals(run.rewards).view(-1, size))):
-                groups.append((samples[size * number : size * (number + 1)], varies))
+            groups += Rollouts.rewarded(trainer.rollouts, batch, trainer).groups(run.rewards, size)
             run.reporter.progress(len(groups) * size, count * size)
     task = task_of(run.rows[0])
     by_kind: dict[str, list[Group]] = {}
     for group in groups:
-        for name, value in group[0][0].row.groups.items():
+        for name, value in group[0][0].sample.row.groups.items():
             if task.group(name).main:
                 by_kind.setdefault(task.group(name).name(value), []).append(group)
     kinds = {name: Shares.of(by_kind[name]) for name in sorted(by_kind, key=lambda name: (len(name), name))}

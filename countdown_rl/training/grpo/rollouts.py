@@ -57,6 +57,11 @@ class Round:
         values = np.array([[graded.rewards[name] for name in weights] for graded in self.graded], np.float32)
         return advantages.total(torch.from_numpy(values), torch.tensor(list(weights.values())))
 
+    def groups(self, weights: Mapping[str, float], size: int) -> list[tuple[list[Graded], bool]]:
+        """The groups of *size* completions, each with True if its rewards vary."""
+        varies = advantages.varies(self.totals(weights).view(-1, size))
+        return [(self.graded[size * index : size * (index + 1)], each) for index, each in enumerate(varies)]
+
     def columns(self) -> dict[str, object]:
         """The round as TRL expects it of a ``rollout_func``, and as the column ``round`` for the reward functions."""
         logps = [graded.logps for graded in self.graded]
@@ -246,7 +251,7 @@ class DynamicRollouts(Rollouts):
         """Complete, grade and reward the rows of *prompts*, and others in place of zero-std groups."""
         sampled, size = super().rewarded(prompts, trainer), trainer.num_generations
         processes = trainer.accelerator.num_processes
-        groups = self._groups(sampled, size)
+        groups = sampled.groups(self.weights, size)
         sampled.attempts = len(groups) * processes
         for attempt in range(1, MAX_ATTEMPTS):
             missing = [index for index, (_, varies) in enumerate(groups) if not varies]
@@ -256,7 +261,7 @@ class DynamicRollouts(Rollouts):
             rng = np.random.default_rng((self._seed, trainer.state.global_step, attempt))
             new = rng.integers(len(self.rows), size=(processes, most))
             more = super().rewarded(new[trainer.accelerator.process_index].repeat(size).tolist(), trainer)
-            varied = (group for group in self._groups(more, size) if group[1])
+            varied = (group for group in more.groups(self.weights, size) if group[1])
             for index, group in zip(missing, varied, strict=False):
                 groups[index] = group
             sampled.attempts += most * processes
@@ -265,8 +270,3 @@ class DynamicRollouts(Rollouts):
             sampled.logged += more.logged
         sampled.graded = [graded for group, _ in groups for graded in group]
         return sampled
-
-    def _groups(self, sampled: Round, size: int) -> list[tuple[list[Graded], bool]]:
-        """The groups of *sampled*, each with True if its rewards vary."""
-        varies = advantages.varies(sampled.totals(self.weights).view(-1, size))
-        return [(sampled.graded[size * index : size * (index + 1)], each) for index, each in enumerate(varies)]
