@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import values
-from countdown_rl.core.api import public
 from countdown_rl.core.errors import ArtifactError, CountdownError, HubError, InputError, ModelError, UsageError
 from countdown_rl.core.formatting import spelled
+from countdown_rl.core.values import public
 
 if TYPE_CHECKING:
     from countdown_rl.models.load import Loaded

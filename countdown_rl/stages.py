@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from countdown_rl.core import process_state, user_code, values
-from countdown_rl.core.api import public
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.values import public
 
 if TYPE_CHECKING:
     from countdown_rl.core.manifest import Manifest

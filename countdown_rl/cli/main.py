@@ -103,8 +103,7 @@ def main(run: Callable[[], Any] = app) -> None:
     """
     global _shows_traceback
     _shows_traceback = False
-    processes.end_with_launcher()
-    processes.open_streams()
+    processes.begin()
     if not processes.is_main():
         from countdown_rl.cli import console
 
@@ -112,7 +111,6 @@ def main(run: Callable[[], Any] = app) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # tests and notebooks have others
             stream.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
-    processes.spin_briefly()
     try:
         with process_state.restored(), spelled(in_python=False), processes.signals_as_exceptions():
             run()

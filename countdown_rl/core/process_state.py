@@ -7,8 +7,9 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -89,16 +90,13 @@ def _interpreter(_: Any) -> Iterator[tuple[Any, ...]]:
     yield logging.disable, logging.root.manager.disable
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
         if isinstance(logger, logging.Logger):  # the others are placeholders of names
-            yield _set_level, logger, logger.level
+            # Setting a level clears the caches of all loggers.
+            yield _unless_same, partial(getattr, logger, "level"), logger.setLevel, logger.level
             yield _replace, logger.handlers, [*logger.handlers]
     if threading.current_thread() is threading.main_thread():
         for number in signal.valid_signals():
             if (handler := signal.getsignal(number)) is not None:
-                yield _handle, number, handler
-
-
-def _numpy(numpy: Any) -> Iterator[tuple[Any, ...]]:
-    yield numpy.random.set_state, numpy.random.get_state()
+                yield _unless_same, partial(signal.getsignal, number), partial(signal.signal, number), handler
 
 
 def _torch(torch: Any) -> Iterator[tuple[Any, ...]]:
@@ -117,18 +115,16 @@ def _progress_bars(bars: Any) -> Iterator[tuple[Any, ...]]:
     yield (bars.disable_progress_bars if bars.are_progress_bars_disabled() else bars.enable_progress_bars,)
 
 
-def _transformers(bars: Any) -> Iterator[tuple[Any, ...]]:
-    yield (bars.enable_progress_bar if bars.is_progress_bar_enabled() else bars.disable_progress_bar,)
-
-
 #: For each module, the functions that restore its settings, with their arguments.
-_SETTINGS: dict[str, Callable[[Any], Iterator[tuple[Any, ...]]]] = {
+_SETTINGS: dict[str, Callable[[Any], Iterable[tuple[Any, ...]]]] = {
     "sys": _interpreter,
-    "numpy": _numpy,
+    "numpy": lambda numpy: [(numpy.random.set_state, numpy.random.get_state())],
     "torch": _torch,
     "huggingface_hub.utils": _progress_bars,
     "datasets.utils": _progress_bars,
-    "transformers.utils.logging": _transformers,
+    "transformers.utils.logging": lambda bars: [
+        (bars.enable_progress_bar if bars.is_progress_bar_enabled() else bars.disable_progress_bar,)
+    ],
 }
 
 
@@ -139,11 +135,6 @@ def _replace(container: Any, contents: Any) -> None:
         (container.update if isinstance(contents, dict) else container.extend)(contents)
 
 
-def _set_level(logger: logging.Logger, level: int) -> None:
-    if logger.level != level:  # setting it clears the caches of all loggers
-        logger.setLevel(level)
-
-
-def _handle(number: int, handler: Any) -> None:
-    if signal.getsignal(number) != handler:
-        signal.signal(number, handler)
+def _unless_same(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> None:
+    if read() != value:
+        write(value)

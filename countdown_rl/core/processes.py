@@ -24,8 +24,7 @@ from countdown_rl.core.formatting import flag
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _PR_SET_PDEATHSIG = 1
 
-#: A signal repeated within so many seconds is the same one: a scheduler sends it to all processes, and so does the
-#: launcher.
+#: A signal repeated within so many seconds is the same one: scheduler and launcher send it to all processes.
 _REPEATED = 1.0
 
 _deferred = False
@@ -91,7 +90,9 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     _received, _since = number, time.monotonic()
     if _deferred and first and number != signal.SIGINT:
         return
-    if _imports(frame):
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
+        frame = frame.f_back
+    if frame is not None:
         os.write(2, f"{ended_by(number)}\n".encode())
         os._exit(128 + number)
     raise Terminated(number)
@@ -100,20 +101,6 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 def ended_by(number: int) -> str:
     """The sentence for a user whose command the signal *number* ended."""
     return f"ended by {signal.Signals(number).name}; run the same command again."
-
-
-def _imports(frame: FrameType | None) -> bool:
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
-        frame = frame.f_back
-    return frame is not None
-
-
-def end_with_launcher() -> None:
-    """Let Linux kill this process when its launcher ends, which would otherwise leave it training."""
-    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def launched() -> bool:
@@ -142,7 +129,6 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """True for rank 0, the process that logs and writes."""
     return rank() == 0
 
 
@@ -197,21 +183,23 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
                     yield quota / period
 
 
-def open_streams() -> None:
-    """Open standard streams that were closed (``>&-``) on the null device, so that no file gets their numbers."""
+def begin() -> None:
+    """Prepare this process for a command; call it before torch loads.
+
+    Streams that were closed (``>&-``) are opened on the null device, so that no file gets their numbers. OpenMP's
+    waiting threads spin for a shorter time, unless the environment sets it: by default they spin long, which slows down
+    other processes, and one that sleeps at once is woken late (``benchmarks.neighbour`` measures both). On Linux the
+    process ends with its launcher, which would otherwise leave it training.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))  # of the lowest free number
-
-
-def spin_briefly() -> None:
-    """Shorten the time that OpenMP's waiting threads spin, unless the environment sets it; call before torch loads.
-
-    By default they spin long, which slows down other processes; one that sleeps at once is woken late.
-    ``benchmarks.neighbour`` measures both.
-    """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}  # libgomp's is 300,000
+    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def keep_freed_memory() -> None:

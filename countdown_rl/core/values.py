@@ -1,15 +1,20 @@
-"""Values as callers of the Python API have them, converted to the types that an annotation asks for."""
+"""Doorway of the public API: arguments as its callers have them, in the types that an annotation asks for."""
 
 import difflib
+import functools
+import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
+from countdown_rl.core import process_state
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, spelled
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Names of options in other programs or commands, and the options that stand for them here; the first that exists.
 OTHER_NAMES = {
@@ -165,3 +170,28 @@ def _items(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     if not of_one_kind and len(items) != len(kinds):
         raise UsageError(f"{flag(name)} {_one_line(repr(value)):.60} should be {len(kinds)} values.")
     return tuple(convert(name, item, kinds[0] if of_one_kind else kinds[i]) for i, item in enumerate(items))
+
+
+def public(function: Function) -> Function:
+    """Make *function* part of the public API.
+
+    Its arguments are converted by their annotations, those in quotes excepted, and unknown ones are a UsageError. The
+    state of the process is what it was when the call returns or fails.
+    """
+    signature = inspect.signature(function)
+    parameters = signature.parameters
+    is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        with spelled(in_python=True), process_state.restored():
+            if not is_open:
+                check_names(keywords, parameters)
+            given = signature.bind(*args, **keywords)
+            for name, value in given.arguments.items():
+                hint = parameters[name].annotation
+                if converts(hint):
+                    given.arguments[name] = convert(name, value, hint)
+            return function(*given.args, **given.kwargs)
+
+    return call  # type: ignore[return-value]
