@@ -1,5 +1,3 @@
-"""``countdown-rl ask``: a model's answer to one puzzle, streamed."""
-
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Annotated
@@ -8,10 +6,9 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console, parameters
-from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode
+from countdown_rl.cli.parameters import BaseModel, Model, Revision, TrustRemoteCode, option
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import provenance_chain
-from countdown_rl.core.options import option
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import probe
@@ -29,7 +26,6 @@ def ask(
     base_model: BaseModel = None,
     trust_remote_code: TrustRemoteCode = False,
     options: AskOptions,
-    as_json: AsJson = False,
 ) -> None:
     """Ask a model one puzzle, and stream its reasoning.
 
@@ -54,8 +50,8 @@ def ask(
         loaded = load.load_model(ref, precision=options.precision, device=options.device)
     if note := chat_template.note(loaded.tokenizer):
         console.note(note)
-    if not as_json:
-        console.result({}, as_json=False, view=Text.assemble((row.headline, "bold"), (f"  {ref.source}", "dim")))
+    if not console.as_json:
+        console.result({}, Text.assemble((row.headline, "bold"), (f"  {ref.source}", "dim")))
     opening = "" if row.style.model_opens else row.style.opened(row.prompt().prefill)
 
     def write(text: str) -> None:
@@ -66,12 +62,12 @@ def ask(
 
     with ExitStack() as waiting:
         waiting.enter_context(console.status(f"waiting for {model}"))
-        completion = asking.ask(loaded, row, options, None if as_json else write)
+        completion = asking.ask(loaded, row, options, None if console.as_json else write)
     sample = Sample.of(row, completion)
     solved = solver.solve(row.puzzle)
     about = {"source": ref.source, "kind": ref.kind}
     values = {**row, **sample.to_json(), "model": about, "solver": asdict(solved)}
-    console.result(values, as_json=as_json, view=_view(sample, solved))
+    console.result(values, _view(sample, solved))
 
 
 def _view(sample: Sample, solved: Solved) -> Text:

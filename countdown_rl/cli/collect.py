@@ -1,12 +1,10 @@
-"""``countdown-rl collect``: demonstrations and preference pairs of a model's own answers."""
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out
+from countdown_rl.cli.parameters import Out
 from countdown_rl.core.formatting import plural
 from countdown_rl.training.options import CollectOptions
 
@@ -16,7 +14,6 @@ def collect(
     evaluations: Annotated[list[Path], typer.Argument(help="Directories of eval, on training puzzles.")],
     out: Out = Path("artifacts/demonstrations"),
     options: CollectOptions,
-    as_json: AsJson = False,
 ) -> None:
     """Make demonstrations or preference pairs from a model's answers.
 
@@ -46,4 +43,4 @@ def collect(
         f"({facts['kept'] / facts['puzzles']:.1f} per puzzle), "
         f"{facts['mean_tokens']:.0f} tokens per correct completion → {out / collect.FILE}"
     )
-    console.result({"out": str(out)} | facts, as_json=as_json, view=view)
+    console.result({"out": str(out)} | facts, view)

@@ -1,5 +1,3 @@
-"""``countdown-rl compare``: evaluations side by side."""
-
 from pathlib import Path
 from textwrap import fill
 from typing import Annotated, Any, Literal
@@ -10,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out, option
+from countdown_rl.cli.parameters import Out, option
 from countdown_rl.core.formatting import percent, plural
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.registry import parse_row
@@ -34,7 +32,6 @@ def compare(
         option("Print the table in this format.", show_default="for a terminal"),
     ] = None,
     changed: Annotated[int, option("Show N puzzles whose grade changed, with both completions.", min=0)] = 0,
-    as_json: AsJson = False,
 ) -> None:
     """Compare evaluations on the same puzzles.
 
@@ -60,7 +57,7 @@ def compare(
         values["changes"] = changes[:changed]
         count = Text(f"\n{len(values['changes'])} of {len(changes):,} whose grade changed", style="dim")
         view = Group(view, *map(_change, values["changes"]), count)
-    console.result({"out": str(out)} | values, as_json=as_json, view=view)
+    console.result({"out": str(out)} | values, view)
 
 
 def _view(values: dict[str, Any]) -> Group:

@@ -39,6 +39,8 @@ class Printer(Console):
 
 people = Printer(stderr=True, highlight=False, markup=False, emoji=False)
 _out = Printer(highlight=False, markup=False, emoji=False, soft_wrap=True)
+#: True if the command got ``--json``.
+as_json = False
 
 
 def silence() -> None:
@@ -53,8 +55,8 @@ def data(text: str) -> None:
         sys.stdout.flush()  # a closed pipe is noticed here
 
 
-def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | None = None) -> None:
-    """Print the result of a command: one JSON object, or *view* for a person."""
+def result(values: Mapping[str, Any], view: RenderableType | None = None) -> None:
+    """Print the result of a command: with ``--json`` one JSON object, else *view* for a person."""
     if as_json:
         data(json.dumps(values, sort_keys=True))
     elif view is not None:

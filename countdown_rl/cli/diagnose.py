@@ -1,18 +1,14 @@
-"""``countdown-rl diagnose``: errors of an evaluation by cause."""
-
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson
 from countdown_rl.core.formatting import percent
 
 
 def diagnose(
     results: Annotated[list[str], typer.Argument(help="Directories of eval, one or more.", metavar="DIR...")],
-    as_json: AsJson = False,
 ) -> None:
     """Break down an evaluation's errors by cause.
 
@@ -30,7 +26,7 @@ def diagnose(
 
     values = {name: diagnosis.diagnose(read(paths[0])) for name, paths in by_setting(results).items()}
     views = [part for name, value in values.items() for part in _view(name, value)]
-    console.result(values, as_json=as_json, view=Group(*views))
+    console.result(values, Group(*views))
 
 
 def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:

@@ -1,5 +1,3 @@
-"""``countdown-rl eval``: accuracy of a model on held-out puzzles."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +5,9 @@ from typing import Annotated
 from rich.table import Table
 
 from countdown_rl.cli import console, parameters, runs
+from countdown_rl.cli.parameters import option
 from countdown_rl.core import artifacts
 from countdown_rl.core.formatting import interval, percent, plural
-from countdown_rl.core.options import option
 from countdown_rl.core.processes import is_main
 from countdown_rl.evaluation.config import MACHINE, EvalOptions
 from countdown_rl.evaluation.sample import Metrics
@@ -43,7 +41,6 @@ def eval(
         int, option("Processes on this machine, one per GPU, that share the puzzles.", MACHINE, min=1)
     ] = 1,
     options: EvalOptions,
-    as_json: parameters.AsJson = False,
 ) -> None:
     """Evaluate a model on held-out puzzles.
 
@@ -89,7 +86,7 @@ def eval(
         )
     for sentence in of_evaluation(result):
         console.warn(sentence)
-    console.result({"out": str(out)} | result.metrics.to_json(), as_json=as_json, view=_view(str(out), result.metrics))
+    console.result({"out": str(out)} | result.metrics.to_json(), _view(str(out), result.metrics))
 
 
 def default_out(model: str) -> Path:

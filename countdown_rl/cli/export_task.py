@@ -1,12 +1,9 @@
-"""``countdown-rl export-task``: a task for another evaluator or training engine."""
-
 from pathlib import Path
 from typing import Annotated, Literal
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Data, Out
+from countdown_rl.cli.parameters import Data, Out, option
 from countdown_rl.core.formatting import plural
-from countdown_rl.core.options import option
 
 
 def export_task(
@@ -16,7 +13,6 @@ def export_task(
     ],
     data: Data = Path("artifacts/data"),
     out: Out,
-    as_json: AsJson = False,
 ) -> None:
     """Write the task for another evaluator or training engine.
 
@@ -57,6 +53,6 @@ def export_task(
     with artifacts.writing(out, "task", options={"to": to}, inputs={"data": source}) as draft:
         name = export.write(to, rows, draft.path)
     counts = {split: len(part) for split, part in rows.items()}
-    console.result({"out": str(out), "task": name, "rows": sum(counts.values())}, as_json=as_json)
-    if not as_json:
+    console.result({"out": str(out), "task": name, "rows": sum(counts.values())})
+    if not console.as_json:
         console.note(f"{out}: {name} for {to}, {', '.join(plural(n, f'{split} row') for split, n in counts.items())}.")

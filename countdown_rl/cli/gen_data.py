@@ -1,5 +1,3 @@
-"""``countdown-rl gen-data``: puzzles as JSONL."""
-
 import os
 import time
 from pathlib import Path
@@ -8,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out
+from countdown_rl.cli.parameters import Out
 from countdown_rl.core.formatting import plural
 from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import registry
@@ -18,7 +16,7 @@ from countdown_rl.tasks.task import Task
 EVERY = 64
 
 
-def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json: AsJson = False) -> None:
+def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None:
     """Generate or import puzzles, split for training and testing.
 
     Writes train.jsonl, valid.jsonl and test.jsonl. Exhaustive search gives every row its number of solutions, one of
@@ -56,7 +54,7 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
             console.warn(f"the split {split} is empty.")
     console.note(f"Wrote {out} in {time.monotonic() - start:.0f} s.")
     view = _table(facts["splits"], registry.task(options.task))
-    console.result({"out": str(out), **facts}, as_json=as_json, view=view)
+    console.result({"out": str(out), **facts}, view)
 
 
 def _table(splits: dict[str, Any], task: Task) -> Table:

@@ -1,5 +1,3 @@
-"""``countdown-rl grade``: grades of completions, one line each."""
-
 import os
 import sys
 from collections import Counter
@@ -11,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
 import typer
 
 from countdown_rl.cli import console
+from countdown_rl.cli.parameters import option
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.options import option
 from countdown_rl.evaluation.config import (
     CompletionField,
     CompletionOperators,
@@ -37,16 +35,14 @@ def grade(
     operators: CompletionOperators = None,
     completion_field: CompletionField = None,
     on_error: OnError = "stop",
-    as_json: Annotated[
-        bool, option("Print a summary as one JSON object; grades only with --out.", name="--json")
-    ] = False,
 ) -> None:
     """Grade completions exactly, one line of output per completion.
 
     A row has `nums` and `target`, or the fields of another task, and `completion`: text, messages, or a list of them;
     optionally `rule`, `operators`, `style`, `task` and `id`. The files that eval --completions
     reads are read too. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
-    `reason` and `trailing`, and `sample` if a row has several completions. JSONL is streamed.
+    `reason` and `trailing`, and `sample` if a row has several completions. JSONL is streamed. With --json a summary is
+    printed, and grades are written only to --out.
 
     Examples:
         countdown-rl grade samples.jsonl --out grades.jsonl
@@ -64,7 +60,7 @@ def grade(
     unanswered: list[tuple[Row, str]] = []
     with ExitStack() as stack:
         lines = stack.enter_context(_opened(source))
-        stream: TextIO | None = None if as_json else sys.stdout
+        stream: TextIO | None = None if console.as_json else sys.stdout
         if out is not None:
             if out.is_file() and os.path.samestat(os.fstat(lines.fileno()), out.stat()):
                 raise UsageError("--out is the input file; give another one.")
@@ -103,8 +99,8 @@ def grade(
     del reasons[""]
     summary = {name: counts[name] for name in ("n", *_VERDICTS)}
     summary |= {"errors": counts["errors"]} if on_error == "mark" else {}
-    console.result({**summary, "reasons": dict(reasons.most_common())}, as_json=as_json)
-    if not as_json:
+    console.result({**summary, "reasons": dict(reasons.most_common())})
+    if not console.as_json:
         errors = f", {counts['errors']:,} not gradable" if counts["errors"] else ""
         console.note(f"{counts['n']:,} graded, {counts['correct']:,} correct{errors}.")
 

@@ -1,5 +1,3 @@
-"""``countdown-rl init``: the pipeline in a directory of your own."""
-
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
@@ -10,7 +8,6 @@ import yaml
 
 from countdown_rl.cli import console
 from countdown_rl.cli.config import options_in
-from countdown_rl.cli.parameters import AsJson
 from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError
 
@@ -22,7 +19,6 @@ _CLONE = Path(__file__).parents[2]
 def init(
     *,
     directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path(),
-    as_json: AsJson = False,
 ) -> None:
     """Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.
 
@@ -58,7 +54,7 @@ def init(
     for name, text in texts.items():
         with artifacts.replacing(directory / name) as partial:
             partial.write_text(text, "utf-8")
-    console.result({"out": str(directory), "files": sorted(map(Path.as_posix, texts))}, as_json=as_json)
+    console.result({"out": str(directory), "files": sorted(map(Path.as_posix, texts))})
     console.note(f"Wrote the pipeline into {directory}. Its options are in stages/; run `dvc repro` there.")
 
 

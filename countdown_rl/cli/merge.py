@@ -1,12 +1,9 @@
-"""``countdown-rl merge``: an adapter merged into its base."""
-
 from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, BaseModel, Out, Revision
+from countdown_rl.cli.parameters import BaseModel, Out, Revision, option
 from countdown_rl.core.formatting import plural
-from countdown_rl.core.options import option
 from countdown_rl.export.config import MergeOptions
 
 
@@ -17,7 +14,6 @@ def merge(
     base_model: BaseModel = None,
     out: Out = Path("artifacts/merged"),
     options: MergeOptions,
-    as_json: AsJson = False,
 ) -> None:
     """Merge a LoRA adapter into its base, as ordinary safetensors.
 
@@ -46,7 +42,7 @@ def merge(
         facts = merge_adapter(ref, out, options).facts
     if facts.get("changes_nothing"):
         console.warn(f"{adapter} changes nothing: its weights are zero. {out} holds the base alone.")
-    console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
+    console.result({"out": str(out), **facts}, _view(out, facts))
 
 
 def _view(out: Path, facts: dict) -> str:

@@ -25,10 +25,6 @@ Revision = Annotated[str | None, option("Revision of a Hub model.")]
 TrustRemoteCode = Annotated[bool, option("Run code that comes with the model.")]
 
 
-def note_finished(out: Path) -> None:
-    console.note(f"{out} is up to date (use --overwrite to rebuild).")
-
-
 def numbers_in(words: Iterable[str]) -> list[int]:
     """Return the numbers of arguments such as ``3 7 50`` or ``3,7,50``."""
     parts = " ".join(words).replace(",", " ").split()
@@ -56,7 +52,7 @@ def warn_of_unused_gpu() -> None:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter of *command* that is annotated with an options dataclass by a flag for each field.
 
-    *command* is called with an instance of that dataclass, which checks the values.
+    *command* is called with an instance of that dataclass, which checks the values. The flags of every command follow.
     """
     groups: dict[str, type[Options]] = {}
     parameters: list[inspect.Parameter] = []
@@ -70,11 +66,13 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             parameters += [_parameter(field, hints[field], defaults[field]) for field in own_first]
         else:
             parameters.append(parameter.replace(annotation=_declared(kind)))
-    for name, kind in (("config", config.Config), ("save_config", config.SaveConfig)):
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+    for name, kind in (("as_json", _declared(AsJson)), ("config", config.Config), ("save_config", config.SaveConfig)):
+        default = False if name == "as_json" else None
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
 
     @functools.wraps(command)
-    def call(*, config: Any = None, save_config: Any = None, **values: Any) -> None:  # both have done their work
+    def call(*, as_json: bool, config: Any = None, save_config: Any = None, **values: Any) -> None:
+        console.as_json = as_json  # the other two have done their work
         for name, kind in groups.items():
             given = {field.name: values.pop(field.name) for field in fields(kind)}
             lists = {

@@ -1,13 +1,10 @@
-"""``countdown-rl publish``: the release folder of a model or data set, and its upload."""
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson
+from countdown_rl.cli.parameters import option
 from countdown_rl.core.formatting import interval, percent, plural
-from countdown_rl.core.options import option
 from countdown_rl.release.config import PublishOptions, UploadOptions
 
 
@@ -18,7 +15,6 @@ def publish(
         Path | None, option("Directory to write.", show_default="artifacts/release, or artifacts/data-release")
     ] = None,
     upload: UploadOptions,
-    as_json: AsJson = False,
 ) -> None:
     """Build the release folder of a model or data set, and upload it with --push.
 
@@ -54,4 +50,4 @@ def publish(
     if result:
         values["upload"] = asdict(result)
         view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"
-    console.result(values, as_json=as_json, view=view)
+    console.result(values, view)

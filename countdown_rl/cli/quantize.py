@@ -1,12 +1,9 @@
-"""``countdown-rl quantize``: full-precision weights in fewer bits."""
-
 from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out, Revision
+from countdown_rl.cli.parameters import Out, Revision, option
 from countdown_rl.core.formatting import plural
-from countdown_rl.core.options import option
 from countdown_rl.export.config import QuantizeOptions
 
 
@@ -16,7 +13,6 @@ def quantize(
     revision: Revision = None,
     out: Out = Path("artifacts/quantized"),
     options: QuantizeOptions,
-    as_json: AsJson = False,
 ) -> None:
     """Write a model's weights in fewer bits.
 
@@ -43,7 +39,7 @@ def quantize(
     with console.status(f"writing {options.format} weights"):
         ref = reference.find_model(model, revision=revision)
         facts = quantize_model(ref, out, options, console.warn).facts
-    console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
+    console.result({"out": str(out), **facts}, _view(out, facts))
 
 
 def _view(out: Path, facts: dict) -> str:

@@ -1,5 +1,3 @@
-"""``countdown-rl report``: one HTML page about a run."""
-
 from pathlib import Path
 from typing import Annotated
 
@@ -7,8 +5,7 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson
-from countdown_rl.core.options import option
+from countdown_rl.cli.parameters import option
 
 
 def report(
@@ -27,7 +24,6 @@ def report(
     out: Annotated[Path, option("File to write.")] = Path("artifacts/report.html"),
     figures: Annotated[Path | None, option("Directory for the training curves as SVG files.")] = None,
     transcripts: Annotated[int, option("Puzzles whose completions are shown.", min=0)] = 24,
-    as_json: AsJson = False,
 ) -> None:
     """Write one self-contained HTML page about a run.
 
@@ -73,4 +69,4 @@ def report(
     summary = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
     if model:
         summary.append(f"\n{beside} ", "bold").append(f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}")
-    console.result(values, as_json=as_json, view=summary)
+    console.result(values, summary)

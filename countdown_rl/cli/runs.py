@@ -60,7 +60,6 @@ def perform(
     *,
     check: bool,
     overwrite: bool,
-    as_json: bool,
 ) -> None:
     """Check or run a training, and print its result."""
     from countdown_rl.training.run import execute
@@ -73,17 +72,17 @@ def perform(
         else:
             run = prepare(arguments, options, reporter(update))
     if check:
-        _show_check(run, as_json=as_json)
+        _show_check(run)
         return
     about: dict[str, Any] = {"out": str(result.out), "log": str(result.log)}
     if result.rows:
         about |= {"resumed": result.resumed, "warnings": result.warnings, "memory": result.memory}
     else:
-        parameters.note_finished(result.out)
-    console.result({**about, **result.facts}, as_json=as_json)
+        console.note(f"{result.out} is up to date (use --overwrite to rebuild).")
+    console.result({**about, **result.facts})
 
 
-def _show_check(run: "Prepared[Settings]", *, as_json: bool) -> None:
+def _show_check(run: "Prepared[Settings]") -> None:
     """Print what was checked, as JSON or as a table of memory; warn if memory or disk are too small."""
     memory, values, place = run.memory, run.check_result(), run.checkpoints.directory.absolute()
     noun = "demonstration" if run.options.method == "sft" else "prompt"
@@ -117,10 +116,10 @@ def _show_check(run: "Prepared[Settings]", *, as_json: bool) -> None:
         table.caption = (
             f"an estimate; fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
         )
-    if not as_json:
+    if not console.as_json:
         console.data(f"first {noun}, as the model reads it{', learned from ▶ on' if run.learned else ''}:")
         console.data(printable(run.first + (f"▶{run.learned}" if run.learned else "")))
-    console.result(values, as_json=as_json, view=table)
+    console.result(values, table)
 
 
 def _size(count: int) -> str:

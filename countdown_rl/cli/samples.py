@@ -1,5 +1,3 @@
-"""``countdown-rl samples``: completions with their grades."""
-
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,10 +6,9 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson
+from countdown_rl.cli.parameters import option
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import plural
-from countdown_rl.core.options import option
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import REASONS
 
@@ -31,7 +28,6 @@ def samples(
     reason: Annotated[str | None, option("Only those incorrect for this reason, such as number-used-twice.")] = None,
     shuffle: Annotated[int | None, option("Shuffle them with this seed.", metavar="SEED")] = None,
     step: Annotated[str | None, option("Only those of these training steps.", metavar="N|A-B")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show completions with their grades.
 
@@ -62,7 +58,7 @@ def samples(
     count = f"{len(shown):,} of {plural(len(selected), 'completion')}" if selected else "no such completion"
     view = Text("\n\n").join([*map(_view, shown), Text(count, style="dim")])
     lines = [sample.to_json() for sample in shown]
-    console.result({"all": len(selected), "samples": lines}, as_json=as_json, view=view)
+    console.result({"all": len(selected), "samples": lines}, view)
 
 
 def _read(result: Path) -> "Sequence[Sample]":

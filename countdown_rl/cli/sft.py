@@ -1,5 +1,3 @@
-"""``countdown-rl sft``: supervised fine-tuning on demonstrations."""
-
 from countdown_rl.cli import parameters, runs
 from countdown_rl.training.options import SftArguments, SftOptions
 
@@ -10,7 +8,6 @@ def sft(
     arguments: SftArguments,
     overwrite: parameters.Overwrite = False,
     check: runs.Check = False,
-    as_json: parameters.AsJson = False,
 ) -> None:
     """Fine-tune a model on demonstrations.
 
@@ -30,4 +27,4 @@ def sft(
         runs.start_processes(arguments.processes, arguments.launch)
     from countdown_rl.training.sft.run import prepare
 
-    runs.perform(prepare, arguments, options, check=check, overwrite=overwrite, as_json=as_json)
+    runs.perform(prepare, arguments, options, check=check, overwrite=overwrite)

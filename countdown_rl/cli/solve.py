@@ -1,11 +1,8 @@
-"""``countdown-rl solve``: the solutions of a puzzle, or proof that it has none."""
-
 from typing import Annotated
 
 import typer
 
 from countdown_rl.cli import console, parameters
-from countdown_rl.cli.parameters import AsJson
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.options import RULE, option
 
@@ -16,7 +13,6 @@ def solve(
     rule: Annotated[str, option(RULE)] = "exactly-once",
     operators: Annotated[str, option("Allowed operators.")] = "+-*/",
     every: Annotated[bool, option("Print every distinct solution.", name="--all")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Count the solutions of a puzzle exactly, and print a short one.
 
@@ -33,12 +29,12 @@ def solve(
     with parameters.input_as_usage():
         puzzle = rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators))
         solved = solver.solve(puzzle)
-    result = {"numbers": nums, "target": target, "rule": rule}
-    result |= {"solutions": solved.solutions, "solution": solved.solution, "needs": solved.needs}
     lines = sorted(solver.solutions(puzzle), key=lambda text: (len(text), text)) if every else []
-    if as_json:
-        console.result(result | ({"all": lines} if every else {}), as_json=True)
-    elif not solved.solutions:
+    result = {"numbers": nums, "target": target, "rule": rule} | ({"all": lines} if every else {})
+    console.result(result | {"solutions": solved.solutions, "solution": solved.solution, "needs": solved.needs})
+    if console.as_json:
+        return
+    if not solved.solutions:
         console.data("impossible")
         console.note("There is no solution: every expression was tried.")
     else:

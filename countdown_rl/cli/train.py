@@ -1,11 +1,9 @@
-"""``countdown-rl train``: GRPO on a LoRA adapter or all weights."""
-
 from dataclasses import asdict
 from typing import Annotated
 
 from countdown_rl.cli import console, parameters, runs
+from countdown_rl.cli.parameters import option
 from countdown_rl.core.formatting import interval
-from countdown_rl.core.options import option
 from countdown_rl.training.options import RUN, RunArguments, TrainOptions
 
 
@@ -21,7 +19,6 @@ def train(
             "Dry run: sample N groups (64 or more) and report how many have reward variance.", RUN, metavar="N", min=1
         ),
     ] = None,
-    as_json: parameters.AsJson = False,
 ) -> None:
     """Train a LoRA adapter, or all weights, with GRPO.
 
@@ -43,7 +40,7 @@ def train(
     from countdown_rl.training.grpo.run import prepare
 
     if probe is None or check:
-        runs.perform(prepare, arguments, options, check=check, overwrite=overwrite, as_json=as_json)
+        runs.perform(prepare, arguments, options, check=check, overwrite=overwrite)
         return
     from countdown_rl.training.grpo import probe as probing
 
@@ -56,4 +53,4 @@ def train(
         cells = (f"{share:.1%}" for share in (shares.solved, shares.format, shares.truncated))
         table.add_row(name, f"{shares.mixed:.1%}", interval(shares.interval), f"{shares.groups:,}", *cells)
     table.caption = result.advice
-    console.result({"verdict": result.total.verdict, **asdict(result)}, as_json=as_json, view=table)
+    console.result({"verdict": result.total.verdict, **asdict(result)}, table)

@@ -1,5 +1,3 @@
-"""``countdown-rl verify``: the claim of a release, measured again."""
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,9 +6,8 @@ import typer
 from rich.table import Table
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson
+from countdown_rl.cli.parameters import option
 from countdown_rl.core.formatting import interval, percent, plural, short
-from countdown_rl.core.options import option
 
 if TYPE_CHECKING:
     from countdown_rl.release.verify import Verification
@@ -26,7 +23,6 @@ def verify(
     data: Annotated[
         list[Path] | None, option("File of the recorded puzzles, if no manifest says how to generate it; repeatable.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Re-measure the accuracy a release claims.
 
@@ -44,7 +40,7 @@ def verify(
 
     with console.progress("completions") as update:
         report = verification.verify(release, fresh=fresh, seed=seed, limit=limit, data=data or (), on_batch=update)
-    console.result(asdict(report) | {"conclusion": report.conclusion}, as_json=as_json, view=_view(report))
+    console.result(asdict(report) | {"conclusion": report.conclusion}, _view(report))
     if report.conclusion != verification.CONFIRMED:
         raise typer.Exit(1)
 

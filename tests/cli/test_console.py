@@ -32,7 +32,7 @@ def test_control_characters_are_shown_as_escapes(show, capsys):
 def test_tables_are_not_read_as_markup(capsys):
     table = Table("[b]head[/b]", title="[red]title[/red]")
     table.add_row("[/] :smile:")
-    console.result({}, as_json=False, view=table)
+    console.result({}, table)
     printed = capsys.readouterr().out
     for part in ("[b]head[/b]", "[red]title[/red]", "[/] :smile:"):
         assert part in printed

@@ -418,7 +418,7 @@ def test_a_name_is_text_in_every_table(three, name, capsys):
     assert len(text.splitlines()) == 6
     assert not re.search(r"<script|(?<!\\)`|(?<!\\)\[|\x1b", text)
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()[:4]} == {12}
-    console.result(values, as_json=False, view=command_line._view(values))
+    console.result(values, command_line._view(values))
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert name not in ("[bold]x", "[2cm]") or name in shown

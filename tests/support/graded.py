@@ -49,7 +49,7 @@ def graded(task: str, folder: Path) -> tuple[list[dict[str, Any]], list[dict[str
     """The rows, their grades, and a data file of the rows without completions."""
     written = rows(task)
     jsonl.write_rows(folder / "samples.jsonl", written)
-    grade(str(folder / "samples.jsonl"), out=folder / "grades.jsonl", as_json=True)
+    grade(str(folder / "samples.jsonl"), out=folder / "grades.jsonl")
     data = folder / "data.jsonl"
     jsonl.write_rows(data, ({key: row[key] for key in row if key != "completion"} for row in written))
     return written, jsonl.read_objects(folder / "grades.jsonl"), data
