@@ -32,7 +32,6 @@ def ask(
     The answer is graded exactly and shown beside the solver's.
 
     Examples:
-        countdown-rl ask 3 7 50 --target 46
         countdown-rl ask 3 7 50 --target 46 --model artifacts/merged --temperature 1
     """
     from countdown_rl.inference import ask as asking

@@ -41,10 +41,8 @@ def compare(
     setting, such as its seeds in the same order, are averaged; ± is their standard deviation.
 
     Examples:
-        countdown-rl compare artifacts/eval/base artifacts/eval/adapter
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter --changed 5
         countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --format latex
-        countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --against SFT
     """
     from countdown_rl.evaluation import compare as comparison
     from countdown_rl.evaluation import tables

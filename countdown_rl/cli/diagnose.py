@@ -17,8 +17,7 @@ def diagnose(
     with the reasoning.
 
     Examples:
-        countdown-rl diagnose artifacts/eval/adapter
-        countdown-rl diagnose artifacts/eval/base artifacts/eval/adapter --json
+        countdown-rl diagnose artifacts/eval/base artifacts/eval/adapter
     """
     from countdown_rl.evaluation import diagnose as diagnosis
     from countdown_rl.evaluation.compare import by_setting

@@ -54,21 +54,16 @@ def eval(
 
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
-        countdown-rl eval --model countdown-tiny --limit 200
-        countdown-rl eval --model random
         countdown-rl eval --completions rollouts.jsonl --data artifacts/data
-        countdown-rl eval --max-new-tokens 64,128,256 --out artifacts/budgets
         countdown-rl eval --temperature 0.8 --pass-at 1,4,16 --out artifacts/sampled
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
-        countdown-rl gen-data --size 5 --size 6 --n 2000 --out artifacts/large
-        countdown-rl eval --data artifacts/large/test.jsonl --out artifacts/eval-large
     """
     runs.start_processes(processes)
     from countdown_rl.evaluation import evaluate
     from countdown_rl.evaluation.caveats import of_evaluation
 
-    out = out or default_out(str(completions.with_suffix("")) if completions else model)
+    out = out or _default_out(str(completions.with_suffix("")) if completions else model)
     with artifacts.locked(*[out] * is_main()), console.progress("completions") as update:
         result = evaluate.evaluate(
             options,
@@ -89,8 +84,7 @@ def eval(
     console.result({"out": str(out)} | result.metrics.to_json(), _view(str(out), result.metrics))
 
 
-def default_out(model: str) -> Path:
-    """The directory for the evaluation of *model*, named by its last path component or Hub name."""
+def _default_out(model: str) -> Path:
     path = Path(model)
     name = path.resolve().name if path.exists() else path.name
     return Path("artifacts/eval", name.removesuffix(".gguf") or "model")

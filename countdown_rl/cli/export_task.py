@@ -16,7 +16,8 @@ def export_task(
 ) -> None:
     """Write the task for another evaluator or training engine.
 
-    The files use the prompt and the exact grader of this package, which must be installed beside the engine.
+    The files use the prompt and the exact grader of this package, which must be installed beside the engine. Inspect
+    needs none: inspect eval countdown_rl/exact -T data=FILE --model NAME
 
     - lm-eval: a task of lm-evaluation-harness 0.4, with the test rows.
 
@@ -28,12 +29,8 @@ def export_task(
 
     - areal: training and validation rows, a reward for RLVRWorkflow, and config.yaml. Untested.
 
-    Inspect needs no files: inspect eval countdown_rl/exact -T data=FILE --model NAME
-
     Examples:
         countdown-rl export-task --to lm-eval --out artifacts/lm-eval
-        lm_eval --include_path artifacts/lm-eval --tasks countdown_exact \\
-          --apply_chat_template --model hf --model_args pretrained=artifacts/merged
         countdown-rl export-task --to verl --out artifacts/verl
         MODEL=Qwen/Qwen2.5-3B-Instruct artifacts/verl/run.sh
     """

@@ -24,10 +24,8 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None
 
     Examples:
         countdown-rl gen-data --n 50000
-        countdown-rl gen-data --n 2000 --preset tv --impossible 0.1
+        countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20 --impossible 0.1
         countdown-rl gen-data --from-hub Jiayi-Pan/Countdown-Tasks-3to4
-        countdown-rl gen-data --test-from my-puzzles.jsonl
-        countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20
     """
     # The first use compiles the kernel, a second faster at this optimization level; the code is as fast.
     os.environ.setdefault("NUMBA_OPT", "1")

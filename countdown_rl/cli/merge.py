@@ -33,6 +33,7 @@ def merge(
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
         countdown-rl merge --base dequantized --verify full --out artifacts/bf16
     """
+    from countdown_rl.export import agreement
     from countdown_rl.export.merge import merge_adapter
     from countdown_rl.models import load, reference
 
@@ -42,12 +43,6 @@ def merge(
         facts = merge_adapter(ref, out, options).facts
     if facts.get("changes_nothing"):
         console.warn(f"{adapter} changes nothing: its weights are zero. {out} holds the base alone.")
-    console.result({"out": str(out), **facts}, _view(out, facts))
-
-
-def _view(out: Path, facts: dict) -> str:
-    from countdown_rl.export import agreement
-
     lines = [
         f"{out}: {plural(facts['parameters'], 'parameter')}, {facts['bytes'] / 1e6:,.1f} MB, "
         f"{plural(facts['adapted_modules'], 'module')} merged into the {facts['base']} base"
@@ -55,4 +50,4 @@ def _view(out: Path, facts: dict) -> str:
     names = {"with_definition": "the adapter over that base", "with_policy_as_trained": "the policy as trained"}
     for key, name in names.items() if "agreement" in facts else ():
         lines += agreement.described(name, facts["agreement"][key])
-    return "\n".join(lines)
+    console.result({"out": str(out), **facts}, "\n".join(lines))

@@ -42,13 +42,6 @@ def input_as_usage() -> Iterator[None]:
         raise UsageError(str(error)) from None
 
 
-def warn_of_unused_gpu() -> None:
-    from countdown_rl.models import load
-
-    if text := load.unused_gpu():
-        console.warn(text)
-
-
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter of *command* that is annotated with an options dataclass by a flag for each field.
 

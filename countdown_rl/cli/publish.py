@@ -27,10 +27,7 @@ def publish(
     removed. The token comes from `hf auth login` or HF_TOKEN.
 
     Examples:
-        countdown-rl publish --eval artifacts/eval/quantized
         countdown-rl publish --push --repo-id me/countdown-tiny-nf4
-        countdown-rl publish --model artifacts/gguf --with-demo --push \\
-          --repo-id me/countdown-gguf
         countdown-rl publish --data artifacts/data --license cc0-1.0
     """
     from countdown_rl.release import folder

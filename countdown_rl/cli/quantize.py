@@ -27,24 +27,18 @@ def quantize(
     result is compared with its source on 8 prompts.
 
     Examples:
-        countdown-rl quantize --model artifacts/merged --out artifacts/quantized
         countdown-rl quantize --model Qwen/Qwen3-0.6B --out artifacts/qwen3-nf4
         countdown-rl quantize --format gguf --gguf-type q4_k_m
     """
     from countdown_rl.models import load, reference
 
     load.silence_libraries()  # before gguf imports tqdm
+    from countdown_rl.export import agreement
     from countdown_rl.export.quantize import quantize_model
 
     with console.status(f"writing {options.format} weights"):
         ref = reference.find_model(model, revision=revision)
         facts = quantize_model(ref, out, options, console.warn).facts
-    console.result({"out": str(out), **facts}, _view(out, facts))
-
-
-def _view(out: Path, facts: dict) -> str:
-    from countdown_rl.export import agreement
-
     lines = [
         f"{out}: {facts['bytes_before'] / 1e6:,.1f} MB to {facts['bytes'] / 1e6:,.1f} MB, "
         f"{plural(facts['parameters'], 'parameter')} ({facts['bits_per_parameter']:.2f} bits per parameter)"
@@ -52,12 +46,10 @@ def _view(out: Path, facts: dict) -> str:
     if "agreement" in facts:
         lines += agreement.described("the full-precision weights", facts["agreement"])
     if "llama_cpp" in facts:
-        check = facts["llama_cpp"]
-        differs = "; its chat template differs from the tokenizer's, so give prompts as text"
-        lines.append(
-            f"  read back by llama.cpp, which tokenizes {plural(check['prompts'], 'prompt')} the same way"
-            f"{differs if check['chat'] is False else ''}"
-        )
+        prompts = plural(facts["llama_cpp"]["prompts"], "prompt")
+        lines.append(f"  read back by llama.cpp, which tokenizes {prompts} the same way")
+        if facts["llama_cpp"]["chat"] is False:
+            lines.append("  its chat template differs from the tokenizer's, so give prompts as text")
     if facts["format"] == "gguf" and not (out / "Modelfile").is_file():
         lines.append("  no Modelfile: Ollama cannot render such a chat template")
-    return "\n".join(lines)
+    console.result({"out": str(out), **facts}, "\n".join(lines))

@@ -36,10 +36,8 @@ def report(
 
     Examples:
         countdown-rl report
-        countdown-rl report --result artifacts/eval/adapter --out adapter.html
         countdown-rl report --demo artifacts/gguf
-        countdown-rl report --result start --result GRPO=g1,g2,g3
-        countdown-rl report --log grpo=a.csv,b.csv --log c.csv --figures figures
+        countdown-rl report --result start --result GRPO=g1,g2,g3 --log g1.csv
     """
     from countdown_rl.release.report import page
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from countdown_rl.cli import console, parameters
+from countdown_rl.cli import console
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag, plural, printable
@@ -47,9 +47,12 @@ def start_processes(count: int, launch: Path | None = None) -> None:
 
 
 def reporter(update: Any) -> "Reporter":
-    """Print notes and warnings of a run, and show its progress by *update*."""
+    """Print notes and warnings of a run, that of a GPU that torch does not see first; show its progress by *update*."""
+    from countdown_rl.models import load
     from countdown_rl.training.prepared import Reporter
 
+    if text := load.unused_gpu():
+        console.warn(text)
     return Reporter(progress=update, note=console.note, warning=console.warn)
 
 
@@ -64,7 +67,6 @@ def perform(
     """Check or run a training, and print its result."""
     from countdown_rl.training.run import execute
 
-    parameters.warn_of_unused_gpu()
     processes.keep_freed_memory()
     with console.progress("step") as update:
         if not check:

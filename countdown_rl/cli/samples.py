@@ -34,7 +34,6 @@ def samples(
     Reads an evaluation, or the samples that train and sft write beside their log.
 
     Examples:
-        countdown-rl samples artifacts/eval/adapter --incorrect
         countdown-rl samples artifacts/eval/base --reason wrong-value --n 3
         countdown-rl samples artifacts/train --step 50-100 --n 20
     """

@@ -19,8 +19,6 @@ def sft(
 
     Examples:
         countdown-rl sft --model Qwen/Qwen3-0.6B --from demos.jsonl --tune all
-        countdown-rl sft --from demos.jsonl --data artifacts/data --eval-every 50
-        countdown-rl sft --model Qwen/Qwen3-8B --from demos.parquet --check
         countdown-rl sft --demonstrator solver --data artifacts/data
     """
     if not check:

@@ -29,10 +29,8 @@ def train(
     written beside it, for countdown-rl samples: to samples.jsonl, or to NAME-samples.jsonl for a log NAME.csv.
 
     Examples:
-        countdown-rl train --model countdown-tiny --data artifacts/data
         countdown-rl train --reward correct=1 --reward format=0.1 --num-generations 32
         countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check
-        countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --probe 64
         countdown-rl train --model Qwen/Qwen3-8B --processes 8
     """
     if not check and probe is None:
@@ -44,7 +42,6 @@ def train(
         return
     from countdown_rl.training.grpo import probe as probing
 
-    parameters.warn_of_unused_gpu()
     with console.progress("completions") as update:
         result = probing.probe(prepare(arguments, options, runs.reporter(update)), probe)
     heads = ("variance", "95% interval", "groups", "solved", "format", "truncated")

@@ -95,4 +95,4 @@ def test_progress_in_a_file_is_a_line_each_minute(monkeypatch, capsys):
 def test_an_evaluation_is_written_to_a_directory_named_by_its_model(model, name, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path / "mine")
-    assert eval.default_out(model).as_posix() == f"artifacts/eval/{name}"
+    assert eval._default_out(model).as_posix() == f"artifacts/eval/{name}"
