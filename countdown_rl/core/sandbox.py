@@ -92,15 +92,8 @@ def sliced(value: Any) -> Any:
     return value
 
 
-def counted(values: Iterable[Any], data: int = 0) -> Iterable[Any]:
-    """Return *values*, which a loop goes through, and charge for each and the *data* characters written for it."""
-    if isinstance(values, str | list | tuple | dict | set | range):
-        charge(len(values), data * len(values))
-        return values
-    return _counted(values, data)
-
-
-def _counted(values: Iterable[Any], data: int) -> Iterator[Any]:
+def counted(values: Iterable[Any], data: int = 0) -> Iterator[Any]:
+    """Yield *values*, which a loop goes through, and charge for each and the *data* characters written for it."""
     for value in values:
         charge(1, data)
         yield value
@@ -185,16 +178,19 @@ class Limits:
         charge(1)
         sizes = [len(side) if isinstance(side, str | list | tuple) else 0 for side in (left, right)]
         bits = [side.bit_length() if isinstance(side, int) else 0 for side in (left, right)]
+        computed = 0
         if operator == "*":
             if any(sizes):
                 check(sizes[0] * right if sizes[0] and isinstance(right, int) else sizes[1] * (left if bits[0] else 1))
-            _check_bits(sum(bits))
+            computed = sum(bits)
         elif operator == "**" and all(bits):
-            _check_bits(bits[0] * abs(right) if abs(right) <= BITS else abs(right))
+            computed = bits[0] * abs(right) if abs(right) <= BITS else abs(right)
         elif operator == "%" and isinstance(left, str):
             _check_format(left, "%", right if isinstance(right, tuple | dict) else (right,))
         elif operator == "+":
             check(sum(sizes))
+        if computed > BITS:
+            raise SecurityError(f"it computes a number of more than {BITS:,} bits; use a smaller one")
         return sliced(super().call_binop(context, operator, left, right))  # type: ignore[misc]
 
     def wrap_str_format(self, value: Any) -> Any:
@@ -227,11 +223,6 @@ class Limits:
         return sliced(super().call(context, function, *args, **kwargs))  # type: ignore[misc]
 
 
-def _check_bits(bits: int) -> None:
-    if bits > BITS:
-        raise SecurityError(f"it computes a number of more than {BITS:,} bits; use a smaller one")
-
-
 def _count(node: nodes.Node) -> None:
     """Let the loops, outputs, concatenations, comparisons and slices below *node* count what they do."""
 
@@ -241,14 +232,12 @@ def _count(node: nodes.Node) -> None:
     for child in list(node.iter_child_nodes()):
         _count(child)
 
-    def is_slice(part: Any) -> bool:
-        return isinstance(part, nodes.Getitem) and isinstance(part.arg, nodes.Slice)
+    def bounded(part: Any) -> Any:
+        is_slice = isinstance(part, nodes.Getitem) and isinstance(part.arg, nodes.Slice)
+        return by("sliced", part) if is_slice else part
 
     for field, value in list(node.iter_fields()):
-        if isinstance(value, list):
-            value[:] = [by("sliced", part) if is_slice(part) else part for part in value]
-        elif is_slice(value):
-            setattr(node, field, by("sliced", value))
+        setattr(node, field, list(map(bounded, value)) if isinstance(value, list) else bounded(value))
     if isinstance(node, nodes.For):
         data = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
         node.iter = by("counted", node.iter, nodes.Const(data))
