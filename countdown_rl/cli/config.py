@@ -1,5 +1,6 @@
 """``--config`` and ``--save-config`` of every command: a YAML file whose keys are the command's flags."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,10 +57,12 @@ def save(ctx: Any) -> None:
         return
     import yaml
 
-    values = {_keys(option)[0]: _plain(ctx.params[option.name]) for option in _options(ctx)}
-    given = {key: value for key, value in values.items() if value not in (None, [])}
+    given = {_keys(option)[0]: ctx.params[option.name] for option in _options(ctx)}
+    plain = json.loads(
+        json.dumps({key: value for key, value in given.items() if value not in (None, [], ())}, default=str)
+    )
     try:
-        file.write_text(yaml.safe_dump(given, sort_keys=False, allow_unicode=True), "utf-8")
+        file.write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), "utf-8")
     except OSError as error:
         raise UsageError(f"--save-config {file} cannot be written: {first_line(error).rstrip('.')}.") from None
 
@@ -93,10 +96,3 @@ def _value(option: Any, value: Any, place: str) -> Any:
     if option.multiple:
         return items
     return value if value is not items else ",".join(map(str, items))
-
-
-def _plain(value: Any) -> Any:
-    """Return *value* with the types of YAML."""
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, bool | int | float | None) else str(value)

@@ -1,8 +1,8 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
 
@@ -105,12 +105,9 @@ def grade(
         console.note(f"{counts['n']:,} graded, {counts['correct']:,} correct{errors}.")
 
 
-@contextmanager
-def _opened(source: str) -> Iterator[BinaryIO]:
+def _opened(source: str) -> AbstractContextManager[BinaryIO]:
     if source == "-":
-        yield sys.stdin.buffer
-    elif not Path(source).exists() or Path(source).is_dir():  # a pipe is fine: grade <(COMMAND)
+        return nullcontext(sys.stdin.buffer)
+    if not Path(source).exists() or Path(source).is_dir():  # a pipe is fine: grade <(COMMAND)
         raise InputError(f"{source} does not exist or is no file.")
-    else:
-        with Path(source).open("rb") as lines:
-            yield lines
+    return Path(source).open("rb")

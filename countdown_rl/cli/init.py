@@ -16,10 +16,7 @@ _FILES = ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", "stages/*.yaml"
 _CLONE = Path(__file__).parents[2]
 
 
-def init(
-    *,
-    directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path(),
-) -> None:
+def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path()) -> None:
     """Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.
 
     Run it there with `dvc repro` (pip install dvc). Files of these names with other contents are not replaced, but

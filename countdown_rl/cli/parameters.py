@@ -67,13 +67,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     def call(*, as_json: bool, config: Any = None, save_config: Any = None, **values: Any) -> None:
         console.as_json = as_json  # the other two have done their work
         for name, kind in groups.items():
-            given = {field.name: values.pop(field.name) for field in fields(kind)}
-            lists = {
-                key: tuple(item if isinstance(item, Path) else str(item) for item in value)
-                for key, value in given.items()
-                if isinstance(value, list)
-            }
-            values[name] = kind(**given | lists)
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
         command(**values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -3,11 +3,7 @@ from countdown_rl.training.options import SftArguments, SftOptions
 
 
 def sft(
-    *,
-    options: SftOptions,
-    arguments: SftArguments,
-    overwrite: parameters.Overwrite = False,
-    check: runs.Check = False,
+    *, options: SftOptions, arguments: SftArguments, overwrite: parameters.Overwrite = False, check: runs.Check = False
 ) -> None:
     """Fine-tune a model on demonstrations.
 
