@@ -54,9 +54,8 @@ def environment(directory: Path, wheel: Path, extra: str) -> Path:
         for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
             if not (target / top).exists():
                 (target / top).symlink_to(package.locate_file(top))
-    names = ",".join(
-        dict.fromkeys([*extras, *([extra] if extra not in ("base", "train", "verl", "every-eval-ever") else [])])
-    )
+    own = [extra] if extra not in ("base", "train", "verl", "every-eval-ever") else []
+    names = ",".join([*extras, *own])
     requirement = f"countdown-rl[{names}] @ {wheel.as_uri()}" if names else str(wheel)
     pip = [sys.executable, "-m", "pip", "--python", directory / "bin/python", "install", "--quiet"]
     subprocess.run([*pip, requirement], check=True, env=ALONE)
@@ -174,18 +173,8 @@ def every_eval_ever(run: partial[None]) -> None:
     run("countdown-rl", "gen-data", "--n", "300", "--test", "4", "--valid", "4", "--out", "data")
     run("countdown-rl", "quantize", "--model", "countdown-tiny", "--out", "quantized")
     run("countdown-rl", "eval", "--model", "quantized", "--data", "data", "--limit", "2", "--out", "eval")
-    run(
-        "countdown-rl",
-        "publish",
-        "--model",
-        "quantized",
-        "--eval",
-        "eval",
-        "--benchmark",
-        "me/puzzles",
-        "--out",
-        "release",
-    )
+    publish = ("countdown-rl", "publish", "--model", "quantized", "--eval", "eval")
+    run(*publish, "--benchmark", "me/puzzles", "--out", "release")
     run("python", "-c", VALIDATE)
 
 

@@ -14,19 +14,7 @@ import pandas as pd
 import pytest
 
 import countdown_rl
-from countdown_rl import (
-    Grade,
-    InputError,
-    ModelError,
-    Row,
-    UsageError,
-    compare,
-    evaluate,
-    generate,
-    grade,
-    read_rows,
-    solve,
-)
+from countdown_rl import Grade, InputError, UsageError, compare, evaluate, generate, grade, read_rows, solve
 from countdown_rl.rewards import compute_score, correct, format_reward, length
 from tests.support import oracle
 
@@ -73,11 +61,6 @@ def test_a_completion_is_graded_by_the_fields_of_its_row(completion, fields, exp
     assert result.correct is expected
 
 
-def test_fields_that_are_no_row_are_an_input_error():
-    with pytest.raises(InputError, match="target"):
-        grade("1", nums=[1])
-
-
 def test_solve_counts_as_the_oracle_does():
     for row in generate(20, sizes=(3,)):
         facts = solve(row["nums"], row["target"])
@@ -90,7 +73,7 @@ def test_row_i_depends_on_the_seed_and_i_alone():
     rows = list(generate(30, seed=7))
     assert list(map(dict, islice(generate(300, seed=7), 30))) == list(map(dict, rows))
     assert list(map(dict, generate(30, seed=8))) != list(map(dict, rows))
-    assert all(isinstance(row, Row) for row in rows)
+    assert all(isinstance(row, countdown_rl.Row) for row in rows)
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
@@ -100,13 +83,6 @@ def test_generated_puzzles_are_of_the_split_and_sizes_that_were_asked_for(split,
     assert len(rows) == n
     assert {row.split for row in rows} == {split}
     assert all(len(row["nums"]) in (3, 4) and 20 <= row["target"] <= 30 for row in rows)
-
-
-def test_rows_are_read_from_a_file_and_from_a_data_directory(tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(PUZZLE) + "\n")
-    (row,) = read_rows(str(file))
-    assert row["target"] == 46
 
 
 def test_rewards_take_text_and_messages_and_ignore_other_columns():
@@ -120,13 +96,8 @@ def test_rewards_take_text_and_messages_and_ignore_other_columns():
 
 
 def test_a_batch_may_mix_tasks_and_rules():
-    columns = {
-        "task": ["countdown", "gsm8k"],
-        "nums": [[3, 7, 50], None],
-        "target": [46, None],
-        "question": [None, "6 * 3?"],
-        "gold": [None, "18"],
-    }
+    columns = {"task": ["countdown", "gsm8k"], "nums": [[3, 7, 50], None], "target": [46, None]}
+    columns |= {"question": [None, "6 * 3?"], "gold": [None, "18"]}
     assert correct(["<answer>50-7+3</answer>", "<answer>18</answer>"], **columns) == [1.0, 1.0]
 
 
@@ -147,13 +118,10 @@ def closeness(grade, row, tokens):
         (lambda rows: countdown_rl.merge("adapter", "y", base="foo"), UsageError, "base foo is not one"),
         (lambda rows: countdown_rl.quantize("countdown-tiny", "x", format="foo"), UsageError, "format foo is not one"),
         (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"), UsageError, "eval_every"),
-        (lambda rows: countdown_rl.train("no-such-model", rows, "z"), ModelError, "no-such-model"),
+        (lambda rows: countdown_rl.train("no-such-model", rows, "z"), countdown_rl.ModelError, "no-such-model"),
         (lambda rows: countdown_rl.sft("countdown-tiny", [], "z"), InputError, "empty"),
-        (
-            lambda rows: countdown_rl.sft("countdown-tiny", rows, "z", style="x"),
-            UsageError,
-            r"style; the (?!.*\bpast\b)",
-        ),
+        (lambda rows: countdown_rl.sft("countdown-tiny", rows, "z", style="x"), UsageError, r"style; (?!.*\bpast\b)"),
+        (lambda rows: grade("1", nums=[1]), InputError, "target"),
         (lambda rows: countdown_rl.publish("z", model="nowhere"), countdown_rl.ArtifactError, "nowhere"),
     ],
 )
@@ -202,6 +170,7 @@ def test_a_model_is_evaluated_and_compared_and_leaves_nothing_on_disk(tmp_path, 
 def test_evaluations_are_written_where_that_is_asked_for(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(PUZZLE) + "\n")
+    assert [row["target"] for row in read_rows(str(file))] == [46]
     result = evaluate("solver", str(file), out=tmp_path / "solver")
     assert (result.metrics.accuracy, result.metrics.decoding.samples) == (1.0, 1)
     assert json.loads((tmp_path / "solver" / "details.json").read_text()) == result.metrics.to_json()
@@ -218,7 +187,7 @@ def test_evaluations_are_written_where_that_is_asked_for(tmp_path):
         ([PUZZLE], {"max_tokens": 3}, UsageError, "max_new_tokens"),
         ([PUZZLE], {"samples": 2, "temperature": 0}, UsageError, "temperature"),
         ([], {}, InputError, "empty"),
-        ([{"nums": [1]}], {}, InputError, "target"),
+        ([{"nums": [1]}], {}, InputError, "^rows, line 1.*target"),  # not the file that they are written to
         ("nowhere.jsonl", {}, InputError, "nowhere"),
     ],
 )
@@ -230,31 +199,12 @@ def test_an_evaluation_that_cannot_be_made_is_an_error_of_its_type(rows, options
 FUNCTIONS = {
     grade: {"completion": RIGHT, **PUZZLE},
     solve: PUZZLE | {"rule": "exactly-once", "operators": "+-*/"},
-    generate: {
-        "n": 2,
-        "sizes": (3,),
-        "numbers": (1, 9),
-        "targets": (1, 9),
-        "rule": "",
-        "operators": "",
-        "split": "train",
-        "seed": 1,
-        "style": None,
-    },
+    generate: {"n": 2, "sizes": (3,), "numbers": (1, 9), "targets": (1, 9), "split": "train", "seed": 1}
+    | {"rule": "", "operators": "", "style": None},
     read_rows: {"path": "nowhere"},
     countdown_rl.load_model: {"model": "nowhere", "revision": None, "precision": "auto", "device": "auto"},
-    evaluate: {
-        "model": "solver",
-        "rows": [PUZZLE],
-        "completions": None,
-        "temperature": None,
-        "out": None,
-        "overwrite": False,
-        "trust_remote_code": False,
-        "on_note": print,
-        "on_warning": print,
-        "limit": None,
-    },
+    evaluate: {"model": "solver", "rows": [PUZZLE], "completions": None, "temperature": None, "out": None}
+    | {"overwrite": False, "trust_remote_code": False, "on_note": print, "on_warning": print, "limit": None},
     compare: {"evaluations": [], "out": None, "against": None, "on_warning": print},
     countdown_rl.train: {"model": "nowhere", "data": [PUZZLE], "out": "o", "rewards": None, "on_step": print},
     countdown_rl.sft: {"model": "nowhere", "demonstrations": [PUZZLE], "out": "o", "data": None, "seed": 1},
@@ -287,9 +237,3 @@ def test_every_value_of_every_argument_is_right_or_a_typed_error(function, value
         assert len(text) < 400
         words = rf"(?i){name}|{name.partition('_')[0]}|{ALSO.get(name, name)}"
         assert name == "data_source" or type(value) is not object or re.search(words, text)
-
-
-def test_rows_of_the_caller_are_named_by_their_argument():
-    with pytest.raises(InputError, match=r"^rows, line 1") as error:
-        evaluate("solver", [{"nums": [1]}])
-    assert tempfile.gettempdir() not in str(error.value)

@@ -32,13 +32,11 @@ README = "README.md"
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in tables.PAGES}
 COMMANDS = {name: main.command(name) for panel in main.COMMANDS.values() for name in panel}
 
+SHORT = "--max-completion-length 32"
 #: Options that a command gets after its own, by command and by the option that must be there; the last one counts.
 QUICK = {
     ("gen-data", ""): "--n 300 --workers 1",
-    (
-        "train",
-        "",
-    ): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --max-completion-length 32 --threads 1",
+    ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --threads 1 " + SHORT,
     ("train", "--config"): "--eval-size 2",
     ("train", "--eval-every"): "--eval-size 2",
     ("train", "--probe"): "--probe 2",

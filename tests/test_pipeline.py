@@ -14,18 +14,8 @@ from tests.support.command import flags
 
 ROOT = Path(__file__).parents[1]
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
-SECTIONS = sorted((ROOT / "stages").glob("*.yaml"))
 #: Syntax of sh or bash that cmd.exe lacks or reads otherwise; ``${name}`` is DVC's.
 SHELL = re.compile(r"""[;|&<>`'*?~]|\$(?!\{)|^\s*\w+=|\b(?:export|source|set|test|cp|mv|rm|mkdir)\s""")
-
-
-@pytest.mark.parametrize("file", SECTIONS, ids=lambda file: file.stem)
-def test_every_key_is_a_flag_of_the_command_of_that_name(file):
-    section = yaml.safe_load(file.read_text())
-    assert list(section) == [file.stem]
-    options = section[file.stem] or {}
-    assert {f"--{key}" for key in options} <= flags(file.stem)
-    assert not any(isinstance(value, dict) or value is None for value in options.values())
 
 
 def test_every_stage_of_the_pipeline_is_a_command_with_a_file_of_options():

@@ -93,8 +93,10 @@ def test_a_missing_file_and_one_that_cannot_be_written_are_sentences(tmp_path):
 def test_the_stage_files_are_such_files():
     stages = Path(__file__).parents[2] / "stages"
     for file in stages.glob("*.yaml"):
-        options = yaml.safe_load(file.read_text())[file.stem]
+        ((stage, options),) = yaml.safe_load(file.read_text()).items()
+        assert stage == file.stem
         read = parsed(file.stem, "--config", file).params
         for key, value in options.items():
+            assert value is not None  # DVC does not unpack it
             param = read[key.replace("-", "_")]
             assert (list(param) if isinstance(value, list) else param) == value or str(param) == str(value)

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -71,17 +71,22 @@ def snapshot() -> dict:
     }
 
 
+@contextmanager
+def unchanged():
+    before = snapshot()
+    yield
+    after = snapshot()
+    assert not [key for key in before if before[key] != after[key]]
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_leaves_the_process_as_it_was(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    before = snapshot()
-    with pytest.raises(CountdownError) if name in FAILING else nullcontext():
+    with unchanged(), pytest.raises(CountdownError) if name in FAILING else nullcontext():
         result = CALLS[name]()
-    after = snapshot()
-    assert not [key for key in before if before[key] != after[key]]
     assert name in ("generate", *FAILING) or "\n" not in repr(result)
 
 
@@ -111,14 +116,12 @@ def test_a_call_that_is_stopped_half_way_leaves_no_trace_either(call, place, tmp
     async def main():
         stopped()
 
-    before = snapshot()
-    if place == "thread":
-        with ThreadPoolExecutor() as pool:
-            pool.submit(stopped).result()
-    else:
-        asyncio.run(main())
-    after = snapshot()
-    assert not [key for key in before if before[key] != after[key]]
+    with unchanged():
+        if place == "thread":
+            with ThreadPoolExecutor() as pool:
+                pool.submit(stopped).result()
+        else:
+            asyncio.run(main())
 
 
 def test_a_second_training_in_the_process_is_refused(tmp_path, monkeypatch):

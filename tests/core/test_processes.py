@@ -85,15 +85,18 @@ def test_the_exception_that_a_library_makes_of_a_signal_is_no_bug(monkeypatch, c
 
 #: Variables of one of two launched processes.
 LAUNCHED = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+V1_PERIOD = {"cpu/cpu.cfs_period_us": "100000"}
 
 
-def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):
-    for name in LAUNCHED:
-        monkeypatch.delenv(name, raising=False)
-    assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
+def test_rank_and_world_size_are_those_of_a_launcher_and_not_of_a_scheduler(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
     assert (processes.launched(), processes.world_size(), processes.is_main()) == (True, 2, False)
+    monkeypatch.delenv("LOCAL_RANK")
+    assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
+    processes.run_alone()
+    assert not {"WORLD_SIZE", "RANK"} & set(os.environ)
 
 
 @pytest.mark.parametrize(
@@ -102,13 +105,9 @@ def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):
         ("0::/", {"cpu.max": "150000 100000"}, [1.5]),
         ("0::/", {"cpu.max": "max 100000"}, []),
         ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, [4, 2]),
-        (
-            "3:cpuset:/x\n2:cpu,cpuacct:/y",
-            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
-            [3],
-        ),
-        ("1:cpu:/x", {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"}, []),
-        ("4:memory:/x", {"cpu/x/cpu.cfs_quota_us": "100000", "cpu/x/cpu.cfs_period_us": "100000"}, []),
+        ("3:cpuset:/x\n2:cpu,cpuacct:/y", {"cpu/cpu.cfs_quota_us": "300000", **V1_PERIOD}, [3]),
+        ("1:cpu:/x", {"cpu/cpu.cfs_quota_us": "-1", **V1_PERIOD}, []),
+        ("4:memory:/x", {"cpu/cpu.cfs_quota_us": "100000", **V1_PERIOD}, []),
         (None, {}, []),
     ],
 )
@@ -146,16 +145,6 @@ def test_threads_are_those_of_omp_num_threads_or_the_share_of_the_cpus(monkeypat
     assert processes.cpu_threads() == threads
 
 
-def test_size_and_rank_of_a_scheduler_are_not_those_of_processes(monkeypatch):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
-    processes.run_alone()
-    assert not {"WORLD_SIZE", "RANK"} & set(os.environ)
-
-
 @pytest.mark.parametrize(
     ("words", "environment", "message"),
     [
@@ -173,17 +162,20 @@ def test_invalid_processes_are_refused_before_any_starts(monkeypatch, capsys, wo
     assert message in capsys.readouterr().err
 
 
-def test_sharded_weights_are_told_by_the_environment_of_a_launcher(monkeypatch):
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        monkeypatch.setenv(name, "1")
-    assert not processes.shards_weights()
-    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
-    assert not processes.shards_weights()
-    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3")
-    assert processes.shards_weights()
-    monkeypatch.delenv("ACCELERATE_DEEPSPEED_ZERO_STAGE")
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    assert processes.shards_weights()
+@pytest.mark.parametrize(
+    ("name", "value", "sharded"),
+    [
+        ("X", "", False),
+        ("DEEPSPEED_ZERO_STAGE", "2", False),
+        ("DEEPSPEED_ZERO_STAGE", "3", True),
+        ("USE_FSDP", "true", True),
+    ],
+)
+def test_sharded_weights_are_told_by_the_environment_of_a_launcher(monkeypatch, name, value, sharded):
+    for variable, number in LAUNCHED.items():
+        monkeypatch.setenv(variable, number)
+    monkeypatch.setenv(f"ACCELERATE_{name}", value)
+    assert processes.shards_weights() == sharded
 
 
 def test_workers_have_a_quarter_of_an_hour_to_finish_their_round(monkeypatch):
