@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     from countdown_rl.tasks.countdown.solver import Solved
     from countdown_rl.tasks.task import Grade, Row, Task  # noqa: F401
 
-#: Module of each name that is imported on first use.
-_MODULES = {
-    "Grade": "countdown_rl.tasks.task",
-    "Loaded": "countdown_rl.models.load",
-    "Puzzle": "countdown_rl.tasks.countdown.rules",
-    "Row": "countdown_rl.tasks.task",
-    "Solved": "countdown_rl.tasks.countdown.solver",
-    "Task": "countdown_rl.tasks.task",
+#: Names that are imported on first use, by module.
+_NAMES = {
+    "models.load": ("Loaded",),
+    "stages": ("compare", "evaluate", "merge", "publish", "quantize", "sft", "train"),
+    "tasks.countdown.rules": ("Puzzle",),
+    "tasks.countdown.solver": ("Solved",),
+    "tasks.task": ("Grade", "Row", "Task"),
 }
-_STAGES = ("compare", "evaluate", "merge", "publish", "quantize", "sft", "train")
+_MODULES = {name: f"countdown_rl.{module}" for module, names in _NAMES.items() for name in names}
 _ERRORS = (ArtifactError, CountdownError, HubError, InputError, ModelError, UsageError)
 
-__all__ = [*_MODULES, *_STAGES, *(error.__name__ for error in _ERRORS)]
+__all__ = [*_MODULES, *(error.__name__ for error in _ERRORS)]
 __all__ += ["generate", "grade", "load_model", "read_rows", "solve"]
 
 
@@ -163,12 +162,8 @@ def load_model(
 
 def __getattr__(name: str) -> Any:
     """Import a public name, or read ``__version__``, on first use."""
-    if name in _STAGES:
-        from countdown_rl import stages
-
-        value: Any = getattr(stages, name)
-    elif name in _MODULES:
-        value = getattr(import_module(_MODULES[name]), name)
+    if name in _MODULES:
+        value: Any = getattr(import_module(_MODULES[name]), name)
     elif name == "__version__":
         from countdown_rl.core.packages import version
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,14 +169,21 @@ def check_writable(out: Path, kind: str) -> None:
         raise ArtifactError(f"{out} holds {contents}; give {flag('out')} another directory, or remove it first.")
 
 
-def check_links(path: Path) -> None:
-    """Raise ArtifactError if a link in the artifact at *path* leads out of it, but to a cache of the Hub or DVC."""
+def _check_names(path: Path, listed: Collection[str]) -> None:
+    """Check that the artifact at *path* holds no files but hidden and *listed* ones, and no links out of it.
+
+    Links to a cache of the Hub or DVC are allowed.
+    """
     inside = path.resolve()
     inside = next((parent.parent for parent in inside.parents if parent.name == "snapshots"), inside)
-    for target in path.rglob("*"):
+    for target in sorted(path.rglob("*")):
+        name = target.relative_to(path).as_posix()
         real = target.resolve() if target.is_symlink() else inside
         if not real.is_relative_to(inside) and real.parts[-4:-2] != ("files", "md5"):
             raise ArtifactError(f"{target} is a link out of {path}; replace it by a copy of what it links to.")
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if name not in listed and not target.is_dir() and not hidden:
+            raise ArtifactError(f"{target} is not in the manifest of {path}; remove it.")
 
 
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
@@ -202,18 +209,13 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
                 f"the manifest of {name} in {file} was changed after it was written; make {name} and everything made "
                 "from it again."
             )
-    check_links(path)
+    _check_names(path, [MANIFEST, *manifest.files])
     for name, listed in manifest.files.items():
         target = path / name
         intact = target.is_file() and target.stat().st_size == listed["size"]
         if not intact or (verify and file_sha256(target) != listed["sha256"]):
             fault = "damaged" if target.exists() else "missing"
             raise ArtifactError(f"{target} is {fault}; make {path} again with `{MADE_BY[manifest.kind]}`.")
-    for target in sorted(path.rglob("*")):
-        name = target.relative_to(path).as_posix()
-        hidden = any(part.startswith(".") for part in name.split("/"))
-        if name not in (MANIFEST, *manifest.files) and not target.is_dir() and not hidden:
-            raise ArtifactError(f"{target} is not in the manifest of {path}; remove it.")
     return manifest
 
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
@@ -36,16 +35,12 @@ def write(to: str, rows: Mapping[str, Sequence[Row]], place: Path) -> str:
         if to == "verl":
             _write_parquet(place / f"{split}.parquet", split, part)
         elif to == "areal":
-            jsonl.write_rows(place / f"{split}.jsonl", map(_messages, part))
+            plain = [row.without_prefill() for row in part]
+            items = ({"messages": row.prompt().turns(), "row": json.dumps(dict(row))} for row in plain)
+            jsonl.write_rows(place / f"{split}.jsonl", items)
         else:
             jsonl.write_rows(file.with_name(f"{split}.jsonl"), map(dict, part))
     return name
-
-
-def _messages(row: Row) -> dict[str, Any]:
-    """A row of AReaL: the prompt, and the row as JSON."""
-    plain = row.without_prefill()
-    return {"messages": plain.prompt().turns(), "row": json.dumps(dict(plain))}
 
 
 def _write_parquet(file: Path, split: str, rows: Sequence[Row]) -> None:
