@@ -30,11 +30,7 @@ ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n 
 ANSWER = "<think>\n</think>\n<answer>{0} + 3 + 5</answer>"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-    load.silence_libraries()
-
-
+load.silence_libraries()
 #: PEFT does not adapt them.
 REFUSED = ("falcon_h1", "mamba", "mamba2")
 
@@ -73,10 +69,6 @@ def loss_by_hand(model: str) -> float:
     return total / count
 
 
-def prompts(tokenizer) -> list[list[int]]:
-    return chat_template.encode(tokenizer, [parse_row(row).messages() for row in ROWS[:2]])
-
-
 def plainly(loaded, prompt: list[int], tokens: int) -> list[int]:
     """The most likely continuation, by forward passes without a cache."""
     stop = Generator(loaded, Decoding(1)).stop
@@ -94,7 +86,7 @@ def test_an_architecture_is_tuned_evaluated_and_merged_as_plain_transformers_doe
     result = fine_tuned(model, "lora")
     assert result.rows[0].loss == pytest.approx(loss_by_hand(model), rel=1e-3)
     adapted = load_model(find_model("tuned"), precision="fp32")
-    some = prompts(adapted.tokenizer)
+    some = chat_template.encode(adapted.tokenizer, [parse_row(row).messages() for row in ROWS[:2]])
     expected = [plainly(adapted, prompt, 6) for prompt in some]
     completions = Generator(adapted, Decoding(6)).complete(some)
     assert [each.tokens for each in completions] == [len(ids) for ids in expected]

@@ -190,19 +190,21 @@ def test_grade_writes_one_line_per_line(command, tmp_path):
         {"id": "a", "nums": [3, 7, 50], "target": 46, "completion": "</think>\n<answer>50 + 3 - 7</answer>"},
         {"nums": [3, 7, 50], "target": 46, "completion": "<answer>50 / 3 * 7</answer>"},
         {"nums": [3, 7, 50], "target": 53, "rule": "at-most-once", "completion": "</think><answer>50+3</answer>"},
+        {"id": "d", "nums": [3, 7, 50], "target": 46, "response": ["", REPLY["content"]]},
     ]
     jsonl.write_rows(tmp_path / "in.jsonl", rows)
     status, out, _ = command("grade", stdin=(tmp_path / "in.jsonl").read_text())
     grades = [json.loads(line) for line in out.splitlines()]
     assert status == 0
-    assert [grade["correct"] for grade in grades] == [True, False, True]
-    assert [grade["value"] for grade in grades] == ["46", "350/3", "53"]
-    assert [grade["strict_format"] for grade in grades] == [True, False, True]
-    assert [grade.get("id") for grade in grades] == ["a", None, None]
+    assert [grade["correct"] for grade in grades] == [True, False, True, False, True]
+    assert [grade["value"] for grade in grades] == ["46", "350/3", "53", None, "46"]
+    assert [grade["strict_format"] for grade in grades] == [True, False, True, False, False]
+    assert [grade.get("id") for grade in grades] == ["a", None, None, "d", "d"]
+    assert [grade.get("sample") for grade in grades] == [None, None, None, 0, 1]
     status, out, _ = command("grade", tmp_path / "in.jsonl", "--json", "--out", tmp_path / "out.jsonl")
-    counts = {"n": 3, "correct": 2, "format": 2, "strict_format": 2}
-    assert json.loads(out) == {**counts, "reasons": {"wrong-value": 1}}
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
+    counts = {"n": 5, "correct": 3, "format": 2, "strict_format": 2}
+    assert json.loads(out) == {**counts, "reasons": {"wrong-value": 1, "no-answer": 1}}
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 5
 
 
 @pytest.mark.parametrize("lines", ["", "\n\n", "hello", "[]", "{}", "a,b\n1,2", "null", "\ufeff"])
@@ -249,17 +251,10 @@ def test_grade_reads_layouts_of_others_in_every_format(command, tmp_path, fields
     assert ("read from" in err) == ("target" not in fields)
 
 
-def test_several_completions_of_a_row_are_graded_one_by_one(command):
-    row = {"id": "a", "nums": [3, 7, 50], "target": 46, "response": ["", REPLY["content"]]}
-    grades = [json.loads(line) for line in command("grade", stdin=json.dumps(row))[1].splitlines()]
-    assert [(grade["id"], grade["sample"], grade["correct"]) for grade in grades] == [("a", 0, False), ("a", 1, True)]
-
-
 def test_eval_says_which_columns_it_does_not_use(command, tmp_path):
     write(tmp_path / "rows", [IMPORTED[0] | {"prompt": "?"}, IMPORTED[1] | {"prompt": "?"}], "csv")
-    status, out, err = command(
-        "eval", "--model", "solver", "--data", tmp_path / "rows", "--out", tmp_path / "o", "--json"
-    )
+    words = ("--model", "solver", "--data", tmp_path / "rows", "--out", tmp_path / "o", "--json")
+    status, out, err = command("eval", *words)
     assert (status, json.loads(out)["accuracy"]) == (0, 1.0), err
     assert "not used: prompt" in err
 

@@ -81,7 +81,5 @@ def test_samples_of_an_earlier_version_are_graded_again(run):
     lines = json.loads(CliRunner().invoke(app, ["samples", str(run), "--json"]).stdout)["samples"]
     assert [(line["correct"], line["reason"]) for line in lines] == [(True, ""), (False, "no-answer")]
 
-
-def test_a_file_without_samples_is_refused(run):
     (run / "samples.jsonl").write_text('{"id": 1}\n')
     assert "no samples" in str(CliRunner().invoke(app, ["samples", str(run)]).exception)

@@ -103,7 +103,5 @@ def test_inputs_are_the_same_where_their_files_are():
     assert run.differences(recorded({}, inputs({"n": 1}))) == ""
     assert run.differences(recorded({}, inputs({"n": 1}, "e"))) == "other model; other exclude"
 
-
-@pytest.mark.parametrize("before", [None, 1, "x", [], {}, {"options": 1, "inputs": {}}, {"options": {}}])
-def test_a_record_that_is_damaged_is_another_run(before):
-    assert Identity(Options, {}, {}).differences(before) == "it cannot be read"
+    for damaged in (None, 1, "x", [], {}, {"options": 1, "inputs": {}}, {"options": {}}):
+        assert run.differences(damaged) == "it cannot be read"

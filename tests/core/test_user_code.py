@@ -68,10 +68,6 @@ def test_an_edit_of_the_users_code_is_another_run(own, edited, name, by_name):
         finished(own / "adapter", "adapter", run(), overwrite=False)
 
 
-def test_code_of_this_package_or_without_source_does_not_count():
-    assert user_code.digests(["countdown_rl.rewards:correct", "math:sqrt"]) == {}
-
-
 IMPORTS = {
     "import helper": "helper.py",
     "import lib.helper as other": "lib/helper.py",
@@ -106,6 +102,7 @@ def test_every_file_of_the_users_that_is_imported_counts(line, own, monkeypatch)
 def test_options_name_code_in_any_field_and_weight():
     options = {"reward": ("my:short=1", "format=0.1"), "sampler": "a.b:C.d", "model": "http://x", "n": 1, "s": None}
     assert user_code.named(options) == ["my:short", "a.b:C.d"]
+    assert user_code.digests(["countdown_rl.rewards:correct", "math:sqrt"]) == {}  # not the user's
 
 
 NOTEBOOK = """

@@ -51,6 +51,8 @@ def test_rows_for_verl_have_its_columns_and_are_graded_by_the_exported_reward(ex
     from pyarrow import parquet
 
     place = exported("verl")
+    assert subprocess.run(["bash", "-n", place / "run.sh"]).returncode == 0
+    assert (place / "run.sh").stat().st_mode & 0o100 or sys.platform == "win32"
     compute_score = load(place / "reward.py").compute_score
     for split in ("train", "valid"):
         records = parquet.read_table(place / f"{split}.parquet").to_pylist()
@@ -66,12 +68,6 @@ def test_rows_for_verl_have_its_columns_and_are_graded_by_the_exported_reward(ex
             assert compute_score(record["data_source"], "<answer>1</answer>", truth)["score"] == 0.0
 
 
-def test_the_script_for_verl_has_valid_syntax_and_can_be_executed(exported):
-    script = exported("verl") / "run.sh"
-    assert subprocess.run(["bash", "-n", script]).returncode == 0
-    assert script.stat().st_mode & 0o100 or sys.platform == "win32"
-
-
 def test_the_environment_for_prime_rl_has_the_training_rows_under_their_name(exported):
     place = exported("prime-rl")
     config = tomllib.loads((place / "rl.toml").read_text())
@@ -79,9 +75,8 @@ def test_the_environment_for_prime_rl_has_the_training_rows_under_their_name(exp
     assert environment["taskset"]["id"] == "countdown_exact"
     assert [row["id"] for row in jsonl.read_rows(place / "countdown_exact/train.jsonl")] == ["a", "b"]
     assert '"train.jsonl"' in (place / "countdown_exact/__init__.py").read_text()
-    assert tomllib.loads((place / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"] == {
-        "countdown_exact": ["train.jsonl"]
-    }
+    setuptools = tomllib.loads((place / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert setuptools["package-data"] == {"countdown_exact": ["train.jsonl"]}
 
 
 def test_rows_for_areal_are_graded_by_the_exported_reward(exported):
@@ -97,8 +92,6 @@ def test_rows_for_areal_are_graded_by_the_exported_reward(exported):
 @pytest.mark.parametrize("to", ["verl", "prime-rl", "areal"])
 def test_an_engine_needs_a_data_directory_with_its_splits(to, data, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    assert (
-        status(monkeypatch, "export-task", "--to", to, "--data", str(tmp_path / "test.jsonl"), "--out", str(out)) == 1
-    )
+    assert status(monkeypatch, "export-task", "--to", to, "--data", tmp_path / "test.jsonl", "--out", out) == 1
     assert "gen-data" in capsys.readouterr().err
     assert not out.exists()
