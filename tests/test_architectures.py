@@ -30,7 +30,11 @@ ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n 
 ANSWER = "<think>\n</think>\n<answer>{0} + 3 + 5</answer>"
 
 
-load.silence_libraries()
+@pytest.fixture(scope="module", autouse=True)
+def _quiet():
+    load.silence_libraries()
+
+
 #: PEFT does not adapt them.
 REFUSED = ("falcon_h1", "mamba", "mamba2")
 
