@@ -80,7 +80,5 @@ def _view(sample: "Sample") -> Text:
     kind = ", validation" if sample.validation else f", group {sample.group}" if sample.group is not None else ""
     step = ("" if sample.step is None else f"step {sample.step}{kind}  ", "dim")
     grade = (f"✓ {sample.verdict}", "green") if sample.grade.correct else (f"✗ {sample.verdict}", "red")
-    values = {**(sample.rewards or {}), "advantage": sample.advantage}
-    rewards = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
-    text = ("\n", sample.completion.strip("\n"), "\n", grade, (f"  {rewards}" if rewards else "", "dim"))
+    text = ("\n", sample.completion.strip("\n"), "\n", grade, (f"  {sample.rewarded}".rstrip(), "dim"))
     return Text.assemble(step, (sample.row.headline, "bold"), *text)

@@ -58,6 +58,12 @@ class Sample:
         grade = self.grade
         return registry.verdict(self.row, grade.answer, grade.value, grade.reason, bool(self.truncated))
 
+    @property
+    def rewarded(self) -> str:
+        """The rewards and the advantage, such as ``correct 1, short 0.25, advantage -0.5``; "" without any."""
+        values = {**(self.rewards or {}), "advantage": self.advantage}
+        return ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
+
     def to_json(self) -> dict[str, Any]:
         """A line of ``samples.jsonl``."""
         training = {name: value for name in _TRAINING if (value := getattr(self, name)) is not None}

@@ -180,6 +180,11 @@ def samples_file(log: Path) -> Path:
     return log.with_name(SAMPLES if log.stem == "log" else f"{log.stem}-{SAMPLES}")
 
 
+def samples_of(log: Path) -> list[Sample]:
+    """The samples of the training run of *log*; none if they were not kept."""
+    return read_samples(file) if (file := samples_file(log)).is_file() else []
+
+
 def read_samples(path: Path) -> list[Sample]:
     """The samples of a training run at *path*; a line cut off at the end is left out."""
     data = path.read_bytes()  # a text's lines also end at characters that a model may have written

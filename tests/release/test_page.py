@@ -426,17 +426,35 @@ def filmed(log: Path, marks: dict[int, list[str]]) -> None:
 
 def test_the_film_holds_the_same_puzzles_after_each_validation(run):
     log = run / "train" / "log.csv"
-    assert film.read(log) is None
+    read = lambda: film.read(training_log.samples_of(log))  # noqa: E731
+    assert read() is None
     filmed(log, {2: ["-", "+"]})
-    assert film.read(log) is None
+    assert read() is None
     filmed(log, {2: ["--", "+-", "++"], 4: ["-+", "++", "--"]})
-    shown = film.read(log)
+    shown = read()
     assert (shown.steps, shown.chosen) == ([2, 4], 0)
     assert shown.shares == [[0, 0.5], [0.5, 1], [1, 0]]
     filmed(log, {step: ["+"] * 3 for step in range(0, 500, 5)})
-    assert (film.read(log).steps[0], film.read(log).steps[-1], len(film.read(log).steps)) == (0, 495, film.FRAMES)
+    assert (read().steps[0], read().steps[-1], len(read().steps)) == (0, 495, film.FRAMES)
     training_log.samples_file(log).unlink()
     assert 'id="film"' not in page()
+
+
+def test_the_report_shows_rewards_and_advantages_of_the_first_and_the_last_step(run):
+    lines = []
+    for step, group, advantage in [(1, 0, 0.0), (1, 1, 0.5), (1, 2, 0.5), (6, 0, 0.25), (11, 0, 0.125), (12, 0, 0.0)]:
+        for sign in (1, -1):
+            rewards = {"correct": float(sign > 0), "mine:short": step + group / 8}
+            grades = {"correct": False, "reason": "", "answer": None, "value": None, "tokens": 9, "truncated": False}
+            place = {"step": step, "group": group, "rewards": rewards, "advantage": sign * advantage}
+            lines.append({**place, "nums": [1, 2], "target": 3, "completion": "1 + 2", **grades})
+    jsonl.write_rows(training_log.samples_file(run / "train" / "log.csv"), lines)
+    shown = re.findall(r'<p class="way num">(.*?)</p>', page())
+    assert shown == [
+        f"correct {int(sign > 0)}, mine:short {short}, advantage {sign * advantage}"
+        for short, advantage in ((1.12, 0.5), (11, 0.125))
+        for sign in (1, -1)
+    ]
 
 
 def test_the_film_plays_in_a_browser(run, tmp_path):

@@ -1,10 +1,9 @@
-"""The film of a report: the completions of the same validation puzzles after each validation of a run."""
+"""Completions of a run in a report: a film of the same validation puzzles, and groups of training."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.sample import Sample
 
 #: Limits on the puzzles and on the validations shown.
@@ -28,10 +27,10 @@ class Film:
         ]
 
 
-def read(log: Path) -> Film | None:
-    """Return the film of the run of *log*; None unless it was validated twice."""
-    file, shown = training_log.samples_file(log), dict[str, dict[int, list[Sample]]]()
-    for sample in training_log.read_samples(file) if file.is_file() else ():
+def read(samples: Sequence[Sample]) -> Film | None:
+    """Return the film of the *samples* of a run; None unless it was validated twice."""
+    shown: dict[str, dict[int, list[Sample]]] = {}
+    for sample in samples:
         key = json.dumps(sample.row.kept)
         if sample.validation and sample.step is not None and (key in shown or len(shown) < PUZZLES):
             shown.setdefault(key, {}).setdefault(sample.step, []).append(sample)
@@ -43,3 +42,16 @@ def read(log: Path) -> Film | None:
     film = Film(steps, [[by_step[step] for step in steps] for by_step in shown.values()], 0)
     gains = [shares[-1] - shares[0] for shares in film.shares]
     return Film(film.steps, film.puzzles, gains.index(max(gains)))
+
+
+def groups(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Return the first group with a gradient of the first and of the last step of *samples* that has one."""
+    sampled: dict[tuple[int, int], list[Sample]] = {}
+    for sample in samples:
+        if sample.step is not None and sample.group is not None:
+            sampled.setdefault((sample.step, sample.group), []).append(sample)
+    by_step: dict[int, list[Sample]] = {}
+    for (step, _), group in sampled.items():
+        if any(sample.advantage for sample in group):
+            by_step.setdefault(step, group)
+    return [by_step[step] for step in sorted({min(by_step), max(by_step)})] if by_step else []

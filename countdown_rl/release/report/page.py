@@ -118,6 +118,7 @@ def view(
     own = next((path for path in logs if training_log.is_log_of(path, chain)), None)
     log = logs[own or next(iter(logs))] if logs else []
     steps = [row.step for row in log]
+    samples = training_log.samples_of(own or next(iter(logs))) if logs else []
     paired = len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n
     return {
         "version": version(),
@@ -132,7 +133,8 @@ def view(
         "log": log,
         "runs": runs,
         "curves": charts.curves(runs, task) if log else [],
-        "film": film.read(own or next(iter(logs))) if logs else None,
+        "film": film.read(samples),
+        "sampled": film.groups(samples),
         "seconds": sum(row.seconds * (row.step - before) for row, before in zip(log, [0, *steps], strict=False)),
         "puzzles": min(puzzles, first.metrics.n),
         "transcripts": {name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names},
