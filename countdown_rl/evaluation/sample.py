@@ -22,7 +22,7 @@ _TRAINING = ("step", "validation", "group", "rewards", "advantage")
 BASELINE_KINDS = ("floor", "ceiling")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A graded completion of *row*; the fields from *step* on are those of training, of which *validation* has one."""
 
@@ -43,8 +43,10 @@ class Sample:
     @classmethod
     def of(cls, row: Row, completion: "Completion", turn: int | None = None) -> Self:
         """Grade the *completion* of *row*."""
-        grade, details = row.grade(completion.text), dict(completion.details)
-        grade.reason = details.pop("reason", grade.reason)  # the server refused
+        grade, details = row.grade(completion.text), completion.details
+        if "reason" in details:  # the server refused
+            details = dict(details)
+            grade.reason = details.pop("reason")
         truncated = None if completion.ended is None else not completion.ended
         return cls(row, completion.text, grade, completion.tokens, truncated, turn, details)
 

@@ -275,7 +275,8 @@ def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
     stub.requests.clear()
     stub.reply = lambda number, body, handler: answer()
     run(stub, tmp_path)
-    assert 8 - len(finished) <= len(stub.requests) <= 8
+    asked = {body["messages"][1]["content"] for body in stub.requests}  # a request given up before may come late
+    assert 8 - len(finished) <= len(asked) <= 8
     assert written(tmp_path / "eval") == written(tmp_path / "expected")
 
 
