@@ -19,7 +19,8 @@ numbers there are 1, 6, 68, 1170, 27142, 793002 expressions (OEIS A140606).
 being counted twice.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import NamedTuple
 
 #: A class is one integer, its tag: left and right, the classes it was joined from (a number: its index at
 #: right), 20 bits each; the join; its kind; its flags; the characters that its parentheses take.
@@ -55,29 +56,12 @@ class Goal(NamedTuple):
     joins: int
 
 
-class Classes(NamedTuple):
-    """The classes of all proper subsets: values, tags, two hash words; where those of a subset (as bits) lie."""
-
-    tops: Any
-    bottoms: Any
-    tags: Any
-    firsts: Any
-    seconds: Any
-    starts: Any
-    ends: Any
-
-
-class Matches(NamedTuple):
-    """The classes that reach a target, at its index above ``low``: their ``counts``; ``plain``, 1 if one needs only +
-    and -; the cost and the tag of the best, ``ranks`` (-1 for none) and ``best``; the tags of as many ``solutions`` as
-    there is space for; and ``seen``, a hash table of them."""
-
-    seen: Any
-    counts: Any
-    plain: Any
-    ranks: Any
-    best: Any
-    solutions: Any
+#: The classes of all proper subsets: values, tags, two hash words; where those of a subset (as bits) lie.
+Classes = namedtuple("Classes", "tops bottoms tags firsts seconds starts ends")
+#: The classes that reach a target, at its index above ``low``: their ``counts``; ``plain``, 1 if one needs only + and
+#: -; the cost and the tag of the best, ``ranks`` (-1 for none) and ``best``; the tags of as many ``solutions`` as there
+#: is space for; and ``seen``, a hash table of them.
+Matches = namedtuple("Matches", "seen counts plain ranks best solutions")
 
 
 def tables(zeros, size, targets, solutions):
@@ -430,44 +414,17 @@ def write(tag, nums, classes, text, scratch):
 
 # Row drawing: random puzzles, solved by the functions above.
 
-
-class Source(NamedTuple):
-    """``seed`` and ``stream`` of the random numbers; the first attempt of each row and the limits of attempts by count
-    of numbers; the values to sample, as ``tiles`` without replacement; the parts (of ``parts``) that the numbers must
-    fall into; and ``stop``, an array whose first value ends the work once it is not 0."""
-
-    seed: int
-    stream: int
-    start: int
-    limits: Any
-    values: Any
-    tiles: bool
-    first_part: int
-    last_part: int
-    parts: int
-    stop: Any
-
-
+#: ``seed`` and ``stream`` of the random numbers; the first attempt of each row and the limits of attempts by count of
+#: numbers; the values to sample, as ``tiles`` without replacement; the parts (of ``parts``) that the numbers must fall
+#: into; and ``stop``, an array whose first value ends the work once it is not 0.
+Source = namedtuple("Source", "seed stream start limits values tiles first_part last_part parts stop")
+#: Rows to sample: their indices, sizes, and whether they are to be solvable; the other fields are results, of which
+#: ``attempts`` is the next attempt of each row, or one of the values below.
+Rows = namedtuple("Rows", "indices sizes solvable attempts nums targets counts plain lengths texts")
 #: Values of ``attempts`` for a row that was not found within the limit, and for the rows after it.
 NOT_FOUND, NOT_SAMPLED = -1, -2
 #: Attempts of a row after which its puzzles are rare.
 RARE = 1_000
-
-
-class Rows(NamedTuple):
-    """Rows to sample: their indices, sizes, and whether they are to be solvable; the other fields are results.
-    ``attempts`` is the next attempt of each row, or one of the above."""
-
-    indices: Any
-    sizes: Any
-    solvable: Any
-    attempts: Any
-    nums: Any
-    targets: Any
-    counts: Any
-    plain: Any
-    lengths: Any
-    texts: Any
 
 
 def draw_numbers(state, source, rare, pool, nums, ordered):
