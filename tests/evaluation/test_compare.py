@@ -121,18 +121,9 @@ def test_changes_hold_both_completions(three):
         assert one["after"]["completion"] == f"{one['to']} says {one['id']}"
 
 
-@pytest.mark.parametrize(
-    ("marks", "changes", "says"),
-    [
-        (BASE[:-1], {}, "11 puzzles in common, of 11 and 12;"),
-        (BASE, {"split": "train"}, "0 puzzles in common, of 12 and 12;"),
-        (BASE + "+", {}, "12 puzzles in common, of 13 and 12;"),
-        (BASE, {"decoding": GREEDY | {"max_new_tokens": 128}}, "other and base were decoded differently"),
-    ],
-)
-def test_results_on_other_puzzles_or_with_other_decoding_are_refused(three, marks, changes, says):
-    made(Path("other"), marks, **changes)
-    with pytest.raises(InputError, match=says):
+def test_results_with_other_decoding_are_refused(three):
+    made(Path("other"), BASE, decoding=GREEDY | {"max_new_tokens": 128})
+    with pytest.raises(InputError, match="other and base were decoded differently"):
         compared({"base": Path("base"), "other": Path("other")}, Path("out"))
     assert not Path("out").exists()
 
@@ -165,26 +156,28 @@ def test_completions_in_two_files_are_paired_by_the_ids_of_their_puzzles(tmp_pat
     assert group["a"].puzzles == group["b"].puzzles
 
 
+OTHERS = [{"nums": [n, n, 9], "target": 2 * n + 9} for n in range(10)]
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
         (PUZZLES[:5], "5 puzzles in common, of 5 and 10"),
-        ([*PUZZLES[5:], *({"nums": [n, n, 9], "target": 2 * n + 9} for n in range(5))], "5 puzzles in common, of 10"),
-        ([{"nums": [n, n, 9], "target": 2 * n + 9} for n in range(10)], "0 puzzles in common"),
+        ([*PUZZLES, OTHERS[0]], "10 puzzles in common, of 11 and 10"),
+        ([*PUZZLES[5:], *OTHERS[:5]], "5 puzzles in common, of 10"),
+        (OTHERS, "0 puzzles in common"),
         (
             [row | {"rule": "at-most-once"} for row in PUZZLES],
             "countdown at-most-once, and a of countdown exactly-once",
         ),
-        (
-            [{"task": "gsm8k", "question": f"{n}?", "gold": "1"} for n in range(10)],
-            "of gsm8k, and a of c",
-        ),
+        ([{"task": "gsm8k", "question": f"{n}?", "gold": "1"} for n in range(10)], "of gsm8k, and a of c"),
     ],
 )
 def test_results_of_other_puzzles_rules_or_tasks_are_refused(tmp_path, rows, words):
     group = {"a": completed(tmp_path / "a.jsonl", PUZZLES, {1}), "b": completed(tmp_path / "b.jsonl", rows, {2})}
     with pytest.raises(InputError, match=words):
-        api.compare(group)
+        api.compare(group, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="runs 2"):
         compare.pooled("runs", [*group.values()])
     assert len(report._groups(group)) == 2
@@ -347,15 +340,11 @@ def test_one_run_given_as_two_is_refused(runs, words):
         compare.compare(compare.by_setting(["base", f"SFT={words}"]), Path("out"))
 
 
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (("A=base", "B=base"), "given twice"),
-        (("base", "base=adapter"), "given twice"),
-        (("base", "A=base"), "given twice"),
-        *((("adapter", word), "NAME=DIR") for word in ("=base", "A=", "A=base,", "A=,base")),
-    ],
-)
+TWICE = [("A=base", "B=base"), ("base", "base=adapter"), ("base", "A=base")]
+WRONG = [("adapter", word) for word in ("=base", "A=", "A=base,", "A=,base")]
+
+
+@pytest.mark.parametrize(("words", "fault"), [*((w, "given twice") for w in TWICE), *((w, "NAME=DIR") for w in WRONG)])
 def test_settings_need_a_name_and_each_directory_once(three, words, fault):
     with pytest.raises(UsageError, match=fault):
         compare.by_setting(words)

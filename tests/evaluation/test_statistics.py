@@ -29,11 +29,6 @@ def test_wilson_limits_invert_the_score_test(successes, n):
             assert abs(successes / n - limit) / sqrt(limit * (1 - limit) / n) == pytest.approx(Z)
 
 
-def test_statistics_of_no_trials():
-    assert wilson(0, 0) == (0, 1)
-    assert mcnemar(0, 0) == 1
-
-
 @pytest.mark.parametrize(
     ("table", "difference", "low", "high"),
     [
@@ -67,14 +62,16 @@ def test_the_paired_interval_is_antisymmetric_and_within_bounds():
     [(0.5, 0.08, 0.22, 0.2), (0.68, 0.01, 0.01, 0.3), (0.6, 0.06, 0.04, 0.3), (0.25, 0.25, 0.25, 0.25)],
 )
 def test_the_paired_interval_covers_95_percent_of_20000_draws(chances):
-    true = chances[2] - chances[1]
-    tables = np.random.default_rng(1).multinomial(1000, chances, size=20_000)
+    covered = coverage(1000, chances, 20_000, chances[2] - chances[1], lambda *table: paired_difference(*table)[1])
+    assert covered == pytest.approx(0.95, abs=0.01)
+
+
+def coverage(n, chances, draws, true, interval):
+    """The share of so many random tables of *n* puzzles whose *interval* covers the *true* difference."""
+    tables = np.random.default_rng(1).multinomial(n, chances, size=draws)
     kinds, counts = np.unique(tables, axis=0, return_counts=True)
-    covered = 0
-    for table, count in zip(kinds.tolist(), counts.tolist(), strict=True):
-        low, high = paired_difference(*table)[1]
-        covered += count * (low <= true <= high)
-    assert covered / 20_000 == pytest.approx(0.95, abs=0.01)
+    limits = [interval(*table) for table in kinds.tolist()]
+    return sum(count for (low, high), count in zip(limits, counts, strict=True) if low <= true <= high) / draws
 
 
 def test_mcnemar_is_the_binomial_test_of_an_even_coin():
@@ -119,19 +116,16 @@ def test_no_p_value_is_below_the_least_of_the_randomization():
 @pytest.mark.parametrize("n", [3, 10, 40])
 def test_the_interval_of_few_puzzles_covers_95_percent_of_the_draws(chances, n):
     # of the changes -0.5, 0 and 0.5; for tables as few as these the published coverage is 93% or more
-    true = 0.5 * (chances[2] - chances[0])
-    tables = np.random.default_rng(1).multinomial(n, chances, size=4_000)
-    kinds, counts = np.unique(tables, axis=0, return_counts=True)
-    covered = 0
-    for (lost, same, won), count in zip(kinds.tolist(), counts.tolist(), strict=True):
-        low, high = paired_mean([0.5] * n, [0.0] * lost + [0.5] * same + [1.0] * won)[1]
-        covered += count * (low <= true <= high)
-    assert covered / 4_000 >= 0.93
+    def interval(lost, same, won):
+        return paired_mean([0.5] * n, [0.0] * lost + [0.5] * same + [1.0] * won)[1]
+
+    assert coverage(n, chances, 4_000, 0.5 * (chances[2] - chances[0]), interval) >= 0.93
 
 
 @pytest.mark.parametrize(
     "call", [lambda: paired_mean([], []), lambda: paired_mean([1], [1, 0]), lambda: paired_difference(0, 0, 0, 0)]
 )
 def test_without_pairs_there_is_no_difference(call):
+    assert (wilson(0, 0), mcnemar(0, 0)) == ((0, 1), 1)
     with pytest.raises(InputError, match="pairs"):
         call()
