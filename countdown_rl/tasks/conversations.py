@@ -148,7 +148,14 @@ def exchange(record: Mapping[str, Any]) -> Exchange | None:
     beside = [key for key in REASONING if record.get(key) not in _EFFORTS] if answer.reasoning else []
     used = tuple(key for key in (*names, answered, *beside) if key in fields)
     note = "" if set(used) <= {"prompt", "completion", "messages"} else f"demonstrations from {', '.join(used)}"
-    return Exchange(_messages(prompt) if isinstance(prompt, list) else prompt, answer, used, note)
+    if not isinstance(prompt, list):
+        return Exchange(prompt, answer, used, note)
+    roles = [turn.role for turn in prompt]
+    if "system" in roles[1:] or "user" not in roles:
+        raise InputError("the prompt has no turn of the user, or a turn of the system that is not the first one")
+    if any(turn.reasoning for turn in prompt):
+        raise InputError("the reasoning of an earlier turn is not used; leave it out, or put it into the content")
+    return Exchange([{"role": turn.role, "content": turn.content} for turn in prompt], answer, used, note)
 
 
 def _prompt(
@@ -170,16 +177,6 @@ def _prompt(
     if prompt and prompt[-1].role == "assistant":
         raise InputError("the conversation ends in two turns of the assistant")
     return prompt, tuple(key for key in (*CONVERSATIONS, "body") if key in fields)
-
-
-def _messages(prompt: list[Turn]) -> list[dict[str, str]]:
-    """The messages of *prompt*, whose turns make a conversation that asks for a completion."""
-    roles = [turn.role for turn in prompt]
-    if "system" in roles[1:] or "user" not in roles:
-        raise InputError("the prompt has no turn of the user, or a turn of the system that is not the first one")
-    if any(turn.reasoning for turn in prompt):
-        raise InputError("the reasoning of an earlier turn is not used; leave it out, or put it into the content")
-    return [{"role": turn.role, "content": turn.content} for turn in prompt]
 
 
 def _conversation(record: Mapping[str, Any]) -> list[Turn]:

@@ -25,8 +25,6 @@ _MAX_LENGTH = 64
 _GOLD = re.compile(r"[-0-9./]{1,64}").fullmatch  # without an exponent, whose digits have no limit
 _NUMBER = re.compile(r"([-+−]?)\s*\$?\s*([0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)\s*%?\.?").fullmatch
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?").fullmatch
-
-
 _OPERATORS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
 #: Words and operators: a minus (no hyphen), a bracket or a sign of order before a number, ``!`` and ``)`` after one.
 _TOKENS = re.compile(

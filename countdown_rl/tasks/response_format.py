@@ -86,10 +86,9 @@ class Style:
 
     def check_prefill(self, prefill: str) -> None:
         """Raise InputError if no completion in this style can follow *prefill*, which the user wrote."""
-        opens = bool(self.opened(prefill))
-        if self.direct and opens:
+        if self.direct and self.opened(prefill):
             raise InputError(f"the assistant block opens <{self.tag}>, which the style direct does not have")
-        if not self.model_opens and not opens:
+        if not self.model_opens and not self.opened(prefill):
             raise InputError(f"in the style prefilled the assistant block should open <{self.tag}>")
 
     def joined(self, prefill: str, text: str) -> str:
@@ -123,8 +122,7 @@ class Style:
             answer = completion.strip() or None
             single_line = answer is not None and "\n" not in answer
             return Blocks(single_line, single_line, answer, False)
-        match = self._strict.fullmatch(completion)
-        if match:
+        if match := self._strict.fullmatch(completion):
             return Blocks(True, True, match[1].strip(), False)
         opened, closed = completion.find(f"<{self.tag}>"), completion.find(f"</{self.tag}>")
         if closed < 0:

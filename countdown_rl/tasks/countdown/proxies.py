@@ -18,16 +18,9 @@ MAX_BITS, MAX_DEPTH = 16_384, 200
 TOLERANCE = 1e-5
 
 _ALLOWED = re.compile(r"[0-9.+\-*/()\s]+").fullmatch
-_OPERATIONS: dict[type, Callable[..., Any]] = {
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Pow: operator.pow,
-}
+_OPERATIONS: dict[type, Callable[..., Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Pow: operator.pow}
+_OPERATIONS |= {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_OPERATIONS |= {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv}
 
 
 def evaluate(text: str) -> Any:
