@@ -51,10 +51,7 @@ class Reader:
         self._responses: dict[str, Any] = {}
 
     def read(self, stream: BinaryIO, source: str, on_error: files.OnError = files.stop) -> Iterator[Answered]:
-        """The completions of each record of *stream*, which *source* names; *on_error* is called for the others.
-
-        Raises InputError if the stream cannot be read any further.
-        """
+        """The completions of the records of *stream*; *on_error* is called for others. InputError if it breaks off."""
         data: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
         head = data.peek(4096)
         is_json_log = head.lstrip()[:1] == b"{" and b'"eval":' in head and b'"task_id":' in head
@@ -164,9 +161,7 @@ class Reader:
         stated, text = self._settings.keys(), _question(record, "system", "user") or ""
         fields = [fields for task in registry.own_tasks() if (fields := task.row.fields_in(text, stated))]
         if len(asked) != 1 and len(fields) != 1:
-            raise InputError(
-                f"its prompt and fields ({fault}) name no row for certain; give {flag('data')} or its fields"
-            )
+            raise InputError(f"its prompt and fields ({fault}) name no row for certain; give {flag('data')} or fields")
         if len(asked) == 1:
             return asked[0]
         return self._with_settings(registry.parse_row({name: v for name, v in fields[0].items() if v is not None}))

@@ -28,8 +28,7 @@ CompletionStyle = Annotated[
     ),
 ]
 CompletionRule = Annotated[
-    str | None,
-    option(f"{RULE} For rows that state none.", COMPLETIONS, show_default="exactly-once"),
+    str | None, option(f"{RULE} For rows that state none.", COMPLETIONS, show_default="exactly-once")
 ]
 CompletionOperators = Annotated[
     str | None, option("Allowed operators, where none are stated, e.g. '+-'.", COMPLETIONS, show_default="+-*/")
@@ -57,9 +56,7 @@ class EvalOptions(SamplingOptions):
     ] = 256
     samples: Annotated[
         int | None,
-        option(
-            "Completions per puzzle.", DECODING, min=1, max=MAX_SAMPLES, show_default="largest k of --pass-at, else 1"
-        ),
+        option("Completions per puzzle.", DECODING, min=1, max=MAX_SAMPLES, show_default="largest --pass-at, else 1"),
     ] = None
     pass_at: Annotated[
         str | None,

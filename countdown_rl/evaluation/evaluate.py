@@ -1,7 +1,4 @@
-"""Evaluation: completions of rows, each graded, and their scores, as an ``eval`` artifact.
-
-A model, a server or a baseline completes the rows; :func:`grade_completions` those of any source.
-"""
+"""Evaluation: rows completed by a model, server or baseline, or elsewhere, graded, as an ``eval`` artifact."""
 
 import hashlib
 import random

@@ -1,7 +1,4 @@
-"""95% intervals and paired tests of accuracies.
-
-SciPy has neither Wilson's interval for a fractional sample size nor Newcombe's.
-"""
+"""95% intervals and paired tests of accuracies; SciPy lacks Wilson's for a fractional sample size, and Newcombe's."""
 
 from collections import Counter
 from collections.abc import Sequence

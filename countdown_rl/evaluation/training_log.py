@@ -210,10 +210,7 @@ def digest(rows: Sequence[StepRow]) -> str:
 
 
 def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
-    """Return True if *log* records the GRPO training in the chain *links*, by its facts.
-
-    Version 0.2 recorded no digest; its logs are recognized by their last step, first and best reward.
-    """
+    """Return True if *log* records the GRPO training in the chain *links*, by its facts."""
     policy = next((link for link in links if link.by_grpo), None)
     try:
         rows = read(log)
@@ -223,5 +220,5 @@ def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
         return False
     if "log_digest" in policy.facts:
         return bool(policy.facts["log_digest"] == digest(rows))
-    facts = (rows[-1].step, rows[0].reward, max(row.reward for row in rows))
+    facts = (rows[-1].step, rows[0].reward, max(row.reward for row in rows))  # version 0.2 recorded no digest
     return facts == tuple(map(policy.facts.get, ("steps", "reward_first", "reward_best")))

@@ -1,7 +1,4 @@
-"""Find prompts and completions in the records of other projects by the names of their fields.
-
-Conversations may be text in the notation of JSON or Python.
-"""
+"""Prompts and completions in records of other projects by field names; conversations may be JSON or Python text."""
 
 import ast
 import json

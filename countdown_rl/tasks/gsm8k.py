@@ -1,7 +1,4 @@
-"""The GSM8K task: prompt, gold answers and grading of one word problem.
-
-Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems".
-"""
+"""GSM8K (Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems"): prompt, gold answers and grading."""
 
 import random
 import re

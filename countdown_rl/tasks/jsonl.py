@@ -36,10 +36,7 @@ def test_file(data: Path) -> Path:
 
 
 def in_suite(row: Row) -> bool:
-    """Return True if a benchmark suite has a row that must not be in another split than *row*.
-
-    The suites, which are generated, have rows of the test split alone.
-    """
+    """True if a suite, whose rows are of the test split alone, has a row that must be in one split with *row*."""
     return row.own_split == "test" and row.identity in _suite_identities(row.task)
 
 
@@ -50,10 +47,7 @@ def _suite_identities(name: str) -> set[str]:
 
 
 def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:
-    """The rows of the file at *path*, in any format and layout.
-
-    *on_note* is called with the place of nested rows, and with the fields that are not used.
-    """
+    """The rows of the file at *path*, of any layout; *on_note* gets the place of nested rows and the unused fields."""
     matches: list[records.Match] = []
     for place, fields in files.records(Path(path)):
         with files.at(place):

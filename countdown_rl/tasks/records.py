@@ -38,10 +38,7 @@ def search(record: Mapping[str, Any]) -> Match | None:
 
 
 def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Match:
-    """The row in *record*: of the task *published_as*, else of the one that it names or resembles.
-
-    Raises NoRowError if there is none, and InputError if there are two that differ.
-    """
+    """The row in *record*, of *published_as* or the task it resembles; NoRowError for none, InputError for two."""
     fields = _without_empty(record)
     tasks = [published_as] if published_as else registry.own_tasks()
     if not published_as and "task" in fields:
@@ -90,10 +87,7 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
 
 
 def check_prompt(row: Row, prompt: str) -> str:
-    """Remark on the words on the rules in *prompt*, which may be others than those of *row*; "" if there are none.
-
-    Raises InputError if the prompt certainly asks another row, or asks it by other rules.
-    """
+    """Words of *prompt* that may change the rules of *row*, or ""; InputError if it certainly asks another row."""
     try:
         asked = row.fields_in(prompt, [name for name in ("rule", "operators") if row.get(name)])
     except InputError as error:

@@ -60,10 +60,7 @@ def baseline(name: str, rows: Sequence[Row]) -> Baseline | None:
 
 
 def parse_row(fields: Any) -> Row:
-    """The row of the task that *fields* name, by default Countdown.
-
-    Raises InputError if *fields* are no mapping, name an unknown task, or are not what the task needs.
-    """
+    """The row of the task that *fields* name, by default Countdown; InputError if they are no row of a known task."""
     if isinstance(fields, Row):
         return fields
     if not isinstance(fields, Mapping):

@@ -67,6 +67,8 @@ class Row(Mapping[str, Any]):
     styles: ClassVar[tuple[str, ...]] = ("prefilled", "model_opens")
     #: Fields that are kept beside a completion, to grade it again.
     kept_fields: ClassVar[tuple[str, ...]] = ()
+    #: The name of the rule that answers are graded by; "" if the task has only one.
+    rule = ""
     #: Fields that a prompt of the user's own (:mod:`countdown_rl.tasks.prompt`) may use; by default `kept_fields`.
     prompt_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -130,11 +132,6 @@ class Row(Mapping[str, Any]):
     def groups(self) -> dict[str, str]:
         """The values that results are broken down by, such as ``{"numbers": "4"}``; names without underscore."""
         return {}
-
-    @property
-    def rule(self) -> str:
-        """The name of the rule that answers are graded by; "" if the task has only one."""
-        return ""
 
     def vote_key(self, answer: str, value: str | None) -> str:
         """The canonical form of an *answer* with its *value*, for majority voting."""
@@ -218,10 +215,7 @@ class Row(Mapping[str, Any]):
         return self if self.style.model_opens else type(self)({**self, "style": "model_opens"})
 
     def prompt(self) -> Prompt:
-        """The prompt: the template of the user's own and nothing else, or the task's.
-
-        Raises InputError if the template cannot be rendered, omits a part of the question or does not fit the style.
-        """
+        """The prompt, of the user's template alone or the task's; InputError if it is broken, incomplete or unfit."""
         if self.template is None:
             default = self.default_prompt()
             return replace(default, prefill="") if self.style.model_opens else default

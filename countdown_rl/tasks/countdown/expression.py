@@ -82,17 +82,14 @@ class ExpressionError(InputError):
 
 
 class Expression(NamedTuple):
-    """A parsed answer: its tree, its numbers from left to right, and its value as :func:`evaluate` returns it.
-
-    ``agrees`` is true if all claims have the same value.
-    """
+    """A parsed answer: its tree, its numbers from left to right, and its value as :func:`evaluate` returns it."""
 
     tree: Tree
     numbers: list[int]
     numerator: int
     denominator: int
     whole: bool
-    agrees: bool
+    agrees: bool  # all claims have the same value
 
     @property
     def value(self) -> str | None:
@@ -109,10 +106,7 @@ def fraction(numerator: int, denominator: int) -> str | None:
 
 
 def parse(text: str) -> Expression:
-    """Parse *text* as an answer: an expression, and any claims about its value.
-
-    Raises ExpressionError if it is outside the language, which a division by zero or a wrong claim is not.
-    """
+    """Parse an answer; ExpressionError if it is outside the language, as no division by zero or wrong claim is."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError("too-long")
     if text.endswith((".", "}")):
@@ -251,10 +245,7 @@ def steps(tree: Tree) -> list[Step]:
 
 
 def pieces(text: str) -> list[Piece]:
-    """*text* in pieces, each equation with a number for its right side (``9 * 8 = 72``) marked right or wrong.
-
-    In time linear in the length of *text*.
-    """
+    """*text* in pieces, in linear time; equations that end in a number (``9 * 8 = 72``) are marked right or wrong."""
     parts: list[Piece] = []
     end = 0
     for match in re.finditer("=", text):

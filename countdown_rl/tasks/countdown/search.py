@@ -48,8 +48,8 @@ class _Node:
         return [number.value for number in self.numbers]
 
 
-#: A step of the search: it looks at a "state", would "explore" the operation that leads to one, or "move" to one.
-_Event = tuple[str, _Node]
+#: Steps of the search: it looks at a "state", would "explore" the operation that leads to one, or "move" to one.
+_Events = Iterator[tuple[str, _Node]]
 Heuristic = Callable[[Sequence[int]], float]
 #: The lines of a search, each with the answer of a search that ends there.
 Lines = Iterator[tuple[str, str]]
@@ -114,9 +114,9 @@ def _continued(state: _Node, leaf: _Node) -> str:
     return f"{operator}{first}={total}" if operator in "+*" and second == result else f" {operation}"
 
 
-def _search(puzzle: Puzzle, rng: random.Random) -> Iterator[_Event]:
+def _search(puzzle: Puzzle, rng: random.Random) -> _Events:
     """A search of the mixture, up to the target or its end."""
-    heuristic = rng.choice((_mean_distance, _distance_to_factors))(puzzle.target)
+    heuristic = _heuristic(puzzle.target, rng)
     root = _Node(tuple(_Number(number, str(number)) for number in puzzle.numbers))
     if rng.random() < 0.5:
         events = _depth_first(puzzle, root, heuristic)
@@ -128,7 +128,7 @@ def _search(puzzle: Puzzle, rng: random.Random) -> Iterator[_Event]:
             return
 
 
-def _depth_first(puzzle: Puzzle, node: _Node, heuristic: Heuristic) -> Iterator[_Event]:
+def _depth_first(puzzle: Puzzle, node: _Node, heuristic: Heuristic) -> _Events:
     yield "state", node
     near = [child for child in _children(puzzle, node, heuristic) if heuristic(child.values) <= puzzle.target]
     for child in (children := _labeled(node, near)):
@@ -141,9 +141,7 @@ def _depth_first(puzzle: Puzzle, node: _Node, heuristic: Heuristic) -> Iterator[
             yield "state", node
 
 
-def _breadth_first(
-    puzzle: Puzzle, root: _Node, heuristic: Heuristic, beam: int, rng: random.Random
-) -> Iterator[_Event]:
+def _breadth_first(puzzle: Puzzle, root: _Node, heuristic: Heuristic, beam: int, rng: random.Random) -> _Events:
     order = count()
     frontier = [(heuristic(root.values), next(order), root)]
     while frontier:
@@ -192,13 +190,11 @@ def _operations(puzzle: Puzzle, a: _Number, b: _Number) -> Iterator[tuple[str, _
             yield f"{left.value}{operator}{right.value}={value}", _Number(value, f"{first}{operator}{second}", rank)
 
 
-def _mean_distance(target: int) -> Heuristic:
-    """The sum heuristic: the mean distance of the numbers from the target."""
-    return lambda values: sum(abs(value - target) for value in values) / len(values)
-
-
-def _distance_to_factors(target: int) -> Heuristic:
-    """The product heuristic: the sum of the distances of the numbers to the nearest factor of the target above 1."""
+def _heuristic(target: int, rng: random.Random) -> Heuristic:
+    """The sum heuristic, the mean distance of the numbers from the target; or the product heuristic, the sum of their
+    distances to the nearest factor of the target above 1."""
+    if rng.choice(("sum", "product")) == "sum":
+        return lambda values: sum(abs(value - target) for value in values) / len(values)
     small = [factor for factor in range(1, int(target**0.5) + 1) if target % factor == 0]
     factors = {*small, *(target // factor for factor in small)} - ({1} if target > 1 else set())
     return lambda values: sum(min(abs(value - factor) for factor in factors) for value in values)

@@ -77,7 +77,7 @@ class CountdownRow(Row):
         super().__init__({**fields, "nums": nums, "target": target} | ({"solutions": count} if counted else {}))
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         operators = rules.operators(fields["operators"]) if fields.get("operators") else OPERATORS
-        self.puzzle = Puzzle(tuple(nums), target, rule, operators)
+        self.puzzle, self.rule = Puzzle(tuple(nums), target, rule, operators), rule.name
         self._sorted = sorted(nums)
 
     def default_prompt(self) -> Prompt:
@@ -168,10 +168,6 @@ class CountdownRow(Row):
         return groups
 
     @property
-    def rule(self) -> str:
-        return self.puzzle.rule.name
-
-    @property
     def right_answer(self) -> str | None:
         solved = _solved(self.puzzle)
         return solved.solution if solved else None
@@ -195,10 +191,7 @@ class CountdownRow(Row):
 
 
 def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}) -> CountdownRow:
-    """The row of a puzzle of the user's; *settings* that are the default are left out, as in data.
-
-    Raises InputError if the solver does not accept the puzzle, or its prompt cannot be made.
-    """
+    """The row of a user's puzzle, without *settings* that are the default; InputError if solver or prompt refuse it."""
     row = CountdownRow({"nums": numbers, "target": target, **settings})
     solver.check_puzzle(row.puzzle)
     defaults = {"rule": DEFAULT_RULE, "operators": OPERATORS, "style": row.styles[0]}
@@ -209,10 +202,7 @@ def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
-    """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None if it has none.
-
-    Raises InputError if the row has two lists that differ.
-    """
+    """The numbers of a row, a list or text such as ``3 7 50``; None if it has none, InputError if two lists differ."""
     present = [_numbers(fields[name]) for name in NUMBERS if fields.get(name) is not None]
     for other in filter(None, present[1:]):
         if present[0] and sorted(other) != sorted(present[0]):

@@ -45,10 +45,8 @@ _TARGET = re.compile(
 )
 #: Marks that make a digit a key, or are not seen.
 _DIGIT_MARKS = re.compile("[\ufe0e\ufe0f\u20e3\u200b-\u200d\u2060]")
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
-)
-_UNITS = [*_ONES.split(), "eighteen", "nineteen"]
+_ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+_UNITS = [*_ONES.split(), "seventeen", "eighteen", "nineteen"]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety", "hundred"]
 _NAMED = dict(zip(["", *_UNITS, *_TENS], [0, *range(20), *range(20, 101, 10)], strict=True))
 #: Tens and ones in words, one of them or both.
