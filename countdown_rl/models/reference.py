@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from countdown_rl.core import artifacts, hub_requests, lfs
+from countdown_rl.core import artifacts, lfs
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.core.formatting import flag
+from countdown_rl.core.hub_requests import download
 from countdown_rl.core.identity import RUN, run_directory
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, portable
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
@@ -138,13 +139,13 @@ def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef
 
 def local_path(ref: ModelRef) -> Path:
     """Return the directory (or GGUF file) that holds the model's files; a Hub model is downloaded first."""
-    return ref.path or download(ref.source, ref.revision)
+    return ref.path or download(ref.source, ref.revision, allowed=_ALLOWED, ignored=_IGNORED)
 
 
 def without_weights(ref: ModelRef) -> ModelRef:
     """Return *ref* with all files but the weights downloaded: enough for its configuration and tokenizer."""
     base = without_weights(ref.base) if ref.base is not None else None
-    path = ref.path or download(ref.source, ref.revision, ignored=_WEIGHTS)
+    path = ref.path or download(ref.source, ref.revision, allowed=_ALLOWED, ignored=_WEIGHTS)
     return replace(ref, path=path, base=base)
 
 
@@ -174,11 +175,7 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
     if (path / "adapter_config.json").is_file() and (manifest is None or manifest.kind in ("adapter", "release")):
         if not (path / "adapter_model.safetensors").is_file():
             raise ModelError(f"{source} has no adapter_model.safetensors; only safetensors weights are read.")
-        trained_over = manifest.inputs.get("model", {}) if manifest and manifest.kind == "adapter" else {}
-        while trained_over.get("kind") == "adapter":  # which was trained further
-            trained_over = trained_over.get("base") or trained_over["manifest"]["inputs"].get("model", {})
-        base = _base(source, path, trained_over, base_model)
-        return ModelRef(source, "adapter", path, base=base, manifest=manifest, base_given=base_model is not None)
+        return _adapter(ModelRef(source, "adapter", path, manifest=manifest), path, base_model)
     if not (path / "config.json").is_file():
         _check_finished(source, path)
         gguf_files = list(path.glob("*.gguf"))
@@ -191,9 +188,12 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
     return ModelRef(source, "directory", path, manifest=manifest)
 
 
-def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str | None) -> ModelRef:
-    """Return the base of the adapter at *path*: *base_model*, or the recorded one, compared with *trained_over*."""
-    config = adapter_config(path)
+def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
+    """Return the adapter *ref* at *path* with its base: *base_model*, or the recorded one if it is that of training."""
+    source, manifest, config = ref.source, ref.manifest, adapter_config(path)
+    trained_over = manifest.inputs.get("model", {}) if manifest and manifest.kind == "adapter" else {}
+    while trained_over.get("kind") == "adapter":  # which was trained further
+        trained_over = trained_over.get("base") or trained_over["manifest"]["inputs"].get("model", {})
     name = base_model or config.get("base_model_name_or_path")
     if not name or not isinstance(name, str):
         _check_finished(source, path)
@@ -219,7 +219,7 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str
         )
     if base.kind == "adapter":
         raise ModelError(f"{source} adapts {name}, which is an adapter itself; merge that one first.")
-    return base
+    return replace(ref, base=base, base_given=base_model is not None)
 
 
 def _place(name: str, adapter: Path) -> str:
@@ -238,18 +238,10 @@ def _place(name: str, adapter: Path) -> str:
 
 def _hub(source: str, revision: str | None, base_model: str | None) -> ModelRef:
     """Return the model on the Hub, or in its local cache if the Hub cannot be reached."""
-    path = download(source, revision, ignored=_WEIGHTS)
+    path = download(source, revision, allowed=_ALLOWED, ignored=_WEIGHTS)
     if (path / "config.json").is_file():
         return ModelRef(source, "hub", None, revision=path.name)
     if not (path / "adapter_config.json").is_file():
         raise ModelError(f"{source} has no config.json on the Hub, so it is no model that can be loaded here.")
-    path = download(source, path.name)
-    base = _base(source, path, {}, base_model)
-    return ModelRef(source, "adapter", path, revision=path.name, base=base, base_given=base_model is not None)
-
-
-def download(
-    source: str, revision: str | None, *, allowed: list[str] | None = _ALLOWED, ignored: list[str] | None = _IGNORED
-) -> Path:
-    """Download a Hub model, or take it from the local cache, as :func:`hub_requests.download` does."""
-    return hub_requests.download(source, revision, allowed=allowed, ignored=ignored)
+    path = download(source, path.name, allowed=_ALLOWED, ignored=_IGNORED)
+    return _adapter(ModelRef(source, "adapter", path, revision=path.name), path, base_model)

@@ -20,7 +20,7 @@ USES = {
     "model": lambda name, revision: reference.find_model(name, revision=revision),
     "data set": lambda name, revision: list(external.from_hub(name, revision)[1]),
     "licence": lambda name, revision: folder.base_license(name, revision),
-    "verify": lambda name, revision: reference.download(name, revision, allowed=None, ignored=None),
+    "verify": lambda name, revision: hub_requests.download(name, revision, allowed=None, ignored=None),
 }
 #: The error of a use, and what it advises, where that is not a ModelError that ends with its reason.
 ERRORS = {"data set": (InputError, " --from."), "licence": (HubError, " --license.")}
