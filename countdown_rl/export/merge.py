@@ -44,18 +44,18 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
         raise ModelError(f"{ref.source} is not an adapter; give {flag('adapter')} what `countdown-rl train` made.")
     artifacts.check_writable(out, "merged")
     adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
-    stored = model_files.quantization_config(base) if base.is_dir() else None
+    stored = model_files.quantization_config(base)
     trained_over = _trained_over(ref, options)
-    if stored is not None:
+    if stored:
         _check_quantized(ref.base, stored.get("quant_method"), options)
     adapter.check_unchanged_base()
     settings = {key: value for key, value in asdict(options).items() if key != "trained_over"}  # a fact
     with artifacts.writing(
         out, "merged", options=settings, inputs={"adapter": ref.as_input()}, libraries=LIBRARIES
     ) as draft:
-        plain = adapter.is_plain and base.is_dir() and stored is None
+        plain = adapter.is_plain and base.is_dir() and not stored
         if not (plain and _merge_plain(adapter, base, draft.path, options)):
-            _merge_with_peft(ref, base, draft.path, options, original_names=base.is_file() or stored is None)
+            _merge_with_peft(ref, base, draft.path, options, original_names=not stored)
         _write_tokenizer(draft.path, base, ref)
         specs = Checkpoint(draft.path).specs.values()
         draft.facts.update(

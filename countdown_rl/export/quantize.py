@@ -96,6 +96,6 @@ def _checked_source(ref: ModelRef) -> Path:
     if ref.base is not None:
         raise ModelError(f"{ref.source} is an adapter; merge it into its base first with `countdown-rl merge`.")
     directory = reference.local_path(ref)
-    if ref.kind == "gguf" or model_files.quantization_config(directory) is not None:
+    if ref.kind == "gguf" or model_files.quantization_config(directory):
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
     return directory

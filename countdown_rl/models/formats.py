@@ -31,7 +31,7 @@ class WeightFormat:
 
     def matches(self, path: Path) -> bool:
         """Return True if the weights at *path*, a directory or a file, are in this format."""
-        return path.is_dir() and model_files.quantization_config(path) is None
+        return path.is_dir() and not model_files.quantization_config(path)
 
     def load_options(self, path: Path, *, native: bool, home: Any) -> dict[str, Any]:
         """Return the options of ``from_pretrained`` for the weights at *path*.
@@ -62,7 +62,7 @@ class Nf4(WeightFormat):
     libraries = ("torch", "transformers", "bitsandbytes", "safetensors")
 
     def matches(self, path: Path) -> bool:
-        return path.is_dir() and bool((model_files.quantization_config(path) or {}).get("load_in_4bit"))
+        return bool(model_files.quantization_config(path).get("load_in_4bit"))
 
     def load_options(self, path: Path, *, native: bool, home: Any) -> dict[str, Any]:
         return {"device_map": {"": home if home.type == "cuda" else "cpu"}}
@@ -120,7 +120,7 @@ def format_of(path: Path) -> WeightFormat:
     for kind in FORMATS.values():
         if kind.matches(path):
             return kind
-    method = (model_files.quantization_config(path) or {}).get("quant_method", "an unknown method")
+    method = model_files.quantization_config(path).get("quant_method", "an unknown method")
     raise ModelError(
         f"{path} is quantized with {method}, which vLLM alone may run ({flag('engine')} vllm); give a bitsandbytes "
         "4-bit checkpoint, or an unquantized one."

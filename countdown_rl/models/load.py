@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,8 @@ def load_model(
     "auto" is bf16 on a GPU, or fp16 if it has no bf16; on a CPU it is fp32 for small models and bf16 for large ones. A
     4-bit checkpoint stays 4-bit, and the base of an adapter gets the precision it was trained in. If *trainable*, the
     adapter's weights require gradients. *sharded* leaves the weights in main memory, from where FSDP gives each GPU its
-    part. *plain* tells if plain layers hold NF4 values on a GPU; by default :func:`fits_plainly` does.
+    part. *plain* tells if plain layers hold NF4 values on a GPU: they need no de-quantization and launch fewer kernels,
+    and are the default if they take under half of its memory in bf16.
     """
     import torch
 
@@ -161,7 +161,7 @@ def trained_precision(ref: ModelRef, precision: str) -> str:
         if trained:
             return str(trained)
     base = local_path(without_weights(ref.base or ref))
-    in_4_bits = base.is_dir() and (model_files.quantization_config(base) or {}).get("load_in_4bit")
+    in_4_bits = model_files.quantization_config(base).get("load_in_4bit")
     return "nf4" if in_4_bits else precision
 
 
@@ -223,14 +223,6 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
 
 
-def fits_plainly(parameters: int, memory: int) -> bool:
-    """Return True if *parameters* in bf16 take under half of the *memory* of a GPU, in bytes.
-
-    Plain layers then hold NF4 values: their products need no de-quantization, and launch fewer kernels.
-    """
-    return 2 * parameters < memory / 2
-
-
 def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool | None) -> Loaded:
     import torch
     from transformers import GenerationConfig
@@ -240,9 +232,7 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
     stored = stored_format(ref)
     native = device.type == "cuda" and precision == "nf4"  # 4-bit layers of bitsandbytes
     if native and plain is None:
-        config = shape.read_config(local_path(ref), trust_remote_code=ref.trust_remote_code)
-        parameters = shape.skeleton(config, trust_remote_code=ref.trust_remote_code).num_parameters()
-        plain = fits_plainly(parameters, torch.cuda.mem_get_info(device)[1])
+        plain = 2 * skeleton(ref).num_parameters() < torch.cuda.mem_get_info(device)[1] / 2
     native = native and not plain
     if precision == "nf4" and device.type == "mps":
         raise ModelError(
@@ -285,7 +275,10 @@ def skeleton(ref: ModelRef) -> Any:
 
 
 def _read_weights(ref: ModelRef, **options: Any) -> Any:
-    """Load the model of *ref* (not an adapter) by transformers with *options*, with all of its tensors."""
+    """Load the model of *ref* (not an adapter) by transformers with *options*, and check that it took all tensors.
+
+    Vision towers, heads of other tasks, and layers behind the last that predict further tokens may be left out.
+    """
     from transformers import AutoModelForCausalLM
 
     model, info = model_files.from_pretrained(
@@ -297,19 +290,9 @@ def _read_weights(ref: ModelRef, **options: Any) -> Any:
         ignore_mismatched_sizes=True,  # they are refused by name
         **options,
     )
-    _check_tensors(ref.source, model, info)
-    return model
-
-
-def _check_tensors(source: str, model: Any, info: Mapping[str, Any]) -> None:
-    """Check that *model* took the tensors of the checkpoint *source*, by the *info* of its loading, and lacks none.
-
-    Vision towers, heads of other tasks, and layers behind the last that predict further tokens may be left out.
-    """
-    missing = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
-    if missing:
+    if missing := sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]):
         raise ModelError(
-            f"{source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
+            f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
             "size than its configuration says."
         )
     modules = dict(model.named_modules())
@@ -320,4 +303,5 @@ def _check_tensors(source: str, model: Any, info: Mapping[str, Any]) -> None:
             parent = parent.rpartition(".")[0]
         next_layer = predicts_more and name.removeprefix(f"{parent}.").partition(".")[0].isdecimal()
         if parent not in ("", model.base_model_prefix) and not next_layer and not name.endswith(_BUFFERS):
-            raise ModelError(f"{source} holds {name}, which the model of its configuration does not have.")
+            raise ModelError(f"{ref.source} holds {name}, which the model of its configuration does not have.")
+    return model

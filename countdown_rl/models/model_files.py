@@ -29,13 +29,10 @@ def config(directory: Path) -> dict[str, Any]:
     return typed_json.read(directory / "config.json")
 
 
-def quantization_config(directory: Path) -> dict[str, Any] | None:
-    """Return the ``quantization_config`` of the checkpoint in *directory*; None if its weights are not quantized."""
-    place = f"{directory / 'config.json'}: quantization_config"
-    value: dict[str, Any] | None = typed_json.build(
-        config(directory).get("quantization_config"), dict[str, Any] | None, place
-    )
-    return value
+def quantization_config(path: Path) -> dict[str, Any]:
+    """Return the ``quantization_config`` of a checkpoint; empty if it is not quantized, or a GGUF file."""
+    value = None if path.is_file() else config(path).get("quantization_config")
+    return typed_json.build(value, dict[str, Any] | None, f"{path / 'config.json'}: quantization_config") or {}
 
 
 def adapter_config(directory: Path) -> dict[str, Any]:
@@ -45,8 +42,7 @@ def adapter_config(directory: Path) -> dict[str, Any]:
 
 def generation_config(directory: Path) -> dict[str, Any]:
     """Return the ``generation_config.json`` of the checkpoint in *directory*; empty if it has none."""
-    file = directory / GENERATION
-    return typed_json.read(file) if file.is_file() else {}
+    return typed_json.read(directory / GENERATION) if (directory / GENERATION).is_file() else {}
 
 
 def copy(directory: Path, out: Path, names: Iterable[str] = TOKENIZER) -> None:
@@ -109,18 +105,13 @@ def failures_of_libraries(sentence: str) -> Iterator[None]:
         raise ModelError(f"{sentence}: {first_line(error)}") from error
 
 
-def _attention(directory: Path) -> dict[str, str]:
-    """Return the option of loading that replaces an attention of the configuration which this machine lacks.
-
-    Saved configurations may ask for FlashAttention, or for one that is compiled; ``sdpa`` computes the same.
-    """
+def _lacks_attention(settings: dict[str, Any]) -> bool:
+    """Return True if *settings*, a configuration, ask for an attention (Flash, Flex) that this machine lacks."""
     import torch
 
-    settings = config(directory)
-    name = settings.get("attn_implementation") or settings.get("_attn_implementation") or ""
-    missing = "flash" in str(name) and not find_spec("flash_attn")
-    unsuited = re.search("flash|flex", str(name)) and not torch.cuda.is_available()
-    return {"attn_implementation": "sdpa"} if missing or unsuited else {}
+    name = str(settings.get("attn_implementation") or settings.get("_attn_implementation"))
+    gpu = torch.cuda.is_available()
+    return ("flash" in name and not (gpu and find_spec("flash_attn"))) or ("flex" in name and not gpu)
 
 
 def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options: Any) -> Any:
@@ -136,13 +127,12 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
         options, path = {"gguf_file": path.name} | options, path.parent
     elif (path / "config.json").is_file():
         check_files(path)
-        if kind.__name__ != "AutoTokenizer":
-            options = _attention(path) | options
+        if kind.__name__ != "AutoTokenizer" and _lacks_attention(config(path)):
+            options = {"attn_implementation": "sdpa"} | options  # which computes the same
     with failures_of_libraries(f"{source} cannot be loaded"):
         try:
-            return kind.from_pretrained(
-                path, trust_remote_code=bool(trust_remote_code), local_files_only=True, **options
-            )
+            options |= {"trust_remote_code": bool(trust_remote_code), "local_files_only": True}
+            return kind.from_pretrained(path, **options)
         except ValueError as error:
             if "trust_remote_code" not in str(error):
                 raise
