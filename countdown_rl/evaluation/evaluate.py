@@ -20,7 +20,7 @@ from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample
 from countdown_rl.inference import engines
-from countdown_rl.inference.engines import Engine, Server
+from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
 from countdown_rl.tasks import files, jsonl, registry
@@ -79,7 +79,8 @@ def evaluate(
         rows = _selected(rows, file, options, on_warning)
         if baseline:
             inputs["model"] = {"source": model, "kind": baseline.kind}
-        elif server := engines.server(options.engine, model, options):
+        elif options.engine == "openai":
+            server = engines.engine_class("openai")(model, options)
             inputs["model"] = server.as_input()
         else:
             ref = reference.find_model(
@@ -189,7 +190,7 @@ def _description(engine: Engine, options: EvalOptions, completions: Sequence[Com
     used |= {"max_new_tokens": options.limits[-1], "top_k": options.top_k or None, "min_p": options.min_p or None}
     about: dict[str, Any] = {"decoding": DecodingSettings(greedy=options.temperature == 0, **used)}
     about |= {"engine": engine.name, "precision": engine.precision, "path": engine.storage}
-    if isinstance(engine, Server):
+    if engine.endpoint is not None:
         details = [completion.details for completion in completions]
         about["endpoint"] = engine.endpoint | {
             "refused": sum(part.get("reason") == "refused" for part in details),

@@ -47,6 +47,8 @@ class Engine:
     storage: str
     device: str
     libraries: tuple[str, ...]
+    #: The server that holds the model, and what it did with requests, for the metrics; None on this machine.
+    endpoint: dict[str, Any] | None = None
     on_step: Callable[[list[int]], None] | None = None
 
     @classmethod
@@ -91,30 +93,9 @@ class Engine:
             yield position, self.complete(prompts, number)
 
 
-class Server(Engine):
-    """An engine whose model is on a server, made from its name there and the options of the command."""
-
-    #: The server, and what it did with requests, for the metrics.
-    endpoint: dict[str, Any]
-
-    def __init__(self, model: str, options: Any) -> None:
-        raise NotImplementedError
-
-    def as_input(self) -> dict[str, Any]:
-        """Return the entry for this model among the ``inputs`` of a manifest."""
-        raise NotImplementedError
-
-
-def engine_class(name: str) -> type[Engine]:
+def engine_class(name: str) -> Any:
     """Return the class of the engine *name*."""
-    kind: type[Engine] = resolve_name(ENGINES[name])
-    return kind
-
-
-def server(name: str, model: str, options: Any) -> Server | None:
-    """Return the engine *name* for the *model* on its server; None if that engine runs models on this machine."""
-    kind = None if name == "auto" else engine_class(name)
-    return kind(model, options) if kind and issubclass(kind, Server) else None
+    return resolve_name(ENGINES[name])
 
 
 def choose_engine(name: str, ref: "ModelRef", *, precision: str, device: str, tokens: float = inf) -> str:
@@ -126,7 +107,9 @@ def choose_engine(name: str, ref: "ModelRef", *, precision: str, device: str, to
         ModelError: it is not installed.
     """
     if name == "auto":
-        return next(name for name in ENGINES if _is_usable(name, ref, precision, device, tokens))
+        kinds = ((name, engine_class(name)) for name in ENGINES if not missing_package(name))
+        supported = (pair for pair in kinds if not pair[1].unsupported(ref, precision, device))
+        return next(name for name, kind in supported if kind.is_automatic(ref, tokens))
     if reason := engine_class(name).unsupported(ref, precision, device):
         raise UsageError(f"{flag('engine')} {name} {reason}.")
     check_installed(name)
@@ -150,8 +133,10 @@ def load_engine(
     if tensor_parallel > 1 and name != "vllm":
         raise UsageError(f"{flag('tensor_parallel')} is for {flag('engine')} vllm, and this is {name}; leave it out.")
     load.silence_libraries()
-    machine: dict[str, Any] = {"precision": precision, "device": device, "tensor_parallel": tensor_parallel}
-    return engine_class(name).load(ref, decoding, **machine)
+    engine: Engine = engine_class(name).load(
+        ref, decoding, precision=precision, device=device, tensor_parallel=tensor_parallel
+    )
+    return engine
 
 
 def check_installed(name: str) -> None:
@@ -164,9 +149,3 @@ def missing_package(name: str) -> str:
     """The package that the engine *name* lacks, as the end of a sentence; "" if it is installed."""
     package = engine_class(name).package
     return f"needs {package}: {packages.pip_install(package)}" if package and find_spec(package) is None else ""
-
-
-def _is_usable(name: str, ref: "ModelRef", precision: str, device: str, tokens: float) -> bool:
-    kind = engine_class(name)
-    supported = not missing_package(name) and not kind.unsupported(ref, precision, device)
-    return supported and kind.is_automatic(ref, tokens)
