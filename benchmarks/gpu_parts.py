@@ -353,8 +353,8 @@ def gradients(settings: Settings) -> dict[str, Any]:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
     from trl import GRPOConfig, GRPOTrainer
 
+    from countdown_rl.inference.decoding import Stop
     from countdown_rl.inference.generate import STOP
-    from countdown_rl.inference.stop import Stop
     from countdown_rl.models import lora
     from countdown_rl.tasks import jsonl
     from countdown_rl.training.grpo import rollouts, trl

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from countdown_rl.core.errors import ModelError
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.inference.generate import Completion, Decoding, Generator
+from countdown_rl.inference.decoding import Decoding
+from countdown_rl.inference.generate import Completion, Generator
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks.task import Row

@@ -5,21 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from countdown_rl.core.errors import ModelError, out_of_memory
 from countdown_rl.core.formatting import flag
+from countdown_rl.inference.decoding import Decoding, Stop, stopping_criteria
 from countdown_rl.inference.engines import Engine
-from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.models.shape import ModelShape, check_tokens
 from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
 from countdown_rl.tasks.task import Row
-
-if TYPE_CHECKING:
-    from countdown_rl.inference.stop import Stop
 
 #: Maximum rows of a batch on a CPU and on a GPU, and maximum bytes of main memory for a batch beside the weights.
 MAX_ROWS, MAX_GPU_ROWS = 256, 1024
@@ -81,7 +78,7 @@ def row_seed(seed: int, number: int, index: int) -> int:
 
 
 def to_completion(
-    stop: "Stop", ids: Sequence[int], *, ended: bool = False, shorter_limits: Sequence[int] = ()
+    stop: Stop, ids: Sequence[int], *, ended: bool = False, shorter_limits: Sequence[int] = ()
 ) -> Completion:
     """The completion of the token *ids*; *ended* where its engine knows that it was not cut off."""
     known = bool(ids) and stop(ids)
@@ -98,8 +95,6 @@ class Generator(Engine):
     libraries: tuple[str, ...] = ("peft", "torch", "transformers")
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
-        from countdown_rl.inference.stop import Stop
-
         self._loaded, self._decoding = loaded, decoding
         self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
         self.device = loaded.device
@@ -221,15 +216,13 @@ def decoder_of(model: Any, dtype: Any) -> Any:
 
 def generate(
     model: Any,
-    stop: "Stop",
+    stop: Stop,
     prompts: Sequence[Sequence[int]],
     *,
     on_step: Callable[[list[int]], None] | None = None,
     **settings: Any,
 ) -> list[list[int]]:
     """Complete each of *prompts* (token ids) by ``generate`` of transformers with *settings*."""
-    from countdown_rl.inference.stop import stopping_criteria
-
     tokenizer = stop.tokenizer
     batch = tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt").to(model.device)
     start = batch["input_ids"].shape[1]

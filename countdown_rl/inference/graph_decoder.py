@@ -22,9 +22,8 @@ from transformers.cache_utils import StaticLayer
 
 from countdown_rl.core.errors import causes, first_line, out_of_memory
 from countdown_rl.inference import layers
+from countdown_rl.inference.decoding import Decoding, Stop, distribution
 from countdown_rl.inference.layers import Copy, Layer, Linear, normed, rotation
-from countdown_rl.inference.sampling import Decoding, distribution
-from countdown_rl.inference.stop import Stop
 from countdown_rl.models.transformers_internals import attention_of, has_static_cache
 
 #: Steps between two reads of the tokens by the host.

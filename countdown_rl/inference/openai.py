@@ -19,9 +19,10 @@ from urllib.request import getproxies, proxy_bypass
 
 from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.core.formatting import flag
-from countdown_rl.inference import engines, generate, sampling
+from countdown_rl.inference import engines, generate
 from countdown_rl.inference.config import OPENAI
-from countdown_rl.inference.generate import Completion, Decoding
+from countdown_rl.inference.decoding import SAMPLERS, Decoding
+from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row
@@ -31,7 +32,7 @@ RETRIES = 10
 #: Servers that support prefill, by ``owned_by`` in their list of models, and what they need for that, for the text as
 #: the model wrote it, and for sampling by the parameters of ``Decoding`` alone.
 PREFILLS: dict[str, dict[str, Any]] = {
-    "llamacpp": {"reasoning_format": "none", "samplers": list(sampling.SAMPLERS)},
+    "llamacpp": {"reasoning_format": "none", "samplers": list(SAMPLERS)},
     "vllm": {"stop": [generate.STOP], "include_stop_str_in_output": True, "repetition_penalty": 1.0},
 }
 #: Parameters that some servers refuse, and statuses of servers that show no list of their models.
@@ -39,7 +40,7 @@ _OPTIONAL, _NO_LIST = ("max_tokens", "temperature", "top_p", "seed"), (401, 403,
 _REFUSALS = ("content_filter", "content_policy_violation")
 
 
-class OpenAI(engines.Server):
+class OpenAI(engines.Engine):
     """The model that an OpenAI-compatible server knows as *model*.
 
     Args:
@@ -68,7 +69,7 @@ class OpenAI(engines.Server):
         self.server = self._owner()
         self.prefills = self.server in PREFILLS
         turn = "continued" if self.prefills else "left out"
-        self.endpoint = {"base_url": self._url, "server": self.server, "prefill": turn}
+        self.endpoint: dict[str, Any] = {"base_url": self._url, "server": self.server, "prefill": turn}
         if not self.prefills and (options.top_k or options.min_p):
             raise UsageError(
                 f"{flag('top_k')} and {flag('min_p')} are for servers of vLLM and llama.cpp; leave them out."

@@ -10,8 +10,9 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError
 from countdown_rl.core.formatting import flag
 from countdown_rl.inference import generate
+from countdown_rl.inference.decoding import Decoding, Stop
 from countdown_rl.inference.engines import Engine
-from countdown_rl.inference.generate import Completion, Decoding
+from countdown_rl.inference.generate import Completion
 from countdown_rl.models import load, lora, model_files
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
@@ -29,7 +30,7 @@ def unsupported_weights(ref: ModelRef) -> str:
     base = ref.base or ref
     if base.kind == "gguf":
         return f"does not run GGUF files, and {base.source} is one"
-    config = model_files.quantization_config(local_path(without_weights(base))) or {}
+    config = model_files.quantization_config(local_path(without_weights(base)))
     in_4_bits = config.get("quant_method") == "bitsandbytes"
     return f"does not run NF4 weights, and {base.source} has them" if in_4_bits else ""
 
@@ -43,8 +44,6 @@ class Vllm(Engine):
     libraries: tuple[str, ...] = ("torch", "vllm")
 
     def __init__(self, ref: ModelRef, decoding: Decoding, *, precision: str = "auto", tensor_parallel: int = 1) -> None:
-        from countdown_rl.inference.stop import Stop
-
         self._ref, self._decoding, self._tensor_parallel = ref, decoding, tensor_parallel
         self._llm: Any = None
         self._lora_request: Any = None

@@ -10,8 +10,7 @@ import torch
 
 from countdown_rl.inference import cpu_decoder
 from countdown_rl.inference.cpu_decoder import _LARGE_VOCABULARY, Decoder, _sample, supports
-from countdown_rl.inference.generate import Decoding
-from countdown_rl.inference.stop import Stop
+from countdown_rl.inference.decoding import Decoding, Stop
 from countdown_rl.models import torch_internals
 from tests.support import tiny_llama
 
