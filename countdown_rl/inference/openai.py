@@ -9,10 +9,8 @@ import asyncio
 import hashlib
 import os
 import re
-import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent import futures
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -93,6 +91,7 @@ class OpenAI(engines.Engine):
 
         Requests in flight are canceled when the iteration ends, by a failure for example.
         """
+        from anyio.from_thread import start_blocking_portal
         from openai import AsyncOpenAI
 
         client = self._client(AsyncOpenAI, timeout=self._timeout, max_retries=RETRIES)
@@ -102,9 +101,9 @@ class OpenAI(engines.Engine):
             async with limit:
                 return position, [await self._complete(client, prompt, number)]
 
-        with _loop_in_a_thread() as loop:
-            requests = (complete(index, prompt, n) for index, (n, (prompt,)) in enumerate(batches))
-            pending = {asyncio.run_coroutine_threadsafe(request, loop) for request in requests}
+        with start_blocking_portal() as portal:  # an event loop in a thread, as a notebook has one in this thread
+            requests = ((index, prompt, number) for index, (number, (prompt,)) in enumerate(batches))
+            pending = {portal.start_task_soon(complete, *request) for request in requests}
             while pending:
                 done, pending = futures.wait(pending, return_when=futures.FIRST_COMPLETED)
                 for future in sorted(done, key=lambda future: future.exception() is not None):
@@ -188,52 +187,25 @@ class OpenAI(engines.Engine):
             samplers = {"top_k": decoding.top_k, "min_p": decoding.min_p}
             options["extra_body"] = PREFILLS[self.server] | samplers | arguments
             if self.server == "vllm":  # it removes tags that are special tokens from the text, unless told not to
-                prefilled = bool(_prefill(prompt))
+                prefilled = prompt["messages"][-1]["role"] == "assistant"
                 turn = {"continue_final_message": prefilled, "add_generation_prompt": not prefilled}
                 options["extra_body"] |= turn | {"skip_special_tokens": STYLES[prompt["style"]].direct}
         return options
 
 
-@contextmanager
-def _loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    """Run an event loop in a thread of its own, as a notebook has one in this thread; cancel its tasks at the end."""
-    loop = asyncio.new_event_loop()
-
-    def serve() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.get_loop().run_forever()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-
-
 def _refused(error: Any, options: Mapping[str, Any]) -> str | None:
     """Return the optional parameter among *options* that the server's *error* names; None if it names none."""
+    if error.status_code not in (400, 422):
+        return None
     body = error.body if isinstance(error.body, dict) else {}
     details = body["detail"] if isinstance(body.get("detail"), list) else []  # of FastAPI
     places = [str(part["loc"][-1]) for part in details if isinstance(part, dict) and part.get("loc")]
     message = body.get("message") or body.get("detail") or error.body
     for text in (" ".join([str(body.get("param")), *places]), str(message)):
         for name in _OPTIONAL:
-            spelled = name.replace("_", "[-_ ]?")
-            if (
-                error.status_code in (400, 422)
-                and name in options
-                and re.search(rf"\b{spelled}\b", text, re.IGNORECASE)
-            ):
+            if name in options and re.search(rf"\b{name.replace('_', '[-_ ]?')}\b", text, re.IGNORECASE):
                 return name
     return None
-
-
-def _prefill(prompt: Mapping[str, Any]) -> str:
-    """The prefilled assistant turn of *prompt*, or ""."""
-    turn = prompt["messages"][-1]
-    return str(turn["content"]) if turn["role"] == "assistant" else ""
 
 
 def _completion(choice: Any, usage: Any, prompt: Mapping[str, Any]) -> Completion:
@@ -244,7 +216,8 @@ def _completion(choice: Any, usage: Any, prompt: Mapping[str, Any]) -> Completio
     parts = message.content or ""
     if isinstance(parts, list):  # of which some are thinking, or images
         parts = "".join(part["text"] for part in parts if part["type"] == "text")
-    content, style = parts.removeprefix(_prefill(prompt)), STYLES[prompt["style"]]
+    turn, style = prompt["messages"][-1], STYLES[prompt["style"]]
+    content = parts.removeprefix(turn["content"]) if turn["role"] == "assistant" else parts
     head, end, _ = content.partition(generate.STOP)
     text, cut = head + end, reason == "length"
     # Newer versions of vLLM, and OpenRouter, use the second name.
