@@ -10,8 +10,8 @@ Shapes: B rows, U distinct prompts, P prompt columns, S columns of the cache, V 
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -69,16 +69,15 @@ class GraphDecoder:
         self.dtype = dtype or model.dtype
         self.cache_dtype = model.dtype
         self.generator = torch.Generator(model.device)  # of all graphs; a batch gives and takes its state
-        self._kept: dict[int, _Steps]  # by rows
-        self._layers: list[Layer]
-        self._copies: list[Copy]
         self.release()
 
     def release(self) -> None:
         """Free caches, graphs and copies of weights."""
-        self._kept, self._weights = {}, None
+        self._kept: dict[int, _Steps] = {}  # by rows
         self.pool: Any = None  # of all graphs, since one runs at a time
-        self._layers, self._copies = [], []
+        self._layers: list[Layer] = []
+        self._copies: list[Copy] = []
+        self._weights: Any = None
         self._head: Any = None
 
     def _columns(self, needed: int) -> int:
@@ -86,20 +85,16 @@ class GraphDecoder:
         kept = max((steps.columns for steps in self._kept.values()), default=0)
         if kept < needed or self._places() != self._weights:
             self.release()
-            self._read_layers()
+            if layers.supports(self.model, "llama", "qwen2", "qwen3"):
+                base = layers.base_of(self.model)
+                hidden = base.get_input_embeddings().weight.dtype
+                self._layers = [Layer.of(block, base.config, hidden, self._joined) for block in base.model.layers]
+                self._head = self._joined(base.get_output_embeddings())
             self._weights, kept = self._places(), -(-needed // _COLUMNS) * _COLUMNS
         return kept
 
     def _places(self) -> Any:
         return getattr(self.model, "active_adapter", None), [weight.data_ptr() for weight in self.model.parameters()]
-
-    def _read_layers(self) -> None:
-        """Lay out the weights for the layers that are written out."""
-        if layers.supports(self.model, "llama", "qwen2", "qwen3"):
-            base = layers.base_of(self.model)
-            hidden = base.get_input_embeddings().weight.dtype
-            self._layers = [Layer.of(block, base.config, hidden, self._joined) for block in base.model.layers]
-            self._head = self._joined(base.get_output_embeddings())
 
     def _joined(self, *modules: Any) -> Linear:
         """Join layers with the same input; quantized ones stay apart."""
@@ -151,7 +146,11 @@ class GraphDecoder:
         Tokens are those that the steps sample without graphs, for the same state of the generator.
         """
         logits, steps = self._read(prompts, decoding.max_new_tokens)
-        generator = generator or _default_generator(self.model.device)
+        if generator is None:  # the one that torch.manual_seed seeds
+            gpus = torch.cuda.default_generators
+            generator = (
+                gpus[torch.cuda.current_device()] if self.model.device.type == "cuda" else torch.default_generator
+            )
         self.generator.set_state(generator.get_state())
         steps.tokens.copy_(_sample(logits, decoding, self.generator))
         completions: list[list[int]] = [[] for _ in prompts]
@@ -306,16 +305,12 @@ class _Steps:
         return logits
 
     def _next(self, decoding: Decoding) -> Tensor:
-        logits = self._step()
-        self.tokens.copy_(_sample(logits, decoding, self._decoder.generator))
-        return logits
-
-    def _step(self) -> Tensor:
         self._mask.index_fill_(3, self._column, True)
         ids = self.tokens[:, None]
         logits = self._decoder.forward_one(self._cache, ids, self._mask, self._position, self._column)
         self._position += 1
         self._column += 1
+        self.tokens.copy_(_sample(logits, decoding, self._decoder.generator))
         return logits
 
     def _capture(self, decoding: Decoding) -> None:
@@ -338,7 +333,10 @@ class _Steps:
             restore()
         stream.wait_stream(side)
         try:
-            with _reads_raise():
+            with ExitStack() as at_end:
+                at_end.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
+                # A read by the host raises here; in a capture it would leave allocator and random numbers in capture.
+                torch.cuda.set_sync_debug_mode("error")
                 self._next(decoding)
             restore()
             # After a failed capture torch leaves its stream the current one.
@@ -365,28 +363,9 @@ class _Steps:
             raise RuntimeError(f"its logits differ from those of a step without it by {difference:.2g}")
 
 
-@contextmanager
-def _reads_raise() -> Iterator[None]:
-    """Raise RuntimeError where the host reads a value, which in a capture would leave the allocator and the random
-    numbers of the process in capture."""
-    mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)
-
-
 def _sample(logits: Tensor, decoding: Decoding, generator: torch.Generator | None) -> Tensor:
     """A token for each row of *logits* (B, V); the exponential race samples without a read by the host."""
     if decoding.temperature == 0:
         return logits.argmax(-1)
     probabilities = distribution(logits.float(), decoding)
     return (probabilities / torch.empty_like(probabilities).exponential_(generator=generator)).argmax(-1)
-
-
-def _default_generator(device: torch.device) -> torch.Generator:
-    """The generator of *device* that ``torch.manual_seed`` seeds."""
-    return (
-        torch.cuda.default_generators[torch.cuda.current_device()] if device.type == "cuda" else torch.default_generator
-    )
