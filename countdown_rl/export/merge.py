@@ -143,7 +143,7 @@ def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions
     nf4.cast(model, DTYPES.get(options.dtype, stored))
     for name, parameter in model.named_parameters():
         checkpoint.check_finite(name, parameter.detach())
-    model.save_pretrained(out, max_shard_size=checkpoint.MAX_SHARD_SIZE, save_original_format=original_names)
+    model.save_pretrained(out, max_shard_size="5GB", save_original_format=original_names)
 
 
 def _untie(model: Any) -> None:

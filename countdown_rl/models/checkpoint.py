@@ -18,9 +18,6 @@ DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
 }  # fmt: skip
 
-#: Largest shard written, in bytes, as the Hub recommends.
-MAX_SHARD_SIZE = 5_000_000_000
-
 
 class Checkpoint:
     """The tensors of a safetensors file, or of all those of a directory; their values are read on demand.

@@ -75,11 +75,8 @@ class Gguf(WeightFormat):
     title = "GGUF for llama.cpp, Ollama and other programs built on it"
     library_name, tags, snippet, vllm = "gguf", ("gguf", "llama.cpp"), "llama.cpp", ""
     writer = "countdown_rl.export.gguf:write_artifact"
-
-    @property
-    def libraries(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Those of the writer, and llama.cpp where it reads the file back."""
-        return "torch", "transformers", "gguf", *(("xllamacpp",) if find_spec("xllamacpp") else ())
+    # llama.cpp reads the file back where it is installed.
+    libraries = ("torch", "transformers", "gguf", *(("xllamacpp",) if find_spec("xllamacpp") else ()))
 
     def matches(self, path: Path) -> bool:
         return path.is_file()
