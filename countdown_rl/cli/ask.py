@@ -34,7 +34,7 @@ def ask(
     Examples:
         countdown-rl ask 3 7 50 --target 46 --model artifacts/merged --temperature 1
     """
-    from countdown_rl.inference import ask as asking
+    from countdown_rl.inference import generate
     from countdown_rl.models import chat_template, load, reference
 
     ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
@@ -61,7 +61,7 @@ def ask(
 
     with ExitStack() as waiting:
         waiting.enter_context(console.status(f"waiting for {model}"))
-        completion = asking.ask(loaded, row, options, None if console.as_json else write)
+        completion = generate.ask(loaded, row, options, None if console.as_json else write)
     sample = Sample.of(row, completion)
     solved = solver.solve(row.puzzle)
     about = {"source": ref.source, "kind": ref.kind}

@@ -11,7 +11,7 @@ import pytest
 from countdown_rl.core.errors import InputError, ModelError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.inference import ask, cpu_decoder, generate
+from countdown_rl.inference import cpu_decoder, generate
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
@@ -55,7 +55,7 @@ def test_text_is_streamed_in_pieces_that_join_to_the_completion(loaded, monkeypa
     if not fast:
         monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
     options, pieces = replace(SHORT, temperature=temperature), []
-    completion = ask.ask(loaded, puzzle_row([3, 7, 50], 46), options, pieces.append)
+    completion = generate.ask(loaded, puzzle_row([3, 7, 50], 46), options, pieces.append)
     assert "".join(pieces) == completion.text
     assert 1 < len(pieces) <= completion.tokens
 
@@ -72,7 +72,7 @@ def test_a_character_of_several_tokens_is_streamed_when_complete_or_at_the_end(l
 
     monkeypatch.setattr(generate.Generator, "complete", complete)
     pieces = []
-    completion = ask.ask(loaded, puzzle_row([3, 7], 10), SHORT, pieces.append)
+    completion = generate.ask(loaded, puzzle_row([3, 7], 10), SHORT, pieces.append)
     assert "".join(pieces) == completion.text
     assert not any("\ufffd" in piece for piece in pieces[:-1])
     assert pieces[-1] == ("\ufffd" if cut else "🧮")
@@ -84,7 +84,7 @@ def test_a_reply_equals_the_sample_of_an_evaluation(folder, loaded):
     sample = evaluate.evaluate(
         options, model=str(folder / "model"), data=folder / "puzzle.jsonl", out=folder / "eval"
     ).samples[0]
-    completion = ask.ask(loaded, puzzle_row([3, 7, 50], 46), SHORT)
+    completion = generate.ask(loaded, puzzle_row([3, 7, 50], 46), SHORT)
     assert (completion.text, completion.tokens) == (sample.completion, sample.tokens)
 
 
@@ -92,11 +92,11 @@ def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_com
     row = puzzle_row([3, 7], 10)
     monkeypatch.setattr(loaded.model.config, "max_position_embeddings", 12)
     with pytest.raises(ModelError, match="the model reads 12 tokens"):
-        ask.ask(loaded, row, SHORT)
+        generate.ask(loaded, row, SHORT)
     monkeypatch.undo()
     length = len(loaded.tokenizer(chat_template.render(loaded.tokenizer, parse_row(row).messages()))["input_ids"])
     monkeypatch.setattr(loaded.model.config, "max_position_embeddings", length + 5)
-    assert ask.ask(loaded, row, SHORT).tokens <= 5
+    assert generate.ask(loaded, row, SHORT).tokens <= 5
 
 
 def test_a_row_holds_only_settings_that_are_not_the_default():
