@@ -14,12 +14,8 @@ from torch import Tensor
 
 
 def attend(queries: Tensor, key: Tensor, value: Tensor, length: int, mask: Tensor | None) -> Tensor:
-    """Attention (B, K, G, D) of *queries* in fp32 to the first *length* columns of a cache in fp32 or bf16.
-
-    Args:
-        key, value: (B, K, length or more, D).
-        mask: (B, 1, 1, length), false where a column is padding.
-    """
+    """Attention (B, K, G, D) of *queries* in fp32 to the first *length* columns of *key* and *value* (B, K, S, D) in
+    fp32 or bf16; *mask* (B, 1, 1, length) is false where a column is padding."""
     queries = queries * queries.size(-1) ** -0.5
     scores = queries.new_empty((*queries.shape[:3], length))  # (B, K, G, S)
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))

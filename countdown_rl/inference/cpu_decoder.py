@@ -43,14 +43,9 @@ def supports(model: Any) -> bool:
     base = layers.base_of(model)
     if not layers.supports(model, "llama") or base.device.type != "cpu":
         return False
-    modules = [
-        child for block in base.model.layers for part in (block.self_attn, block.mlp) for child in part.children()
-    ]
-    plain = all(
-        type(getattr(module, "base_layer", module)) is torch.nn.Linear
-        for module in modules
-        if hasattr(module, "weight")
-    )
+    parts = (part for block in base.model.layers for part in (block.self_attn, block.mlp))
+    weights = (module for part in parts for module in part.children() if hasattr(module, "weight"))
+    plain = all(type(getattr(module, "base_layer", module)) is torch.nn.Linear for module in weights)
     return plain and "dynamic" not in base.config.rope_parameters.get("rope_type", "default")
 
 
@@ -85,11 +80,8 @@ class Decoder:
         generator: torch.Generator | None = None,
         on_step: Callable[[list[int]], None] | None = None,
     ) -> list[list[int]]:
-        """The token ids of a completion of each of *prompts*, including the one that ended it.
-
-        Args:
-            on_step: called after each step with the token ids so far of a completion that had not ended before.
-        """
+        """The token ids of a completion of each of *prompts*, including the one that ended it; *on_step* is called
+        after each step with the token ids so far of a completion that had not ended before."""
         keys, values, hidden, lengths, padding = self._prefill(prompts, decoding.max_new_tokens)
         completions: list[list[int]] = [[] for _ in prompts]
         rows = torch.arange(len(prompts))  # the prompt of each row in the batch
@@ -110,8 +102,7 @@ class Decoder:
             if count == 0 or step + 1 == decoding.max_new_tokens:
                 break
             if count <= (1 - _COMPACT_SHARE) * len(active):
-                used = start + step  # later columns are not written yet and need no copy
-                keys, values = ([_compact(part, active, used) for part in cache] for cache in (keys, values))
+                keys, values = ([_compact(part, active, start + step) for part in cache] for cache in (keys, values))
                 rows, tokens, lengths, padding = rows[active], tokens[active], lengths[active], padding[active]
                 active = torch.ones(count, dtype=torch.bool)
             hidden = self._step(tokens, lengths + step, keys, values, padding, start + step)
@@ -238,7 +229,7 @@ def _columns(weights: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _compact(cache: Tensor, active: Tensor, used: int) -> Tensor:
-    """The rows *active* of *cache* (B, K, S, D), of which *used* columns are copied."""
+    """The rows *active* of *cache* (B, K, S, D); only *used* columns are copied, as later ones are not written yet."""
     compact = cache.new_empty((int(active.sum()), *cache.shape[1:]))
     compact[:, :, :used] = cache[active, :, :used]
     return compact

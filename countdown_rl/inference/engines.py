@@ -100,12 +100,8 @@ def engine_class(name: str) -> Any:
 
 def choose_engine(name: str, ref: "ModelRef", *, precision: str, device: str, tokens: float = inf) -> str:
     """The engine to run *ref* with. "auto" is the first that is installed, suits the machine, supports the weights and
-    is worth its start for up to so many *tokens*.
-
-    Raises:
-        UsageError: the engine does not support these weights.
-        ModelError: it is not installed.
-    """
+    is worth its start for up to so many *tokens*. Raises UsageError if the engine does not support these weights, and
+    ModelError if it is not installed."""
     if name == "auto":
         kinds = ((name, engine_class(name)) for name in ENGINES if not missing_package(name))
         supported = (pair for pair in kinds if not pair[1].unsupported(ref, precision, device))

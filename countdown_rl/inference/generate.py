@@ -45,10 +45,9 @@ class Completion:
     def after(self, row: Row, prompt: str) -> "Completion":
         """This completion of *row* with the thinking that its rendered *prompt* opened in place of the model."""
         answer = chat_template.Rendered(prompt, row.prompt().prefill).answer
-        beginnings = {
-            limit: row.style.joined(answer, text) for limit, text in self.details.get("beginnings", {}).items()
-        }
-        details = self.details | ({"beginnings": beginnings} if beginnings else {})
+        details = dict(self.details)
+        if beginnings := details.get("beginnings"):
+            details["beginnings"] = {limit: row.style.joined(answer, text) for limit, text in beginnings.items()}
         return replace(self, text=row.style.joined(answer, self.text), details=details)
 
 
@@ -97,8 +96,8 @@ class Generator(Engine):
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
         self._loaded, self._decoding = loaded, decoding
-        self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
-        self.device = loaded.device
+        self.tokenizer, self.precision = loaded.tokenizer, loaded.precision
+        self.storage, self.device = loaded.storage, loaded.device
         self.stop = Stop(loaded.tokenizer, loaded.model, STOP)
         self._decoder = decoder_of(loaded.model, loaded.model.dtype)
 
@@ -116,7 +115,6 @@ class Generator(Engine):
         return ModelShape.of(self._loaded.model.config).context_length
 
     def max_rows(self, prompt: int, completion: int) -> int:
-        """As :meth:`Engine.max_rows`."""
         return max_rows(self._loaded.model, self._decoder, prompt, completion)
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
@@ -127,10 +125,8 @@ class Generator(Engine):
             if not out_of_memory(error):
                 raise
             if len(prompts) == 1:
-                sentence = (
-                    f"the model and one completion do not fit in memory; give a smaller {flag('max_new_tokens')}."
-                )
-                raise ModelError(sentence) from error
+                advice = f"give a smaller {flag('max_new_tokens')}"
+                raise ModelError(f"the model and one completion do not fit in memory; {advice}.") from error
         from accelerate.utils.memory import clear_device_cache
 
         self._decoder = None  # with its caches and graphs
@@ -239,10 +235,7 @@ def generate(
 
 def ask(loaded: Loaded, row: Row, options: AskOptions, on_text: Callable[[str], None] | None = None) -> Completion:
     """Complete *row* as an evaluation does, and call *on_text* with each piece of text as soon as it can be decoded.
-
-    Raises:
-        ModelError: the prompt fills the context.
-    """
+    Raises ModelError if the prompt fills the context."""
     prompt = chat_template.Rendered(chat_template.render(loaded.tokenizer, row.messages()), row.prompt().prefill)
     (ids,) = chat_template.token_ids(loaded.tokenizer, [prompt.text])
     context = ModelShape.of(loaded.model.config).context_length

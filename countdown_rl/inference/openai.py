@@ -39,11 +39,7 @@ _REFUSALS = ("content_filter", "content_policy_violation")
 
 
 class OpenAI(engines.Engine):
-    """The model that an OpenAI-compatible server knows as *model*.
-
-    Args:
-        options: decoding settings, and those of a server.
-    """
+    """The model that an OpenAI-compatible server knows as *model*; *options* are of decoding, and of the server."""
 
     name = package = "openai"
     storage = "endpoint"
