@@ -45,10 +45,6 @@ def complete_with(monkeypatch):
     return set_completion
 
 
-def command(monkeypatch, *words: str) -> int:
-    return status(monkeypatch, "ask", *words)
-
-
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_text_is_streamed_in_pieces_that_join_to_the_completion(loaded, monkeypatch, fast, temperature):
@@ -80,10 +76,8 @@ def test_a_character_of_several_tokens_is_streamed_when_complete_or_at_the_end(l
 
 def test_a_reply_equals_the_sample_of_an_evaluation(folder, loaded):
     (folder / "puzzle.jsonl").write_text(json.dumps({"nums": [3, 7, 50], "target": 46}) + "\n")
-    options = EvalOptions(max_new_tokens=40)
-    sample = evaluate.evaluate(
-        options, model=str(folder / "model"), data=folder / "puzzle.jsonl", out=folder / "eval"
-    ).samples[0]
+    paths = {"model": str(folder / "model"), "data": folder / "puzzle.jsonl", "out": folder / "eval"}
+    (sample,) = evaluate.evaluate(EvalOptions(max_new_tokens=40), **paths).samples
     completion = generate.ask(loaded, puzzle_row([3, 7, 50], 46), SHORT)
     assert (completion.text, completion.tokens) == (sample.completion, sample.tokens)
 
@@ -102,13 +96,7 @@ def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_com
 def test_a_row_holds_only_settings_that_are_not_the_default():
     assert puzzle_row([3, 4], 7) == {"nums": [3, 4], "target": 7}
     unusual = {"rule": "television", "operators": "* +", "style": "model_opens"}
-    assert puzzle_row([3, 4], 7, unusual) == {
-        "nums": [3, 4],
-        "target": 7,
-        "rule": "television",
-        "operators": "+*",
-        "style": "model_opens",
-    }
+    assert puzzle_row([3, 4], 7, unusual) == {"nums": [3, 4], "target": 7} | unusual | {"operators": "+*"}
     with pytest.raises(InputError, match="not 7"):
         puzzle_row([1] * 7, 7)
     with pytest.raises(InputError, match="no rule 'chess'"):
@@ -129,7 +117,7 @@ def test_the_grade_is_printed_in_words_beside_the_solvers_solution(
     folder, monkeypatch, capsys, complete_with, text, message
 ):
     complete_with(text)
-    assert command(monkeypatch, "3", "7", "50", "--target", "46", "--model", str(folder / "model")) == 0
+    assert status(monkeypatch, "ask", "3", "7", "50", "--target", "46", "--model", str(folder / "model")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("3 7 50 → 46")
     assert lines[1] == "<think> a" + ("</think>" if "</think>" in text else "")
@@ -139,7 +127,7 @@ def test_the_grade_is_printed_in_words_beside_the_solvers_solution(
 
 def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, monkeypatch, capsys, complete_with):
     complete_with("\x1b[2J[red]x[/red]</think>\n<answer>\x1b]0;t\x07[b]</answer>")
-    assert command(monkeypatch, "3", "4", "--target", "7", "--model", str(folder / "model")) == 0
+    assert status(monkeypatch, "ask", "3", "4", "--target", "7", "--model", str(folder / "model")) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x07" not in out
@@ -149,7 +137,7 @@ def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, mon
 def test_json_output_is_one_object(folder, monkeypatch, capsys, complete_with):
     text = " a</think>\n<answer>3 + 4</answer>"
     complete_with(text)
-    assert command(monkeypatch, "3", "4", "--target", "7", "--model", str(folder / "model"), "--json") == 0
+    assert status(monkeypatch, "ask", "3", "4", "--target", "7", "--model", str(folder / "model"), "--json") == 0
     output = capsys.readouterr().out
     assert output.count("\n") == 1
     values = {"nums": [3, 4], "target": 7, "completion": text, "correct": True, "value": "7", "truncated": False}
@@ -160,7 +148,7 @@ def test_json_output_is_one_object(folder, monkeypatch, capsys, complete_with):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "message"),
+    ("arguments", "code", "message"),
     [
         (["3", "4", "--target", "7", "--model", "no-such-model"], 1, "not a known model"),
         (["3", "4", "--target", "7", "--operators", "-"], 2, "`-` goes with `+`"),
@@ -168,9 +156,9 @@ def test_json_output_is_one_object(folder, monkeypatch, capsys, complete_with):
         (["3", "4"], 2, "--target"),
     ],
 )
-def test_bad_input_gives_one_sentence(monkeypatch, tmp_path, capsys, arguments, status, message):
+def test_bad_input_gives_one_sentence(monkeypatch, tmp_path, capsys, arguments, code, message):
     monkeypatch.chdir(tmp_path)
-    assert command(monkeypatch, *arguments) == status
+    assert status(monkeypatch, "ask", *arguments) == code
     output = capsys.readouterr()
     assert message in " ".join(output.err.split())
     assert "Traceback" not in output.err

@@ -7,8 +7,9 @@ import numba
 import peft
 import pytest
 import torch
+from transformers import generation
 
-from countdown_rl.inference import cpu_decoder
+from countdown_rl.inference import cpu_decoder, graph_decoder
 from countdown_rl.inference.cpu_decoder import _LARGE_VOCABULARY, Decoder, _sample, supports
 from countdown_rl.inference.decoding import Decoding, Stop
 from countdown_rl.models import torch_internals
@@ -114,6 +115,7 @@ def test_a_completion_is_cut_at_the_stop_text_and_at_the_end_token(tokenizer):
     assert not stop([9, 9, 9])
 
 
+@pytest.mark.parametrize("sample", [cpu_decoder._sample, graph_decoder._sample], ids=["cpu", "graph"])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -123,9 +125,7 @@ def test_a_completion_is_cut_at_the_stop_text_and_at_the_end_token(tokenizer):
         {"temperature": 2.0, "top_k": 9, "top_p": 0.9, "min_p": 0.5},
     ],
 )
-def test_tokens_are_drawn_from_the_distribution_of_transformers(settings):
-    from transformers import generation
-
+def test_tokens_are_drawn_from_the_distribution_of_transformers(settings, sample):
     warpers = {
         "temperature": generation.TemperatureLogitsWarper,
         "top_k": generation.TopKLogitsWarper,
@@ -137,7 +137,7 @@ def test_tokens_are_drawn_from_the_distribution_of_transformers(settings):
     for name, warper in warpers.items():
         if name in settings:
             expected = warper(min(settings[name], 6))(None, expected)
-    drawn = _sample(logits.repeat(4000, 1), Decoding(1, **settings), torch.Generator().manual_seed(0))
+    drawn = sample(logits.repeat(4000, 1), Decoding(1, **settings), torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=6) / 4000
     torch.testing.assert_close(counts, expected.softmax(-1)[0], atol=0.03, rtol=0)
     assert ((counts == 0) == (expected[0] == float("-inf"))).all()

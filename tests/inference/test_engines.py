@@ -1,6 +1,7 @@
 """Engines: the choice among them, and what goes into and out of vLLM."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -14,7 +15,7 @@ from countdown_rl.evaluation import complete, evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
 from countdown_rl.models import load
-from countdown_rl.models.reference import ModelRef, find_model
+from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama, vllm_stub
 
 ROWS = [{"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(11)]
@@ -125,18 +126,23 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("packages", "gpu", "options", "name"),
+    ("packages", "gpu", "options", "error", "word"),
     [
-        ((), True, {}, "transformers"),
-        (("vllm",), False, {}, "transformers"),
-        (("vllm",), True, {}, "vllm"),
-        (("vllm",), True, {"device": "cpu"}, "transformers"),
-        (("vllm",), True, {"precision": "nf4"}, "transformers"),
+        ((), True, {}, ModelError, "--engine vllm needs vllm: `pip install"),
+        (("vllm",), False, {}, None, ""),  # it has builds for a CPU
+        (("vllm",), True, {}, None, ""),
+        (("vllm",), True, {"device": "cpu"}, UsageError, "runs on a GPU"),
+        (("vllm",), True, {"precision": "nf4"}, UsageError, "NF4"),
     ],
 )
-def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(monkeypatch, folder, packages, gpu, options, name):
+def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(
+    monkeypatch, folder, packages, gpu, options, error, word
+):
     there(monkeypatch, *packages, gpu=gpu)
-    assert chosen(ModelRef("m", "directory", folder / "model"), **options) == name
+    ref = find_model(str(folder / "model"))
+    assert chosen(ref, **options) == ("transformers" if error or not gpu else "vllm")
+    with pytest.raises(error, match=word) if error else nullcontext():
+        chosen(ref, "vllm", **options)
 
 
 def test_auto_is_vllm_only_where_the_work_is_worth_its_start(monkeypatch, folder):
@@ -158,17 +164,3 @@ def test_vllm_leaves_a_share_of_the_puzzles_to_transformers(monkeypatch, folder)
     assert chosen(ref) == "transformers"
     with pytest.raises(UsageError, match="--tensor-parallel in place of --processes"):
         chosen(ref, "vllm")
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({}, ModelError, "--engine vllm needs vllm: `pip install"),
-        ({"precision": "nf4"}, UsageError, "NF4"),
-        ({"device": "cpu"}, UsageError, "runs on a GPU"),
-    ],
-)
-def test_an_engine_that_is_not_installed_or_unsuitable_is_refused(folder, monkeypatch, changes, error, message):
-    there(monkeypatch, gpu=False)
-    with pytest.raises(error, match=message):
-        chosen(find_model(str(folder / "model")), "vllm", **changes)

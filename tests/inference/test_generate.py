@@ -52,9 +52,9 @@ def test_padding_does_not_change_completions_of_other_architectures(name, tmp_pa
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_sampling_is_reproducible_by_seed_and_batch_number(llama, fast, monkeypatch):
+def test_sampling_is_reproducible_by_seed_and_batch_number(llama, fast, request):
     if not fast:
-        monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
+        request.getfixturevalue("by_transformers")
 
     def sampled(seed, number):
         return Generator(llama, Decoding(12, temperature=1.0, top_p=0.9, seed=seed)).complete(prompts(llama), number)
@@ -127,14 +127,8 @@ def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
 
 
 def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(monkeypatch):
-    config = transformers.Qwen2Config(  # Qwen2.5-3B
-        hidden_size=2_048,
-        intermediate_size=11_008,
-        num_hidden_layers=36,
-        num_attention_heads=16,
-        num_key_value_heads=2,
-        vocab_size=151_936,
-    )
+    sizes = {"hidden_size": 2_048, "intermediate_size": 11_008, "num_hidden_layers": 36, "vocab_size": 151_936}
+    config = transformers.Qwen2Config(**sizes, num_attention_heads=16, num_key_value_heads=2)  # Qwen2.5-3B
     weights = torch.empty(3_085_938_688, dtype=torch.bfloat16, device="meta")
     device = torch.device("cuda:0")
     model = SimpleNamespace(config=config, dtype=torch.bfloat16, device=device, parameters=lambda: [weights])

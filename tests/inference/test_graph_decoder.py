@@ -17,18 +17,8 @@ from countdown_rl.models import load, reference
 from tests.support import architectures, fake_cuda, tiny_llama
 
 FULL_ATTENTION = ("llama", "qwen2", "qwen3", "gemma", "gpt2", "phi3", "olmo2", "cohere", "granite", "smollm3")
-OTHER_ATTENTION = (
-    "mistral",
-    "gemma2",
-    "gemma3_text",
-    "gpt_oss",
-    "jamba",
-    "mamba",
-    "falcon_h1",
-    "qwen3_5_text",
-    "qwen3_next",
-    "bloom",
-)
+OTHER_ATTENTION = ("mistral", "gemma2", "gemma3_text", "gpt_oss", "jamba", "mamba", "falcon_h1", "qwen3_5_text")
+OTHER_ATTENTION += ("qwen3_next", "bloom")
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7", *"abcdefghijkl")
 
 
@@ -65,12 +55,7 @@ def both(model, tokenizer, tokens=40):
 @pytest.mark.parametrize("precision", ["fp32", "nf4"])
 def test_greedy_texts_are_those_of_generate(name, precision, tmp_path):
     path = architectures.checkpoint(tmp_path / name, name)
-    try:
-        loaded = load.load_model(reference.find_model(str(path)), precision=precision, device="cpu")
-    except Exception as error:
-        if precision == "nf4" and "nf4" in str(error).lower():
-            pytest.skip(str(error))
-        raise
+    loaded = load.load_model(reference.find_model(str(path)), precision=precision, device="cpu")
     model = adapted(loaded.model)
     assert supports(model)
     ours, theirs = both(model, loaded.tokenizer)
@@ -81,9 +66,8 @@ def test_greedy_texts_are_those_of_generate(name, precision, tmp_path):
 @pytest.mark.parametrize("name", FULL_ATTENTION)
 def test_greedy_tokens_under_autocast_have_the_models_largest_logits(name, tune, tmp_path):
     path = architectures.checkpoint(tmp_path / name, name)
-    loaded = load.load_model(
-        reference.find_model(str(path)), precision="fp32" if tune == "all" else "bf16", device="cpu"
-    )
+    precision = "fp32" if tune == "all" else "bf16"
+    loaded = load.load_model(reference.find_model(str(path)), precision=precision, device="cpu")
     policy = adapted(loaded.model) if tune == "lora" else loaded.model
     AcceleratorState._reset_state(reset_partial_state=True)  # of another test, in other precision
     policy = Accelerator(cpu=True, mixed_precision="bf16").prepare(policy)
@@ -135,33 +119,6 @@ def test_all_rows_share_one_search_for_their_ends(model, tokenizer):
     stop.may_end = NoEnds()
     GraphDecoder(model).decode([[5, 6, 7]] * 10, Decoding(20), stop)
     assert searched == [(16, 8), (16, 8), (16, 4)]  # a graph of 16 rows
-
-
-class HostReads(TorchDispatchMode):
-    """Operations that hand a value to the host or have a shape that depends on values."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(name in str(func) for name in fake_cuda.READS):
-            self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.95, "min_p": 0.01}], ids=str)
-def test_a_step_reads_no_value_on_the_host(model, tokenizer, monkeypatch, sampling):
-    monkeypatch.setattr(graph_decoder, "LOOK_EVERY", 1000)
-    monkeypatch.setattr(Stop, "cut", lambda self, ids, start: ids)  # the look itself reads values
-    monkeypatch.setattr(Stop, "__call__", lambda self, ids: False)
-    stop = Stop(tokenizer, model, "</answer>")
-    decoder, counts = GraphDecoder(model), []
-    for tokens in (2, 12):  # the reading of the prompts is in both
-        with HostReads() as reads:
-            decoder.decode([[5, 6, 7], [8, 9]], Decoding(tokens, **sampling), stop)
-        counts.append(reads.names)
-    assert counts[0] == counts[1], counts[1]
 
 
 class Launches(TorchDispatchMode):
@@ -230,10 +187,8 @@ def test_joined_weights_lie_in_memory_once(tokenizer):
     decoder = GraphDecoder(model)
     decoder._columns(1)
     for block, layer in zip(model.model.layers, decoder._layers, strict=True):
-        parts = (block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj)
-        assert {part.weight.untyped_storage().data_ptr() for part in parts} == {
-            layer.qkv.weight.untyped_storage().data_ptr()
-        }
+        parts = (block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj, layer.qkv)
+        assert len({part.weight.untyped_storage().data_ptr() for part in parts}) == 1
     assert {name for name, _ in model.named_parameters()} == names
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
@@ -256,7 +211,7 @@ def test_weights_of_another_type_are_copied_once_a_batch(tokenizer, tune):
     assert after == GraphDecoder(model, torch.bfloat16).decode(prompts, Decoding(16), stop) != before
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0.7}, {"temperature": 1.5, "top_p": 0.8, "top_k": 9}], ids=str)
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.5, "top_p": 0.8, "top_k": 9, "min_p": 0.01}], ids=str)
 def test_a_graph_samples_what_its_steps_do_and_leaves_the_generator_where_they_do(model, tokenizer, cuda, sampling):
     stop, prompts = Stop(tokenizer, model, "</answer>"), [[5, 6, 7], [8, 9]]
     results = []
@@ -265,32 +220,11 @@ def test_a_graph_samples_what_its_steps_do_and_leaves_the_generator_where_they_d
         decoder = GraphDecoder(model)
         decoder.graphs = graphs
         with cuda:
-            batches = [decoder.decode(prompts, Decoding(12, **sampling), stop) for _ in range(2)]
+            batches = [decoder.decode(prompts, Decoding(12, **{"temperature": 0.7} | sampling), stop) for _ in range(2)]
         results.append((batches, float(torch.rand(()))))
     assert results[0] == results[1]
     assert results[0][0][0] != results[0][0][1]
     assert cuda.captures == 1
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.5, "top_p": 0.8}, {"min_p": 0.1}],
-    ids=str,
-)
-def test_first_tokens_are_sampled_as_often_as_by_generate(model, tokenizer, sampling):
-    stop, n = Stop(tokenizer, model, "</answer>"), 4000
-    sampling = {"temperature": 1.0} | sampling
-    prompt = tokenizer.encode(TEXTS[1], add_special_tokens=False)
-    torch.manual_seed(0)
-    ours = GraphDecoder(model).decode([prompt] * n, Decoding(1, **sampling), stop)
-    settings = {"top_k": 0, "top_p": 1.0} | sampling
-    with torch.no_grad():
-        theirs = generate.generate(model, stop, [prompt] * n, max_new_tokens=1, do_sample=True, **settings)
-    ours, theirs = (Counter(ids[0] for ids in rows) for rows in (ours, theirs))
-    assert len(theirs) > 3
-    for token in {*ours, *theirs}:
-        share = (ours[token] + theirs[token]) / 2 / n
-        assert abs(ours[token] - theirs[token]) / n < 5 * math.sqrt(2 * share * (1 - share) / n)
 
 
 def test_completions_of_one_prompt_differ_and_depend_on_the_generator(model, tokenizer):

@@ -23,7 +23,7 @@ from countdown_rl.inference import engines, openai
 from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.registry import task
-from tests.support.command import status as command
+from tests.support.command import status
 
 KEY = "sk-secret-0123456789"
 RIGHT = " 2 and 3</think>\n<answer>2 + 3</answer>"
@@ -34,12 +34,8 @@ USAGE = {"prompt_tokens": 30, "completion_tokens": 12}
 
 
 def answer(content: str | None = RIGHT, finish: str = "stop", **message: Any) -> dict[str, Any]:
-    return {
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": content} | message, "finish_reason": finish}
-        ],
-        "usage": USAGE,
-    }
+    turn = {"role": "assistant", "content": content} | message
+    return {"choices": [{"index": 0, "message": turn, "finish_reason": finish}], "usage": USAGE}
 
 
 @dataclass
@@ -97,7 +93,7 @@ def stub(monkeypatch):
 def send(handler, value: Any, status: int = 200, **headers: str) -> None:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     handler.send_response(status)
-    fields = {"Content-Type": "application/json", "Content-Length": str(len(data))} | headers
+    fields = {"Content_Type": "application/json", "Content_Length": str(len(data))} | headers
     for name, text in fields.items():
         handler.send_header(name.replace("_", "-"), text)
     handler.end_headers()
@@ -108,6 +104,14 @@ def run(stub, tmp_path, name="eval", rows=ROWS, on_batch=None, **changes):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = replace(EvalOptions(engine="openai", base_url=stub.url, max_new_tokens=64), **changes)
     return evaluate.evaluate(options, model="m", data=tmp_path / "rows.jsonl", out=tmp_path / name, on_batch=on_batch)
+
+
+def evaluated(stub, tmp_path, monkeypatch, n, *words) -> int:
+    """The status of ``eval`` of the first of ROWS, *n* times, with *words*."""
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROWS[0])}\n" * n)
+    server = ("--engine", "openai", "--base-url", stub.url, "--concurrency", "1", "--model", "m")
+    data = ("--data", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "eval"))
+    return status(monkeypatch, "eval", *server, *data, *words)
 
 
 def written(path: Path) -> dict[str, bytes]:
@@ -128,14 +132,8 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
     assert (body["top_k"], body["min_p"]) == (20, 0)
     assert len({request["seed"] for request in stub.requests}) == len(ROWS)
     assert result.metrics.correct == 4
-    assert result.metrics.endpoint == {
-        "base_url": stub.url,
-        "server": "vllm",
-        "prefill": "continued",
-        "refused": 0,
-        "prompt_tokens": 240,
-        "completion_tokens": 96,
-    }
+    endpoint = {"base_url": stub.url, "server": "vllm", "prefill": "continued", "refused": 0}
+    assert result.metrics.endpoint == endpoint | {"prompt_tokens": 240, "completion_tokens": 96}
     assert result.metrics.model.kind == "endpoint"
     assert [sample.completion for sample in result.samples] == [RIGHT] * 8
     assert results.read(tmp_path / "eval").metrics == result.metrics
@@ -184,10 +182,7 @@ def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monke
         return (*answers, answer(RIGHT + " more", "length"))[number - 1]
 
     stub.reply = reply
-    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROWS[0])}\n" * 5)
-    server = ("--engine", "openai", "--base-url", stub.url, "--concurrency", "1", "--model", "m")
-    data = ("--data", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "eval"))
-    assert command(monkeypatch, "eval", *server, *data) == 0
+    assert evaluated(stub, tmp_path, monkeypatch, 5) == 0
     assert "3  the server refused to answer" in capsys.readouterr().out
     result = results.read(tmp_path / "eval")
     assert [sample.grade.reason for sample in result.samples] == ["refused", "refused", "refused", "no-answer", ""]
@@ -212,11 +207,7 @@ def fail(status: int) -> Callable[[Any], None]:
 
 def cut(handler, seconds: float = 0) -> None:
     """Send the beginning of an answer, then spaces for so many *seconds*."""
-    handler.send_response(200)
-    for name, value in {"Content-Type": "application/json", "Content-Length": "1000"}.items():
-        handler.send_header(name, value)
-    handler.end_headers()
-    handler.wfile.write(b'{"choices": [{"mess')
+    send(handler, b'{"choices": [{"mess', Content_Length="1000")
     for _ in range(int(10 * seconds)):
         handler.wfile.write(b" ")
         time.sleep(0.1)
@@ -287,11 +278,8 @@ def test_the_key_is_sent_and_never_written(stub, tmp_path, monkeypatch, capsys):
         return answer()
 
     stub.reply = reply
-    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROWS[0])}\n" * 3)
-    server = ("--engine", "openai", "--base-url", stub.url, "--concurrency", "1", "--model", "m")
-    data = ("--data", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "eval"))
-    assert command(monkeypatch, "eval", *server, *data) == 1
-    assert command(monkeypatch, "eval", *server, *data, "--json") == 0
+    assert evaluated(stub, tmp_path, monkeypatch, 3) == 1
+    assert evaluated(stub, tmp_path, monkeypatch, 3, "--json") == 0
     printed = capsys.readouterr()
     assert stub.keys == {f"Bearer {KEY}"}
     assert "the key *** is out of credit" in printed.err
@@ -335,10 +323,8 @@ def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_it
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     gguf, model = tmp_path / "tiny", "countdown-tiny"
     quantize_model(find_model(model), gguf, QuantizeOptions(format="gguf", gguf_type="f16"))
-    jsonl.write_rows(
-        tmp_path / "puzzles.jsonl", [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
-    )
     data, small = tmp_path / "puzzles.jsonl", EvalOptions(max_new_tokens=32)
+    jsonl.write_rows(data, [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))])
     options = replace(small, threads=1)
     plain = evaluate.evaluate(options, model=model, data=data, out=tmp_path / "plain").samples
     capfd.readouterr()

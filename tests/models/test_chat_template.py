@@ -40,17 +40,14 @@ DROPS_SYSTEM = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.cont
 
 @pytest.mark.parametrize("template", [CHATML, TRIMS, THINKS, OPENS, NO_SYSTEM, DROPS_SYSTEM, None])
 def test_a_prefill_ends_the_prompt_exactly_as_written(template):
-    text = render(tiny_llama.tokenizer(template), BEGUN_CHAT)
+    tokenizer = tiny_llama.tokenizer(template)
+    text = render(tokenizer, BEGUN_CHAT)
+    if template == CHATML:
+        assert text == tokenizer.apply_chat_template(BEGUN_CHAT, tokenize=False, continue_final_message=True)
     assert text.endswith(BEGUN)
     assert text.count("<think>") == 1
     assert "</think>" not in text
     assert text.index(SYSTEM) < text.index(USER) < text.index(BEGUN)
-
-
-def test_a_prefill_equals_continue_final_message_on_an_ordinary_template():
-    tokenizer = tiny_llama.tokenizer(CHATML)
-    expected = tokenizer.apply_chat_template(BEGUN_CHAT, tokenize=False, continue_final_message=True)
-    assert render(tokenizer, BEGUN_CHAT) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,20 +98,14 @@ def test_a_template_that_shows_the_prompt_in_its_own_way_is_used(template):
     assert text.endswith(BEGUN)
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        CHATML.replace("{{ m.content }}", "{% if m.role == 'system' %}{{ m.content }}{% endif %}"),
-        CHATML.replace("{{ m.content }}", "{{ m.content.split()[0] }}"),
-        CHATML.replace("{{ m.content }}", "{{ m.content | truncate(12, leeway=0) }}"),
-        "{{ bos_token }}Solve the puzzle.",
-        CHATML.replace("m.content", "m.text"),
-        CHATML.replace("m.content", "m.content | replace(':', '')"),
-    ],
-)
-def test_a_template_that_leaves_the_puzzle_out_is_refused(template):
+SOME = ("{% if m.role == 'system' %}{{ m.content }}{% endif %}", "{{ m.content.split()[0] }}", "{{ m.text }}")
+SOME += ("{{ m.content | truncate(12, leeway=0) }}", "{{ m.content | replace(':', '') }}", "Solve the puzzle.")
+
+
+@pytest.mark.parametrize("shown", SOME)
+def test_a_template_that_leaves_the_puzzle_out_is_refused(shown):
     with pytest.raises(InputError, match="does not show the whole prompt"):
-        render(tiny_llama.tokenizer(template), CHAT)
+        render(tiny_llama.tokenizer(CHATML.replace("{{ m.content }}", shown)), CHAT)
 
 
 EMPTY = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}")
@@ -199,15 +190,13 @@ def test_a_prompt_without_prefill_ends_in_the_generation_prompt_of_every_day(tem
     assert ("Today: 26 Jul 2024" in text) == (template == TRIMS)
 
 
-@pytest.mark.parametrize("call", ["'abc' | list | random", "lipsum()"])
-def test_a_template_with_random_choices_is_refused(call):
-    with pytest.raises(InputError, match=r"random|lipsum"):
-        render(tiny_llama.tokenizer(CHATML + "{{ " + call + " }}"), CHAT)
-
-
-def test_half_a_surrogate_pair_is_one_sentence():
-    with pytest.raises(InputError, match="surrogate"):
-        render(tiny_llama.tokenizer(CHATML), [{"role": "user", "content": "\ud83d"}])
+@pytest.mark.parametrize(
+    ("content", "call", "word"),
+    [("a", "'abc' | list | random", "random"), ("a", "lipsum()", "lipsum"), ("\ud83d", "''", "surrogate")],
+)
+def test_random_choices_and_half_a_surrogate_pair_are_one_sentence(content, call, word):
+    with pytest.raises(InputError, match=word):
+        render(tiny_llama.tokenizer(CHATML + "{{ " + call + " }}"), [{"role": "user", "content": content}])
 
 
 @pytest.mark.parametrize("names", [("default", "tool_use"), ("chat",), ("rag", "tool_use")])

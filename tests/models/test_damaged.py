@@ -31,12 +31,15 @@ def model(tmp_path, monkeypatch):
     tiny_llama.checkpoint(Path("model"))
 
 
-def stale() -> None:
+def in_shards() -> list[Path]:
     shutil.rmtree("model")
     tiny_llama.checkpoint(Path("model"), shard="60KB")
-    first, last = sorted(Path("model").glob("*.safetensors"))[:2]
-    moved = load_file(first)
-    save_file(load_file(last) | {next(iter(moved)): torch.zeros(2)}, last, {"format": "pt"})
+    return sorted(Path("model").glob("*.safetensors"))
+
+
+def stale() -> None:
+    first, last, *_ = in_shards()
+    save_file(load_file(last) | {next(iter(load_file(first))): torch.zeros(2)}, last, {"format": "pt"})
 
 
 def not_finite() -> None:
@@ -60,6 +63,7 @@ def index(weight_map: object) -> None:
     ("damage", "words"),
     [
         (stale, "both hold"),
+        (lambda: in_shards()[1].unlink(), "00002"),
         (not_finite, "not finite"),
         (lambda: Path("model/model.safetensors").write_text(POINTER), "git lfs pull"),
         *((lambda name=name: Path("model", name).write_text(POINTER), "git lfs pull") for name in FILES),

@@ -42,9 +42,8 @@ def test_the_token_that_ends_a_turn_ends_a_completion(name):
 
 
 def test_a_demonstration_ends_with_the_end_of_text_after_a_turn_that_ends_in_plain_text():
-    assert ends.learned_end(tokenizer("text")) == "</turn><|end|>"
-    assert ends.learned_end(tokenizer("chatml")) == "<|im_end|>"
-    assert ends.learned_end(tokenizer("nothing")) == "<|end|>"
+    learned = [ends.learned_end(tokenizer(name)) for name in ("text", "chatml", "nothing")]
+    assert learned == ["</turn><|end|>", "<|im_end|>", "<|end|>"]
 
 
 @pytest.mark.parametrize(

@@ -17,18 +17,10 @@ from tests.support.vllm_engine import MARKS, start
 
 pytestmark = MARKS
 
+VARIED = "benchmarks.gpu_settings:varied=1"
 #: Of the shipped model; temperature and reward give a group unequal completions and rewards.
 TRAIN = (
-    *(
-        "--model",
-        "countdown-tiny",
-        "--data",
-        "data",
-        "--rollouts",
-        "vllm",
-        "--reward",
-        "benchmarks.gpu_settings:varied=1",
-    ),
+    *("--model", "countdown-tiny", "--data", "data", "--rollouts", "vllm", "--reward", VARIED),
     *("--prompts", 2, "--num-generations", 4, "--micro-batch", 4, "--max-completion-length", 16, "--temperature", 2),
 )
 
@@ -67,18 +59,9 @@ def test_the_engine_follows_a_policy_in_parts(place, tmp_path, tune, precision):
 def test_the_engine_follows_a_policy_in_the_parts_of_zero3(place, tmp_path, monkeypatch, tune):
     pytest.importorskip("deepspeed")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    options = (
-        "--launch",
-        ROOT / "stages" / "recipes" / "zero3.yaml",
-        "--precision",
-        "fp32",
-        "--tune",
-        tune,
-        "--log",
-        tmp_path / "log.csv",
-    )
-    rate = 1e-2 if tune == "lora" else 1e-3
-    facts(train(place, tmp_path, "--processes", 2, "--max-steps", 3, "--learning-rate", rate, *options))
+    options = ("--launch", ROOT / "stages/recipes/zero3.yaml", "--precision", "fp32", "--log", tmp_path / "log.csv")
+    steps = ("--max-steps", 3, "--learning-rate", 1e-2 if tune == "lora" else 1e-3)
+    facts(train(place, tmp_path, "--processes", 2, *steps, *options, "--tune", tune))
     check(tmp_path / "log.csv")
 
 

@@ -1,12 +1,11 @@
 """Small changes in a vLLM engine, sent as the adapter and merged into bf16 weights."""
 
-from importlib.util import find_spec
-
 import pytest
 
 from benchmarks import adapter_sync
+from tests.support.vllm_engine import MARKS
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize(("sent", "least", "most"), [("adapter", 0.99, 1.01), ("merged", 0.0, 0.2)])
