@@ -43,7 +43,7 @@ class SamplingOptions(Options):
         super().__post_init__()
         if 0 < self.temperature < 0.01:
             raise UsageError(
-                f"{flag('temperature')} {self.temperature} is too small; give 0 for greedy, or 0.01 and more."
+                f"{flag('temperature')} {self.temperature} is too small; give 0 (greedy) or at least 0.01."
             )
 
 

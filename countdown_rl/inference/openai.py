@@ -50,10 +50,8 @@ class OpenAI(engines.Engine):
 
     def __init__(self, model: str, options: Any) -> None:
         if not re.fullmatch(r"https?://[^\s@?]+", options.base_url):  # a password would be written into the manifest
-            raise UsageError(
-                f"{flag('base_url')} should be like http://127.0.0.1:8000/v1, without a password or a query; the key "
-                "of a server is read from OPENAI_API_KEY."
-            )
+            advice = "without a password or a query; its key is read from OPENAI_API_KEY"
+            raise UsageError(f"{flag('base_url')} should be like http://127.0.0.1:8000/v1, {advice}.")
         engines.check_installed(self.name)
         self._url, self._model, self._decoding = options.base_url, model, Decoding.of(options)
         self._concurrency, self._timeout = options.concurrency, options.timeout
@@ -65,9 +63,7 @@ class OpenAI(engines.Engine):
         turn = "continued" if self.prefills else "left out"
         self.endpoint: dict[str, Any] = {"base_url": self._url, "server": self.server, "prefill": turn}
         if not self.prefills and (options.top_k or options.min_p):
-            raise UsageError(
-                f"{flag('top_k')} and {flag('min_p')} are for servers of vLLM and llama.cpp; leave them out."
-            )
+            raise UsageError(f"{flag('top_k')} and {flag('min_p')} are for vLLM and llama.cpp; leave them out.")
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest; its digest is of names, not of weights."""
@@ -116,10 +112,9 @@ class OpenAI(engines.Engine):
         try:
             return kind(base_url=self._url, api_key=self._key, **settings)
         except (ImportError, OSError, ValueError) as error:
-            raise ModelError(
-                f"no client for {self._url} can be made ({first_line(error).rstrip('.')}); check the variables "
-                "ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE, or name the host in NO_PROXY."
-            ) from error
+            reason = first_line(error).rstrip(".")
+            advice = "check ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE, or name the host in NO_PROXY"
+            raise ModelError(f"no client for {self._url} can be made ({reason}); {advice}.") from error
 
     def _owner(self) -> str:
         """The ``owned_by`` of the model in the server's list of models; "" if the server has no such list."""
@@ -131,10 +126,8 @@ class OpenAI(engines.Engine):
             if isinstance(error, openai.APIStatusError) and error.status_code in _NO_LIST:
                 return ""
             # A server that is loading its model must not get another prompt than the one it gets later.
-            reason = first_line(error)
-            raise ModelError(
-                f"no server answers at {self._url}; start it, or give its {flag('base_url')}: {reason}"
-            ) from error
+            reason = f"start it, or give its {flag('base_url')}: {first_line(error)}"
+            raise ModelError(f"no server answers at {self._url}; {reason}") from error
         owners = [str(model.owned_by) for model in sorted(models, key=lambda model: model.id != self._model)]
         return owners[0] if owners else ""
 
@@ -162,10 +155,7 @@ class OpenAI(engines.Engine):
         except (openai.APIError, LookupError, AttributeError, TypeError, ValueError) as error:
             cause = f"malformed response: {error}"
         reason = " ".join(str(cause).replace(self._key, "***").split()).rstrip(".")
-        remedy = (
-            f"check {flag('base_url')}, {flag('model')} and OPENAI_API_KEY, or wait; then run the same command again "
-            "to resume"
-        )
+        remedy = f"check {flag('base_url')}, {flag('model')} and OPENAI_API_KEY, or wait; then run it again to resume"
         raise ModelError(f"{self._url} failed ({reason:.300}); {remedy}.")
 
     def _options(self, prompt: Mapping[str, Any], number: int) -> dict[str, Any]:

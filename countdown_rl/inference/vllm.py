@@ -108,9 +108,8 @@ class Vllm(Engine):
             ids = self.tokenizer("3 7 50")["input_ids"]
             # vLLM ignores LoRA in some hybrid models (vllm-project/vllm issue 49354).
             if log_probabilities(self._llm, ids, None) == log_probabilities(self._llm, ids, self._lora_request):
-                raise ModelError(
-                    f"vLLM ignores the adapter {self._ref.source}; merge it, or give {flag('engine')} transformers."
-                )
+                advice = f"merge it, or give {flag('engine')} transformers"
+                raise ModelError(f"vLLM ignores the adapter {self._ref.source}; {advice}.")
         return None
 
     def max_rows(self, prompt: int, completion: int) -> int:

@@ -101,9 +101,7 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     unknown = tokenizer.unk_token_id
     for text, known in zip(texts, ids, strict=True):
         if unknown is not None and known.count(unknown) > text.count(tokenizer.unk_token):
-            raise InputError(
-                f"the tokenizer of {_model(tokenizer)} has no tokens for a part of {text!r:.200}; use another model."
-            )
+            raise InputError(f"{_model(tokenizer)} has no tokens for a part of {text!r:.200}; use another model.")
     return ids
 
 

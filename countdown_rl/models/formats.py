@@ -87,10 +87,7 @@ class Gguf(WeightFormat):
         from countdown_rl.models import shape
 
         if native:
-            raise ModelError(
-                f"{path} is a GGUF file, too large for NF4 on this GPU; give {flag('precision')} bf16, or the "
-                "model's safetensors checkpoint."
-            )
+            raise ModelError(f"{path} is too large for NF4 on this GPU; give {flag('precision')} bf16, or safetensors.")
         return {"quantization_config": GgufConfig(dequantize=True), "config": shape.read_config(path)}
 
 
@@ -118,7 +115,5 @@ def format_of(path: Path) -> WeightFormat:
         if kind.matches(path):
             return kind
     method = model_files.quantization_config(path).get("quant_method", "an unknown method")
-    raise ModelError(
-        f"{path} is quantized with {method}, which vLLM alone may run ({flag('engine')} vllm); give a bitsandbytes "
-        "4-bit checkpoint, or an unquantized one."
-    )
+    advice = f"give NF4 or unquantized weights, or {flag('engine')} vllm, which may run it"
+    raise ModelError(f"{path} is quantized with {method}; {advice}.")

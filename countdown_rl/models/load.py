@@ -143,9 +143,7 @@ def _check_logits(loaded: Loaded) -> None:
             cause = f"they may exceed the range of fp16, so give {flag('precision')} fp32, or {cause}"
         raise ModelError(f"{loaded.ref.source} computes logits that are not finite; {cause}.")
     if (long - short).abs().max() > 0.1 * short.std():
-        raise ModelError(
-            f"{loaded.ref.source} reads later tokens too, as a masked language model does; give a causal one."
-        )
+        raise ModelError(f"{loaded.ref.source} reads later tokens, as a masked model does; give a causal one.")
 
 
 def trained_precision(ref: ModelRef, precision: str) -> str:
@@ -235,9 +233,7 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
         plain = 2 * skeleton(ref).num_parameters() < torch.cuda.mem_get_info(device)[1] / 2
     native = native and not plain
     if precision == "nf4" and device.type == "mps":
-        raise ModelError(
-            f"4-bit weights are not supported on an Apple GPU; give {flag('precision')} bf16, or {flag('device')} cpu."
-        )
+        raise ModelError(f"an Apple GPU has no 4-bit weights; give {flag('precision')} bf16, or {flag('device')} cpu.")
 
     dtypes = {"auto": "auto", "fp32": torch.float32, "fp16": torch.float16}
     options = formats.FORMATS[stored].load_options(local_path(ref), native=native, home=home)

@@ -136,7 +136,5 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
         except ValueError as error:
             if "trust_remote_code" not in str(error):
                 raise
-            raise ModelError(
-                f"{path} needs code of its own; read that code, then give {flag('trust_remote_code')} where a "
-                "command has it."
-            ) from error
+            advice = f"read it, then give {flag('trust_remote_code')} where a command has it"
+            raise ModelError(f"{path} needs code of its own; {advice}.") from error

@@ -165,9 +165,7 @@ def _check_finished(source: str, path: Path) -> None:
     log = run_directory(path, by_default=path.name in ("adapter", "model"))
     for place in (path, path.parent, path / "checkpoints", log / "checkpoints"):
         if (place / RUN).is_file():
-            raise ModelError(
-                f"{source} is of an unfinished run; run the same command again, and give its {flag('out')}."
-            )
+            raise ModelError(f"{source} is of an unfinished run; run that again, and give its {flag('out')}.")
 
 
 def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
@@ -197,18 +195,14 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
     name = base_model or config.get("base_model_name_or_path")
     if not name or not isinstance(name, str):
         _check_finished(source, path)
-        raise ModelError(
-            f"{source} has no base_model_name_or_path in its configuration; name its base by {flag('base_model')}."
-        )
+        raise ModelError(f"{source} has no base_model_name_or_path; name its base by {flag('base_model')}.")
     revision = None if base_model else trained_over.get("revision") or config.get("revision")
     place = base_model or _place(name, path.resolve())
     try:
         base = find_model(place, revision=None if _is_local(place) else revision)
     except ModelError as error:
-        raise ModelError(
-            f"{source} adapts {name} (base_model_name_or_path), which cannot be used: {error} Name it by "
-            f"{flag('base_model')}."
-        ) from error
+        advice = f"Name it by {flag('base_model')}."
+        raise ModelError(f"{source} adapts {name} (base_model_name_or_path): {error} {advice}") from error
     # The manifest has the commit of a base on the Hub, which is not comparable with a digest of files.
     comparable = not base_model or (base.revision is None) == ("revision" not in trained_over)
     digest = trained_over.get("digest") or base.digest
