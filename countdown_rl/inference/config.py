@@ -42,9 +42,7 @@ class SamplingOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.temperature < 0.01:
-            raise UsageError(
-                f"{flag('temperature')} {self.temperature} is too small; give 0 (greedy) or at least 0.01."
-            )
+            raise UsageError(f"{flag('temperature')} {self.temperature} is too small; give 0, or at least 0.01.")
 
 
 @dataclass(frozen=True)

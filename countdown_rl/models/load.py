@@ -185,10 +185,8 @@ def unused_gpu() -> str:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1")
     if not files or hidden or torch.cuda.is_available():
         return ""
-    return (
-        f"this machine has an NVIDIA GPU ({files[0]}) that torch {torch.__version__} does not see, so the CPU "
-        "computes; install a build of torch for its driver (docs/gpu.md)."
-    )
+    advice = "install a build of torch for its driver (docs/gpu.md)"
+    return f"torch {torch.__version__} does not see the NVIDIA GPU {files[0]}, so the CPU computes; {advice}."
 
 
 def stored_format(ref: ModelRef) -> str:

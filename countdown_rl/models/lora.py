@@ -205,10 +205,7 @@ class Adapter:
         alone = "embed_tokens" in (self.config.get("modules_to_save") or [])
         tied = model.config.get_text_config().tie_word_embeddings and not alone
         if stored > rows and head is not None and not tied and self._stored_rows(model, head) != stored:
-            raise self._error(
-                f"was trained with {plural(stored, 'token')}, and holds no output head of as many rows; "
-                f"its base has {rows:,}."
-            )
+            raise self._error(f"has {plural(stored, 'token')} and no output head for them; its base has {rows:,}.")
         if stored != rows:
             model.resize_token_embeddings(stored, mean_resizing=False)
 

@@ -131,10 +131,8 @@ def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef
         raise ModelError(f"{source} does not exist; check the path.")
     if HUB_ID.fullmatch(source):
         return _hub(source, revision, base_model)
-    raise ModelError(
-        f"{source} is not a known model; give {' or '.join(SHIPPED)}, a directory, a .gguf file, "
-        "or a Hub id such as Qwen/Qwen3-0.6B."
-    )
+    kinds = f"{' or '.join(SHIPPED)}, a directory, a .gguf file, or a Hub id such as Qwen/Qwen3-0.6B"
+    raise ModelError(f"{source} is not a known model; give {kinds}.")
 
 
 def local_path(ref: ModelRef) -> Path:

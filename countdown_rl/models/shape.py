@@ -53,10 +53,9 @@ def check_tokens(model: Any, prompts: Iterable[Sequence[int]], source: str) -> N
     """Check that *model*, whose reference is *source*, has an embedding for all token ids of *prompts*."""
     rows, largest = len(model.get_input_embeddings().weight), max(map(max, filter(None, prompts)), default=0)
     if largest >= rows:
-        raise ModelError(
-            f"the tokenizer of {source} gives token id {largest:,}, and its embeddings have {plural(rows, 'row')}; use "
-            "the tokenizer that belongs to these weights, or an adapter that was saved with its embeddings."
-        )
+        advice = "use the tokenizer of these weights, or an adapter that was saved with its embeddings"
+        fault = f"gives token id {largest:,}, and its embeddings have {plural(rows, 'row')}"
+        raise ModelError(f"the tokenizer of {source} {fault}; {advice}.")
 
 
 def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
