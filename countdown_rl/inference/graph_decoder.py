@@ -32,7 +32,6 @@ LOOK_EVERY = 8
 _COLUMNS = 64
 #: Fewest rows of a graph, whose rows are a power of two; finished rows are dropped when a quarter of them is left.
 _MIN_ROWS = 8
-_GREEDY = Decoding(1)
 
 
 def supports(model: Any) -> bool:
@@ -121,11 +120,6 @@ class GraphDecoder:
                 self._copies.append(Copy(part, parameter))
         return joined
 
-    def refresh(self) -> None:
-        """Copy the weights that are read in another place or type than they are trained in."""
-        for copy in self._copies:
-            copy.refresh()
-
     def steps(self, rows: int, columns: int) -> "_Steps":
         """The steps of as many *rows* and *columns*, kept or new."""
         if rows not in self._kept:
@@ -159,7 +153,7 @@ class GraphDecoder:
         sampled: list[Tensor] = []
         for count in range(1, decoding.max_new_tokens + 1):
             if count > 1:
-                steps.step(decoding=decoding)
+                steps.step(decoding)
             sampled.append(steps.tokens.clone())
             if count % LOOK_EVERY == 0 or count == decoding.max_new_tokens:
                 added = torch.stack(sampled, 1).cpu()
@@ -230,7 +224,8 @@ class GraphDecoder:
         distinct = list(dict.fromkeys(map(tuple, prompts)))
         width = max(map(len, distinct))
         columns = self._columns(width + max_new_tokens)
-        self.refresh()
+        for copy in self._copies:  # weights that are read in another place or type than they are trained in
+            copy.refresh()
         ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in distinct], device=device)
         lengths = torch.tensor([[len(prompt)] for prompt in distinct], device=device)
         seen = torch.arange(width, device=device) >= width - lengths  # (U, P)
@@ -289,12 +284,8 @@ class _Steps:
         steps.tokens.copy_(self.tokens[chosen])
         return steps
 
-    def step(self, tokens: Tensor | None = None, decoding: Decoding = _GREEDY) -> Tensor:
-        """Append *tokens* (B,), by default those sampled last, and sample the next ones; returns their logits (B, V),
-        valid until the next step. With *tokens* given, weights may have changed since the last step."""
-        if tokens is not None:
-            self.tokens.copy_(tokens)
-            self._decoder.refresh()
+    def step(self, decoding: Decoding) -> Tensor:
+        """Append *tokens*, and sample the next ones; returns their logits (B, V), valid until the next step."""
         decoding = decoding.sampler
         if self._decoder.graphs and decoding not in self._graphs:
             self._capture(decoding)

@@ -15,11 +15,15 @@ from tests.support import architectures, standins
 PROMPTS = [[7, 8, 9, 10, 11, 12, 13], [9, 10], [5, 6, 7, 8]]
 
 
-@pytest.fixture(params=["qwen3_5_text", "qwen3_next"])
+HYBRID = ("qwen3_5_text", "qwen3_next")
+
+
+@pytest.fixture(params=HYBRID)
 def model(request, tmp_path):
     return find_model(str(architectures.checkpoint(tmp_path / "model", request.param)))
 
 
+@pytest.mark.parametrize("model", [*HYBRID, "gpt2", "qwen2"], indirect=True)
 @pytest.mark.parametrize("precision", ["fp32", "nf4"])
 def test_padded_prompts_are_completed_as_each_alone_without_a_cache(model, precision):
     loaded = load.load_model(model, precision=precision, device="cpu")
