@@ -16,8 +16,7 @@ from countdown_rl.core.options import option
 from countdown_rl.training.options import RUN
 
 if TYPE_CHECKING:
-    from countdown_rl.training.prepared import Arguments, Prepared, Reporter, Settings
-    from countdown_rl.training.run import Prepare
+    from countdown_rl.training.run import Arguments, Prepare, Prepared, Reporter, Settings
 
 Check = Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")]
 
@@ -49,7 +48,7 @@ def start_processes(count: int, launch: Path | None = None) -> None:
 def reporter(update: Any) -> "Reporter":
     """Print notes and warnings of a run, that of a GPU that torch does not see first; show its progress by *update*."""
     from countdown_rl.models import load
-    from countdown_rl.training.prepared import Reporter
+    from countdown_rl.training.run import Reporter
 
     if text := load.unused_gpu():
         console.warn(text)

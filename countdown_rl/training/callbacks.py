@@ -30,7 +30,7 @@ from countdown_rl.training import weights
 from countdown_rl.training.grpo import warnings
 from countdown_rl.training.grpo.rollouts import Round
 from countdown_rl.training.options import TrainOptions
-from countdown_rl.training.prepared import Prepared
+from countdown_rl.training.run import Prepared
 from countdown_rl.training.state import Journal
 
 #: The metrics of a step by their names in TRL.

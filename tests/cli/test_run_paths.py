@@ -8,7 +8,7 @@ from countdown_rl.cli.main import app
 from countdown_rl.core.errors import UsageError
 from countdown_rl.inference import engines
 from countdown_rl.models import load
-from countdown_rl.training.prepared import Places, Start
+from countdown_rl.training.run import Places, Start
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 from countdown_rl.core import artifacts
 from countdown_rl.evaluation import training_log
 from countdown_rl.tasks import jsonl
-from countdown_rl.training.prepared import Reporter
+from countdown_rl.training.run import Reporter
 
 SPLITS = ("train", "valid", "test")
 

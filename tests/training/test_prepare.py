@@ -11,7 +11,7 @@ from countdown_rl.inference import engines
 from countdown_rl.models import load
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
-from countdown_rl.training import memory, prepared
+from countdown_rl.training import memory, run
 from countdown_rl.training.grpo.prompts import in_turn
 from countdown_rl.training.options import SftOptions, TrainOptions
 from tests.support import standins, tiny_llama
@@ -46,7 +46,7 @@ def check(monkeypatch, capsys, tmp_path):
     ("option", "value", "extra"), [("--rollouts", "vllm-server", "vllm"), ("--report-to", "wandb", "wandb")]
 )
 def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monkeypatch, option, value, extra):
-    for module in (engines, prepared):
+    for module in (engines, run):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     status, out, err = check("--model", llama, "--data", rows, option, value)
     assert (status, out) == (1, "")

@@ -22,7 +22,7 @@ from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
 from countdown_rl.training.grpo import prompts, rewards, shared_prompts, trl, vllm
 from countdown_rl.training.options import RunArguments, TrainOptions
-from countdown_rl.training.prepared import SILENT, Prepared, Reporter, Start
+from countdown_rl.training.run import SILENT, Prepared, Reporter, Start
 from countdown_rl.training.state import Checkpoints, Journal, step_of
 
 

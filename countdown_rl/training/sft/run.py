@@ -22,7 +22,7 @@ from countdown_rl.inference.generate import Completion, Generator, batches
 from countdown_rl.models import load, shape
 from countdown_rl.training import memory, weights
 from countdown_rl.training.options import SftArguments, SftOptions
-from countdown_rl.training.prepared import SILENT, Prepared, Reporter, Start
+from countdown_rl.training.run import SILENT, Prepared, Reporter, Start
 from countdown_rl.training.sft import demonstrations, tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
 from countdown_rl.training.state import Journal

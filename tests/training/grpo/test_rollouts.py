@@ -23,7 +23,7 @@ from countdown_rl.training.grpo import trl_internals, vllm_internals
 from countdown_rl.training.grpo import vllm as engines
 from countdown_rl.training.grpo.trainer import Trainer
 from countdown_rl.training.options import RunArguments, TrainOptions
-from countdown_rl.training.prepared import Reporter
+from countdown_rl.training.run import Reporter
 from countdown_rl.training.run import train as train_prepared
 from tests.support import four_bit, tiny_llama, vllm_stub
 from tests.support.runs import SPLITS, write_data

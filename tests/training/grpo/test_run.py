@@ -31,7 +31,7 @@ from countdown_rl.training import run as training
 from countdown_rl.training.grpo import rewards, rollouts, trainer
 from countdown_rl.training.grpo.run import prepare
 from countdown_rl.training.options import RunArguments, TrainOptions
-from countdown_rl.training.prepared import SILENT, Reporter
+from countdown_rl.training.run import SILENT, Reporter
 from countdown_rl.training.state import Journal
 from tests.support import constant_model, letters, tiny_llama, vllm_engine
 from tests.support.runs import SPLITS, Killed, files, killing, paths, write_data

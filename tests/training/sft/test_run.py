@@ -26,8 +26,7 @@ from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
 from countdown_rl.training import weights
 from countdown_rl.training.options import SftArguments, SftOptions
-from countdown_rl.training.prepared import SILENT, Reporter
-from countdown_rl.training.run import train
+from countdown_rl.training.run import SILENT, Reporter, train
 from countdown_rl.training.sft import run as supervised
 from countdown_rl.training.sft import tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
