@@ -18,7 +18,7 @@ import numpy as np
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.data.distribution import Distribution, Exclusion, is_excluded
-from countdown_rl.tasks.countdown import kernel, kernel_numba, rules, solver
+from countdown_rl.tasks.countdown import kernel, kernel_numba, solver
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
 from countdown_rl.tasks.splits import PARTS, SPLITS, parts_of
 
@@ -136,7 +136,7 @@ def _row(
     """A row of a data set by the rule and operators of *terms*, which are left out if they are the default."""
     rule, operators = terms.rule.name, terms.operators
     row = {
-        "id": rules.puzzle_id(sorted(nums), target, rule, operators),
+        "id": Puzzle(tuple(nums), target, terms.rule, operators).id,
         "nums": nums,
         "target": target,
         "solutions": solutions,

@@ -91,10 +91,8 @@ def bare_answers(unanswered: Sequence[tuple[Row, str]], count: int, n: int) -> s
     bare = sum(type(row)({**row, "style": "direct"}).grade(text).value is not None for row, text in unanswered)
     if 2 * bare <= len(unanswered):
         return ""
-    return (
-        f"{count:,} of the {plural(n, 'completion')} have no <answer>, and most are answers without tags; give "
-        f"{flag('style')} direct."
-    )
+    text = f"{count:,} of the {plural(n, 'completion')} have no <answer>, and most are answers without tags"
+    return f"{text}; give {flag('style')} direct."
 
 
 def no_format(form: float, correct: float, truncated: float, limit: str) -> str:

@@ -63,9 +63,7 @@ class EvalOptions(SamplingOptions):
         option("Values k of pass@k, e.g. 1,4,16.", DECODING, metavar="K,K,...", show_default="powers of two"),
     ] = None
     batch_size: Annotated[int, option("Puzzles per batch; 0 adapts to the memory.", MACHINE, min=0)] = 0
-    engine: Annotated[
-        EngineName, option("Library that generates completions; openai: the server at --base-url.", MACHINE)
-    ] = "auto"
+    engine: Annotated[EngineName, option("Engine of completions; openai: the server at --base-url.", MACHINE)] = "auto"
     tensor_parallel: Annotated[int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)] = 1
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"

@@ -45,7 +45,11 @@ class Puzzle:
 
     @property
     def id(self) -> str:
-        return puzzle_id(sorted(self.numbers), self.target, self.rule.name, self.operators)
+        """The identifier: the numbers in ascending order, the target, and what is not the default."""
+        name = "-".join(map(str, sorted(self.numbers))) + f"={self.target}"
+        if self.rule.name != DEFAULT_RULE:
+            name += f":{self.rule.name}"
+        return name if self.operators == OPERATORS else f"{name}:{self.operators}"
 
 
 def rule(name: object) -> Rule:
@@ -66,14 +70,6 @@ def operators(chosen: Iterable[str]) -> str:
     if ("-" in names and "+" not in names) or ("/" in names and "*" not in names):
         raise InputError("`-` goes with `+`, and `/` with `*`.")
     return "".join(operator for operator in OPERATORS if operator in names)
-
-
-def puzzle_id(ordered: Iterable[int], target: int, rule_name: str = DEFAULT_RULE, allowed: str = OPERATORS) -> str:
-    """The identifier of a puzzle: its numbers in ascending order, the target, and what is not the default."""
-    name = "-".join(map(str, ordered)) + f"={target}"
-    if rule_name != DEFAULT_RULE:
-        name += f":{rule_name}"
-    return name if allowed == OPERATORS else f"{name}:{allowed}"
 
 
 def split_of(numbers: Iterable[int]) -> str:
