@@ -166,10 +166,7 @@ OTHERS = [{"nums": [n, n, 9], "target": 2 * n + 9} for n in range(10)]
         ([*PUZZLES, OTHERS[0]], "10 puzzles in common, of 11 and 10"),
         ([*PUZZLES[5:], *OTHERS[:5]], "5 puzzles in common, of 10"),
         (OTHERS, "0 puzzles in common"),
-        (
-            [row | {"rule": "at-most-once"} for row in PUZZLES],
-            "countdown at-most-once, and a of countdown exactly-once",
-        ),
+        ([row | {"rule": "at-most-once"} for row in PUZZLES], "countdown at-most-once, and a of countdown exactly"),
         ([{"task": "gsm8k", "question": f"{n}?", "gold": "1"} for n in range(10)], "of gsm8k, and a of c"),
     ],
 )
@@ -351,9 +348,8 @@ def test_settings_need_a_name_and_each_directory_once(three, words, fault):
 
 
 def test_few_puzzles_with_several_completions_all_won_are_no_certainty(tmp_path):
-    start, won = (
-        made(tmp_path / name, 3 * mark, decoding=SAMPLED, per_puzzle=2) for name, mark in (("a", "-"), ("b", "+"))
-    )
+    start = made(tmp_path / "a", "---", decoding=SAMPLED, per_puzzle=2)
+    won = made(tmp_path / "b", "+++", decoding=SAMPLED, per_puzzle=2)
     values = compared({"a": start, "b": won}, tmp_path / "out")
     change = values["results"][1]["against_first"]
     assert (change["difference"], change["p"]) == (1, 0.25)

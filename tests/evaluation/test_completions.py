@@ -57,12 +57,7 @@ LINES = {
         {"step": 1, "prompt": prompt(row), "completion": chat(text), "correct": 1.0, "advantage": 0.0} for text in texts
     ],
     "verl": lambda row, texts: [
-        {
-            "input": "<|im_start|>user\n" + prompt(row)[-1]["content"],
-            "output": text,
-            "gts": json.dumps(row),
-            "score": 1.0,
-        }
+        {"input": "<|im_start|>user\n" + prompt(row)[-1]["content"], "output": text, "gts": json.dumps(row), "score": 1}
         for text in texts
     ],
     "lm-eval": lambda row, texts: [
@@ -184,12 +179,10 @@ def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(lines, w
     assert not (tmp_path / "out").exists()
 
 
-NAMES = (
-    "generation generated_text raw_generation raw_completion model_response model_output prediction text solution_str"
-)
+NAMES = "generation generated_text raw_generation raw_completion model_response model_output prediction solution_str"
 
 
-@pytest.mark.parametrize("name", [*NAMES.split(), "generations", "predictions", "Response", "generated_texts"])
+@pytest.mark.parametrize("name", [*NAMES.split(), "text", "generations", "predictions", "Response", "generated_texts"])
 def test_completions_are_read_under_the_names_that_projects_use(name, tmp_path, capsys, monkeypatch):
     lists = name.endswith("s")
     jsonl.write_rows(tmp_path / "made.jsonl", [{**ROWS[0], name: [RIGHT[0], WRONG] if lists else RIGHT[0]}])
@@ -334,9 +327,8 @@ def test_rule_and_operators_are_options_for_what_does_not_state_them(record, opt
 
 
 def test_answers_without_tags_need_the_style_direct_and_are_told(tmp_path, capsys, monkeypatch):
-    jsonl.write_rows(
-        tmp_path / "made.jsonl", [{**row, "response": text[8:-9]} for row, text in zip(ROWS, RIGHT, strict=True)]
-    )
+    lines = [{**row, "response": text[8:-9]} for row, text in zip(ROWS, RIGHT, strict=True)]
+    jsonl.write_rows(tmp_path / "made.jsonl", lines)
     for command in (("grade", "made.jsonl"), ("eval", "--completions", "made.jsonl", "--out", "out")):
         monkeypatch.chdir(tmp_path)
         assert status(monkeypatch, *command) == 0
@@ -380,11 +372,8 @@ def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_p
 
 
 def test_records_that_cannot_be_graded_are_marked(tmp_path):
-    lines = [
-        {"config": 1},
-        {**ROWS[0], "completion": RIGHT[0]},
-        {"task": "gsm8k", "question": "?", "gold": "1", "completion": "1"},
-    ]
+    problem = {"task": "gsm8k", "question": "?", "gold": "1", "completion": "1"}
+    lines = [{"config": 1}, {**ROWS[0], "completion": RIGHT[0]}, problem]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     with pytest.raises(CountdownError, match="line 1"):
         evaluate(completions=tmp_path / "made.jsonl")
@@ -416,10 +405,8 @@ def test_a_prompt_names_its_row_only_where_it_is_certain():
     row = parse_row({"nums": [2, 3, 4], "target": 14})
     stated = {"nums": [2, 3, 4], "target": 14, "rule": None, "operators": None}
     assert type(row).fields_in(prompt(row)[-1]["content"]) == stated
-    assert type(row).fields_in(TINYZERO.format(nums=[19, 36, 55, 7], target=65)) == {
-        "nums": [19, 36, 55, 7],
-        "target": 65,
-    }
+    other = {"nums": [19, 36, 55, 7], "target": 65}
+    assert type(row).fields_in(TINYZERO.format(**other)) == other
     with pytest.raises(InputError, match="rule"):
         type(row).fields_in(TINYZERO.format(nums=[2, 3, 4], target=14) + " You need not use all numbers.")
     for text in ("", "Make 7.", "Use 3 and 4.", "[1, 2] equals 3, [4, 5] equals 9", "Make 7 or reach 8 from [1, 2, 3]"):

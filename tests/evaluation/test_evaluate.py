@@ -100,9 +100,8 @@ def test_completions_of_any_origin_are_judged_by_style_rule_and_operators_of_the
     texts = [" 2 and 3</think>\n<answer>2 + 3</answer>", "</think>"]
     completions = [Completion(text, 7, True) for _ in rows for text in texts]
     inputs = {"data": {"file": "rows.jsonl"}, "model": {"source": "elsewhere", "kind": "completions"}}
-    result = evaluate.grade_completions(
-        [*map(parse_row, rows)], completions, inputs, [1, 2], decoding=DecodingSettings(samples=2)
-    )
+    decoding = DecodingSettings(samples=2)
+    result = evaluate.grade_completions([*map(parse_row, rows)], completions, inputs, [1, 2], decoding=decoding)
     grades = [sample.grade for sample in result.samples[::2]]
     assert [grade.reason for grade in grades] == ["", "", "number-left-out", "", "operator-not-allowed"]
     assert [grade.format for grade in grades] == [True, False, True, True, True]

@@ -40,10 +40,9 @@ def test_the_effective_sample_size_is_that_of_puzzles_or_of_completions_at_the_e
     assert mean_interval([0.0] * 100, 8) == pytest.approx(wilson(0, 100))
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "n", "k"), [(0.5, 0.5, 200, 4), (2, 3, 60, 1), (0.3, 1.5, 500, 8), (0.2, 0.8, 500, 2)]
-)
-def test_the_interval_of_pass_at_k_covers_95_percent_of_1000_draws(a, b, n, k):
+@pytest.mark.parametrize("case", [(0.5, 0.5, 200, 4), (2, 3, 60, 1), (0.3, 1.5, 500, 8), (0.2, 0.8, 500, 2)])
+def test_the_interval_of_pass_at_k_covers_95_percent_of_1000_draws(case):
+    a, b, n, k = case
     draw, each = np.random.default_rng(0), 8
     true = 1 - np.prod([(b + i) / (a + b + i) for i in range(k)])  # E[1 - (1 - p)^k], p of a beta distribution
     values = [pass_at_k(k, right, each) for right in range(each + 1)]
@@ -105,9 +104,8 @@ def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
 def test_token_counts_by_correctness_and_per_correct_answer():
     samples = [sample(ok, tokens=n) for n, ok in [(10, True), (20, True), (30, False), (200, False)]]
     metrics = measure(samples, [parse_row({"nums": [1], "target": 1})] * 4)
-    assert metrics.tokens == Tokens(
-        median=25, p95=200, longest=200, mean_right=15, mean_wrong=115, per_right_answer=130
-    )
+    tokens = Tokens(median=25, p95=200, longest=200, mean_right=15, mean_wrong=115, per_right_answer=130)
+    assert metrics.tokens == tokens
     assert metrics.intervals["format"] == tuple(round(limit, 6) for limit in wilson(4, 4))
     none = measure([samples[2]], [parse_row({"nums": [1], "target": 1})]).tokens
     assert (none.mean_right, none.per_right_answer) == (None, None)

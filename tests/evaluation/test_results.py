@@ -24,10 +24,8 @@ ROWS = [
     parse_row({"nums": [1] * (3 + n % 2), "target": 9, "needs": ("add-sub", "mul-div")[n // 2 % 2], "solutions": n})
     for n in range(6)
 ]
-SAMPLES = [
-    evaluations.sample(n < 4, row=ROWS[n], format=n < 5, strict_format=n < 5, truncated=n == 5, tokens=10 + n)
-    for n in range(6)
-]
+FORMS = [{"format": n < 5, "strict_format": n < 5, "truncated": n == 5, "tokens": 10 + n} for n in range(6)]
+SAMPLES = [evaluations.sample(n < 4, row=row, **form) for n, (row, form) in enumerate(zip(ROWS, FORMS, strict=True))]
 
 
 def test_metrics_are_flat_few_and_rounded():

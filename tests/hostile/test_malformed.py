@@ -38,13 +38,8 @@ OTHERS += ([], {}, [[]], [None], [{"x": 1}], {"x": [1]}, {"": None})
 EVALUATION = Path(__file__).parents[1] / "evaluation" / "data"
 
 ROW = {"id": "3-7-50=46:at-most-once:+-", "nums": [3, 7, 50], "target": 46, "solutions": 2, "needs": "add-sub"}
-ROW |= {
-    "rule": "at-most-once",
-    "operators": "+-",
-    "style": "direct",
-    "template": "{{ nums }} {{ target }}",
-    "split": "x",
-}
+ROW |= {"rule": "at-most-once", "operators": "+-", "style": "direct"}
+ROW |= {"template": "{{ nums }} {{ target }}", "split": "x"}
 RECORDS = {
     "countdown": ROW,
     "gsm8k": {"task": "gsm8k", "question": "1 + 1?", "gold": "2", "solution": "2", "style": "model_opens"},

@@ -68,9 +68,7 @@ def test_any_short_text_has_the_value_of_eval(text):
         assert mine is None
 
 
-@pytest.mark.parametrize(
-    "text", ["99**98**97", "9" * 4_000 + "**9", "(" * 2_000, "-" * 4_000, "2**99999 - 2**99999 + 46"]
-)
+@pytest.mark.parametrize("text", ["99**98**97", "9" * 4_000 + "**9", "(" * 2_000, "-" * 4_000, "2**99999 - 2**99999"])
 def test_huge_values_and_deep_texts_are_refused_at_once(text):
     assert proxies.evaluate(text) is None
 
