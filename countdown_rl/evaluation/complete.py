@@ -36,10 +36,11 @@ def load_engine(ref: ModelRef, options: EvalOptions, rows: int, on_warning: Call
     import torch
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
-    machine = {key: getattr(options, key) for key in ("precision", "device", "tensor_parallel")}
     *shorter, limit = options.limits
     decoding = replace(Decoding.of(options), max_new_tokens=limit, shorter_limits=tuple(shorter))
-    engine = engines.load_engine(options.engine, ref, decoding, tokens=rows * options.per_row * limit, **machine)
+    kind = engines.choose_engine(ref, options, rows * options.per_row * limit)
+    load.silence_libraries()
+    engine: Engine = kind.load(ref, decoding, options)
     if note := chat_template.note(engine.tokenizer):
         on_warning(note)
     return engine

@@ -7,7 +7,6 @@ by their rounding.
 
 from collections.abc import Callable, Generator, Sequence
 from importlib.util import find_spec
-from math import inf
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,8 +51,8 @@ class Engine:
     on_step: Callable[[list[int]], None] | None = None
 
     @classmethod
-    def load(cls, ref: "ModelRef", decoding: Any, *, precision: str, device: str, tensor_parallel: int) -> "Engine":
-        """Load *ref*; *tensor_parallel* GPUs share it."""
+    def load(cls, ref: "ModelRef", decoding: Any, options: Any) -> "Engine":
+        """Load *ref* in the precision, on the device and on as many GPUs as *options* say."""
         raise NotImplementedError
 
     @classmethod
@@ -62,8 +61,8 @@ class Engine:
         return False
 
     @classmethod
-    def unsupported(cls, ref: "ModelRef", precision: str, device: str) -> str:
-        """Return the reason why this engine cannot run *ref*, as the end of a sentence; "" if it can."""
+    def unsupported(cls, ref: "ModelRef", options: Any) -> str:
+        """Return the reason why this engine cannot run *ref* by *options*, as the end of a sentence; "" if it can."""
         return ""
 
     def prepare(self, length: int) -> int | None:
@@ -98,41 +97,22 @@ def engine_class(name: str) -> Any:
     return resolve_name(ENGINES[name])
 
 
-def choose_engine(name: str, ref: "ModelRef", *, precision: str, device: str, tokens: float = inf) -> str:
-    """The engine to run *ref* with. "auto" is the first that is installed, suits the machine, supports the weights and
-    is worth its start for up to so many *tokens*. Raises UsageError if the engine does not support these weights, and
-    ModelError if it is not installed."""
-    if name == "auto":
-        kinds = ((name, engine_class(name)) for name in ENGINES if not missing_package(name))
-        supported = (pair for pair in kinds if not pair[1].unsupported(ref, precision, device))
-        return next(name for name, kind in supported if kind.is_automatic(ref, tokens))
-    if reason := engine_class(name).unsupported(ref, precision, device):
-        raise UsageError(f"{flag('engine')} {name} {reason}.")
-    check_installed(name)
-    return name
-
-
-def load_engine(
-    name: str,
-    ref: "ModelRef",
-    decoding: Any,
-    *,
-    precision: str = "auto",
-    device: str = "auto",
-    tensor_parallel: int = 1,
-    tokens: float = inf,
-) -> Engine:
-    """Load *ref* into the engine that :func:`choose_engine` chooses; *tensor_parallel* GPUs share it in vLLM."""
-    from countdown_rl.models import load
-
-    name = choose_engine(name, ref, precision=precision, device=device, tokens=tokens)
-    if tensor_parallel > 1 and name != "vllm":
-        raise UsageError(f"{flag('tensor_parallel')} is for {flag('engine')} vllm, and this is {name}; leave it out.")
-    load.silence_libraries()
-    engine: Engine = engine_class(name).load(
-        ref, decoding, precision=precision, device=device, tensor_parallel=tensor_parallel
-    )
-    return engine
+def choose_engine(ref: "ModelRef", options: Any, tokens: float) -> Any:
+    """Return the class of the engine of *options* to run *ref* with. "auto" is the first that is installed, suits the
+    machine, supports the weights and is worth its start for up to so many *tokens*. Raises UsageError if the engine
+    does not support these weights or several GPUs, and ModelError if it is not installed."""
+    if options.engine == "auto":
+        kinds = (engine_class(name) for name in ENGINES if not missing_package(name))
+        kind = next(kind for kind in kinds if not kind.unsupported(ref, options) and kind.is_automatic(ref, tokens))
+    else:
+        kind = engine_class(options.engine)
+        if reason := kind.unsupported(ref, options):
+            raise UsageError(f"{flag('engine')} {kind.name} {reason}.")
+        check_installed(kind.name)
+    if options.tensor_parallel > 1 and kind.name != "vllm":
+        engine = f"{flag('engine')} vllm, and this is {kind.name}"
+        raise UsageError(f"{flag('tensor_parallel')} is for {engine}; leave it out.")
+    return kind
 
 
 def check_installed(name: str) -> None:

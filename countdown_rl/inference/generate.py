@@ -102,10 +102,8 @@ class Generator(Engine):
         self._decoder = decoder_of(loaded.model, loaded.model.dtype)
 
     @classmethod
-    def load(
-        cls, ref: ModelRef, decoding: Decoding, *, precision: str, device: str, tensor_parallel: int
-    ) -> "Generator":
-        return cls(load.load_model(ref, precision=precision, device=device), decoding)
+    def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Generator":
+        return cls(load.load_model(ref, precision=options.precision, device=options.device), decoding)
 
     @classmethod
     def is_automatic(cls, ref: ModelRef, tokens: float) -> bool:

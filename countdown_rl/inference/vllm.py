@@ -43,17 +43,17 @@ class Vllm(Engine):
     device = "cuda"
     libraries: tuple[str, ...] = ("torch", "vllm")
 
-    def __init__(self, ref: ModelRef, decoding: Decoding, *, precision: str = "auto", tensor_parallel: int = 1) -> None:
-        self._ref, self._decoding, self._tensor_parallel = ref, decoding, tensor_parallel
+    def __init__(self, ref: ModelRef, decoding: Decoding, options: Any) -> None:
+        self._ref, self._decoding, self._tensor_parallel = ref, decoding, options.tensor_parallel
         self._llm: Any = None
         self._lora_request: Any = None
-        self.precision = load.trained_precision(ref, precision)
+        self.precision = load.trained_precision(ref, options.precision)
         self.tokenizer = load.load_tokenizer(ref)
         self._stop = Stop(self.tokenizer, None, generate.STOP)
 
     @classmethod
-    def load(cls, ref: ModelRef, decoding: Decoding, *, precision: str, device: str, tensor_parallel: int) -> "Vllm":
-        return cls(ref, decoding, precision=precision, tensor_parallel=tensor_parallel)
+    def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Vllm":
+        return cls(ref, decoding, options)
 
     @classmethod
     def is_automatic(cls, ref: ModelRef, tokens: float) -> bool:
@@ -63,17 +63,17 @@ class Vllm(Engine):
         return torch.cuda.is_available() and tokens * load.skeleton(light).num_parameters() >= _WORTH_ITS_START
 
     @classmethod
-    def unsupported(cls, ref: ModelRef, precision: str, device: str) -> str:
+    def unsupported(cls, ref: ModelRef, options: Any) -> str:
         if reason := unsupported_weights(ref):
             return f"{reason}; leave {flag('engine')} out"
-        if load.trained_precision(ref, precision) == "nf4":
+        if load.trained_precision(ref, options.precision) == "nf4":
             return f"does not run NF4 weights; leave {flag('engine')} out, or merge an adapter over them first"
         if ref.base is not None and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
             return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
         if processes.launched():
             return f"starts its own processes; give {flag('tensor_parallel')} in place of {flag('processes')}"
-        if device not in ("auto", "cuda"):
-            return f"runs on a GPU; leave {flag('device')} {device} out"
+        if options.device not in ("auto", "cuda"):
+            return f"runs on a GPU; leave {flag('device')} {options.device} out"
         return ""
 
     def prepare(self, length: int) -> int | None:

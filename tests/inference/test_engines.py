@@ -1,6 +1,7 @@
 """Engines: the choice among them, and what goes into and out of vLLM."""
 
 import json
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -50,8 +51,8 @@ def there(monkeypatch, *names, gpu=True):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
 
 
-def chosen(ref, name="auto", **options):
-    return engines.choose_engine(name, ref, **({"precision": "auto", "device": "auto"} | options))
+def chosen(ref, engine="auto", tokens=math.inf, **options):
+    return engines.choose_engine(ref, EvalOptions(engine=engine, **options), tokens).name
 
 
 @pytest.mark.parametrize("name", ["model", "adapter"])
@@ -92,7 +93,7 @@ def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm)
 
 def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, vllm):
     decoding = generate.Decoding(12)
-    engine = engines.load_engine("vllm", find_model(str(folder / "model")), decoding, precision="fp32")
+    engine = engines.engine_class("vllm").load(find_model(str(folder / "model")), decoding, IN_VLLM)
     engine.prepare(20)
     (completion,) = engine.complete([[5, 6, 7]])
     assert (completion.tokens, completion.ended) == (12, False)
@@ -151,7 +152,7 @@ def test_auto_is_vllm_only_where_the_work_is_worth_its_start(monkeypatch, folder
     enough = -(-20_000 * 10**9 // load.skeleton(ref).num_parameters())
     assert [chosen(ref, tokens=tokens) for tokens in (enough - 1, enough)] == ["transformers", "vllm"]
     asked = []
-    monkeypatch.setattr(engines, "load_engine", lambda *_, tokens, **__: asked.append(tokens) or Mock(tokenizer=None))
+    monkeypatch.setattr(engines, "choose_engine", lambda ref, options, tokens: asked.append(tokens) or Mock())
     monkeypatch.setattr(complete.chat_template, "note", lambda tokenizer: "")
     complete.load_engine(ref, EvalOptions(max_new_tokens="5,12", temperature=1.0, samples=3), 7, print)
     assert asked == [7 * 3 * 12]
