@@ -44,9 +44,7 @@ class Decoding:
 
 def distribution(logits: "Tensor", decoding: Decoding) -> "Tensor":
     """The probabilities (B, V) of *logits* at a temperature above 0, then top-k, top-p and min-p, as in transformers.
-
-    No value is read by the host, so that a CUDA graph can follow.
-    """
+    No value is read by the host, so that a CUDA graph can follow."""
     import torch
 
     if decoding.top_k:

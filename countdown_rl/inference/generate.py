@@ -31,11 +31,8 @@ _NO_DETAILS: dict[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A completion; ``ended`` is False if the token limit cut it off.
-
-    ``tokens`` and ``ended`` are None in a file of completions that lacks them; ``details`` are further fields of its
-    sample, which only a server knows.
-    """
+    """A completion; ``ended`` is False if the token limit cut it off. ``tokens`` and ``ended`` are None in a file of
+    completions that lacks them; ``details`` are further fields of its sample, which only a server knows."""
 
     text: str
     tokens: int | None

@@ -135,10 +135,8 @@ class GraphDecoder:
         generator: torch.Generator | None = None,
         on_step: Callable[[list[int]], None] | None = None,
     ) -> list[list[int]]:
-        """As :meth:`cpu_decoder.Decoder.decode`, with a *generator* on the model's device.
-
-        Tokens are those that the steps sample without graphs, for the same state of the generator.
-        """
+        """As :meth:`cpu_decoder.Decoder.decode`, with a *generator* on the model's device. Tokens are those that the
+        steps sample without graphs, for the same state of the generator."""
         logits, steps = self._read(prompts, decoding.max_new_tokens)
         if generator is None:  # the one that torch.manual_seed seeds
             gpus = torch.cuda.default_generators

@@ -80,9 +80,7 @@ class OpenAI(engines.Engine):
 
     def complete_all(self, batches: Sequence[tuple[int, Sequence[Any]]]) -> Generator[tuple[int, list[Completion]]]:
         """As :meth:`Engine.complete_all`, of batches of one prompt, in the order in which their completions arrive.
-
-        Requests in flight are canceled when the iteration ends, by a failure for example.
-        """
+        Requests in flight are canceled when the iteration ends, by a failure for example."""
         from anyio.from_thread import start_blocking_portal
         from openai import AsyncOpenAI
 

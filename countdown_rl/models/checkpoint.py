@@ -43,10 +43,8 @@ class Checkpoint:
                     self.files[name] = path
 
     def drop_tied(self, model: Any) -> bool:
-        """Leave out each tensor that equals the one to which the configuration of *model* ties it.
-
-        Returns True if the values of such a pair differ, so that the model is not tied.
-        """
+        """Leave out each tensor that equals the one to which the configuration of *model* ties it. Returns True if the
+        values of such a pair differ, so that the model is not tied."""
         differ = False
         for name, original in model.all_tied_weights_keys.items():
             if name in self.specs and original in self.specs:
@@ -64,11 +62,8 @@ class Checkpoint:
 
 
 def write(source: Checkpoint, out: Path, change: Callable[[str, torch.Tensor], dict[str, torch.Tensor]]) -> int:
-    """Write *source* to *out* in the same shards, and return the bytes of all tensors.
-
-    *change* takes the name and values of a tensor and returns the tensors to store in its place. Only one shard is in
-    memory at a time.
-    """
+    """Write *source* to *out* in the same shards, and return the bytes of all tensors. *change* takes the name and
+    values of a tensor and returns the tensors to store in its place. Only one shard is in memory at a time."""
     weight_map: dict[str, str] = {}
     total = 0
     paths = sorted(set(source.files.values()))

@@ -55,10 +55,8 @@ def of_checkpoint(tokenizer: Any, directory: Path) -> list[int]:
 
 
 def write(directory: Path, ids: int | list[int] | None, pad: int | None) -> None:
-    """Write the ``generation_config.json`` of *directory*: end tokens and padding.
-
-    Sampling settings of the base model are left out: no evaluation applies them.
-    """
+    """Write the ``generation_config.json`` of *directory*: end tokens and padding. Sampling settings of the base model
+    are left out: no evaluation applies them."""
     values = {"eos_token_id": ids[0] if isinstance(ids, list) and len(ids) == 1 else ids, "pad_token_id": pad}
     values = {name: value for name, value in values.items() if value not in (None, [])}
     (directory / model_files.GENERATION).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")

@@ -34,10 +34,8 @@ class WeightFormat:
         return path.is_dir() and not model_files.quantization_config(path)
 
     def load_options(self, path: Path, *, native: bool, home: Any) -> dict[str, Any]:
-        """Return the options of ``from_pretrained`` for the weights at *path*.
-
-        *native* asks for layers of bitsandbytes, and *home* is the device that holds the weights.
-        """
+        """Return the options of ``from_pretrained`` for the weights at *path*. *native* asks for layers of
+        bitsandbytes, and *home* is the device that holds the weights."""
         from transformers import BitsAndBytesConfig
 
         from countdown_rl.models import nf4

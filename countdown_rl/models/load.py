@@ -195,10 +195,8 @@ def stored_format(ref: ModelRef) -> str:
 
 
 def compute_dtype(precision: str, device: Any, model: Any) -> Any:
-    """Return the torch dtype that *model* computes in; on a CPU fp32 for small models, where it is exact and fast.
-
-    A GPU without bf16 (Turing) computes in fp16, and no other device does.
-    """
+    """Return the torch dtype that *model* computes in; on a CPU fp32 for small models, where it is exact and fast. A
+    GPU without bf16 (Turing) computes in fp16, and no other device does."""
     import torch
 
     from countdown_rl.models.torch_internals import has_bf16_products
@@ -258,10 +256,8 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
 
 
 def skeleton(ref: ModelRef) -> Any:
-    """Return the model of *ref* (not an adapter) on the meta device, where tensors have shapes and no values.
-
-    Raises ModelError if the architecture is unknown, or its tensors are not those of unquantized files on this machine.
-    """
+    """Return the model of *ref* (not an adapter) on the meta device, where tensors have shapes and no values. Raises
+    ModelError if the architecture is unknown, or its tensors are not those of unquantized files on this machine."""
     if ref.kind != "hub" and stored_format(ref) == "full":
         return _read_weights(ref, device_map={"": "meta"})
     config = shape.read_config(local_path(without_weights(ref)), trust_remote_code=ref.trust_remote_code)
@@ -270,9 +266,7 @@ def skeleton(ref: ModelRef) -> Any:
 
 def _read_weights(ref: ModelRef, **options: Any) -> Any:
     """Load the model of *ref* (not an adapter) by transformers with *options*, and check that it took all tensors.
-
-    Vision towers, heads of other tasks, and layers behind the last that predict further tokens may be left out.
-    """
+    Vision towers, heads of other tasks, and layers behind the last that predict further tokens may be left out."""
     from transformers import AutoModelForCausalLM
 
     model, info = model_files.from_pretrained(

@@ -45,9 +45,7 @@ def save(
     further: Iterable[str] = (),
 ) -> None:
     """Write the adapter of the PEFT *model*, with *base* as its base model; the bytes depend on the weights alone.
-
-    *weights* is the state of the whole model if *model* is sharded; *further* names embeddings to store as well.
-    """
+    *weights* is the state of the whole model if *model* is sharded; *further* names embeddings to store as well."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -98,10 +96,8 @@ def _located(name: str, modules: Set[str]) -> str:
 
 
 class Adapter:
-    """The adapter in a directory: *specs*, its tensors by PEFT's names, and *modules*, the names of those with LoRA.
-
-    If it *is_plain* LoRA, :meth:`merge` merges it; PEFT merges others.
-    """
+    """The adapter in a directory: *specs*, its tensors by PEFT's names, and *modules*, the names of those with LoRA. If
+    it *is_plain* LoRA, :meth:`merge` merges it; PEFT merges others."""
 
     def __init__(self, directory: Path) -> None:
         """Read its configuration and names. Raises ModelError if it cannot be loaded."""
@@ -142,9 +138,7 @@ class Adapter:
 
     def attach(self, model: Any, *, trainable: bool = False) -> Any:
         """Put the adapter on *model*, and return the ``PeftModel``; of a skeleton only names and shapes are compared.
-
-        Raises ModelError if the model lacks a tensor of the adapter, the adapter lacks one, or their shapes differ.
-        """
+        Raises ModelError if the model lacks a tensor of the adapter, the adapter lacks one, or their shapes differ."""
         from peft import LoraConfig, PeftModel, set_peft_model_state_dict
         from peft.auto import MODEL_TYPE_TO_PEFT_MODEL_MAPPING
 

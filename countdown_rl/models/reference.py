@@ -98,10 +98,8 @@ class ModelRef:
 def find_model(
     source: str, *, revision: str | None = None, trust_remote_code: bool = False, base_model: str | None = None
 ) -> ModelRef:
-    """Find the model that *source* names and check that its files are complete.
-
-    *base_model* is the reference of an adapter's base, in place of the one that the adapter records.
-    """
+    """Find the model that *source* names and check that its files are complete. *base_model* is the reference of an
+    adapter's base, in place of the one that the adapter records."""
     if revision is not None and _is_local(source):
         raise UsageError(f"{flag('revision')} is for models on the Hub, and {source} is not one; leave it out.")
     ref = _find(source, revision, base_model)

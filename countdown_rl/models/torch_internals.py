@@ -23,9 +23,7 @@ PRIVATE = (
 
 def has_bf16_products(device: str = "cpu") -> bool:
     """Return True if *device* computes products in bf16: a GPU, or a CPU on which oneDNN does.
-
-    ``torch.cpu.get_capabilities`` names instructions of the processor, not whether oneDNN uses them.
-    """
+    ``torch.cpu.get_capabilities`` names instructions of the processor, not whether oneDNN uses them."""
     if device != "cpu":
         return True
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

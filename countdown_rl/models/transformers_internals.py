@@ -52,10 +52,8 @@ def compile_chat_template(template: str) -> Any:
 
 @cache
 def _environment() -> Any:
-    """Return the sandbox of transformers, that of the empty template; there is no public way to it.
-
-    ``strftime_now`` tells a fixed day, and random choices fail.
-    """
+    """Return the sandbox of transformers, that of the empty template; there is no public way to it. ``strftime_now``
+    tells a fixed day, and random choices fail."""
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     environment = _compile_jinja_template("").environment
