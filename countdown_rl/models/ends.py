@@ -1,7 +1,7 @@
 """The end tokens of a model: read here from its files, tokenizer and chat template, and written beside its weights."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from countdown_rl.models import chat_template, model_files
 #: Text that templates which change letters leave as it is.
 _MARK = "?!7531!?"
 #: Fields of a generation config that change no completion, and the tokens that it names.
-_NEUTRAL = {
+NEUTRAL = {
     *("_from_model_config", "bos_token_id", "eos_token_id", "output_attentions", "output_hidden_states"),
     *("pad_token_id", "transformers_version", "use_cache"),
 }
@@ -60,11 +60,6 @@ def write(directory: Path, ids: int | list[int] | None, pad: int | None) -> None
     values = {"eos_token_id": ids[0] if isinstance(ids, list) and len(ids) == 1 else ids, "pad_token_id": pad}
     values = {name: value for name, value in values.items() if value not in (None, [])}
     (directory / model_files.GENERATION).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
-
-
-def change_decoding(generation_config: Mapping[str, Any]) -> bool:
-    """Return True if *generation_config* has settings beside tokens, such as a penalty."""
-    return not generation_config.keys() <= _NEUTRAL
 
 
 def turn_token(tokenizer: Any) -> int | None:

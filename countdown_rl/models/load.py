@@ -244,7 +244,9 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
         model.is_loaded_in_4bit = False  # transformers leaves it, and PEFT and TRL read it
     elif precision == "nf4":
         storage = "dequantized-nf4"
-        nf4.fake_quantize_layers(model)
+        for module in nf4.linears(model).values():  # in place, in their dtype
+            weight = module.weight.data.T if nf4.is_transposed(module) else module.weight.data
+            weight.copy_(nf4.fake_quantize(weight))
     nf4.cast(model, dtype)
     model = (model if native else model.to(home)).eval()
     model.config.pad_token_id = tokenizer.pad_token_id

@@ -65,14 +65,6 @@ def linears(model: Any) -> dict[str, torch.nn.Module]:
     }
 
 
-@torch.no_grad()
-def fake_quantize_layers(model: Any) -> None:
-    """Round the weights of :func:`linears` to NF4 values in place, keeping their dtype."""
-    for module in linears(model).values():
-        weight = module.weight.T if is_transposed(module) else module.weight
-        weight.copy_(fake_quantize(weight))
-
-
 def cast(model: Any, dtype: torch.dtype) -> None:
     """Convert the parameters of *model* to *dtype*, but not packed values and buffers such as rotary frequencies."""
     for parameter in model.parameters():
