@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import countdown_rl
 from countdown_rl.cli.export_task import export_task
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
@@ -16,6 +17,7 @@ from countdown_rl.tasks.registry import parse_row
 from tests.support.graded import PUZZLES, graded
 
 ROOT = Path(__file__).parents[2]
+SUITE = Path("suite:countdown-bench-1/6")
 FORMATS = ("format", "strict_format")
 #: Prints the prompts and scores of the environment argv[1] on the completions in argv[2].
 SCORE = """
@@ -131,6 +133,9 @@ def test_an_exported_task_is_an_artifact_with_its_data(evaluator, tmp_path):
     (copy,) = out.rglob("test.jsonl")
     assert copy.read_bytes() == data.read_bytes()
     assert not any("NAME" in file.read_text() for file in out.rglob("*") if file.is_file())
+    export_task(to=evaluator, data=SUITE, out=tmp_path / "suite")
+    (copy,) = (tmp_path / "suite").rglob("test.jsonl")
+    assert jsonl.read_rows(copy) == countdown_rl.read_rows(str(SUITE))
     data.write_text('{"nums": [3, 4]}\n')
     with pytest.raises(InputError, match="target"):
         export_task(to=evaluator, data=data, out=out)
