@@ -36,7 +36,7 @@ def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
         title += "; no equation in them can be checked"
     causes = console.table("cause", "points", "completions", "occurrences", title=title)
     for row in value["causes"]:
-        written = value["steps"].get(row["cause"].removeprefix("wrong "), {}).get("written")
+        written = value["steps"].get(row["cause"].removeprefix("incorrect "), {}).get("written")
         of = f" of {written:,}" if written else ""
         cells = (f"{100 * row['points']:.1f}", f"{row['completions']:,}", f"{row['occurrences']:,}{of}")
         causes.add_row(LABELS.get(row["cause"], row["cause"]) + (" (at most)" if row["at_most"] else ""), *cells)

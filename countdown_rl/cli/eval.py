@@ -120,7 +120,7 @@ def _view(out: str, metrics: Metrics) -> Table:
 def _caption(metrics: Metrics) -> list[str]:
     lines, tokens = [], metrics.tokens
     if metrics.precision and tokens:  # baselines have no tokens
-        right = tokens.per_right_answer
+        right = tokens.per_correct_answer
         lines = [
             f"format {metrics.format:.1%}, truncated {metrics.truncated:.1%}",
             f"{metrics.mean_tokens:.0f} tokens per completion (p95 {tokens.p95:,})"

@@ -10,11 +10,11 @@ from countdown_rl.evaluation.results import Result
 from countdown_rl.tasks.response_format import Piece
 from countdown_rl.tasks.task import Row
 
-#: Faults of a completion as a whole; those of its equations are named by operator, such as "wrong +".
+#: Faults of a completion as a whole; those of its equations are named by operator, such as "incorrect +".
 LIMIT, FORMAT, ANSWER = "token limit", "format", "answer inconsistent with reasoning"
 _NOUNS = {"+": "sum", "-": "difference", "*": "product", "/": "quotient"}
 #: Their names for people, where they differ.
-LABELS = {f"wrong {operator}": f"incorrect {noun}" for operator, noun in _NOUNS.items()}
+LABELS = {f"incorrect {operator}": f"incorrect {noun}" for operator, noun in _NOUNS.items()}
 #: Characters of the longest expression that replaces a result.
 MAX_LENGTH = 4_096
 
@@ -22,10 +22,10 @@ MAX_LENGTH = 4_096
 def diagnose(result: Result) -> dict[str, Any]:
     """The causes of the points that *result* lost, the largest first. Raises InputError if it is of a baseline.
 
-    Returns ``lost``, the share of wrong completions; ``causes``, each with the completions that have the fault, its
-    occurrences, and the ``points``: the share of completions that are wrong, and correct with that fault repaired
+    Returns ``lost``, the share of incorrect completions; ``causes``, each with the completions that have the fault, its
+    occurrences, and the ``points``: the share of completions that are incorrect, and correct with that fault repaired
     (an upper bound if ``at_most``); ``unexplained``, the share of completions that no single repair makes correct; and
-    ``steps``, by operator, the equations ``written`` with it and the ``wrong`` ones, if the task can check them.
+    ``steps``, by operator, the equations ``written`` with it and the ``incorrect`` ones, if the task can check them.
     """
     if result.metrics.is_baseline:
         raise InputError(f"{result.metrics.model.source} is a baseline, which has no faults; give a model.")
@@ -33,7 +33,7 @@ def diagnose(result: Result) -> dict[str, Any]:
     lost, unexplained, n = 0, 0, len(result.samples)
     for sample in result.samples:
         grade = sample.grade
-        equations = [piece for piece in sample.row.pieces(sample.completion) if piece.kind in ("right", "wrong")]
+        equations = [piece for piece in sample.row.pieces(sample.completion) if piece.kind in ("correct", "incorrect")]
         written.update(operator for equation in equations for operator in equation.operators)
         faults = Counter(fault for equation in equations for fault in _faults(equation))
         if sample.truncated:
@@ -59,7 +59,10 @@ def diagnose(result: Result) -> dict[str, Any]:
         }
         for fault, count in completions.items()
     ]
-    steps = {sign: {"written": count, "wrong": occurrences[f"wrong {sign}"]} for sign, count in sorted(written.items())}
+    steps = {
+        sign: {"written": count, "incorrect": occurrences[f"incorrect {sign}"]}
+        for sign, count in sorted(written.items())
+    }
     return {
         "lost": round(lost / n, 6),
         "causes": sorted(rows, key=lambda row: (-row["points"], row["cause"] == LIMIT, row["cause"])),
@@ -69,7 +72,7 @@ def diagnose(result: Result) -> dict[str, Any]:
 
 
 def _faults(equation: Piece) -> set[str]:
-    return {f"wrong {operator}" for operator in equation.operators} if equation.kind == "wrong" else set()
+    return {f"incorrect {operator}" for operator in equation.operators} if equation.kind == "incorrect" else set()
 
 
 def _solves(row: Row, equations: Sequence[Piece], fault: str) -> bool:
@@ -80,7 +83,7 @@ def _solves(row: Row, equations: Sequence[Piece], fault: str) -> bool:
     known: dict[str, str] = {}
     prompt = set(re.findall(r"\d+", " ".join(turn["content"] for turn in row.messages())))
     for equation in equations:
-        if equation.kind == "wrong" and fault not in _faults(equation):
+        if equation.kind == "incorrect" and fault not in _faults(equation):
             continue
         left, claim = equation.sides
         text = re.sub(r"\d+", lambda n: n[0] if n[0] in prompt else known.get(n[0], n[0]), left)

@@ -124,9 +124,9 @@ def _tokens(samples: Sequence[Sample], counts: Sequence[int]) -> Tokens:
         median=median(lengths),
         p95=lengths[-(-95 * len(lengths) // 100) - 1],
         longest=lengths[-1],
-        mean_right=round(sum(right) / len(right), 2) if right else None,
-        mean_wrong=round(sum(wrong) / len(wrong), 2) if wrong else None,
-        per_right_answer=round(sum(lengths) / len(right), 2) if right else None,
+        mean_correct=round(sum(right) / len(right), 2) if right else None,
+        mean_incorrect=round(sum(wrong) / len(wrong), 2) if wrong else None,
+        per_correct_answer=round(sum(lengths) / len(right), 2) if right else None,
     )
 
 

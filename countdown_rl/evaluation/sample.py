@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 #: Groups by their names in ``details.json`` of version 0.1.
 _EARLY_GROUPS = {"by_size": "numbers", "by_needs": "needs", "by_solutions": "solutions"}
+#: Names in ``tokens`` of ``details.json`` of versions 0.1 and 0.2.
+_EARLY_TOKENS = {
+    "mean_right": "mean_correct",
+    "mean_wrong": "mean_incorrect",
+    "per_right_answer": "per_correct_answer",
+}
 #: Fields of a sample of training.
 _TRAINING = ("step", "validation", "group", "rewards", "advantage")
 #: Kinds of baselines, which replace the model in an evaluation.
@@ -106,6 +112,14 @@ class _Line(Grade):
     beginnings: dict[str, str] | None = None
 
 
+def renamed(details: Mapping[str, Any]) -> dict[str, Any]:
+    """*details* of any version with the present names of ``tokens``."""
+    tokens = details.get("tokens")
+    if not isinstance(tokens, dict):
+        return dict(details)
+    return {**details, "tokens": {_EARLY_TOKENS.get(name, name): value for name, value in tokens.items()}}
+
+
 def by_puzzle(samples: Sequence[Sample], puzzles: int) -> list[Sequence[Sample]]:
     """Split *samples* into those of each of so many *puzzles*."""
     count = len(samples) // puzzles
@@ -141,14 +155,14 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Lengths in tokens; ``per_right_answer`` is the sum of all lengths over the number of correct answers."""
+    """Lengths in tokens; ``per_correct_answer`` is the sum of all lengths over the number of correct answers."""
 
     median: int | float
     p95: int
     longest: int
-    mean_right: float | None
-    mean_wrong: float | None
-    per_right_answer: float | None
+    mean_correct: float | None
+    mean_incorrect: float | None
+    per_correct_answer: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +214,8 @@ class Scores(Accuracy):
     def from_json(cls, values: Mapping[str, Any], source: Path | str) -> Self:
         """Read *values* of *source*. Raises ArtifactError if a field is missing or wrong."""
         groups = {group: values[name] for name, group in _EARLY_GROUPS.items() if name in values}
-        scores: Self = typed_json.build({"groups": groups, "rules": [], **values}, cls, source)  # absent in version 0.1
+        values = {"groups": groups, "rules": [], **renamed(values)}  # absent in version 0.1
+        scores: Self = typed_json.build(values, cls, source)
         return scores
 
 

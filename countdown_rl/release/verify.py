@@ -24,6 +24,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import OnBatch
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import DETAILS, METRICS, Result
+from countdown_rl.evaluation.sample import renamed
 from countdown_rl.models import ends, model_files, reference
 from countdown_rl.models.model_files import GENERATION
 from countdown_rl.release import consistency
@@ -229,7 +230,7 @@ def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -
         scores = replace(scores, interval=metrics.interval, pass_at=metrics.pass_at)
     unknown: list[str] = []
     for file, computed in ((DETAILS, details), (METRICS, results.flat(scores, pass_at))):
-        written = typed_json.read(recorded.path / file)
+        written = renamed(typed_json.read(recorded.path / file))
         different = [name for name in written if written[name] != computed.get(name)]
         if earlier:
             different, names = consistency.earlier_metrics(written, computed, details["groups"])

@@ -19,8 +19,8 @@ RIGHT = f"{WORK}\n</think>\n<answer>50 - 7 + 3</answer>"
 FAULTS = {
     diagnose.FORMAT: WORK,
     diagnose.ANSWER: f"{WORK}\n</think>\n<answer>50 - 7 - 3</answer>",
-    "wrong -": "50 - 7 = 44\n44 + 3 = 47\n</think>\n<answer>50 - 7 - 3</answer>",
-    "wrong +": "50 - 7 = 43\n43 + 3 = 47\n</think>\n<answer>50 - 7 - 3</answer>",
+    "incorrect -": "50 - 7 = 44\n44 + 3 = 47\n</think>\n<answer>50 - 7 - 3</answer>",
+    "incorrect +": "50 - 7 = 43\n43 + 3 = 47\n</think>\n<answer>50 - 7 - 3</answer>",
     diagnose.LIMIT: "Let me think. ",
 }
 
@@ -41,7 +41,7 @@ def test_the_largest_of_several_faults_is_named_first(cause):
     assert [row["points"] for row in report["causes"]] == [3 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8]
     assert {row["cause"] for row in report["causes"] if row["at_most"]} == {diagnose.LIMIT}
     assert report["unexplained"] == 0
-    assert report["steps"]["+"]["wrong"] == (3 if cause == "wrong +" else 1)
+    assert report["steps"]["+"]["incorrect"] == (3 if cause == "incorrect +" else 1)
 
 
 def test_clean_work_has_no_fault_and_two_faults_are_unexplained():

@@ -104,11 +104,12 @@ def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
 def test_token_counts_by_correctness_and_per_correct_answer():
     samples = [sample(ok, tokens=n) for n, ok in [(10, True), (20, True), (30, False), (200, False)]]
     metrics = measure(samples, [parse_row({"nums": [1], "target": 1})] * 4)
-    tokens = Tokens(median=25, p95=200, longest=200, mean_right=15, mean_wrong=115, per_right_answer=130)
-    assert metrics.tokens == tokens
+    assert metrics.tokens == Tokens(
+        median=25, p95=200, longest=200, mean_correct=15, mean_incorrect=115, per_correct_answer=130
+    )
     assert metrics.intervals["format"] == tuple(round(limit, 6) for limit in wilson(4, 4))
     none = measure([samples[2]], [parse_row({"nums": [1], "target": 1})]).tokens
-    assert (none.mean_right, none.per_right_answer) == (None, None)
+    assert (none.mean_correct, none.per_correct_answer) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import measure
-from countdown_rl.evaluation.sample import Sample
+from countdown_rl.evaluation.sample import Sample, renamed
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
@@ -50,8 +50,9 @@ def test_reading_and_comparing_load_no_engine():
 def test_an_evaluation_that_was_read_is_written_with_the_same_bytes(tmp_path, name):
     result = results.read(BEFORE / name)
     results.write(tmp_path, result.metrics, result.samples, [1, 3] if name == "sampled" else [])
-    for file in (results.DETAILS, results.SAMPLES):
-        assert (tmp_path / file).read_bytes() == (BEFORE / name / file).read_bytes()
+    assert (tmp_path / results.SAMPLES).read_bytes() == (BEFORE / name / results.SAMPLES).read_bytes()
+    details = renamed(json.loads((BEFORE / name / results.DETAILS).read_text()))
+    assert (tmp_path / results.DETAILS).read_text() == json.dumps(details, indent=2) + "\n"
     old, new = (json.loads((folder / results.METRICS).read_text()) for folder in (BEFORE / name, tmp_path))
     assert new == {metric: value for metric, value in old.items() if not metric.startswith("needs_")}
 

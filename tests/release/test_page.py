@@ -263,8 +263,8 @@ def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(ru
 def test_equations_are_checked_and_answers_evaluated_step_by_step(run):
     text = page()
     assert "<li>50 − 3 = <b>47</b></li>" in text
-    assert '<span class="wrong">50 - 3 = 48</span>' in text
-    assert '<span class="right">7 + 3 = 10</span>' in text
+    assert '<span class="incorrect">50 - 3 = 48</span>' in text
+    assert '<span class="correct">7 + 3 = 10</span>' in text
     assert "a number not used, where the rule asks for all" in text
     assert "no answer: truncated at the token limit" not in text
     assert "… truncated at 9 tokens" in text
@@ -276,7 +276,7 @@ def test_faults_are_listed_with_the_points_they_cost(run):
     rows = dict(re.findall(r'<tr data-cause="([^"]*)">(.*?)</tr>', text))
     # All seven wrong completions of base and three of adapter have one false equation; one is cut off.
     cells = {cause: re.findall("<td>(.*?)</td>", row) for cause, row in rows.items()}
-    assert [cell.partition("in ")[2] for cell in cells["wrong -"]] == ["7</small>", "3</small>"]
+    assert [cell.partition("in ")[2] for cell in cells["incorrect -"]] == ["7</small>", "3</small>"]
     assert cells["token limit"] == ["0.0<small>in 0</small>", "8.3<small>in 1</small>"]
     assert "token limit (at most)" in text
 
@@ -377,7 +377,7 @@ def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(tmp_path):
     assert values(r'<tr data-pass="2">(.*?)</tr>') == [metrics["pass_at"]["2"]["share"]] * 2
     assert values(r'<tr data-pass="majority">(.*?)</tr>') == [metrics["majority"]["share"]] * 2
     assert 'data-pass="1"' not in text  # the accuracy
-    for key in ("mean_tokens", "median", "p95", "mean_right", "mean_wrong", "per_right_answer", "truncated"):
+    for key in ("mean_tokens", "median", "p95", "mean_correct", "mean_incorrect", "per_correct_answer", "truncated"):
         assert values(rf'<tr data-tokens="{key}">(.*?)</tr>') == [(metrics | metrics["tokens"])[key]] * 2
 
 

@@ -17,7 +17,7 @@ numbers = st.lists(st.integers(1, 99), min_size=1, max_size=6)
 
 
 def checked(text: str) -> list[tuple[str, str]]:
-    return [(piece.text, piece.kind) for piece in pieces(text) if piece.kind in ("right", "wrong")]
+    return [(piece.text, piece.kind) for piece in pieces(text) if piece.kind in ("correct", "incorrect")]
 
 
 @given(numbers, st.integers(0, 2**32))
@@ -55,20 +55,20 @@ def test_pieces_join_to_the_text(text):
 def test_an_equation_is_right_when_its_value_is_the_claim(nums, seed, claim):
     text = random_answer(CountdownRow({"nums": [*nums, 7], "target": 1}), random.Random(seed))
     sentence = f"so\n{text} = {claim}, no"
-    assert checked(sentence) == [(f"{text} = {claim}", "right" if parse(text).value == str(claim) else "wrong")]
+    assert checked(sentence) == [(f"{text} = {claim}", "correct" if parse(text).value == str(claim) else "incorrect")]
 
 
 @pytest.mark.parametrize(
     ("text", "equations"),
     [
-        ("9 * 8 = 72, 72 - 38 = 33 no", [("9 * 8 = 72", "right"), ("72 - 38 = 33", "wrong")]),
-        ("- 3 + 4 = 7\n- 3 + 4 = 8", [("3 + 4 = 7", "right"), ("3 + 4 = 8", "wrong")]),
-        ("1. 3 × 4 = 12.", [("3 × 4 = 12", "right")]),
-        ("no\n3 + 4 = 7", [("3 + 4 = 7", "right")]),
-        ("x = 3 + 4 = 7", [("3 + 4 = 7", "right")]),
-        ("5 / 2 = 5/2", [("5 / 2 = 5/2", "right")]),
-        ("3 - 5 = -2", [("3 - 5 = -2", "right")]),
-        ("8 / (3 - 3) = 0", [("8 / (3 - 3) = 0", "wrong")]),
+        ("9 * 8 = 72, 72 - 38 = 33 no", [("9 * 8 = 72", "correct"), ("72 - 38 = 33", "incorrect")]),
+        ("- 3 + 4 = 7\n- 3 + 4 = 8", [("3 + 4 = 7", "correct"), ("3 + 4 = 8", "incorrect")]),
+        ("1. 3 × 4 = 12.", [("3 × 4 = 12", "correct")]),
+        ("no\n3 + 4 = 7", [("3 + 4 = 7", "correct")]),
+        ("x = 3 + 4 = 7", [("3 + 4 = 7", "correct")]),
+        ("5 / 2 = 5/2", [("5 / 2 = 5/2", "correct")]),
+        ("3 - 5 = -2", [("3 - 5 = -2", "correct")]),
+        ("8 / (3 - 3) = 0", [("8 / (3 - 3) = 0", "incorrect")]),
         # Only a part of what is meant: not for judging.
         *((text, []) for text in ("-3 + 4 = 1", "0.5 + 1 = 2", "1,000 + 5 = 6", "2 ^ 3 + 1 = 9", "a-3 + 4 = 7")),
         *((text, []) for text in ("5 * 5 = 25.5", "7 = 7", "3 + 4 = x", "3 + 4 == 7", "1 + 2 => 3")),

@@ -245,7 +245,7 @@ def steps(tree: Tree) -> list[Step]:
 
 
 def pieces(text: str) -> list[Piece]:
-    """*text* in pieces, in linear time; equations that end in a number (``9 * 8 = 72``) are marked right or wrong."""
+    """*text* in pieces, in linear time; equations that end in a number (``9 * 8 = 72``) are checked."""
     parts: list[Piece] = []
     end = 0
     for match in re.finditer("=", text):
@@ -262,7 +262,7 @@ def pieces(text: str) -> list[Piece]:
             parsed = parse(equation)
         except ExpressionError:
             continue
-        kind = "right" if parsed.agrees else "wrong"
+        kind = "correct" if parsed.agrees else "incorrect"
         parts += [*tagged(text[end:begin]), Piece(equation, kind, frozenset(operators(parsed.tree)))]
         end = claim.end()
     return parts + tagged(text[end:])
