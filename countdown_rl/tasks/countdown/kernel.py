@@ -20,7 +20,6 @@ being counted twice.
 """
 
 from collections import namedtuple
-from typing import NamedTuple
 
 #: A class is one integer, its tag: left and right, the classes it was joined from (a number: its index at
 #: right), 20 bits each; the join; its kind; its flags; the characters that its parentheses take.
@@ -45,17 +44,8 @@ _PLUS, _MINUS, _ZERO, _FACTOR = 0x1B873593CC9E2D51, 0x0E6546B64A3C1F29, 0x0D35A2
 _BELOW = 0x07C15B9F4A7C1659
 _STEP = 0x1E3779B97F4A7C15
 
-
-class Goal(NamedTuple):
-    """Targets ``low..high``; the rule (``every``, ``whole``); ``joins``: the joins that may be used, as bits."""
-
-    low: int
-    high: int
-    every: bool
-    whole: bool
-    joins: int
-
-
+#: Targets ``low..high``; the rule (``every``, ``whole``); ``joins``: the joins that may be used, as bits.
+Goal = namedtuple("Goal", "low high every whole joins")
 #: The classes of all proper subsets: values, tags, two hash words; where those of a subset (as bits) lie.
 Classes = namedtuple("Classes", "tops bottoms tags firsts seconds starts ends")
 #: The classes that reach a target, at its index above ``low``: their ``counts``; ``plain``, 1 if one needs only + and
