@@ -279,4 +279,4 @@ def _inspect(data: BinaryIO, source: str, on_error: files.OnError) -> Iterator[f
             "choices": [{"message": message, "finish_reason": choice.stop_reason}],
             "usage": {"completion_tokens": sum(use.output_tokens for use in sample.model_usage.values()) or None},
         }
-        yield files.Record(place, record)
+        yield place, record

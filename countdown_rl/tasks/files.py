@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from countdown_rl.core import lfs
 from countdown_rl.core.errors import InputError, first_line
@@ -34,13 +34,8 @@ _FAULTS = (OSError, EOFError, ValueError, NotImplementedError, csv.Error, zlib.e
 OnError = Callable[[InputError], None]
 #: Lines with their numbers.
 Lines = Iterator[tuple[int, str]]
-
-
-class Record(NamedTuple):
-    """The fields of a record, after its place for error messages, such as ``rows.jsonl, line 3``."""
-
-    place: str
-    fields: dict[str, Any]
+#: The fields of a record, after its place for error messages, such as ``rows.jsonl, line 3``.
+Record = tuple[str, dict[str, Any]]
 
 
 @contextmanager
@@ -127,7 +122,7 @@ def _json(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
         except InputError as error:
             on_error(InputError(f"{place}: {error}."))
         else:
-            yield Record(place, fields)
+            yield place, fields
 
 
 def _items(value: Any, source: str) -> Iterator[tuple[str, Any]]:
@@ -182,7 +177,7 @@ def _csv(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
         elif any(map(_NOT_UTF8, cells)):
             on_error(InputError(f"{place}: not UTF-8."))
         else:
-            yield Record(place, fields)
+            yield place, fields
 
 
 _NAME = re.compile(r"\"?[\w.-]+\"?\s*").fullmatch
@@ -206,4 +201,4 @@ def _table(data: Any, head: bytes, source: str) -> Iterator[Record]:
             batches = map(arrow.get_batch, range(arrow.num_record_batches))
     parts = (batch.slice(start, BATCH) for batch in batches for start in range(0, batch.num_rows, BATCH))
     for row, fields in enumerate(chain.from_iterable(part.to_pylist() for part in parts), 1):
-        yield Record(f"{source}, row {row}", fields)
+        yield f"{source}, row {row}", fields

@@ -45,13 +45,8 @@ def tagged(text: str) -> list[Piece]:
     return [Piece(part, "tag" if odd % 2 else "") for odd, part in enumerate(_TAG.split(text)) if part]
 
 
-class Blocks(NamedTuple):
-    """A parsed completion, with fields of :class:`countdown_rl.tasks.task.Grade`."""
-
-    format: bool
-    strict_format: bool
-    answer: str | None
-    trailing: bool
+#: The fields ``format``, ``strict_format``, ``answer`` and ``trailing`` of :class:`countdown_rl.tasks.task.Grade`.
+Blocks = tuple[bool, bool, str | None, bool]
 
 
 @dataclass(frozen=True)
@@ -121,9 +116,9 @@ class Style:
         if self.direct:
             answer = completion.strip() or None
             single_line = answer is not None and "\n" not in answer
-            return Blocks(single_line, single_line, answer, False)
+            return single_line, single_line, answer, False
         if match := self._strict.fullmatch(completion):
-            return Blocks(True, True, match[1].strip(), False)
+            return True, True, match[1].strip(), False
         opened, closed = completion.find(f"<{self.tag}>"), completion.find(f"</{self.tag}>")
         if closed < 0:
             thought, start = False, len(completion) if opened >= 0 else 0
@@ -133,7 +128,7 @@ class Style:
         if (begin := completion.rfind(ANSWER_OPEN, start, max(start, end))) >= 0:
             answer = completion[begin + len(ANSWER_OPEN) : completion.find(ANSWER_CLOSE, begin)].strip()
         trailing = end >= 0 and bool(completion[end + len(ANSWER_CLOSE) :].strip())
-        return Blocks(thought and answer is not None, False, answer, trailing)
+        return thought and answer is not None, False, answer, trailing
 
 
 #: By the name in a row's ``style``.
