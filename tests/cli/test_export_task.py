@@ -100,7 +100,7 @@ def test_prompts_and_rewards_of_verifiers_are_those_of_this_package(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (packages,) = venv.glob("lib/python*/site-packages")
     (packages / "parent.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    install = [venv / "bin/python", "-m", "pip", "install", "-q"]
+    install = [venv / "bin/python", "-m", "pip", "install", "-q", "--no-compile"]
     (pin,) = [text for text in (tmp_path / "environment/pyproject.toml").read_text().split('"') if "==" in text]
     done = subprocess.run([*install, pin, "setuptools>=77"], capture_output=True, text=True)
     if done.returncode:

@@ -8,7 +8,7 @@ from benchmarks.grading import hostile, realistic
 from countdown_rl.cli.grade import grade
 from countdown_rl.tasks import jsonl
 
-PUZZLES = 1_000
+PUZZLES = 100
 PROBLEM = {"task": "gsm8k", "question": "6 * 3?", "gold": "18"}
 ANSWERS = ("18", "18.0", "$18", "1,8", " 18 apples", "eighteen", "", "17", "18 or 17", "-18")
 #: In and out of the format, whole and broken; of an odd number, so that each comes in both styles.
