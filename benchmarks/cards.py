@@ -53,7 +53,7 @@ def recipe_commands(recipe: str, out: Path, *words: Any, **environment: str) -> 
         environment: variables of the recipe.
     """
     with tempfile.TemporaryDirectory() as place:
-        for name in ("countdown-rl", "python3"):
+        for name in ("countdown-rl", "python", "python3"):
             command = Path(place, name)
             command.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" && printf '\\n'\n")
             command.chmod(0o755)

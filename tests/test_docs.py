@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -21,8 +22,9 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from benchmarks import tables
+from benchmarks import cards, tables
 from countdown_rl.cli import main
+from countdown_rl.core import process_state
 from countdown_rl.core.formatting import percent, plural
 from tests.support import browser, standins
 from tests.support.command import flags, status
@@ -39,11 +41,13 @@ QUICK = {
     ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --threads 1 " + SHORT,
     ("train", "--config"): "--eval-size 2",
     ("train", "--eval-every"): "--eval-size 2",
+    ("train", "--eval-samples"): "--eval-samples 2",
     ("train", "--probe"): "--probe 2",
     ("eval", ""): "--limit 4 --max-new-tokens 32 --threads 1",
     ("eval", "--samples"): "--samples 2 --max-new-tokens 256",
     ("eval", "--pass-at"): "--pass-at 1,2",
     ("sft", ""): "--max-steps 1 --batch-size 2 --threads 1",
+    ("sft", "--eval-every"): "--eval-size 2",
     ("merge", "--verify"): "--verify sample",
     ("quantize", "--data"): "--limit 4 --max-new-tokens 32",
     ("verify", ""): "--limit 4 --fresh 4",
@@ -163,18 +167,35 @@ def run(page: str) -> None:
 
 
 def _run(line: str) -> str:
-    """Run one line and return its stdout; a single command of this package in this process, which saves its imports."""
-    commands = words(line)
-    if len(commands) > 1 or commands[0][0] != "countdown-rl":
+    """Run one line and return its stdout; a command, script or recipe in this process, which saves its imports."""
+    (program, *arguments), *pipe = words(line)
+    if pipe or not program.startswith(("countdown-rl", "python", "stages/")):
         done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, text=True)
         assert done.returncode == 0, line
         return done.stdout
-    (command,) = commands
-    quick = [value for (name, flag), value in QUICK.items() if name == command[1] and (not flag or flag in command)]
+    if program.startswith("stages/"):
+        calls = cards.recipe_commands(Path(program).stem, Path(arguments[0]), *arguments[1:])
+    else:
+        quick = (
+            value for (name, flag), value in QUICK.items() if name == arguments[0] and (not flag or flag in arguments)
+        )
+        calls = [[*arguments, *shlex.split(" ".join(quick))]]
     with redirect_stdout(io.StringIO()) as stdout, pytest.MonkeyPatch.context() as patch:
-        code = status(patch, *command[1:], *shlex.split(" ".join(quick)))
-    assert code == (command[1] == "verify"), line  # a few puzzles confirm nothing
+        for call in calls:
+            if call[0] in COMMANDS:
+                assert status(patch, *call) == (call[0] == "verify"), line  # a few puzzles confirm nothing
+            else:
+                _python(*call)
     return stdout.getvalue()
+
+
+def _python(*arguments: str) -> None:
+    """Run a script, or the module after ``-m``, as ``python`` does."""
+    execute, *argv = (runpy.run_module, *arguments[1:]) if arguments[0] == "-m" else (runpy.run_path, *arguments)
+    with pytest.MonkeyPatch.context() as patch, process_state.restored():
+        patch.setattr(sys, "argv", argv)
+        patch.syspath_prepend(Path.cwd())
+        execute(argv[0], run_name="__main__")
 
 
 def test_the_screenshot_shows_the_results_of_the_pipeline():
