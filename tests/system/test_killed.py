@@ -1,9 +1,11 @@
 """SIGKILL at any moment of a stage: its artifact is complete or absent, and the same command then makes it."""
 
+import json
 import os
 import random
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.core import artifacts
-from tests.support import constant_model
+from tests.support import constant_model, tiny_llama
+from tests.support.runs import SPLITS, files, write_data
 
 STAGES = {
     "data": "gen-data --n 300 --valid 4 --test 60 --workers 1 --out out",
@@ -33,10 +36,10 @@ def root(tmp_path_factory):
     return root
 
 
-def start(words: str) -> subprocess.Popen:
+def start(words: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen:
     command = [sys.executable, "-m", "countdown_rl", *shlex.split(words)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
 def made(kind: str) -> tuple:
@@ -63,3 +66,47 @@ def test_a_killed_stage_has_its_artifact_or_none_and_can_be_run_again(kind, root
         assert again.wait() == 0, again.stderr.read()
         assert made(kind) == expected
         assert not [path for path in Path().glob(".out*") if "progress" not in path.name]
+
+
+def train(out, *more):
+    flags = "--max-steps 20 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12 --save-steps 2"
+    paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
+    paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
+    return start(shlex.join(["train", *paths, *flags.split(), *more]), stdout=subprocess.PIPE)
+
+
+@pytest.mark.slow
+def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny_llama.checkpoint(Path("model"), max_position_embeddings=1024)
+    rows = [{"id": f"r{n}", "nums": [n + 2, 3], "target": n + 5} for n in range(16)]
+    write_data(Path("data"), dict.fromkeys(SPLITS, rows))
+    whole = train("whole", "--json")
+    out, err = whole.communicate()
+    assert whole.returncode == 0, err
+    assert json.loads(out)["resumed"] is None
+    # A random model succeeds at nothing, and finds no end.
+    warned = [line.removeprefix("warning: ") for line in err.splitlines() if line.startswith("warning: ")]
+    reported = json.loads(out)["warnings"]  # a terminal shows no control characters of the example
+    assert sorted(text[:80] for text in reported.values()) == sorted(text[:80] for text in warned)
+    assert sorted(reported) == ["length", "start", "zero"]
+
+    saved = set()
+    for how in (signal.SIGKILL, signal.SIGINT):
+        stopped = train("stopped")
+        while saved >= (complete := set(Path("stopped", "checkpoints").glob("checkpoint-*/complete"))):
+            assert stopped.poll() is None, stopped.communicate()
+            time.sleep(0.01)
+        saved |= complete
+        stopped.send_signal(how)
+        out, err = stopped.communicate()
+        assert out == ""
+        assert not Path("stopped", "adapter").exists()
+    assert stopped.returncode == 130
+    assert "The run continues after step" in err
+
+    again = train("stopped", "--json")
+    out, err = again.communicate()
+    assert again.returncode == 0, err
+    assert json.loads(out)["resumed"] >= 2
+    assert files(Path("stopped/adapter")) == files(Path("whole/adapter"))
