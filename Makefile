@@ -12,7 +12,7 @@ READY := .venv/.ready
 # The stages are commands of this environment, whatever the shell outside knows.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-system test-extras test-vllm lint lock package gpu gpu-tiny clean
+.PHONY: repro test test-repro test-system test-extras test-vllm lint lock package gpu gpu-tiny clean
 
 repro: $(READY)
 	@$(BIN)/python .ci/pipeline.py
@@ -21,6 +21,10 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not 
 
 test: lint
 	$(BIN)/python $(PYTEST) tests benchmarks stages --ignore tests/system
+
+# A short pipeline and then the tests, in a copy.
+test-repro: $(READY)
+	.ci/repro
 
 # Whole runs, minutes each: kills at any moment of a stage, several processes, and the recipe of a real model (98 MB).
 test-system: $(READY)

@@ -46,7 +46,7 @@ def test_every_package_that_is_imported_is_declared():
 
 
 def test_the_host_runs_the_parts_of_ci_run():
-    *_, repro, _, make = (ROOT / ".ci/run").read_text().splitlines()
-    parts = [repro, *(f"make {word}" for word in make.split()[2:] if word[0] != "-")]
+    make = (ROOT / ".ci/run").read_text().splitlines()[-1]
+    parts = [f"make {word}" for word in make.split()[2:] if word[0] != "-"]
     workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
     assert sorted(workflow["jobs"]["part"]["strategy"]["matrix"]["run"]) == sorted(parts)
