@@ -287,13 +287,12 @@ class TrainOptions(TuningOptions):
         return dict(item.split("=", 1) for item in self.trl)
 
     def micro_batches(self, processes: int) -> int:
-        flags = {flag("discount"): self.discount < 1, flag("dynamic_sampling"): self.dynamic_sampling}
-        flags[flag("advantage")] = ":" in (self.advantage or "")  # a function may ask for tokens
-        grouped = next((name for name, present in flags.items() if present), "")
+        own = "advantage" if ":" in (self.advantage or "") else ""  # a function may ask for tokens
+        grouped = self.given("discount", "dynamic_sampling") or own
         if grouped and self.prompts * self.steps_per_generation % processes:
             raise UsageError(
-                f"{grouped} compares the completions of a puzzle in one process, and {processes} processes cannot "
-                f"share {plural(self.prompts, 'puzzle')} evenly; change {flag('prompts')}."
+                f"{flag(grouped)} compares the completions of a puzzle in one process, and {processes} processes "
+                f"cannot share {plural(self.prompts, 'puzzle')} evenly; change {flag('prompts')}."
             )
         return super().micro_batches(processes)
 

@@ -62,21 +62,6 @@ class Round:
         varies = advantages.varies(self.totals(weights).view(-1, size))
         return [(self.graded[size * index : size * (index + 1)], each) for index, each in enumerate(varies)]
 
-    def columns(self) -> dict[str, object]:
-        """The round as TRL expects it of a ``rollout_func``, and as the column ``round`` for the reward functions."""
-        logps = [graded.logps for graded in self.graded]
-        return {
-            "prompt_ids": [graded.prompt_ids for graded in self.graded],
-            "completion_ids": [graded.ids for graded in self.graded],
-            "logprobs": None if None in logps else logps,
-            "round": self,
-        }
-
-    def metrics(self) -> dict[str, float]:
-        """Scores of the round for the log."""
-        attempts = {} if self.attempts is None else {"draws": float(self.attempts)}
-        return {"seconds_generation": self.generation, "seconds_reward": self.reward} | attempts
-
 
 class Rollouts:
     """``rollout_func`` of a ``RoundTrainer`` on a data set of indices into *rows*; *weights* name the rewards."""
@@ -88,8 +73,15 @@ class Rollouts:
         self._graphs: GraphDecoder | None = None
 
     def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, object]:
-        """Complete the rows of *prompts*, those of a group side by side."""
-        return self.rewarded(prompts, trainer).columns()
+        """Complete the rows of *prompts*, those of a group side by side, also in a column for the reward functions."""
+        sampled = self.rewarded(prompts, trainer)
+        logps = [graded.logps for graded in sampled.graded]
+        return {
+            "prompt_ids": [graded.prompt_ids for graded in sampled.graded],
+            "completion_ids": [graded.ids for graded in sampled.graded],
+            "logprobs": None if None in logps else logps,
+            "round": sampled,
+        }
 
     def rewarded(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
         """Complete, grade and reward the rows of *prompts*."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from countdown_rl.core import artifacts, processes, user_code
+from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import CountdownError, InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.manifest import file_input
@@ -20,7 +20,7 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
-from countdown_rl.training.grpo import prompts, rewards, shared_prompts, trl, vllm
+from countdown_rl.training.grpo import advantages, prompts, rewards, shared_prompts, trl, vllm
 from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.run import SILENT, Prepared, Reporter, Start
 from countdown_rl.training.state import Checkpoints, Journal, step_of
@@ -102,8 +102,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     reward_weights = rewards.parse(options.reward)
     rewards.check_rewards(reward_weights, rows[:2])
     next(prompts.chosen(options, rows)())
-    if ":" in (options.advantage or ""):
-        user_code.imported(str(options.advantage))
+    advantages.advantage(options)  # of the user's own
     recognized = start.recognized(StepRow, {"data": data})
     _check_model(options, loaded)
     longest = start.longest_prompt([*_used(options, rows), *start.validation], options.max_completion_length)

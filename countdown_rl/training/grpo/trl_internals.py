@@ -63,8 +63,10 @@ class RoundTrainer(GRPOTrainer):
         if not self.waiting:
             batch = self._generate_and_score_completions(generation_batch)
             sampled: Round = generation_batch[0]["round"]  # TRL adds the columns of `rollout_func`
-            for name, value in sampled.metrics().items():
-                self.log_metric(name, value)
+            self.log_metric("seconds_generation", sampled.generation)
+            self.log_metric("seconds_reward", sampled.reward)
+            if sampled.attempts is not None:
+                self.log_metric("draws", float(sampled.attempts))
             if "importance_sampling_ratio" in batch:
                 difference, mask = self._difference(batch, batch["old_per_token_logps"])
                 by_token = batch["importance_sampling_ratio"].shape[1] > 1

@@ -100,10 +100,6 @@ class Demonstrations:
     def why_wrong(self) -> str:
         return f"{', '.join(f'{count:,} {reason}' for reason, count in self.wrong.most_common(3))}; {self.example}"
 
-    def row(self) -> Row | None:
-        """The first row."""
-        return next((each.row for each in self.filtered if each.row is not None), None)
-
     def facts(self) -> dict[str, int]:
         """The counts, for the manifest."""
         return {"read": self.read, "graded": self.graded, "kept": len(self.filtered), **self.left_out}

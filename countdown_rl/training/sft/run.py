@@ -82,9 +82,8 @@ class SftRun(Prepared[SftOptions]):
         policy, loss, correct, count = trainer.accelerator.unwrap_model(trainer.model), 0.0, 0, 0
         policy.eval()
         examples = self.validation_examples
-        for batch in batches(
-            [len(example["input_ids"]) for example in examples], lambda _: self.options.per_device_batch
-        ):
+        lengths = [len(example["input_ids"]) for example in examples]
+        for batch in batches(lengths, lambda _: self.options.per_device_batch):
             # Padding on the right needs no mask: tokens do not see what follows them.
             ids, labels = (
                 pad_sequence([torch.tensor(examples[index][name]) for index in batch], True, padding).to(policy.device)
@@ -101,7 +100,7 @@ class SftRun(Prepared[SftOptions]):
         return {"eval_loss": loss / count, "eval_token_accuracy": correct / count} if count else {}
 
     def facts(self, rows: Sequence[SftRow], last: SftRow) -> dict[str, object]:
-        row = self.demonstrations.row()
+        row = next((each.row for each in self.demonstrations.filtered if each.row is not None), None)
         return {
             **({"task": row.task, "layout": row.layout} if row else {}),
             "demonstrations": self.demonstrations.facts(),

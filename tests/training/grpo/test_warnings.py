@@ -51,6 +51,7 @@ def test_a_healthy_run_has_no_warnings(rows):
 def test_warnings_need_enough_steps():
     assert warnings(run(9, entropy=0.0, correct=0.0, truncated=1.0)) == {}
     assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
+    assert "entropy" in warnings(run(20, entropy=None) + run(1, entropy=0.001))  # the others do not count
 
 
 #: Kinds of puzzle: their share of the puzzles, the share correct, and its gain per 100 steps.
@@ -112,10 +113,6 @@ def test_the_warning_about_zero_rewards_names_the_reason_with_an_example():
     text = diagnostics.warnings(run(10, correct=0.0), samples)["zero"]
     assert "(67%): a legal expression whose value is not the target" in text
     assert text.endswith("the model writes: <answer>1 + 2 + 3</answer>")
-
-
-def test_steps_without_entropy_do_not_count():
-    assert "entropy" in warnings(run(20, entropy=None) + run(1, entropy=0.001))
 
 
 @pytest.mark.parametrize(
