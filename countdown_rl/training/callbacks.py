@@ -64,9 +64,10 @@ class Validation:
 
     def __init__(self, run: Prepared[Any], journal: Journal, trainer: Trainer, loaded: Loaded) -> None:
         self.run, self.journal, self.trainer, self.loaded = run, journal, trainer, loaded
-        # The completions of a puzzle are side by side.
-        self._rows = [row for row in run.validation for _ in range(run.options.eval_samples)]
-        self._prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in self._rows]
+        count = run.options.eval_samples
+        prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation]
+        self._rows = [row for row in run.validation for _ in range(count)]  # the completions of a puzzle side by side
+        self._prompts = [prompt for prompt in prompts for _ in range(count)]
 
     def __call__(self, step: int) -> dict[str, float]:
         """The metrics of the weights after *step*, by their columns in the log."""
