@@ -320,7 +320,6 @@ def _rewards(given: Any) -> tuple[str, ...]:
         given = [given]
     functions = _items("rewards", given, (str, Callable), "names or functions")
     names = [reward if isinstance(reward, str) else user_code.name_of(reward) for reward in functions]
-    weights = given.values() if isinstance(given, Mapping) else []
-    return (
-        tuple(map("=".join, zip(names, map(str, map(values.plain, weights)), strict=True))) if weights else tuple(names)
-    )
+    if not isinstance(given, Mapping):
+        return tuple(names)
+    return tuple(f"{name}={values.plain(weight)}" for name, weight in zip(names, given.values(), strict=True))

@@ -34,9 +34,7 @@ def collect(
     puzzles = plural(facts["puzzles"], "puzzle")
     if facts["test_puzzles"]:
         left_out = plural(facts["test_puzzles"], "puzzle")
-        console.warn(
-            f"{left_out} of a test split left out; eval --data DIRECTORY/train.jsonl answers those of training."
-        )
+        console.warn(f"{left_out} of a test split left out; use eval --data DIRECTORY/train.jsonl.")
     kept = plural(facts["kept"], "pair" if options.pairs else "demonstration")
     view = (
         f"{plural(facts['read'], 'completion')} read, {facts['correct']:,} correct; {kept} of {puzzles} kept "

@@ -17,20 +17,11 @@ from countdown_rl.tasks.registry import parse_row
 def compare(
     results: Annotated[
         list[str],
-        typer.Argument(
-            help="Directories of eval, two or more, in order; NAME=DIR,DIR,... for the mean of several runs.",
-            metavar="DIR|NAME=DIR,DIR,...",
-        ),
+        typer.Argument(help="Directories of eval in order; NAME=DIR,DIR,... for a mean.", metavar="DIR|NAME=DIR,..."),
     ],
     out: Out = Path("artifacts/eval/comparison"),
-    against: Annotated[
-        str | None,
-        option("Compare all others with this result.", metavar="NAME", show_default="the first and the previous"),
-    ] = None,
-    format: Annotated[
-        Literal["latex", "markdown"] | None,
-        option("Print the table in this format.", show_default="for a terminal"),
-    ] = None,
+    against: Annotated[str | None, option("Compare all others with this result.", metavar="NAME")] = None,
+    format: Annotated[Literal["latex", "markdown"] | None, option("Print the table in this format.")] = None,
     changed: Annotated[int, option("Show N puzzles whose grade changed, with both completions.", min=0)] = 0,
 ) -> None:
     """Compare evaluations on the same puzzles.

@@ -68,10 +68,7 @@ def save(ctx: Any) -> None:
 
 
 Config = Annotated[
-    Path | None,
-    typer.Option(
-        help="YAML file of options; flags on the command line win.", metavar="FILE", is_eager=True, callback=read
-    ),
+    Path | None, typer.Option(help="YAML file of options; flags win.", metavar="FILE", is_eager=True, callback=read)
 ]
 SaveConfig = Annotated[Path | None, typer.Option(help="Write the options in force to a YAML file.", metavar="FILE")]
 

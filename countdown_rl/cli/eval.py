@@ -24,22 +24,15 @@ def eval(
     base_model: parameters.BaseModel = None,
     trust_remote_code: parameters.TrustRemoteCode = False,
     completions: Annotated[
-        Path | None, option("Grade the completions in this file; no model is run.", metavar="FILE")
+        Path | None, option("Grade this file of completions; no model runs.", metavar="FILE")
     ] = None,
     data: Annotated[
         Path | None,
-        option(
-            "Data directory of gen-data, or one JSONL, JSON, CSV or Parquet file.",
-            show_default="artifacts/data/test.jsonl",
-        ),
+        option("Data directory, or a JSONL, JSON, CSV or Parquet file.", show_default="artifacts/data/test.jsonl"),
     ] = None,
-    out: Annotated[
-        Path | None, option("Directory to write.", show_default="artifacts/eval/<last part of --model>")
-    ] = None,
+    out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/eval/<end of --model>")] = None,
     overwrite: parameters.Overwrite = False,
-    processes: Annotated[
-        int, option("Processes on this machine, one per GPU, that share the puzzles.", MACHINE, min=1)
-    ] = 1,
+    processes: Annotated[int, option("Processes, one per GPU, that share the puzzles.", MACHINE, min=1)] = 1,
     options: EvalOptions,
 ) -> None:
     """Evaluate a model on held-out puzzles.

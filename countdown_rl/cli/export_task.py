@@ -8,9 +8,7 @@ from countdown_rl.core.formatting import plural
 
 def export_task(
     *,
-    to: Annotated[
-        Literal["lm-eval", "verifiers", "verl", "prime-rl", "areal"], option("Evaluator or training engine.")
-    ],
+    to: Annotated[Literal["lm-eval", "verifiers", "verl", "prime-rl", "areal"], option("Evaluator or engine.")],
     data: Data = Path("artifacts/data"),
     out: Out,
 ) -> None:

@@ -26,9 +26,7 @@ _VERDICTS = ("correct", "format", "strict_format")
 
 
 def grade(
-    source: Annotated[
-        str, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet with completions; - is stdin.")
-    ] = "-",
+    source: Annotated[str, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; - is stdin.")] = "-",
     out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
     style: CompletionStyle = None,
     rule: CompletionRule = None,

@@ -87,9 +87,7 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    traceback: Annotated[
-        bool, typer.Option("--traceback", help="Print the full traceback of a failure; goes before the command.")
-    ] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Print a failure's traceback; goes first.")] = False,
 ) -> None:
     global _shows_traceback
     _shows_traceback = traceback

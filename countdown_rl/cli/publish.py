@@ -11,9 +11,7 @@ from countdown_rl.release.config import PublishOptions, UploadOptions
 def publish(
     *,
     options: PublishOptions,
-    out: Annotated[
-        Path | None, option("Directory to write.", show_default="artifacts/release, or artifacts/data-release")
-    ] = None,
+    out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/release, data-release")] = None,
     upload: UploadOptions,
 ) -> None:
     """Build the release folder of a model or data set, and upload it with --push.

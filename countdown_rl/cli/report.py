@@ -11,15 +11,13 @@ from countdown_rl.cli.parameters import option
 def report(
     run: Annotated[Path, typer.Argument(help="Directory of the artifacts.")] = Path("artifacts"),
     result: Annotated[
-        list[str] | None,
-        option("Directory of eval, or NAME=DIR,DIR,... for its seeds; repeatable.", show_default="all in RUN/eval"),
+        list[str] | None, option("Directory of eval, or NAME=DIR,... of seeds; repeatable.", show_default="RUN/eval/*")
     ] = None,
     log: Annotated[
-        list[str] | None,
-        option("Log of train, or NAME=LOG,LOG,... for its seeds; repeatable.", show_default="RUN/train/log.csv"),
+        list[str] | None, option("Log, or NAME=LOG,... of seeds; repeatable.", show_default="RUN/train/log.csv")
     ] = None,
     demo: Annotated[
-        Path | None, option("GGUF of the model, for demo.html beside the report.", show_default="RUN/gguf if present")
+        Path | None, option("GGUF of the model, for demo.html.", show_default="RUN/gguf if present")
     ] = None,
     out: Annotated[Path, option("File to write.")] = Path("artifacts/report.html"),
     figures: Annotated[Path | None, option("Directory for the training curves as SVG files.")] = None,

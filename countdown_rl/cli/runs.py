@@ -37,10 +37,8 @@ def start_processes(count: int, launch: Path | None = None) -> None:
     """Run this command in *count* processes, or as many as the file *launch* names, and end with their status."""
     if processes.launched():
         if count not in (1, processes.world_size()):
-            raise UsageError(
-                f"--processes {count}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
-                f"{processes.world_size()}; leave --processes out, or unset these variables."
-            )
+            cause = f"WORLD_SIZE, RANK and LOCAL_RANK are those of {processes.world_size()} that a launcher started"
+            raise UsageError(f"--processes {count}: {cause}; leave --processes out, or unset them.")
     elif count > 1 or launch:
         raise typer.Exit(processes.launch(sys.argv[1:], processes=count, configuration=launch))
 
@@ -114,9 +112,7 @@ def _show_check(run: "Prepared[Settings]") -> None:
             table.add_row(text, *map(_size, sizes), style="bold" if name == "peak" else "")
     table.add_row("a checkpoint on disk (two at a save)", *(_size(memory.checkpoint) for _ in memory.estimates))
     if memory.fits is not None:
-        table.caption = (
-            f"an estimate; fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
-        )
+        table.caption = f"fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
     if not console.as_json:
         console.data(f"first {noun}, as the model reads it{', learned from ▶ on' if run.learned else ''}:")
         console.data(printable(run.first + (f"▶{run.learned}" if run.learned else "")))

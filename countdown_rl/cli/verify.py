@@ -17,9 +17,7 @@ def verify(
     release: Annotated[str, typer.Argument(help="Directory of publish, or NAME/MODEL[@REVISION] on the Hub.")],
     fresh: Annotated[int, option("Number of new puzzles.", min=1, max=100_000)] = 300,
     seed: Annotated[int | None, option("Random seed of the new puzzles.", min=0, show_default="random")] = None,
-    limit: Annotated[
-        int | None, option("Complete only the first N recorded puzzles.", min=1, show_default="all")
-    ] = None,
+    limit: Annotated[int | None, option("Only the first N recorded puzzles.", min=1, show_default="all")] = None,
     data: Annotated[
         list[Path] | None, option("File of the recorded puzzles, if no manifest says how to generate it; repeatable.")
     ] = None,

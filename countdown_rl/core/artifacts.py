@@ -156,10 +156,7 @@ def check_writable(out: Path, kind: str) -> None:
     """Check, before a long run, what :func:`writing` requires."""
     real = out.resolve()
     if real.is_mount() or real in (Path.cwd(), *Path.cwd().parents):
-        raise ArtifactError(
-            f"{out} is a mount point or the directory you are in, which cannot be replaced; give {flag('out')} "
-            "one in it."
-        )
+        raise ArtifactError(f"{out} is a mount point or the directory you are in; give {flag('out')} one in it.")
     check_place(out, flag("out"))
     if out.is_file():
         raise ArtifactError(f"{out} is a file; give {flag('out')} a directory.")
@@ -205,10 +202,7 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     for inner in (inner for entry in manifest.inputs.values() for inner in walk(entry)):
         if "manifest" in inner and digest_of(inner["manifest"]) != inner.get("digest"):
             name = input_name(inner)
-            raise ArtifactError(
-                f"the manifest of {name} in {file} was changed after it was written; make {name} and everything made "
-                "from it again."
-            )
+            raise ArtifactError(f"the manifest of {name} in {file} was changed after it was written; make both again.")
     _check_names(path, [MANIFEST, *manifest.files])
     for name, listed in manifest.files.items():
         target = path / name

@@ -100,9 +100,7 @@ def reason(error: BaseException, revision: str | None = None) -> str:
         host = urlsplit(constants.ENDPOINT).hostname
         return f"the Hub cannot be reached; check the network ({host}: {cause}){uncached}"
     if (system := first(OSError)) and system.errno is not None:
-        return (
-            f"{system.filename or 'the cache'} cannot be written ({system.strerror}); set HF_HOME to another directory"
-        )
+        return f"{system.filename or 'the cache'} cannot be written ({system.strerror}); set HF_HOME elsewhere"
     return f"the request to the Hub failed ({type(chain[-1]).__name__}: {cause})"
 
 

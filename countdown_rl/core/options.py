@@ -89,13 +89,7 @@ def _read_prompt(file: str) -> str:
 #: The text of a prompt template; its flag takes the file.
 Prompt = Annotated[
     str | None,
-    option(
-        "Jinja file of your own prompt, see docs/models.md.",
-        PROMPT,
-        name="--prompt",
-        metavar="FILE",
-        parser=_read_prompt,
-    ),
+    option("Jinja file of a prompt, see docs/models.md.", PROMPT, name="--prompt", metavar="FILE", parser=_read_prompt),
 ]
 
 

@@ -28,9 +28,7 @@ def missing(module: str) -> str | None:
     if "extra ==" not in requirement:
         return None
     if re.search(r"extra == .train.", requirement):
-        return (
-            f"{module} is not installed: this command needs the extra `train`; in a clone `pip install -e '.[train]'`."
-        )
+        return f"{module} is not installed: it is in the extra `train`; in a clone `pip install -e '.[train]'`."
     return f"{module} is not installed: {pip_install(name)}."
 
 

@@ -235,9 +235,7 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: Path | No
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     if 0 < (gpus := torch.cuda.device_count()) < processes:
-        raise UsageError(
-            f"{flag('processes')} {processes}: this machine has {gpus} GPUs, and each process needs its own."
-        )
+        raise UsageError(f"{flag('processes')} {processes}: this machine has {gpus} GPUs, one for each process.")
     # A process reports its failure itself; the launcher would repeat it with a traceback, and each signal.
     logging.disable(logging.ERROR)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "900")  # 30 s would kill a large model in its round
