@@ -1,7 +1,8 @@
 """The stages as functions: paths or rows in, one artifact directory out. Import them from :mod:`countdown_rl`.
 
-Each has the options of the command of its name, spelled as in Python (``max_new_tokens`` for ``--max-new-tokens``), and
-raises the errors of :mod:`countdown_rl.core.errors`.
+Each has the options of the command of its name, spelled as in Python (``max_new_tokens`` for ``--max-new-tokens``). It
+raises UsageError if they contradict each other, and InputError, ModelError or ArtifactError if an input is missing or
+invalid, or *out* cannot be written; ``publish`` raises HubError if the Hub refuses the upload.
 """
 
 import inspect
@@ -60,12 +61,7 @@ def train(
         overwrite: replace a finished artifact of another run at *out*.
         on_step: called with each row of the log.
         on_warning: called with each warning, by default ``warnings.warn``.
-        options: fields of :class:`countdown_rl.training.options.TrainOptions` and
-            :class:`countdown_rl.training.options.RunArguments`.
-
-    Raises:
-        UsageError: the options contradict each other.
-        InputError, ModelError, ArtifactError: an input is missing or invalid, or *out* cannot be written.
+        options: fields of ``TrainOptions`` and ``RunArguments`` in :mod:`countdown_rl.training.options`.
     """
     from countdown_rl.training.grpo.run import prepare
     from countdown_rl.training.options import RunArguments, TrainOptions
@@ -144,10 +140,6 @@ def evaluate(
         options: fields of :class:`countdown_rl.evaluation.config.EvalOptions`, such as ``limit=100``. With several
             ``samples`` per row, ``metrics.pass_at`` holds pass@k; with several ``max_new_tokens``, such as
             ``[256, 512]``, ``metrics.budgets`` has the accuracy by limit.
-
-    Raises:
-        UsageError: the options contradict each other.
-        InputError, ModelError, ArtifactError: an input is missing or invalid, or *out* cannot be written.
     """
     from countdown_rl.evaluation import evaluate as evaluation
     from countdown_rl.evaluation.caveats import of_evaluation
@@ -227,10 +219,7 @@ def merge(
     """Merge a LoRA adapter into its base, and write a ``merged`` artifact of ordinary safetensors at *out*.
 
     Args:
-        options: fields of :class:`countdown_rl.export.config.MergeOptions`.
-
-    Raises:
-        ModelError: the adapter cannot be merged, or the result differs from the adapter over its base.
+        options: fields of :class:`countdown_rl.export.config.MergeOptions`; ModelError if the merged weights differ.
     """
     from countdown_rl.export.config import MergeOptions
     from countdown_rl.export.merge import merge_adapter
@@ -251,9 +240,6 @@ def quantize(
     Args:
         on_warning: called if the model was merged into the wrong base for the format.
         options: fields of :class:`countdown_rl.export.config.QuantizeOptions`, such as ``format="gguf"``.
-
-    Raises:
-        ModelError: the model cannot be quantized.
     """
     from countdown_rl.models import load, reference
 
@@ -273,10 +259,6 @@ def publish(
 
     Args:
         options: fields of :class:`countdown_rl.release.config.PublishOptions`, such as ``model`` or ``data``.
-
-    Raises:
-        ArtifactError: an input is missing, damaged or about other weights.
-        HubError: the Hub refuses the upload.
     """
     from countdown_rl.release import folder
     from countdown_rl.release.config import PublishOptions, UploadOptions

@@ -15,10 +15,7 @@ _OWN = ("config", "save_config", "help")
 
 
 def read(ctx: typer.Context, file: Path | None) -> None:
-    """Use the values in *file* as defaults of the command's options, so that flags on the command line win.
-
-    The options may stand below the name of the command, as in ``stages/train.yaml``. ``null`` leaves an option out.
-    """
+    """Use the values in *file* as defaults of the options, so that flags win; ``null`` leaves an option out."""
     if file is None:
         return
     values = options_in(file, str(ctx.info_name))
@@ -35,7 +32,7 @@ def read(ctx: typer.Context, file: Path | None) -> None:
 
 
 def options_in(file: Path, command: str) -> dict[str, Any]:
-    """Return the options of *command* in *file*, where they may stand below its name."""
+    """Return the options of *command* in *file*, where they may stand below its name, as in ``stages/train.yaml``."""
     import yaml
 
     if not file.is_file():

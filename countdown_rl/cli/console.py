@@ -97,17 +97,14 @@ def status(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress(description: str) -> Iterator[Callable[..., None]]:
-    """Show progress: a bar, or a line each minute if stderr is not a terminal. Update it with (done, total, detail).
-
-    What an interrupted run had done, in the first update, does not count for the rate and the time left.
-    """
+    """Show progress: a bar, or a line each minute if stderr is not a terminal. Update it with (done, total, detail)."""
     due = time.monotonic() + FIRST
     columns = (BarColumn(bar_width=24), MofNCompleteColumn(), "{task.fields[detail]}", TimeRemainingColumn())
     bar = Progress(
         TextColumn("{task.description}", style="dim", markup=False),
         *columns,
         console=people,
-        speed_estimate_period=600,  # steps of large models take minutes
+        speed_estimate_period=600,  # steps of large models take minutes; what was done at first does not count
         transient=True,
         disable=not people.is_interactive,
     )

@@ -75,10 +75,7 @@ def _own_files(directory: Path, options: Mapping[str, Any]) -> list[str]:
 
 
 def _with_dependencies(text: str, change: Callable[[tuple[str, ...], list[str]], list[str]]) -> str:
-    """Return dvc.yaml with other dependencies, those that *change* returns of a place and its names; comments stay.
-
-    The places are lists of the name ``deps``, and the values of the package's code in ``foreach``.
-    """
+    """Return dvc.yaml with what *change* returns for the place and names of ``deps`` and ``made``; comments stay."""
     for path, node in reversed([*_values(yaml.compose(text))] if "stages:" in text else []):
         if path[-1] == "deps" or (isinstance(node, yaml.ScalarNode) and path[-1] == "made"):
             listed = isinstance(node, yaml.SequenceNode)

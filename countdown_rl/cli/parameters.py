@@ -43,10 +43,7 @@ def input_as_usage() -> Iterator[None]:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of *command* that is annotated with an options dataclass by a flag for each field.
-
-    *command* is called with an instance of that dataclass, which checks the values. The flags of every command follow.
-    """
+    """Replace each parameter of *command* that is an options dataclass by flags; add those that every command has."""
     groups: dict[str, type[Options]] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():

@@ -100,10 +100,7 @@ def writing(
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path for a new file, which replaces the one at *path* when the block ends without an exception.
-
-    The file is complete at any moment, and hard links to the old one keep its contents.
-    """
+    """Yield a path for a file that replaces *path* when the block succeeds; hard links keep the old contents."""
     partial = path.with_name(f".{path.name}.partial")
     with locked(path):
         try:
@@ -167,10 +164,7 @@ def check_writable(out: Path, kind: str) -> None:
 
 
 def _check_names(path: Path, listed: Collection[str]) -> None:
-    """Check that the artifact at *path* holds no files but hidden and *listed* ones, and no links out of it.
-
-    Links to a cache of the Hub or DVC are allowed.
-    """
+    """Check that *path* has only hidden and *listed* files, and no links out of it but to a cache of the Hub or DVC."""
     inside = path.resolve()
     inside = next((parent.parent for parent in inside.parents if parent.name == "snapshots"), inside)
     for target in sorted(path.rglob("*")):
@@ -184,10 +178,7 @@ def _check_names(path: Path, listed: Collection[str]) -> None:
 
 
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
-    """Read the manifest of the artifact at *path* and check that it holds its files, undamaged, and no others.
-
-    With *verify* the files' sha256 are compared, not just their sizes. Hidden files may be there too.
-    """
+    """Read the manifest of the artifact at *path* and check its files: their sizes, and with *verify* their sha256."""
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     make = " or ".join(f"`{MADE_BY[kind]}`" for kind in kinds)
     _recover(path)

@@ -60,10 +60,7 @@ _LIBRARY = re.compile(rf"[/\\](site|dist)-packages[/\\]|^{_STDLIB}|^<(?!template
 
 
 def user_frames(error: BaseException) -> str:
-    """Return the formatted frames of a user's reward, task or template in the traceback of *error* or of its causes.
-
-    It is "" if there are none, or if the user's code raised a :class:`CountdownError` itself.
-    """
+    """Return the frames of a user's code in *error* or its causes; "" if that code raised a CountdownError itself."""
     for cause in reversed([*causes(error)]):
         frames = list(traceback.walk_tb(cause.__traceback__))
         frames_of_user = [frame for frame in frames if _owner(frame[0]) == "user"]

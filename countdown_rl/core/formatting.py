@@ -13,10 +13,7 @@ _UNUSUAL = re.compile(r"[^\n\t -~]")
 
 
 def printable(text: str) -> str:
-    """Return *text* with control and formatting characters (ESC, C1, bidi, surrogates) written as escapes.
-
-    A terminal or a page obeys such characters, and a model may write any. New lines and tabs stay.
-    """
+    """Return *text* with control and formatting characters (ESC, C1, bidi, surrogates), but \\n and \\t, as escapes."""
     return _UNUSUAL.sub(
         lambda match: match[0] if match[0].isprintable() else match[0].encode("unicode_escape").decode(), text
     )

@@ -24,10 +24,7 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 def download(
     name: str, revision: str | None, *, allowed: list[str] | None, ignored: list[str] | None, repo_type: str = "model"
 ) -> Path:
-    """Download the files of a repository that match *allowed* and not *ignored*.
-
-    Returns a directory named by the commit. If the Hub cannot be reached, it is taken from the local cache.
-    """
+    """Return the folder of a repository's files that match *allowed*, not *ignored*, downloaded or from the cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 

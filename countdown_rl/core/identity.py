@@ -77,10 +77,7 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifest | None:
-    """Return the manifest of the artifact at *out* if the same *run* made it, else None.
-
-    Raises ArtifactError if the intact artifact of another run is there, and *overwrite* is False.
-    """
+    """Return the manifest at *out* if the same *run* made it; without *overwrite* another one is an ArtifactError."""
     if overwrite:
         return None
     try:

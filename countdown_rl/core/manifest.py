@@ -53,11 +53,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, source: Path | str) -> "Manifest":
-        """Return the manifest *data*, which was read from *source*.
-
-        Raises:
-            ArtifactError: it is damaged, or lists a file that is not below the artifact.
-        """
+        """Return the manifest *data* of *source*; ArtifactError if it is damaged or lists a file outside of it."""
         manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
         _check(manifest, source)
         return manifest
@@ -160,11 +156,7 @@ def installed_versions(names: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ProvenanceEntry:
-    """A node of the provenance chain: an artifact or a root input.
-
-    ``kind`` is that of the artifact, else that of the model reference ("hub", "gguf", "directory", "shipped") or
-    "file".
-    """
+    """An artifact of the provenance chain, or a root input, of kind "hub", "gguf", "directory", "shipped" or "file"."""
 
     kind: str
     name: str
@@ -230,10 +222,7 @@ def initial_model(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
 
 
 def contents(inputs: Any) -> Any:
-    """Return *inputs* of a manifest with the files of each artifact in place of its digest.
-
-    The digest is another one if a later version of the code made the same files with more options.
-    """
+    """Return *inputs* of a manifest with the files of each artifact in place of its digest, which covers options."""
     if isinstance(inputs, list):
         return list(map(contents, inputs))
     if not isinstance(inputs, Mapping):

@@ -154,12 +154,9 @@ def gather(values: list[Any]) -> list[Any]:
 
 
 def cpu_threads() -> int:
-    """OMP_NUM_THREADS, else this process's share of the CPUs that affinity and the quota of its container allow.
-
-    In a launched process OMP_NUM_THREADS=1 does not count: launchers set it where it is not set.
-    """
+    """OMP_NUM_THREADS, else this process's share of the CPUs that affinity and the quota of its container allow."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if wanted.isdecimal() and int(wanted) > launched():
+    if wanted.isdecimal() and int(wanted) > launched():  # launchers set it to 1 where it is not set
         return int(wanted)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     usable = min([usable, *map(math.ceil, _cpu_quotas(Path("/")))])

@@ -29,13 +29,10 @@ def parse(data: bytes | str, source: Path | str) -> dict[str, Any]:
 
 
 def build(value: Any, kind: Any, source: Path | str) -> Any:
-    """Return *value*, which was read from *source*, as an object of *kind*; no field is converted to another type.
-
-    Halves of surrogate pairs, which JSON may hold, become question marks.
-    """
+    """Return *value*, which was read from *source*, as an object of *kind*; no field is converted to another type."""
     from pydantic import ValidationError
 
-    try:
+    try:  # halves of surrogate pairs become question marks
         return _adapter(kind).validate_json(json.dumps(value, ensure_ascii=False).encode(errors="replace"), strict=True)
     except ValidationError as error:
         fault = max(error.errors(), key=lambda fault: len(fault["loc"]))

@@ -80,13 +80,7 @@ def digests(names: Iterable[str]) -> dict[str, str]:
 
 
 def files(module: str, *directories: Path) -> set[Path]:
-    """Return the user's files among those of *module* and of what it imports.
-
-    Modules that are not loaded are looked for in *directories* and on ``sys.path``.
-
-    Raises:
-        UsageError: one of them has a syntax error.
-    """
+    """Return the user's files of *module* and of what it imports: loaded, in *directories* or on ``sys.path``."""
     found, waiting = dict[str, Path | None](), [module]
     while waiting:
         name = waiting.pop()
@@ -179,10 +173,7 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 @contextmanager
 def running(description: str) -> Iterator[None]:
-    """Raise UsageError from an error of the user's code, which *description* names, such as ``reward my:function``.
-
-    The working directory and torch's settings are restored; random states are not, as the code may go on from its own.
-    """
+    """Raise UsageError from an error in the user's *description*; restore the directory and torch's settings."""
     directory, torch = os.getcwd(), sys.modules.get("torch")
     settings = torch and (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
     try:
@@ -190,7 +181,7 @@ def running(description: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         raise UsageError(f"The {description} failed: {type(error).__name__}: {first_line(error)}") from error
     finally:
-        os.chdir(directory)
+        os.chdir(directory)  # random states stay, as the code may go on from its own
         if torch and settings:
             for restore, value in zip(
                 (torch.set_default_dtype, torch.set_grad_enabled, torch.set_num_threads), settings, strict=True

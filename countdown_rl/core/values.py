@@ -73,11 +73,7 @@ def plain(value: Any) -> Any:
 
 
 def records(source: Any, name: str) -> list[dict[str, Any]]:
-    """Return a data frame, a data set, one row or an iterable of rows as a list of rows with plain values.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """Return a data frame, data set, row or iterable of rows as a list of rows with plain values, else InputError."""
     if hasattr(source, "to_dict") and hasattr(source, "columns"):
         source = source.to_dict("records")
     rows = [source] if isinstance(source, Mapping) else source
@@ -110,10 +106,8 @@ def converts(hint: Any) -> bool:
 def convert(name: str, value: Any, hint: Any) -> Any:
     """Return *value*, given as the option *name*, in the type of its annotation *hint*.
 
-    One item or a mapping becomes a tuple where *hint* is one, a list the text that the command line takes.
-
-    Raises:
-        UsageError: there is no such conversion without a loss.
+    One item or a mapping becomes a tuple where *hint* is one, a list the text that the command line takes. Raises
+    UsageError if there is no such conversion without a loss.
     """
     kinds = _kinds(hint)
     if any(get_origin(kind) is Callable for kind in kinds):
