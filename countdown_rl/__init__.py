@@ -105,18 +105,11 @@ def generate(
         raise UsageError(f"split {split!r} is not one of: {', '.join(SPLITS)}.")
     if n < 0:
         raise UsageError(f"n {n} should not be negative.")
-    options = DataOptions(
-        n=max(3, n + (split != "train")),  # the training split needs at least one row
-        valid=n if split == "valid" else 0,
-        test=n if split == "test" else 0,
-        size=sizes,  # type: ignore[arg-type]
-        numbers="{}-{}".format(*numbers),
-        targets="{}-{}".format(*targets),
-        rule=rule,
-        operators=operators,
-        style=style,  # type: ignore[arg-type]
-        seed=seed,
-    )
+    counts: dict[str, Any] = {name: n * (split == name) for name in ("valid", "test")}
+    counts |= {"n": max(3, n + (split != "train"))}  # the training split needs at least one row
+    ranges: dict[str, Any] = {"numbers": "{}-{}".format(*numbers), "targets": "{}-{}".format(*targets)}
+    ranges |= {"size": sizes, "style": style}
+    options = DataOptions(**counts, **ranges, rule=rule, operators=operators, seed=seed)
     rows = islice(build.generate(options, split), n)
 
     def named() -> Iterator["Row"]:

@@ -152,26 +152,15 @@ def evaluate(
     if model is not None:
         load.silence_libraries()
     sources = {"rows": rows, "completions": completions}
+    arguments: dict[str, Any] = {"model": str(model or ""), "revision": revision, "base_model": base_model}
+    arguments |= {"trust_remote_code": trust_remote_code, "on_note": on_note, "on_warning": on_warning}
     with TemporaryDirectory() as scratch:
-        files = {
-            name: _file(name, source, Path(scratch, f"{name}.jsonl"))
-            for name, source in sources.items()
-            if source is not None
-        }
+        for name, source in sources.items():
+            file = None if source is None else _file(name, source, Path(scratch, f"{name}.jsonl"))
+            arguments["data" if name == "rows" else name] = file
         try:
-            result = evaluation.evaluate(
-                settings,
-                model=str(model or ""),
-                data=files.get("rows"),
-                completions=files.get("completions"),
-                out=Path(out or Path(scratch, "eval")),
-                overwrite=overwrite,
-                revision=revision,
-                base_model=base_model,
-                trust_remote_code=trust_remote_code,
-                on_note=on_note,
-                on_warning=on_warning,
-            )
+            place = Path(out or Path(scratch, "eval"))
+            result = evaluation.evaluate(settings, **arguments, out=place, overwrite=overwrite)
         except InputError as error:  # which names the argument, not a file that the caller did not give
             raise InputError(re.sub(rf"{re.escape(scratch)}/(\w+)\.jsonl", r"\1", str(error))) from error
     for sentence in of_evaluation(result):

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.table import Table
 
@@ -12,9 +12,6 @@ from countdown_rl.core.processes import is_main
 from countdown_rl.evaluation.config import MACHINE, EvalOptions
 from countdown_rl.evaluation.sample import Metrics
 from countdown_rl.tasks.registry import task
-
-#: The number of reasons that the table shows.
-REASONS = 4
 
 
 def eval(
@@ -57,21 +54,12 @@ def eval(
     from countdown_rl.evaluation.caveats import of_evaluation
 
     out = out or _default_out(str(completions.with_suffix("")) if completions else model)
+    data = data or (None if completions else Path("artifacts/data/test.jsonl"))
+    arguments: dict[str, Any] = {"model": model, "revision": revision, "base_model": base_model}
+    arguments |= {"trust_remote_code": trust_remote_code, "completions": completions, "data": data}
+    arguments |= {"out": out, "overwrite": overwrite, "on_warning": console.warn, "on_note": console.note}
     with artifacts.locked(*[out] * is_main()), console.progress("completions") as update:
-        result = evaluate.evaluate(
-            options,
-            model=model,
-            revision=revision,
-            base_model=base_model,
-            completions=completions,
-            data=data or (None if completions else Path("artifacts/data/test.jsonl")),
-            out=out,
-            overwrite=overwrite,
-            trust_remote_code=trust_remote_code,
-            on_batch=update,
-            on_warning=console.warn,
-            on_note=console.note,
-        )
+        result = evaluate.evaluate(options, **arguments, on_batch=update)
     for sentence in of_evaluation(result):
         console.warn(sentence)
     console.result({"out": str(out)} | result.metrics.to_json(), _view(str(out), result.metrics))
@@ -125,4 +113,4 @@ def _caption(metrics: Metrics) -> list[str]:
         read, written = endpoint["prompt_tokens"], endpoint["completion_tokens"]
         lines.append(f"{plural(read, 'prompt token')}, {plural(written, 'completion token')}{cost}")
     reasons = [f"{n:7,}  {task(metrics.task).reason(reason)}" for reason, n in metrics.reasons.items()]
-    return lines + (["incorrect:", *reasons[:REASONS]] if reasons else [])
+    return lines + (["incorrect:", *reasons[:4]] if reasons else [])

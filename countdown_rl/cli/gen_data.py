@@ -12,9 +12,6 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import Task
 
-#: Rows between two progress updates.
-EVERY = 64
-
 
 def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None:
     """Generate or import puzzles, split for training and testing.
@@ -37,7 +34,7 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None
             update(0, options.n, "compiling at first use")
 
         def on_row(count: int, total: int) -> None:
-            if count % EVERY == 0:
+            if count % 64 == 0:
                 update(count, total)
 
         facts = build.make(options, out, on_row)

@@ -21,16 +21,8 @@ if TYPE_CHECKING:
 Check = Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")]
 
 #: Parts of the memory estimate, in words.
-_PARTS = {
-    "weights": "weights",
-    "adapter": "LoRA adapter",
-    "gradients": "gradients",
-    "optimiser": "optimizer states",
-    "engine": "vLLM",
-    "generation": "during generation",
-    "loss": "during the loss",
-    "peak": "peak",
-}
+_PARTS = {"weights": "weights", "adapter": "LoRA adapter", "gradients": "gradients", "optimiser": "optimizer states"}
+_PARTS |= {"engine": "vLLM", "generation": "during generation", "loss": "during the loss", "peak": "peak"}
 
 
 def start_processes(count: int, launch: Path | None = None) -> None:
