@@ -1,7 +1,7 @@
 """Entry point: the table of commands, their lazy loading, and the exit status of every failure.
 
-A command is the function of its name in the module of its name. The module is imported only when the command runs or
-shows its own help, and torch only while it runs, so help and completion are fast.
+A command is the function of its name in the module of its name, which is imported when the command runs or shows its
+help, and torch only while it runs, so help and completion are fast.
 """
 
 import io

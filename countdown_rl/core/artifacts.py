@@ -66,8 +66,7 @@ def writing(
 ) -> Iterator[ArtifactWriter]:
     """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all.
 
-    Files go to a directory beside *out*, which is flushed to disk and then renamed. An artifact of the same kind at
-    *out* stays until that moment; anything else there is an error. A link is followed.
+    Files go to a directory beside *out*, which is flushed to disk and then replaces an artifact of that kind.
     """
     check_writable(out, kind)
     out = out.resolve()

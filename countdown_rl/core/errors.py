@@ -1,7 +1,6 @@
 """Exceptions whose text is one sentence for the user: what is wrong, where, what to do.
 
-Other exceptions are bugs, except failures of the machine (:func:`machine_failure`) and of the user's own code
-(:func:`user_frames`).
+Others are bugs, except failures of the machine (:func:`machine_failure`) and of a user's code (:func:`user_frames`).
 """
 
 import errno

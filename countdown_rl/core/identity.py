@@ -24,10 +24,9 @@ def run_directory(out: Path, *, by_default: bool) -> Path:
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of a run of a command with *options_type*.
+    """Identity of a run of a command with *options_type*: the *options* and *inputs* of a manifest, and the *machine*.
 
-    *options* and *inputs* are those of the manifest. *machine* is what else counts: the digests of the user's ``code``,
-    which are a fact in the manifest, and for an unfinished run the ``versions`` of libraries.
+    That is the digests of the user's ``code``, a fact in the manifest, and for an unfinished run library ``versions``.
     """
 
     options_type: type[Options]
@@ -49,8 +48,7 @@ class Identity:
     def differences(self, before: Any) -> str:
         """Return the first differences from the JSON of a run, such as ``--seed was 42, is 1; other data``; "" if none.
 
-        That run may be of another version: an option that it did not record has its past or present default, and other
-        values that it did not record are taken to be the same.
+        Of a run of another version, unrecorded options have their default, and other values are the same.
         """
         sections = [before.get(key) if isinstance(before, Mapping) else None for key in ("options", "inputs")]
         if not all(isinstance(section, Mapping) for section in sections):

@@ -1,8 +1,7 @@
 """Manifests: the ``manifest.json`` that describes an artifact, and the provenance chain of those of its inputs.
 
-A manifest holds the kind of the artifact, the options that made it, its inputs (each with its digest and its own
-manifest, so that the provenance chain travels with the weights), measured facts, sha256 and size of every file, and
-library versions. It holds no times, host names or local paths: the same inputs and options give the same bytes.
+Each input has its digest and its own manifest, so that the chain travels with the weights. There are no times, host
+names or local paths: the same inputs and options give the same bytes.
 """
 
 import hashlib
@@ -37,11 +36,7 @@ PRETRAINED_BY = "python -m stages.recipes.tiny"
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a ``manifest.json``.
-
-    ``digest`` is the sha256 of its canonical bytes without ``version``, the version of this package: the same artifact
-    made by a later version of the code has the same digest.
-    """
+    """The contents of a ``manifest.json``; ``version`` is that of this package, which ``digest`` does not cover."""
 
     kind: str
     options: dict[str, Any]
@@ -127,10 +122,9 @@ def file_input(path: Path) -> dict[str, Any]:
 
 
 def portable(value: Any) -> Any:
-    """Return *value* with each local path in it reduced to its last name.
+    """Return *value* with each absolute path, or one out of the working directory, reduced to its last name.
 
-    A path is local if it is absolute, under the home directory, or leads out of the working directory. Manifests of
-    inputs stay as they are: their digests cover their bytes.
+    Manifests of inputs stay as they are: their digests cover their bytes.
     """
     if isinstance(value, Mapping):
         return {key: inner if key == "manifest" else portable(inner) for key, inner in value.items()}

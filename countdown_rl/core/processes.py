@@ -42,23 +42,19 @@ class Terminated(BaseException):
 
 @contextmanager
 def signals_as_exceptions() -> Iterator[None]:
-    """Raise :class:`Terminated` at Ctrl-C, SIGTERM and SIGHUP, so that partial files are removed.
-
-    A signal that is ignored, as SIGHUP is under nohup, stays ignored. An exception that a library raises in place of
-    ``Terminated`` is replaced by it.
-    """
+    """Raise :class:`Terminated` at Ctrl-C, SIGTERM and SIGHUP, so that partial files are removed."""
     global _received
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     handlers = {number: signal.getsignal(number) for number in numbers}
     for number, handler in handlers.items():
-        if handler is not signal.SIG_IGN:
+        if handler is not signal.SIG_IGN:  # as SIGHUP is under nohup
             signal.signal(number, _on_signal)
     try:
         yield
     except Exception as error:
         if _received is None:
             raise
-        raise Terminated(_received) from error
+        raise Terminated(_received) from error  # in place of a library's own
     finally:
         _received = None
         for number, handler in handlers.items():
@@ -81,8 +77,7 @@ def received_signal() -> int | None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Raise :class:`Terminated`, or exit at once during an import: C++ code that imports Python modules, as torch does,
-    aborts the process at an exception."""
+    """Raise :class:`Terminated`, or exit during an import, at which C++ code such as torch would abort the process."""
     global _received, _since
     first = _received is None
     if not first and time.monotonic() - _since < _REPEATED:
@@ -109,14 +104,11 @@ def launched() -> bool:
 
 
 def run_alone() -> None:
-    """Prepare the environment of a process that no launcher started.
-
-    Size and rank are removed: Accelerate would wait for other processes of the scheduler, which nobody started. All
-    GPUs but the first are hidden: transformers would use all of them.
-    """
+    """Prepare the environment of a process that no launcher started."""
     if not launched():
-        os.environ.pop("WORLD_SIZE", None)
-        os.environ.pop("RANK", None)
+        for name in ("WORLD_SIZE", "RANK"):  # of a scheduler: Accelerate would wait for processes that nobody started
+            os.environ.pop(name, None)
+        # transformers would use all GPUs
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
 
 
@@ -215,14 +207,9 @@ def keep_freed_memory() -> None:
 
 
 def launch(arguments: Sequence[str], *, processes: int, configuration: Path | None) -> int:
-    """Run ``countdown-rl`` with *arguments* in several processes on this machine, and wait for them.
+    """Run ``countdown-rl`` with *arguments* in several processes, and return the status of the first that failed, or 0.
 
-    Args:
-        processes: 1 leaves the number to *configuration*, a file of Accelerate; without one the processes share the
-            batch (DDP).
-
-    Returns:
-        The exit status of the first process that failed; 0 if none did.
+    1 leaves their number to *configuration*, a file of Accelerate; without one they share the batch (DDP).
     """
     import logging
 

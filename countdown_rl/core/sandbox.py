@@ -1,7 +1,7 @@
 """Limits on time and memory of Jinja templates, which are other people's programs.
 
-An environment with :class:`Limits` counts loops, calls, filters and operators as steps, and the characters they handle.
-It estimates the size of a result before computing it wherever a short template can ask for a long one.
+An environment with :class:`Limits` counts loops, calls, filters and operators as steps, and the characters they handle,
+and estimates the size of a result before a short template computes a long one.
 """
 
 import re

@@ -64,9 +64,8 @@ def named(options: Mapping[str, Any]) -> list[str]:
 def digests(names: Iterable[str]) -> dict[str, str]:
     """Return the digest of the code of each of *names* that is the user's.
 
-    It covers the file of its module, those of the user's modules that are imported there, and the values in a closure
-    or a partial function. A function of a notebook, or of the program that is running, counts by its source, and by the
-    functions and constants that it refers to.
+    It covers the user's files of its module and imports, and the values in a closure or a partial function. A function
+    of a notebook or of the running program counts by its source, and by the functions and constants it refers to.
     """
     found = {}
     for name in names:

@@ -1,7 +1,4 @@
-"""A task for Inspect (inspect_ai): ``inspect eval countdown_rl/exact -T data=FILE --model PROVIDER/NAME``.
-
-The entry point ``inspect_ai`` in ``pyproject.toml`` names this module, so that Inspect finds the task.
-"""
+"""A task for Inspect, its entry point ``inspect_ai``: ``inspect eval countdown_rl/exact -T data=FILE --model NAME``."""
 
 from pathlib import Path
 
