@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def samples(
-    result: Annotated[Path, typer.Argument(help="Directory of eval, or of the log of train or sft.")] = Path(
-        "artifacts/eval/adapter"
-    ),
+    result: Annotated[Path, typer.Argument(help="Directory of eval, or of a log.")] = Path("artifacts/eval/adapter"),
     n: Annotated[int, option("Number of completions to show.", min=1)] = 5,
     correct: Annotated[bool, option("Only correct ones.", name="--correct")] = False,
     incorrect: Annotated[bool, option("Only incorrect ones.", name="--incorrect")] = False,
