@@ -81,9 +81,6 @@ def test_a_faulty_file_is_a_sentence(tmp_path, text, says):
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(UsageError, match=says):
         parsed("train", "--config", tmp_path / "c.yaml")
-
-
-def test_a_missing_file_and_one_that_cannot_be_written_are_sentences(tmp_path):
     with pytest.raises(UsageError, match="does not exist"):
         parsed("train", "--config", tmp_path / "none.yaml")
     with pytest.raises(UsageError, match="cannot be written"):

@@ -47,13 +47,6 @@ def test_the_pipeline_is_that_of_the_repository_without_its_code(tmp_path, monke
         assert (tmp_path / "run" / f"stages/{name}.yaml").read_text() == (ROOT / f"stages/{name}.yaml").read_text()
 
 
-def test_files_that_exist_are_not_replaced(tmp_path, monkeypatch, capsys):
-    (tmp_path / "dvc.yaml").write_text("mine")
-    assert status(monkeypatch, "init", str(tmp_path)) == 1
-    assert "dvc.yaml" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["dvc.yaml"]
-
-
 def test_stages_depend_on_the_files_of_ones_own_that_their_options_name(tmp_path, monkeypatch, capsys):
     assert status(monkeypatch, "init", str(tmp_path)) == 0
     first = (tmp_path / "dvc.yaml").read_bytes()
@@ -96,9 +89,14 @@ def test_an_installed_package_has_the_same_files(tmp_path, monkeypatch):
         assert (tmp_path / "installed" / name).read_bytes() == (tmp_path / "clone" / name).read_bytes()
 
 
-def test_an_installation_without_the_files_is_one_sentence(tmp_path, monkeypatch, capsys):
-    record(tmp_path / "lib", "countdown_rl/__init__.py,,\n", monkeypatch)
+def test_files_that_exist_and_an_installation_without_the_files_are_one_sentence(tmp_path, monkeypatch, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "dvc.yaml").write_text("mine")
     assert status(monkeypatch, "init", str(tmp_path / "run")) == 1
+    assert "dvc.yaml" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["dvc.yaml"]
+    record(tmp_path / "lib", "countdown_rl/__init__.py,,\n", monkeypatch)
+    assert status(monkeypatch, "init", str(tmp_path / "other")) == 1
     assert "install countdown-rl again" in capsys.readouterr().err
 
 

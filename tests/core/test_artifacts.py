@@ -50,15 +50,10 @@ def test_an_artifact_is_read_back_with_its_files_facts_and_inputs():
     data = make(Path("data"))
     assert (data.kind, data.options, data.facts) == ("data", {"n": 1}, {"rows": 1})
     assert data.files == {"rows.jsonl": file_entry(Path("data/rows.jsonl"))}
+    assert make(Path("deep/second")).to_bytes() == data.to_bytes() == Path("data/manifest.json").read_bytes()
     manifest = make(Path("eval"), kind="eval", inputs={"data": data.as_input()})
     assert manifest.inputs["data"]["digest"] == data.digest
     assert Manifest(**manifest.inputs["data"]["manifest"]).digest == data.digest
-
-
-def test_the_same_inputs_and_options_give_the_same_bytes():
-    make(Path("first"))
-    make(Path("deep/second"))
-    assert Path("first/manifest.json").read_bytes() == Path("deep/second/manifest.json").read_bytes()
 
 
 def test_the_version_stands_in_the_manifest_and_changes_no_digest(monkeypatch):
@@ -188,15 +183,11 @@ def test_the_links_of_a_downloaded_snapshot_are_read():
     assert artifacts.read(Path("cache/snapshots/abc"), "data").kind == "data"
 
 
-def test_a_chain_that_was_changed_afterwards_is_not_read():
+def test_an_artifact_of_another_kind_or_with_a_changed_chain_is_refused():
     entry = make(Path("data")).as_input()
     entry["manifest"]["options"] = {"n": 2}
     with pytest.raises(ArtifactError, match="changed after it was written"):
         make(Path("copy"), inputs={"data": entry})  # which reads it back
-
-
-def test_an_artifact_of_another_kind_is_refused():
-    make(Path("data"))
     with pytest.raises(ArtifactError, match="data is a data artifact, not an eval artifact; `countdown-rl eval`"):
         artifacts.read(Path("data"), "eval")
     Path("other").mkdir()
@@ -216,13 +207,10 @@ def test_an_artifact_can_be_read_by_those_whom_the_umask_lets():
 
 
 def test_a_gitignore_file_survives_writing_the_artifact():
-    ignored = Path("data/.gitignore")
-    ignored.parent.mkdir()
-    ignored.write_text("/a.txt\n")
-    for _ in range(2):
-        make(Path("data"))
-        assert ignored.read_text() == "/a.txt\n"
-    assert ".gitignore" not in artifacts.read(Path("data"), "data").files
+    Path("data").mkdir()
+    Path("data/.gitignore").write_text("/a.txt\n")
+    assert ".gitignore" not in make(Path("data")).files | make(Path("data")).files
+    assert Path("data/.gitignore").read_text() == "/a.txt\n"
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -291,16 +279,13 @@ def test_no_manifest_holds_a_local_path_of_its_own(path, name):
 
 def test_a_copied_file_is_checked():
     entry = make(Path("data")).files["rows.jsonl"]
-    for damaged in (False, True):
-        if damaged:
-            shutil.rmtree("copy")
-            Path("data/rows.jsonl").write_text("ROWS")
-        with (
-            pytest.raises(ArtifactError, match="damaged") if damaged else artifacts.locked(),
-            artifacts.writing(Path("copy"), "data", options={}) as writer,
-        ):
-            writer.copy(Path("data/rows.jsonl"), "data/rows.jsonl", entry)
-        assert Path("copy/data/rows.jsonl").exists() is not damaged
+    with artifacts.writing(Path("copy"), "data", options={}) as writer:
+        writer.copy(Path("data/rows.jsonl"), "data/rows.jsonl", entry)
+        Path("data/rows.jsonl").write_text("ROWS")
+        with pytest.raises(ArtifactError, match="damaged"):
+            writer.copy(Path("data/rows.jsonl"), "rows.jsonl", entry)
+        Path(writer.path, "rows.jsonl").unlink()
+    assert Path("copy/data/rows.jsonl").read_text() == "rows"
 
 
 def test_an_output_that_another_process_writes_is_refused_until_that_process_ends():

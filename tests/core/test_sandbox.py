@@ -57,16 +57,17 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("template", HOSTILE)
-@pytest.mark.parametrize("door", ["model", "row"])
-def test_a_template_that_would_not_end_or_fill_memory_is_refused(template, door):
-    def render():
-        if door == "row":
-            return prompt.from_template(template, {"nums": [1]})
-        return chat_template.apply(tiny_llama.tokenizer(template), TURNS)
+DOORS = {
+    "model": lambda template: chat_template.apply(tiny_llama.tokenizer(template), TURNS),
+    "row": lambda template: prompt.from_template(template, {"nums": [1]}),
+}
 
+
+@pytest.mark.parametrize("template", HOSTILE)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_template_that_would_not_end_or_fill_memory_is_refused(template, door):
     with pytest.raises(InputError, match=r"template .*(fails|cannot be rendered): "):
-        render()
+        DOORS[door](template)
 
 
 HARMLESS = """{%- set ns = namespace(found=false, n=0) -%}

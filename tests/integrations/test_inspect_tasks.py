@@ -16,11 +16,8 @@ from tests.integrations.test_export import load as load_module
 from tests.support.graded import PUZZLES, graded
 
 ROOT = Path(__file__).parents[2]
-ROWS = [
-    {"id": "a", "nums": [3, 4], "target": 7},
-    {"id": "b", "nums": [2, 3, 4], "target": 14},
-    {"id": "c", "nums": [5, 6], "target": 5},
-]
+PUZZLES_BY_ID = {"a": ([3, 4], 7), "b": ([2, 3, 4], 14), "c": ([5, 6], 5)}
+ROWS = [{"id": name, "nums": nums, "target": target} for name, (nums, target) in PUZZLES_BY_ID.items()]
 
 
 @pytest.fixture
@@ -35,18 +32,10 @@ def run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def run(contents, **arguments):
-        (log,) = inspect_ai.eval(
-            "countdown_rl/exact",
-            model=get_model(
-                "mockllm/model",
-                custom_outputs=[ModelOutput.from_content("mockllm", content) for content in contents],
-                memoize=False,
-            ),
-            task_args=arguments,
-            max_samples=1,  # in order
-            display="none",
-            log_realtime=False,
-        )
+        outputs = [ModelOutput.from_content("mockllm", content) for content in contents]
+        model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+        settings = {"max_samples": 1, "display": "none", "log_realtime": False}  # one at a time is in order
+        (log,) = inspect_ai.eval("countdown_rl/exact", model=model, task_args=arguments, **settings)
         assert log.status == "success", log.error
         return log
 
