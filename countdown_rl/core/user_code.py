@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from pkgutil import resolve_name
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -173,16 +173,13 @@ def _codes(code: CodeType) -> list[CodeType]:
 @contextmanager
 def running(description: str) -> Iterator[None]:
     """Raise UsageError from an error in the user's *description*; restore the directory and torch's settings."""
-    directory, torch = os.getcwd(), sys.modules.get("torch")
-    settings = torch and (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"The {description} failed: {type(error).__name__}: {first_line(error)}") from error
-    finally:
-        os.chdir(directory)  # random states stay, as the code may go on from its own
-        if torch and settings:
-            for restore, value in zip(
-                (torch.set_default_dtype, torch.set_grad_enabled, torch.set_num_threads), settings, strict=True
-            ):
-                restore(value)
+    with ExitStack() as undo:  # random states stay, as the code may go on from its own
+        undo.callback(os.chdir, os.getcwd())
+        if torch := sys.modules.get("torch"):
+            undo.callback(torch.set_default_dtype, torch.get_default_dtype())
+            undo.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+            undo.callback(torch.set_num_threads, torch.get_num_threads())
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"The {description} failed: {type(error).__name__}: {first_line(error)}") from error

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from countdown_rl.core import process_state
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag, spelled
+from countdown_rl.core.formatting import flag, one_line, spelled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -89,11 +89,7 @@ def records(source: Any, name: str) -> list[dict[str, Any]]:
 
 def shown(value: Any) -> str:
     """Return the type and the beginning of the text of *value*, for messages."""
-    return f"{type(value).__name__} {_one_line(repr(value)):.40}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())  # a data frame has lines
+    return f"{type(value).__name__} {one_line(repr(value)):.40}"
 
 
 def converts(hint: Any) -> bool:
@@ -143,9 +139,9 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, str) and value in allowed:
         return allowed[allowed.index(value)]  # of a value that Typer made an enumeration of
     if allowed:
-        raise UsageError(f"{flag(name)} {_one_line(str(value)):.60} is not one of: {', '.join(allowed)}.")
+        raise UsageError(f"{flag(name)} {one_line(str(value)):.60} is not one of: {', '.join(allowed)}.")
     nouns = " or ".join(_NOUNS[kind] for kind in kinds if kind in _NOUNS)
-    raise UsageError(f"{flag(name)} {_one_line(repr(value)):.60} should be {nouns}.")
+    raise UsageError(f"{flag(name)} {one_line(repr(value)):.60} should be {nouns}.")
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
@@ -162,7 +158,7 @@ def _items(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     items = [value] if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable) else [*value]
     of_one_kind = len(kinds) == 1 or kinds[-1] is Ellipsis
     if not of_one_kind and len(items) != len(kinds):
-        raise UsageError(f"{flag(name)} {_one_line(repr(value)):.60} should be {len(kinds)} values.")
+        raise UsageError(f"{flag(name)} {one_line(repr(value)):.60} should be {len(kinds)} values.")
     return tuple(convert(name, item, kinds[0] if of_one_kind else kinds[i]) for i, item in enumerate(items))
 
 
