@@ -65,22 +65,20 @@ def environment(directory: Path, wheel: Path, extra: str) -> Path:
 class Answer(BaseHTTPRequestHandler):
     """An OpenAI-compatible server of one model that always gives the same answer."""
 
-    def do_GET(self) -> None:
-        self._send({"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]})
-
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
         message = {"role": "assistant", "content": " so</think>\n<answer>2 + 3</answer>"}
-        usage = {"prompt_tokens": 30, "completion_tokens": 12}
-        self._send({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
-
-    def _send(self, value: object) -> None:
-        data = json.dumps(value).encode()
+        reply = {"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]}
+        reply |= {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        data = json.dumps(reply | {"usage": {"prompt_tokens": 30, "completion_tokens": 12}}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        self.do_POST()
 
     def log_message(self, *_: object) -> None:
         pass
