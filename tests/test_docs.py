@@ -223,11 +223,13 @@ def shell(tmp_path_factory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def site(shell, tmp_path_factory) -> Path:
-    """A directory in which the commands of the README have run."""
+    """A directory in which the commands of the README have run and written every artifact."""
     path = tmp_path_factory.mktemp("site")
     (path / "stages").symlink_to(ROOT / "stages")
     with chdir(path):
         run(PAGES[README])
+    for name in ("data", "adapter", "eval/adapter", "merged", "quantized", "release"):
+        assert (path / "artifacts" / name / "manifest.json").is_file()
     return path
 
 
@@ -301,9 +303,3 @@ def test_the_readme_trains_with_the_options_of_the_pipeline():
         readme = COMMANDS["train"].make_context("train", [*words(lines[0])[0][2:], "--max-steps", "1"]).params
     differing = {key for key in plain if key != "config" and plain[key] != readme[key]}
     assert differing == {"max_steps"}
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_readme_write_every_artifact(site):
-    for name in ("data", "adapter", "eval/adapter", "merged", "quantized", "release"):
-        assert (site / "artifacts" / name / "manifest.json").is_file()
