@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from peft import PeftModel
@@ -32,6 +32,9 @@ from countdown_rl.training import weights
 from countdown_rl.training.memory import Memory
 from countdown_rl.training.options import RunArguments, TuningOptions
 from countdown_rl.training.state import Checkpoints, Journal, check_log, step_of
+
+if TYPE_CHECKING:
+    from countdown_rl.training.callbacks import CheckpointCallback
 
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 #: Options that do not change the weights.
@@ -171,7 +174,7 @@ class Prepared(Start[Settings], ABC):
     memory: Memory
 
     @abstractmethod
-    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Any:
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, CheckpointCallback]":
         """The trainer of *loaded*, and its ``CheckpointCallback``, which continues *journal*."""
 
     @abstractmethod

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,12 @@ from countdown_rl.models.shape import ModelShape, check_context
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.grpo import advantages, rewards
 from countdown_rl.training.grpo.prompts import Outcome, Prompt
+
+if TYPE_CHECKING:
+    from countdown_rl.inference.cpu_decoder import Decoder
+    from countdown_rl.training.grpo.trl_internals import RoundTrainer
+
+    OwnDecoder = Decoder | GraphDecoder | None
 
 #: Completions of an evaluation on which each process measures the KL divergence from the initial policy.
 KL_COMPLETIONS = 64
@@ -72,7 +78,7 @@ class Rollouts:
         self.keeps_graphs = False  # during the loss
         self._graphs: GraphDecoder | None = None
 
-    def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, object]:
+    def __call__(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> dict[str, object]:
         """Complete the rows of *prompts*, those of a group side by side, also in a column for the reward functions."""
         sampled = self.rewarded(prompts, trainer)
         logps = [graded.logps for graded in sampled.graded]
@@ -83,7 +89,7 @@ class Rollouts:
             "round": sampled,
         }
 
-    def rewarded(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
+    def rewarded(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
         """Complete, grade and reward the rows of *prompts*."""
         sampled = self.sample(prompts, trainer)
         begin, samples = time.perf_counter(), [graded.sample for graded in sampled.graded]
@@ -99,7 +105,7 @@ class Rollouts:
         sampled.reward += time.perf_counter() - begin
         return sampled
 
-    def sample(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
+    def sample(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
         """Complete and grade the rows of *prompts*, each after its hint."""
         begin = time.perf_counter()
         pairs = [prompt if isinstance(prompt, tuple) else (prompt, "") for prompt in prompts]
@@ -129,7 +135,7 @@ class Rollouts:
         prompt = chat_template.render(self.stop.tokenizer, row.messages())
         return prompt, chat_template.Rendered(prompt, row.prompt().prefill).continuation(hint)
 
-    def validate(self, prompts: Sequence[str], trainer: Any, temperature: float) -> list[Completion]:
+    def validate(self, prompts: Sequence[str], trainer: "RoundTrainer", temperature: float) -> list[Completion]:
         """A completion of each rendered prompt; in several processes each decodes a share of them."""
         share = -(-len(prompts) // trainer.accelerator.num_processes)
         begin = share * trainer.accelerator.process_index
@@ -155,7 +161,7 @@ class Rollouts:
             own_completions[index] = replace(own_completions[index], details={"kl": divergence})
         return gather_object(own_completions)[: len(prompts)]
 
-    def _decoder(self, trainer: Any) -> Any:
+    def _decoder(self, trainer: "RoundTrainer") -> "OwnDecoder":
         """The decoder of this package for the policy of *trainer*, None if an engine or ``generate`` completes."""
         policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
         plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
@@ -172,8 +178,8 @@ class Rollouts:
     def complete(
         self,
         prompt_ids: list[list[int]],
-        trainer: Any,
-        decoder: Any,
+        trainer: "RoundTrainer",
+        decoder: "OwnDecoder",
         temperature: float | None = None,  # of separate prompts; None for that of training, and prompts in groups
     ) -> tuple[list[list[int]], Sequence[list[float] | None]]:
         """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each."""
@@ -191,7 +197,9 @@ class Rollouts:
         trainer.model.train()
         return completions, logps
 
-    def _by_transformers(self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None) -> list[list[int]]:
+    def _by_transformers(
+        self, prompt_ids: list[list[int]], trainer: "RoundTrainer", temperature: float | None
+    ) -> list[list[int]]:
         from transformers import GenerationConfig
         from trl.distributed import DistributedBackend
         from trl.models import unwrap_model_for_generation
@@ -216,7 +224,7 @@ class Rollouts:
             return generate(model, self.stop, prompt_ids, generation_config=config)
 
     def _by_vllm(
-        self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None
+        self, prompt_ids: list[list[int]], trainer: "RoundTrainer", temperature: float | None
     ) -> tuple[list[list[int]], list[list[float]]]:
         trainer.sync_engine()
         engine = trainer.vllm_generation
@@ -239,7 +247,7 @@ class DynamicRollouts(Rollouts):
         super().__init__(*args)
         self._seed = seed
 
-    def rewarded(self, prompts: Sequence[Prompt], trainer: Any) -> Round:
+    def rewarded(self, prompts: Sequence[Prompt], trainer: "RoundTrainer") -> Round:
         """Complete, grade and reward the rows of *prompts*, and others in place of zero-std groups."""
         sampled, size = super().rewarded(prompts, trainer), trainer.num_generations
         processes = trainer.accelerator.num_processes

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import CountdownError, InputError, UsageError
@@ -25,6 +25,10 @@ from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.run import SILENT, Prepared, Reporter, Start
 from countdown_rl.training.state import Checkpoints, Journal, step_of
 
+if TYPE_CHECKING:
+    from countdown_rl.training.callbacks import CheckpointCallback
+    from countdown_rl.training.grpo.trl_internals import RoundTrainer
+
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoRun(Prepared[TrainOptions]):
@@ -41,7 +45,7 @@ class GrpoRun(Prepared[TrainOptions]):
     rewards: Mapping[str, float]  # weights by name
     rollouts: str  # the engine: "transformers", "vllm" or "vllm-server"
 
-    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Any:
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[RoundTrainer, CheckpointCallback]":
         import datasets
 
         from countdown_rl.inference.decoding import Stop
@@ -73,12 +77,12 @@ class GrpoRun(Prepared[TrainOptions]):
             vllm.use_engine(trainer, self.rollouts, loaded, length, self.reporter.warning)
         return trainer, callback
 
-    def length_options(self, trainer: Any) -> str:
+    def length_options(self, trainer: "RoundTrainer") -> str:
         colocated = self.rollouts == "vllm" and trainer.use_vllm  # else it did not start
         share = f" or {flag('trl')} vllm_gpu_memory_utilization" if colocated else ""
         return flag("max_completion_length") + share
 
-    def validate(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+    def validate(self, trainer: "RoundTrainer", loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
         return trainer.rollouts.validate(prompts, trainer, self.options.eval_temperature)
 
     def facts(self, rows: Sequence[StepRow], last: StepRow) -> dict[str, object]:

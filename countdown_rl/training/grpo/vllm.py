@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +16,11 @@ from countdown_rl.inference.vllm import LORA_RANKS, unsupported_weights
 from countdown_rl.models import load, lora, model_files, reference
 from countdown_rl.training import memory
 from countdown_rl.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
+
+    from countdown_rl.training.grpo.trl_internals import RoundTrainer
 
 #: Fields of ``GRPOConfig`` that TRL's engine has under the same name, without ``vllm_`` and as they are.
 _ENGINE = (
@@ -29,7 +34,7 @@ def plan(
     options: TrainOptions,
     loaded: load.Loaded,
     adapted: torch.nn.Module,
-    make_config: Callable[[], Any],
+    make_config: Callable[[], "GRPOConfig"],
     make_plan: Callable[..., memory.Memory],
 ) -> tuple[str, memory.Memory]:
     """The engine of a run, and its memory, which *make_plan* computes by :func:`memory.plan`.
@@ -68,7 +73,7 @@ def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *,
 
 
 def use_engine(
-    trainer: Any, rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
+    trainer: "RoundTrainer", rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
 ) -> None:
     """Let vLLM complete the prompts of a :class:`trainer.Trainer`, of *length* tokens with their completions.
 
@@ -124,7 +129,7 @@ def use_engine(
         )
 
 
-def _directory(trainer: Any, *, served: bool) -> Path:
+def _directory(trainer: "RoundTrainer", *, served: bool) -> Path:
     """The directory for the adapter: that of the checkpoints, which a server may share, else memory if it has space."""
     if served:
         directory = Path(trainer.args.output_dir).absolute()

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
@@ -19,6 +19,9 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.splits import held_out
 from countdown_rl.training.options import CollectOptions
 from countdown_rl.training.sft.tokens import start_of_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 #: ``datasets`` and ``trl`` load the file of this name in a directory as its split "train", and no other.
 FILE = "train.jsonl"
@@ -88,7 +91,7 @@ def _test_puzzles(result: results.Result) -> set[str]:
     return {sample.row.identity for sample in result.samples if all_test or sample.row.split == "test"}
 
 
-def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: Any) -> list[dict[str, Any]]:
+def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: "PreTrainedTokenizerBase") -> list[dict[str, Any]]:
     """Rows of TRL's preference format: ``prompt``, ``chosen`` and ``rejected``.
 
     They are messages if the chat template renders these as the text that the model read and wrote, else that text.
@@ -112,7 +115,7 @@ def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: Any) -> list[dict[str
     return conversations if exact else texts
 
 
-def _rendered(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> str | None:
+def _rendered(tokenizer: "PreTrainedTokenizerBase", turns: Sequence[Mapping[str, str]]) -> str | None:
     """The text of a conversation, as TRL renders it; None if the chat template fails."""
     with suppress(InputError):
         return chat_template.apply(tokenizer, turns, **chat_template.CHAT_ARGUMENTS).rstrip()

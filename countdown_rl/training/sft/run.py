@@ -7,7 +7,7 @@ weights are held in fp32.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -27,6 +27,9 @@ from countdown_rl.training.sft import demonstrations, tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
 from countdown_rl.training.state import Journal
 
+if TYPE_CHECKING:
+    from countdown_rl.training.callbacks import CheckpointCallback
+
 
 @dataclass(frozen=True, kw_only=True)
 class SftRun(Prepared[SftOptions]):
@@ -43,7 +46,7 @@ class SftRun(Prepared[SftOptions]):
     examples: Any
     validation_examples: list[dict[str, list[int]]]
 
-    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Any:
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, CheckpointCallback]":
         from trl import SFTConfig, SFTTrainer
 
         from countdown_rl.training.callbacks import CheckpointCallback
