@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from itertools import chain, count, islice
 from pathlib import Path
 from pkgutil import resolve_name
@@ -15,23 +15,19 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
-from countdown_rl.data.config import DataOptions, PuzzleOptions
-from countdown_rl.data.source import RowSource
+from countdown_rl.data.config import DataOptions
+from countdown_rl.data.source import OnRow, RowSource, ignore
 from countdown_rl.tasks import files, jsonl, registry
 from countdown_rl.tasks.splits import held_out
 from countdown_rl.tasks.task import Task
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
-UNRECORDED = ("workers", "from_", "test_from", "exclude")
-
+UNRECORDED = {"workers", "from_", "test_from", "exclude"}
 #: Options that apply to the tasks that name them.
-_PUZZLES = {field.name for field in fields(PuzzleOptions)}
-
-#: Called with the count of rows so far, and of all.
-OnRow = Callable[[int, int], None]
+_PUZZLES = frozenset[str]().union(*(task.data_options for task in registry.own_tasks()))
 
 
-def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: None) -> dict[str, Any]:
+def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, Any]:
     """Write the data artifact at *out*, generated or imported, and return its facts.
 
     An import adds ``reasons``: why rows were dropped, in words with an example; ``unused``: columns that are not in
@@ -46,38 +42,36 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             with files.at(place):
                 source.exclude(record)
         inputs.setdefault("exclude", []).append(file_input(path))
-    imported, sizes = source.imported, options
+    sizes = options
     if options.test_from:
         path, sizes = Path(options.test_from), replace(options, test=0)
         source.import_rows(external.from_file(path), sys.maxsize, {}, own_test=True)
         inputs["test"] = file_input(path)
-        for row in imported.splits["test"]:
-            source.hold_out(registry.parse_row(row))
-    splits: dict[str, Any] = imported.splits
+    splits: dict[str, Any] = source.splits
     if options.from_ or options.from_hub:
         published, entry = _published(options)
         limits = {"valid": sizes.valid, "test": sizes.test}
-        source.import_rows(published, options.n, limits, on_row=lambda done: on_row(done, options.n))
+        source.import_rows(published, options.n, limits, on_row=on_row)
         inputs["from"] = entry or file_input(Path(options.from_ or ""))
     else:
-        splits = _generated(source, split_sizes(sizes), options.rows) | (
-            {"test": splits["test"]} if options.test_from else {}
-        )
-    rows_of_splits = [(split, registry.parse_row(row)) for split, rows in imported.splits.items() for row in rows]
-    moved = any(row.own_split != split for split, row in rows_of_splits)
-    done = count(1)
-    with artifacts.writing(out, "data", options=_recorded(options, task), inputs=inputs) as draft:
-        if imported.read:
-            draft.facts |= {"read": imported.read, "dropped": dict(sorted(imported.dropped.items()))}
+        own = {"test": splits["test"]} if options.test_from else {}
+        splits = _generated(source, split_sizes(sizes), options.rows) | own
+    rows = ((split, registry.parse_row(row)) for split, rows in source.splits.items() for row in rows)
+    moved = any(row.own_split != split for split, row in rows)
+    done, omitted = count(1), UNRECORDED | (_PUZZLES - task.data_options)
+    recorded = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key not in omitted}
+    with artifacts.writing(out, "data", options=recorded, inputs=inputs) as draft:
+        if source.read:
+            draft.facts |= {"read": source.read, "dropped": dict(sorted(source.dropped.items()))}
         draft.facts["splits"] = {}
         for split, rows in splits.items():
             shared = _layout(options) | ({"split": split} if moved else {})
             written = _write(draft.path / f"{split}.jsonl", rows, shared, lambda: on_row(next(done), options.n))
             draft.facts["splits"][split] = written
-    if not imported.read:
+    if not source.read:
         return draft.facts
-    reasons = {reason: imported.examples[reason] for reason, _ in imported.dropped.most_common()}
-    return draft.facts | {"reasons": reasons, "unused": sorted(imported.unused), "notes": sorted(imported.notes)}
+    reasons = {reason: source.examples[reason] for reason, _ in source.dropped.most_common()}
+    return draft.facts | {"reasons": reasons, "unused": sorted(source.unused), "notes": sorted(source.notes)}
 
 
 def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
@@ -92,18 +86,12 @@ def _generated(source: RowSource, sizes: dict[str, int], span: str | None) -> di
     """New rows for each split, of training rows those of *span*. Memory grows with the ids alone."""
     if span is None:
         return source.rows(sizes)
-    first, colon, end = span.partition(":")
-    if not (
-        colon and first.isdecimal() and end.isdecimal() and int(first) < int(end) <= sizes.get("train", sys.maxsize)
-    ):
+    first, _, end = span.partition(":")
+    if not (first.isdecimal() and end.isdecimal() and int(first) < int(end) <= sizes.get("train", sys.maxsize)):
         raise UsageError(f"{flag('rows')} {span}: write A:B, from 0 up to the {sizes['train']:,} training rows.")
     splits = source.rows({split: int(end) if split == "train" else size for split, size in sizes.items()})
-
-    def ranged(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        with closing(rows) if isinstance(rows, Generator) else nullcontext():  # ends its threads
-            yield from islice(rows, int(first), None)
-
-    return {split: ranged(rows) if split == "train" else rows for split, rows in splits.items()}
+    start = {"train": int(first)}
+    return {split: (row for row in islice(rows, start.get(split, 0), None)) for split, rows in splits.items()}
 
 
 def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict[str, Any]]:
@@ -122,42 +110,30 @@ def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict
 
 def _layout(options: DataOptions) -> dict[str, str]:
     """The fields of every row that decide on its prompt."""
-    layout = {"style": options.style, "template": options.template}
-    return {key: value for key, value in layout.items() if value is not None}
+    return {key: text for key in ("style", "template") if (text := getattr(options, key)) is not None}
 
 
 def _task(options: DataOptions) -> Task:
     """The task of *options*; a UsageError if another option does not apply to it."""
+    file, hub, by_task = flag("from_"), flag("from_hub"), f"{flag('task')} {options.task}"
     try:
         task = registry.task(options.task)
     except InputError as error:
-        raise UsageError(f"{flag('task')} {options.task}: {error}.") from error
-    if options.style not in (None, *task.row.styles):
-        raise UsageError(
-            f"{flag('style')} {options.style} is not for {flag('task')} {task.name}; take "
-            f"{' or '.join(task.row.styles)}."
-        )
+        raise UsageError(f"{by_task}: {error}.") from error
+    if options.style not in (None, *(styles := task.row.styles)):
+        raise UsageError(f"{flag('style')} {options.style} is not for {by_task}; take {' or '.join(styles)}.")
     for name in _PUZZLES - task.data_options:
         if getattr(options, name) != getattr(type(options), name, None):
-            raise UsageError(f"{flag(name)} does not apply to {flag('task')} {task.name}; leave it out.")
+            raise UsageError(f"{flag(name)} does not apply to {by_task}; leave it out.")
     if options.rows and (options.from_ or options.from_hub):
-        raise UsageError(
-            f"{flag('rows')} goes with generated puzzles; leave {flag('from_')} and {flag('from_hub')} out."
-        )
+        raise UsageError(f"{flag('rows')} goes with generated puzzles; leave {file} and {hub} out.")
     if options.from_ and options.from_hub:
-        raise UsageError(f"Give {flag('from_')} or {flag('from_hub')}, not both.")
+        raise UsageError(f"Give {file} or {hub}, not both.")
     if options.test_from and options.test is not None:
         raise UsageError(f"{flag('test_from')} has all test puzzles; leave out {flag('test')}.")
     if options.revision and "@" in (options.from_hub or "@"):
-        raise UsageError(
-            f"{flag('revision')} goes with {flag('from_hub')}, where NAME@REVISION does not name one already."
-        )
+        raise UsageError(f"{flag('revision')} goes with {hub}, where NAME@REVISION does not name one already.")
     return task
-
-
-def _recorded(options: DataOptions, task: Task) -> dict[str, Any]:
-    unrecorded = {*UNRECORDED, *(_PUZZLES - task.data_options)}
-    return {key: value for key, value in asdict(options).items() if key not in unrecorded and value not in (None, ())}
 
 
 def split_sizes(options: DataOptions) -> dict[str, int]:
@@ -167,10 +143,8 @@ def split_sizes(options: DataOptions) -> dict[str, int]:
     valid = tenth if options.valid is None else options.valid
     train = options.n - valid - test
     if train < 1:
-        raise UsageError(
-            f"{flag('valid')} {valid} and {flag('test')} {test} leave no rows for training out of {flag('n')} "
-            f"{options.n}."
-        )
+        held, total = f"{flag('valid')} {valid} and {flag('test')} {test}", f"{flag('n')} {options.n}"
+        raise UsageError(f"{held} leave no rows for training out of {total}.")
     return {"train": train, "valid": valid, "test": test}
 
 
@@ -179,8 +153,7 @@ def _write(
 ) -> dict[str, Any]:
     """Write the *rows* of a split with the *shared* fields, and count them, also by group.
 
-    Raises:
-        UsageError: the prompt of the user's own cannot be rendered, or does not show all of a row.
+    Raises UsageError if the prompt of the user's own cannot be rendered, or does not show all of a row.
     """
     groups: dict[str, Counter[str]] = {}
     total = 0

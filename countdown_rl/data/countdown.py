@@ -10,11 +10,10 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
-from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion, is_excluded
+from countdown_rl.data.generate import MAX_WIDTH, PRESETS, Distribution, is_excluded
 from countdown_rl.data.source import Dropped, RowSource
 from countdown_rl.tasks import records
 from countdown_rl.tasks.countdown import rules
-from countdown_rl.tasks.countdown.rules import MAX_NUMBERS
 from countdown_rl.tasks.countdown.task import NUMBERS, numbers_of
 from countdown_rl.tasks.task import Row, Task
 
@@ -27,7 +26,6 @@ class CountdownSource(RowSource):
     def __init__(self, task: Task, options: DataOptions) -> None:
         super().__init__(task, options)
         self._distribution = distribution_of(options)
-        self._exclusion: Exclusion = set()
 
     def exclude(self, record: Mapping[str, Any]) -> None:
         """Keep out a puzzle; without a target, its numbers with every target."""
@@ -36,12 +34,9 @@ class CountdownSource(RowSource):
         except records.NoRowError:
             if (nums := numbers_of(record)) is None:
                 raise
-            self._exclusion.add(tuple(sorted(nums)))
+            self._excluded.add(" ".join(map(str, sorted(nums))))
         else:
-            self._exclusion.add((tuple(sorted(row["nums"])), row["target"]))
-
-    def hold_out(self, row: Row) -> None:
-        self._exclusion.add(tuple(sorted(row["nums"])))
+            self._excluded.add(f"{row.identity}={row['target']}")
 
     def find(self, record: Mapping[str, Any]) -> records.Match:
         try:
@@ -52,11 +47,11 @@ class CountdownSource(RowSource):
 
     def convert(self, row: Row, *, own_test: bool) -> dict[str, Any]:
         nums, target, wanted = row["nums"], row["target"], self._distribution
-        if len(nums) > MAX_NUMBERS:
-            raise Dropped("too-many-numbers", f"of more than {MAX_NUMBERS} numbers")
+        if len(nums) > rules.MAX_NUMBERS:
+            raise Dropped("too-many-numbers", f"of more than {rules.MAX_NUMBERS} numbers")
         if target < 1:
             raise Dropped("target-below-1", "with a target below 1, which the solver does not search")
-        if not own_test and is_excluded(self._exclusion, nums, target):
+        if not own_test and is_excluded(self._excluded, nums, target):
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
         fields = generate.solved_row(rules.Puzzle(tuple(nums), target, wanted.rule, wanted.operators))
         if not (fields["solutions"] or own_test or self.options.impossible):
@@ -64,8 +59,8 @@ class CountdownSource(RowSource):
         return fields
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
-        wanted, seed = (self._distribution, self._exclusion), self.options.seed
-        plans = [generate.plan_split(*wanted, split, n, seed=seed) for split, n in sizes.items()]
+        wanted, seed = (self._distribution, self._excluded), self.options.seed
+        plans = [generate.SplitPlan(*wanted, split, n, seed=seed) for split, n in sizes.items()]
         workers = self.options.workers or processes.cpu_threads()
         return {plan.split: generate.rows(plan, workers=workers) for plan in plans}
 
@@ -78,13 +73,8 @@ def distribution_of(options: DataOptions) -> Distribution:
         rule = rules.rule(options.rule) if options.rule else preset.rule
     except InputError as error:
         raise UsageError(str(error)) from None
-    wanted = replace(
-        preset,
-        impossible=options.impossible,
-        rule=rule,
-        operators=operators,
-        sizes=_sizes(options.size) or preset.sizes,
-    )
+    sizes = _sizes(options.size) or preset.sizes
+    wanted = replace(preset, impossible=options.impossible, rule=rule, operators=operators, sizes=sizes)
     if options.numbers:
         items = [_range(flag("numbers"), item) for item in options.numbers.split(",")]
         values = sorted(value for low, high, copies in items for value in [*range(low, high + 1)] * copies)
@@ -95,9 +85,7 @@ def distribution_of(options: DataOptions) -> Distribution:
     elif not {"+", "-"} & set(operators) and wanted.low < wanted.high:  # few products are below 100
         wanted = replace(wanted, high=9_999)
     if wanted.tiles and max(wanted.sizes) > len(wanted.values):
-        raise UsageError(
-            f"{flag('numbers')} has {len(wanted.values)} tiles, too few for puzzles of {max(wanted.sizes)}."
-        )
+        raise UsageError(f"{flag('numbers')} has {len(wanted.values)} tiles, too few for {max(wanted.sizes)} numbers.")
     return wanted
 
 
@@ -108,14 +96,11 @@ def _sizes(specs: Iterable[str]) -> dict[int, float]:
         size, _, weight = spec.partition("=")
         try:
             sizes[int(size)] = float(weight or 1)
+            fits = 1 <= int(size) <= rules.MAX_NUMBERS and 0 < sizes[int(size)] < float("inf")
         except ValueError:
-            raise UsageError(
-                f"{flag('size')} {spec}: write a number, or a number and a weight such as 4=0.5."
-            ) from None
-        if not 1 <= int(size) <= rules.MAX_NUMBERS or not 0 < sizes[int(size)] < float("inf"):
-            raise UsageError(
-                f"{flag('size')} {spec}: puzzles have 1 to {rules.MAX_NUMBERS} numbers, and weights are above 0."
-            )
+            fits = False
+        if not fits:
+            raise UsageError(f"{flag('size')} {spec}: write 1 to {rules.MAX_NUMBERS}, or with a weight above 0: 4=0.5.")
     return sizes
 
 
@@ -126,6 +111,6 @@ def _range(name: str, spec: str) -> tuple[int, int, int]:
     if not 1 <= low <= high or (copies != 1 and name == flag("targets")):
         tiles = "" if name == flag("targets") else ", or tiles such as 25,50,1-10x2"
         raise UsageError(f"{name} {spec}: write a range such as 10-100{tiles}, from 1 on, the lower end first.")
-    if high - low >= generate.MAX_WIDTH:
-        raise UsageError(f"{name} {spec}: a range has at most {generate.MAX_WIDTH:,} values; lower its upper end.")
+    if high - low >= MAX_WIDTH:
+        raise UsageError(f"{name} {spec}: a range has at most {MAX_WIDTH:,} values; lower its upper end.")
     return low, high, copies

@@ -1,8 +1,10 @@
 """Published rows, of files or the Hub: each with its place, the split it was published in, and its fields."""
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +18,8 @@ from countdown_rl.tasks.splits import held_out
 
 #: The place of a row, for error messages; its split, "" where none is known; its fields.
 Published = tuple[str, str, Mapping[str, Any]]
+#: A path, or a pattern of paths, that is not below its directory on every system.
+_OUTSIDE = re.compile(r"$|[~/\\]|.*:|(.*[/\\])?\.\.([/\\]|$)", re.DOTALL)
 
 
 def from_file(path: Path) -> Iterator[Published]:
@@ -36,11 +40,11 @@ def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]
     logging.set_verbosity(logging.CRITICAL)  # errors are reported once, in a sentence
     hub_logging.set_verbosity(logging.CRITICAL)
     repository, _, config = name.partition(":")
-    directory = _download(repository, revision, ["README.md"])
-    with _read_errors(name):
-        chosen, data_files, patterns = _configuration(directory, repository, config)
-    directory = _download(repository, directory.name, patterns)
+    download = partial(hub_requests.download, repository, ignored=None, repo_type="dataset")
     with _read_errors(name), TemporaryDirectory() as cache:  # HF_HOME may be read-only
+        directory = download(revision, allowed=["README.md"])
+        chosen, data_files, patterns = _configuration(directory, repository, config)
+        directory = download(directory.name, allowed=patterns)
         settings: Any = {"data_files": data_files, "streaming": True, "cache_dir": cache}
         splits = load_dataset(str(directory), chosen, **settings)
     meanings = {split: held_out(split) for split in splits}
@@ -57,13 +61,6 @@ def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]
     return directory.name, rows()
 
 
-def _download(repository: str, revision: str | None, patterns: list[str] | None) -> Path:
-    try:
-        return hub_requests.download(repository, revision, allowed=patterns, ignored=None, repo_type="dataset")
-    except ModelError as error:
-        raise InputError(f"{str(error).rstrip('.')}; or give a downloaded file with {flag('from_')}.") from error
-
-
 def _configuration(directory: Path, name: str, config: str) -> tuple[str | None, Any, list[str] | None]:
     """The configuration *config* of the data set *name*, by default the one that its card marks.
 
@@ -76,10 +73,8 @@ def _configuration(directory: Path, name: str, config: str) -> tuple[str | None,
     listed = DatasetCard.load(card).data.get("configs") if card.is_file() else None
     configs: dict[str, Any] = {str(item["config_name"]): item for item in listed or [{"config_name": "default"}]}
     marked = [key for key, item in configs.items() if item.get("default") or key == "default" or len(configs) == 1]
-    for path in (
-        path for item in configs.values() for key in ("data_files", "data_dir") for path in _paths(item.get(key))
-    ):
-        if not _is_below(path):
+    for path in _paths([[item.get("data_files"), item.get("data_dir")] for item in configs.values()]):
+        if _OUTSIDE.match(path):
             raise InputError(f"the card of {name} names {path}, which is no file of the data set; do not use it.")
     chosen = config or next(iter(marked or configs.keys() & {"main"}), "")
     if chosen not in configs:
@@ -97,21 +92,11 @@ def _paths(value: Any) -> Iterator[str]:
     """The paths in ``data_files`` or ``data_dir``: one, a list, or a mapping by split; or a list of mappings."""
     if isinstance(value, Mapping):
         value = [value["path"]] if "path" in value else [*value.values()]
-    for item in _listed(value):
+    for item in value if isinstance(value, list) else [value]:
         if isinstance(item, Mapping | list):
             yield from _paths(item)
         elif item is not None:
             yield str(item)
-
-
-def _is_below(path: str) -> bool:
-    """Return True if *path*, which may be a pattern, is in its directory on every system."""
-    parts = path.replace("\\", "/").split("/")
-    return not (parts[0] in ("", "~") or ".." in parts or ":" in path or path.startswith("~"))
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 @contextmanager
@@ -121,6 +106,8 @@ def _read_errors(source: str) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except ModelError as error:  # of the download
+        raise InputError(f"{str(error).rstrip('.')}; or give a downloaded file with {flag('from_')}.") from error
     except Exception as error:
         text = hub_requests.words(error.__cause__ or error)
         raise InputError(f"{source} cannot be read: {text}.") from error

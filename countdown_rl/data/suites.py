@@ -34,30 +34,16 @@ _SHA256 = {"countdown-bench-1": "1f070811b2c59bbee504ed1b26860c1a97f2a16a23df66c
 _SIZE, _SEED = 250, 20_261_127
 
 
-def file(suite: str, tier: str = "") -> Path:
-    """Return the file of *suite*, or of one of its tiers; it lasts as long as this process.
-
-    Raises:
-        InputError: there is no such tier.
-    """
-    whole = _written(suite)
-    if not tier:
-        return whole
-    if tier not in _TIERS:
-        raise InputError(f"the suite {suite} has no tier {tier}; take one of {', '.join(_TIERS)}.")
-    path = whole.with_name(f"{suite}-{tier}.jsonl")
-    if not path.exists():
-        jsonl.write_rows(path, (row for row in jsonl.read_objects(whole) if row["tier"] == tier))
-    return path
-
-
 @cache
-def _written(suite: str) -> Path:
-    directory = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    path = Path(directory, f"{suite}.jsonl")
-    jsonl.write_rows(path, _rows())
-    if file_sha256(path) != _SHA256[suite]:
+def file(suite: str, tier: str) -> Path:
+    """Return the file of *suite*, or of its *tier* if not empty, which lasts as long as this process."""
+    if tier and tier not in _TIERS:
+        raise InputError(f"the suite {suite} has no tier {tier}; take one of {', '.join(_TIERS)}.")
+    rows = (row for row in jsonl.read_objects(file(suite, "")) if row["tier"] == tier) if tier else _rows()
+    path = Path(tempfile.mkdtemp(), f"{suite}-{tier}.jsonl" if tier else f"{suite}.jsonl")
+    atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
+    jsonl.write_rows(path, rows)
+    if not tier and file_sha256(path) != _SHA256[suite]:
         raise CountdownError(f"the rows of {suite} are not the released ones; install the released countdown-rl again.")
     return path
 

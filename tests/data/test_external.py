@@ -97,9 +97,8 @@ def test_a_card_that_names_files_outside_of_the_data_set_is_refused(hub, tmp_pat
     jsonl.write_rows(tmp_path / "secret.jsonl", PUZZLES)
     monkeypatch.chdir(tmp_path)
     item = form.format(path.format(tmp_path))
-    publish(
-        hub, tmp_path / "published", {"a.jsonl": PUZZLES}, f"---\nconfigs:\n- {{config_name: default, {item}}}\n---\n"
-    )
+    card = f"---\nconfigs:\n- {{config_name: default, {item}}}\n---\n"
+    publish(hub, tmp_path / "published", {"a.jsonl": PUZZLES}, card)
     with pytest.raises(InputError, match="no file of the data set"):
         read()
 
@@ -179,9 +178,7 @@ def test_a_cached_data_set_is_read_where_the_hub_cannot_be_reached(hub, tmp_path
     }[cached_by]
     subprocess.run([sys.executable, "-c", first], check=True, cwd=ROOT, env=hub.env(tmp_path), capture_output=True)
     env = hub.env(tmp_path) | ({"HF_HUB_OFFLINE": "1"} if how == "offline" else {"HF_ENDPOINT": "http://127.0.0.1:9"})
-    again = (
-        "from countdown_rl.data import external; c, rows = external.from_hub('me/rows', None); print(c, len([*rows]))"
-    )
+    again = "from countdown_rl.data import external as e; c, rows = e.from_hub('me/rows', None); print(c, len([*rows]))"
     hub.log.clear()
     done = subprocess.run([sys.executable, "-c", again], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.stdout.split() == [pinned, "40"], done.stderr
@@ -200,4 +197,4 @@ def test_a_cached_data_set_is_read_where_the_hub_cannot_be_reached(hub, tmp_path
 def test_columns_that_are_neither_written_nor_read_are_named(name, row, unused):
     source = resolve_name(task(name).source)(task(name), DataOptions(task=name))
     source.import_rows([("here", "", row), ("there", "", {})], 1, {"train": None})
-    assert (source.imported.unused, source.imported.read) == (unused, 1)
+    assert (source.unused, source.read) == (unused, 1)

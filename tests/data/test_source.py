@@ -73,7 +73,7 @@ def test_a_problem_of_a_published_test_split_is_in_no_other_split():
     rows = [("here", split, {"question": text, "answer": "#### 1"}) for split, text in published]
     source = RowSource(task("gsm8k"), DataOptions())
     source.import_rows(rows, 10_000, {})
-    imported = source.imported.splits
+    imported = source.splits
     assert len(imported["test"]) == 40
     assert len(imported["train"]) + len(imported["valid"]) == 20
 
@@ -92,12 +92,8 @@ def test_own_test_rows_keep_their_variants_out_of_the_other_splits(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"operators": "+-", "preset": "tv"},
-        {"impossible": 0.1},
-        {"size": ("3",)},
-        {"rule": "television"},
-        {"targets": "1-9"},
-        {"numbers": "1-9"},
+        *({"operators": "+-", "preset": "tv"}, {"impossible": 0.1}, {"size": ("3",)}, {"rule": "television"}),
+        *({"targets": "1-9"}, {"numbers": "1-9"}),
     ],
 )
 def test_options_of_another_task_are_refused_by_name(tmp_path, options):

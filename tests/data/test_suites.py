@@ -13,7 +13,7 @@ import countdown_rl
 from countdown_rl.core.errors import CountdownError, InputError, UsageError
 from countdown_rl.data import build, suites
 from countdown_rl.data.config import DataOptions
-from countdown_rl.data.distribution import PRESETS
+from countdown_rl.data.generate import PRESETS
 from countdown_rl.tasks import jsonl
 from countdown_rl.training.grpo import run as grpo
 from countdown_rl.training.options import SftOptions
@@ -93,7 +93,7 @@ def test_an_unknown_suite_names_the_known_ones(name, words):
 def test_rows_other_than_the_released_ones_are_an_error(monkeypatch):
     monkeypatch.setattr(suites, "_SHA256", {"another": ""})
     with pytest.raises(CountdownError, match="not the released ones"):
-        suites.file("another")
+        suites.file("another", "")
 
 
 @pytest.mark.slow
