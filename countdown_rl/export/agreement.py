@@ -6,8 +6,6 @@ and without padding: only their weights differ.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
@@ -18,31 +16,10 @@ from countdown_rl.models.load import Loaded
 PROMPTS = {"sample": 8, "full": 64}
 BATCH = 8
 TOKENS = 32
-#: Tokens of the answers that a verdict is about.
-_ANSWER = 100
-#: Points of accuracy above which a bound says nothing.
-_MAX_BOUND = 10
-
-
-class Transcript(NamedTuple):
-    """Token ids of a prompt and its continuation, which begins at index *start*."""
-
-    ids: list[int]
-    start: int
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Agreement over all positions: mean KL divergence from the reference in nats, and share of equal top tokens."""
-
-    max_logit_difference: float
-    kl: float
-    greedy: float
-    positions: int
-
-    def as_facts(self) -> dict[str, float]:
-        """The fields to three digits: further ones differ between machines."""
-        return {name: float(f"{value:.3g}") for name, value in vars(self).items()}
+#: Tokens of the answers that a verdict is about, and points of accuracy above which a bound says nothing.
+_ANSWER, _MAX_BOUND = 100, 10
+#: Token ids of a prompt and its continuation, and the index at which that begins.
+Transcript = tuple[list[int], int]
 
 
 def verdict(facts: Mapping[str, float]) -> str:
@@ -60,11 +37,8 @@ def verdict(facts: Mapping[str, float]) -> str:
 
 def described(name: str, facts: Mapping[str, float]) -> list[str]:
     """The *facts* of an agreement with the weights called *name*, and its verdict, as two lines for a terminal."""
-    return [
-        f"  against {name}: same token at {100 * facts['greedy']:.1f}% of {facts['positions']:.0f} positions, "
-        f"KL {facts['kl']:.2g}",
-        f"    {verdict(facts)}",
-    ]
+    same = f"same token at {100 * facts['greedy']:.1f}% of {facts['positions']:.0f} positions"
+    return [f"  against {name}: {same}, KL {facts['kl']:.2g}", f"    {verdict(facts)}"]
 
 
 @torch.inference_mode()
@@ -72,16 +46,15 @@ def transcripts(reference: Loaded, conversations: Sequence[Sequence[Mapping[str,
     """Render each conversation and let *reference* continue it greedily for `TOKENS` tokens."""
     texts = [render(reference.tokenizer, conversation) for conversation in conversations]
     greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None, "repetition_penalty": 1.0}
+    greedy |= {"max_new_tokens": TOKENS, "eos_token_id": None}
     continued = []
     for start in range(0, len(texts), BATCH):
         batch = texts[start : start + BATCH]
         inputs = reference.tokenizer(batch, add_special_tokens=False, padding=True, return_tensors="pt")
         ids, mask = (inputs[name].to(reference.device) for name in ("input_ids", "attention_mask"))
-        sequences = reference.model.generate(
-            input_ids=ids, attention_mask=mask, max_new_tokens=TOKENS, eos_token_id=None, **greedy
-        )
+        sequences = reference.model.generate(input_ids=ids, attention_mask=mask, **greedy)
         for sequence, length in zip(sequences.tolist(), mask.sum(1).tolist(), strict=True):
-            continued.append(Transcript(sequence[mask.shape[1] - length :], length))  # padded on the left
+            continued.append((sequence[mask.shape[1] - length :], length))  # padded on the left
     return continued
 
 
@@ -95,8 +68,12 @@ def logits(loaded: Loaded, transcripts: Sequence[Transcript]) -> list[torch.Tens
     return scores
 
 
-def compare(reference: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> Agreement:
-    """Agreement of *other* with *reference*, both from :func:`logits` on the same transcripts."""
+def compare(reference: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> dict[str, float]:
+    """Agreement of *other* with *reference*, both from :func:`logits` on the same transcripts, over all positions.
+
+    ``kl`` is the mean KL divergence from the reference in nats, ``greedy`` the share of equal top tokens. Values have
+    three digits, as further ones differ between machines.
+    """
     largest = divergence = 0.0
     same = positions = 0
     for p, q in zip(reference, other, strict=True):  # (tokens, vocabulary) each
@@ -105,4 +82,5 @@ def compare(reference: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) ->
         divergence += (log_p.exp() * (log_p - log_q)).sum().item()
         same += int((p.argmax(-1) == q.argmax(-1)).sum())
         positions += len(p)
-    return Agreement(largest, divergence / positions, same / positions, positions)
+    values = {"max_logit_difference": largest, "kl": divergence / positions, "greedy": same / positions}
+    return {name: float(f"{value:.3g}") for name, value in (values | {"positions": positions}).items()}

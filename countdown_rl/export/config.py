@@ -15,15 +15,9 @@ class MergeOptions(Options):
     """Base that an adapter is merged into, data type of the result, and how it is verified."""
 
     base: Annotated[Literal["original", "dequantized"], option("Base weights to merge into, see above.")] = "original"
-    trained_over: Annotated[
-        Precision, option("Base weights that the adapter was trained over, if no manifest says so.")
-    ] = "auto"
-    dtype: Annotated[
-        Literal["auto", "bf16", "fp16", "fp32"], option("Data type of the result; auto keeps the base's.")
-    ] = "auto"
-    verify: Annotated[
-        Literal["none", "sample", "full"], option("Compare logits with the adapter's on 0, 8 or 64 prompts.", CHECK)
-    ] = "sample"
+    trained_over: Annotated[Precision, option("Base weights in training, if no manifest says so.")] = "auto"
+    dtype: Annotated[Literal["auto", "bf16", "fp16", "fp32"], option("Data type written; auto: the base's.")] = "auto"
+    verify: Annotated[Literal["none", "sample", "full"], option("Compare on 0, 8 or 64 prompts.", CHECK)] = "sample"
 
 
 @dataclass(frozen=True)

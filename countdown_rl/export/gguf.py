@@ -10,11 +10,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from math import prod
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -27,7 +26,8 @@ from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.export import gguf_tokenizer, llama_cpp
 from countdown_rl.export.quantize import Source
-from countdown_rl.models import chat_template, ends, model_files
+from countdown_rl.models import ends, model_files
+from countdown_rl.models.chat_template import CHAT_ARGUMENTS, render
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.shape import ModelShape, read_config, skeleton
 from countdown_rl.tasks import probe
@@ -38,8 +38,7 @@ _MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k_m": 
 _FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}
 #: transformers' names of supported architectures, and GGUF's.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-#: What a chat template may not write into a Modelfile: the end of its string, actions of Ollama's language, and line
-#: ends before an instruction.
+#: Text no chat template may write into a Modelfile: ends of a string, Ollama's actions, lines before an instruction.
 _INSTRUCTIONS = "FROM|PARAMETER|TEMPLATE|SYSTEM|ADAPTER|LICENSE|MESSAGE|RENDERER|PARSER|REQUIRES|DRAFT"
 _SPECIAL = re.compile(rf'"{{3}}|{{+|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029](?=\s*({_INSTRUCTIONS})\s)', re.IGNORECASE)
 #: Prompts of the check by llama.cpp.
@@ -48,73 +47,52 @@ PROMPTS = 16
 _CHUNK = 1 << 22
 
 
-@dataclass(frozen=True)
-class _Tensor:
+class _Tensor(NamedTuple):
     """A tensor of the file. ``heads`` is the number of heads whose rows are interleaved, or 0."""
 
     name: str
     type: Type
-    shape: tuple[int, ...]
     heads: int = 0
 
 
-def write_artifact(source: Source, out: Path, options: Any) -> dict[str, Any]:
-    """Write the GGUF file of *source* and an Ollama Modelfile to *out*, and return facts for the manifest."""
-    ref, directory, tokenizer, kind = source.ref, source.directory, source.tokenizer, options.gguf_type
-    file, config = out / f"model-{kind.upper()}.gguf", read_config(directory)
-    architecture(config)
+def write(source: Source, out: Path, options: Any) -> dict[str, Any]:
+    """Write the GGUF file of *source*, one tensor at a time, and an Ollama Modelfile to *out*; return facts about them.
+
+    Raises ModelError if GGUF does not support the model, or its type needs a library that is not installed.
+    """
+    ref, directory, checkpoint, tokenizer, model = source
+    kind, config = options.gguf_type, read_config(directory)
     conversations = probe.conversations(ref.as_input(), PROMPTS)
-    name = probe.model_name(provenance_chain(ref.as_input()))
-    types = write(
-        source.checkpoint, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations
-    )
+    file, arch, shape = out / f"model-{kind.upper()}.gguf", architecture(config), ModelShape.of(config)
+    if kind == "q4_k_m":
+        _ggml()
+    untied = checkpoint.drop_tied(model)
+    tensors = _plan(checkpoint, shape, arch, kind, tied=config.tie_word_embeddings and not untied)
+    writer = gguf.GGUFWriter(None, arch)
+    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_name(probe.model_name(provenance_chain(ref.as_input())))
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
+    _write_config(writer, config, shape)
     stops = ends.of_checkpoint(tokenizer, directory)
-    if tokenizer.chat_template and (text := modelfile(file.name, tokenizer, _ollama_context(config), stops)):
+    gguf_tokenizer.write(writer, stops, tokenizer, shape.vocab_size, conversations)
+    _write_tensors(writer, file, checkpoint, tensors, _rope_frequencies(config.rope_parameters, shape.head_dim))
+    if tokenizer.chat_template and (text := modelfile(file.name, tokenizer, context_length(config), stops)):
         (out / "Modelfile").write_text(text, "utf-8")
+    types = dict(sorted(Counter(tensor.type.name for tensor in tensors.values()).items()))
     facts: dict[str, Any] = {"gguf_type": kind, "file": file.name, "tensors": types, "bytes": file.stat().st_size}
-    if llama_cpp.installed():
+    if find_spec("xllamacpp"):
         facts["llama_cpp"] = llama_cpp.check_round_trip(file, tokenizer, conversations)
     return facts
 
 
-def write(
-    source: Checkpoint,
-    directory: Path,
-    out: Path,
-    *,
-    name: str,
-    kind: str,
-    tokenizer: Any,
-    conversations: Sequence[gguf_tokenizer.Conversation],
-) -> dict[str, int]:
-    """Write *source*, the checkpoint in *directory*, as the GGUF file *out* of type *kind*, one tensor at a time.
-
-    Returns:
-        The number of tensors of each type.
-
-    Raises:
-        ModelError: GGUF does not support the model, or *kind* needs a library that is not installed.
-    """
-    config = read_config(directory)
-    arch, shape = architecture(config), ModelShape.of(config)
-    if kind == "q4_k_m":
-        _ggml()
-    untied = source.drop_tied(skeleton(config))
-    tensors = _plan(source, shape, arch, kind, tied=config.tie_word_embeddings and not untied)
-    writer = gguf.GGUFWriter(None, arch)
-    writer.add_type(gguf.GGUFType.MODEL)
-    writer.add_name(name)
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
-    _write_config(writer, config, shape)
-    gguf_tokenizer.write(writer, ends.of_checkpoint(tokenizer, directory), tokenizer, shape.vocab_size, conversations)
-    frequencies = _rope_frequencies(config.rope_parameters, shape.head_dim)
+def _write_tensors(writer: Any, file: Path, source: Checkpoint, tensors: dict[str, _Tensor], frequencies: Any) -> None:
     if frequencies is not None:
         writer.add_tensor_info("rope_freqs.weight", frequencies.shape, frequencies.dtype, frequencies.nbytes)
-    for tensor in tensors.values():
-        block, block_bytes = gguf.GGML_QUANT_SIZES[tensor.type]
-        nbytes = prod(tensor.shape) // block * block_bytes
-        writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), nbytes, raw_dtype=tensor.type)
-    writer.write_header_to_file(out)
+    for original, tensor in tensors.items():
+        spec, (block, block_bytes) = source.specs[original], gguf.GGML_QUANT_SIZES[tensor.type]
+        nbytes = spec.numel() // block * block_bytes
+        writer.add_tensor_info(tensor.name, tuple(spec.shape), np.dtype(np.float32), nbytes, raw_dtype=tensor.type)
+    writer.write_header_to_file(file)
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     if frequencies is not None:
@@ -124,13 +102,12 @@ def write(
         check_finite(original, weight)
         writer.write_tensor_data(_values(weight, tensor))
     writer.close()
-    return dict(sorted(Counter(tensor.type.name for tensor in tensors.values()).items()))
 
 
 def differences(file: Path, tokenizer: Any, conversations: Sequence[gguf_tokenizer.Conversation]) -> list[str]:
-    """Names of what :func:`write` and :func:`modelfile` write otherwise than in *file* and beside it.
+    """Names of what :func:`write` writes otherwise than in *file* and beside it, for its dimensions and *tokenizer*.
 
-    That is for the dimensions of *file* and the *tokenizer* beside it. Names, licenses and so on are free.
+    Names, licenses and so on are free.
     """
     reader, config = gguf.GGUFReader(file), read_config(file)
     shape, arch = ModelShape.of(config), architecture(config)
@@ -139,7 +116,7 @@ def differences(file: Path, tokenizer: Any, conversations: Sequence[gguf_tokeniz
     named = model_files.generation_config(file.parent).get("eos_token_id")
     stops = ends.token_ids(tokenizer, named, shape.vocab_size)
     gguf_tokenizer.write(writer, stops, tokenizer, shape.vocab_size, conversations)
-    expected = {key: field.value for part in writer.kv_data for key, field in part.items()}
+    expected: dict[str, Any] = {key: field.value for part in writer.kv_data for key, field in part.items()}
     found = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], shape.num_layers)
     parameters = {names.get_name(name, try_suffixes=(".weight", ".bias")) for name in skeleton(config).state_dict()}
@@ -147,26 +124,22 @@ def differences(file: Path, tokenizer: Any, conversations: Sequence[gguf_tokeniz
     for key in sorted(found.keys() | expected.keys()):
         free = re.match("general[.](?!sampling)", key) and key not in expected
         later = key.endswith(("eot_token_id", "eom_token_id")) and key not in found  # earlier versions wrote none
-        if not (free or later or (key in found and np.array_equal(*map(_comparable, (found[key], expected.get(key)))))):
+        value: Any = expected.get(key)
+        same = key in found and np.array_equal(found[key], np.float32(value) if isinstance(value, float) else value)
+        if not (free or later or same):
             differing.append(key)
     if (text := file.with_name("Modelfile")).exists():
-        written = modelfile(file.name, tokenizer, _ollama_context(config), stops)
+        written = modelfile(file.name, tokenizer, context_length(config), stops)
         differing += [] if text.read_text("utf-8") == written else [text.name]
     return differing
-
-
-def _comparable(value: Any) -> Any:
-    return np.float32(value) if isinstance(value, float) else value
 
 
 def architecture(config: Any) -> str:
     """GGUF's name for the architecture of *config*. Raises ModelError if it is not supported."""
     activation = getattr(config, "hidden_act", None)
     if config.model_type not in _ARCHITECTURES or activation != "silu":
-        raise ModelError(
-            f"GGUF export supports {', '.join(_ARCHITECTURES)} with the activation silu, and this model is "
-            f"{config.model_type} with {activation}; convert it with llama.cpp's convert_hf_to_gguf.py."
-        )
+        supported, model = ", ".join(_ARCHITECTURES), f"{config.model_type} with {activation}"
+        raise ModelError(f"GGUF export supports {supported} with silu, not {model}; use {gguf_tokenizer.CONVERTER}.")
     return _ARCHITECTURES[config.model_type]
 
 
@@ -176,11 +149,7 @@ def context_length(config: Any) -> int | None:
     return min(filter(None, lengths), default=None)
 
 
-def _ollama_context(config: Any) -> int:
-    return min(context_length(config) or 8192, 8192)
-
-
-def modelfile(file: str, tokenizer: Any, context: int, stops: Sequence[int] = ()) -> str | None:
+def modelfile(file: str, tokenizer: Any, context: int | None, stops: Sequence[int] = ()) -> str | None:
     """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's language.
 
     None where the chat template changes the turns, which Ollama's language cannot.
@@ -188,10 +157,8 @@ def modelfile(file: str, tokenizer: Any, context: int, stops: Sequence[int] = ()
     system, user = "%OLLAMASYSTEM%", "%OLLAMAUSER%"
     turn = {"role": "user", "content": user}
     bos = tokenizer.bos_token or ""  # Ollama adds it by itself
-    without_system, with_system = (
-        chat_template.render(tokenizer, turns, chat_template.CHAT_ARGUMENTS).removeprefix(bos)
-        for turns in ([turn], [{"role": "system", "content": system}, turn])
-    )
+    chats = [turn], [{"role": "system", "content": system}, turn]
+    without_system, with_system = (render(tokenizer, turns, CHAT_ARGUMENTS).removeprefix(bos) for turns in chats)
     if system not in with_system or user not in with_system or user not in without_system:
         return None
 
@@ -207,7 +174,7 @@ def modelfile(file: str, tokenizer: Any, context: int, stops: Sequence[int] = ()
         f'TEMPLATE """{{{{ if .System }}}}{before_system}{{{{ else }}}}{before}{{{{ end }}}}'
         f'{{{{ .Prompt }}}}{after}{{{{ .Response }}}}"""',
         "PARAMETER temperature 0",
-        f"PARAMETER num_ctx {context}",
+        f"PARAMETER num_ctx {min(context or 8192, 8192)}",
     ]
     tokens = (token for token in tokenizer.convert_ids_to_tokens(stops) if token.isprintable() and '"' not in token)
     return "\n".join([*lines, *(f'PARAMETER stop "{token}"' for token in tokens)]) + "\n"
@@ -231,7 +198,7 @@ def _plan(source: Checkpoint, shape: ModelShape, arch: str, kind: str, *, tied: 
         for fallback in (_FALLBACK.get(type, Type.F16), Type.F16):
             if spec.shape[-1] % gguf.GGML_QUANT_SIZES[type][0]:
                 type = fallback
-        plan[original] = _Tensor(name, type, tuple(spec.shape), heads.get(name.split(".")[-2], 0))
+        plan[original] = _Tensor(name, type, heads.get(name.split(".")[-2], 0))
     return plan
 
 
@@ -253,13 +220,12 @@ def _values(weight: torch.Tensor, tensor: _Tensor) -> np.ndarray:
         weight = halves.swapaxes(1, 2).reshape(weight.shape)
     if weight.dim() < 2:
         return weight.float().numpy()
+    quantize = _quantize_k if tensor.type in (Type.Q4_K, Type.Q6_K) else gguf.quantize
     chunks = weight.split(max(1, _CHUNK // weight.shape[1]))
-    return np.concatenate([_quantize(chunk.float().contiguous().numpy(), tensor.type) for chunk in chunks])
+    return np.concatenate([quantize(chunk.float().contiguous().numpy(), tensor.type) for chunk in chunks])
 
 
-def _quantize(values: np.ndarray, type: Type) -> np.ndarray:
-    if type not in (Type.Q4_K, Type.Q6_K):
-        return gguf.quantize(values, type)
+def _quantize_k(values: np.ndarray, type: Type) -> np.ndarray:
     out = np.empty(gguf.quant_shape_to_byte_shape(values.shape, type), np.uint8)
     source, target = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), out.ctypes.data_as(ctypes.c_void_p)
     if _ggml().ggml_quantize_chunk(int(type), source, target, 0, *values.shape, None) != out.nbytes:
@@ -273,16 +239,13 @@ def _ggml() -> ctypes.CDLL:
     try:
         import libggml
     except ImportError as error:
-        raise ModelError(
-            f"q4_k_m needs ggml: {packages.pip_install('libggml-python')}, or give {flag('gguf_type')} q8_0 or q4_0."
-        ) from error
+        install = packages.pip_install("libggml-python")
+        raise ModelError(f"q4_k_m needs ggml: {install}, or give {flag('gguf_type')} q8_0 or q4_0.") from error
     package = Path(libggml.__file__).parent
     library = ctypes.CDLL(str(next(path for path in package.rglob("*ggml-base.*") if path.suffix != ".lib")))
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
-    library.ggml_quantize_chunk.argtypes = [
-        *(ctypes.c_int, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p),
-        *(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
-    ]
+    floats, size, pointer = ctypes.POINTER(ctypes.c_float), ctypes.c_int64, ctypes.c_void_p
+    library.ggml_quantize_chunk.argtypes = [ctypes.c_int, floats, pointer, size, size, size, pointer]
     return library
 
 
@@ -301,21 +264,12 @@ def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:
 
 def _write_config(writer: Any, config: Any, shape: ModelShape) -> None:
     """Write the dimensions of the model, and greedy decoding as llama.cpp's default for it."""
-    values = {
-        "quantization_version": gguf.GGML_QUANT_VERSION,
-        "vocab_size": shape.vocab_size,
-        "context_length": context_length(config),
-        "embedding_length": shape.hidden_size,
-        "block_count": shape.num_layers,
-        "feed_forward_length": shape.intermediate_size,
-        "head_count": shape.num_heads,
-        "head_count_kv": shape.num_kv_heads,
-        "key_length": shape.head_dim,
-        "value_length": shape.head_dim,
-        "rope_dimension_count": shape.head_dim,
-        "rope_freq_base": float(config.rope_parameters["rope_theta"]),
-        "layer_norm_rms_eps": config.rms_norm_eps,
-        "sampling_temp": 0.0,
-    }
+    values: dict[str, Any] = {"quantization_version": gguf.GGML_QUANT_VERSION, "vocab_size": shape.vocab_size}
+    values |= {"context_length": context_length(config), "embedding_length": shape.hidden_size}
+    values |= {"block_count": shape.num_layers, "feed_forward_length": shape.intermediate_size}
+    values |= {"head_count": shape.num_heads, "head_count_kv": shape.num_kv_heads}
+    values |= dict.fromkeys(("key_length", "value_length", "rope_dimension_count"), shape.head_dim)
+    values |= {"rope_freq_base": float(config.rope_parameters["rope_theta"]), "layer_norm_rms_eps": config.rms_norm_eps}
+    values["sampling_temp"] = 0.0
     for name, value in values.items():
         getattr(writer, f"add_{name}")(value)

@@ -11,12 +11,12 @@ from countdown_rl.core.formatting import plural
 from countdown_rl.models import chat_template, ends
 
 Conversation = Sequence[Mapping[str, str]]
+CONVERTER = "llama.cpp's convert_hf_to_gguf.py"
 
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
+_ENDINGS = "'s|'t|'re|'ve|'m|'ll|'d"
+_GPT2 = _ENDINGS + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_LLAMA3 = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = f"(?i:{_ENDINGS}){_LLAMA3}"
 #: llama.cpp's pre-tokenizers by name, each with the patterns it splits by in turn (llama-vocab.cpp).
 PRE_TOKENIZERS = {
     "gpt-2": (_GPT2,),
@@ -34,16 +34,12 @@ def write(writer: Any, stops: list[int], tokenizer: Any, size: int, conversation
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model = backend["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
-        raise ModelError(
-            "only byte-level BPE tokenizers are written as GGUF here; use llama.cpp's convert_hf_to_gguf.py."
-        )
+        raise ModelError(f"only byte-level BPE tokenizers are written as GGUF here; use {CONVERTER}.")
     tokens = [f"[PAD{index}]" for index in range(size)]
     types = [gguf.TokenType.UNUSED] * size
     if (largest := max([*model["vocab"].values(), *(added["id"] for added in backend["added_tokens"])])) >= size:
-        raise ModelError(
-            f"the tokenizer has token id {largest:,}, and the embeddings have {plural(size, 'row')}; use the tokenizer "
-            "that belongs to these weights."
-        )
+        rows = plural(size, "row")
+        raise ModelError(f"the tokenizer has token id {largest:,}, and the embeddings {rows}; use that of the weights.")
     for token, index in model["vocab"].items():
         tokens[index], types[index] = token, gguf.TokenType.NORMAL
     for added in backend["added_tokens"]:
@@ -61,19 +57,14 @@ def write(writer: Any, stops: list[int], tokenizer: Any, size: int, conversation
     for name, index in ids.items():
         if index is not None:
             getattr(writer, f"add_{name}_token_id")(index)
-    writer.add_add_bos_token(begins_with_bos(tokenizer))
+    turns, bos = [{"role": "user", "content": "a"}], tokenizer.bos_token_id
+    # Where prompts begin with the begin-of-text token, llama.cpp adds it, once.
+    begins = bos is not None and tokenizer("a")["input_ids"][0] == bos
+    begins |= bos is not None and chat_template.render(tokenizer, turns).startswith(tokenizer.bos_token)
+    writer.add_add_bos_token(begins)
     writer.add_add_eos_token(False)
     if tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)
-
-
-def begins_with_bos(tokenizer: Any) -> bool:
-    """Return True if prompts begin with the begin-of-text token: llama.cpp then adds it, once."""
-    if tokenizer.bos_token_id is None:
-        return False
-    if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
-        return True
-    return chat_template.render(tokenizer, [{"role": "user", "content": "a"}]).startswith(tokenizer.bos_token)
 
 
 def pre_tokenizer(tokenizer: Any, conversations: Sequence[Conversation]) -> str:

@@ -2,18 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from countdown_rl.core.errors import ModelError
-from countdown_rl.export.gguf_tokenizer import Conversation
+from countdown_rl.export.gguf_tokenizer import CONVERTER, Conversation
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
-
-
-def installed() -> bool:
-    return find_spec("xllamacpp") is not None
 
 
 def server(file: Path, context: int, slots: int = 1) -> Any:
@@ -42,10 +37,9 @@ def request(server: Any, path: str, body: Mapping[str, Any]) -> Any:
 
 
 def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
-    """Load *file* in llama.cpp and check that it gives the tokens of *tokenizer* for *conversations*.
+    """Load *file* in llama.cpp, check that it gives the tokens of *tokenizer* for *conversations*; return their number.
 
-    Returns:
-        Their number, and as ``chat`` whether llama.cpp renders the chat template in the same way (None without one).
+    ``chat`` is whether llama.cpp renders the chat template in the same way (None without one).
     """
     llama = server(file, 256)
     # A server that is destroyed before its loop runs waits for ever; this answer comes from the loop.
@@ -54,19 +48,15 @@ def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Convers
         text = render(tokenizer, conversation)
         body = {"content": text, "add_special": False, "parse_special": True}
         if request(llama, "/tokenize", body)["tokens"] != tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise ModelError(
-                f"llama.cpp splits this prompt into other tokens than the tokenizer: {text!r:.300}; "
-                "use llama.cpp's convert_hf_to_gguf.py."
-            )
+            raise ModelError(f"llama.cpp splits this prompt into other tokens: {text!r:.300}; use {CONVERTER}.")
     if not tokenizer.chat_template:
         return {"prompts": len(conversations), "chat": None}
-    bos = tokenizer.bos_token or ""  # llama.cpp adds it by itself
-
-    def same_chat(turns: list[Mapping[str, str]], arguments: Mapping[str, Any]) -> bool:
-        shown = request(llama, "/apply-template", {"messages": turns, "chat_template_kwargs": arguments})["prompt"]
-        return bool(shown.removeprefix(bos) == render(tokenizer, turns, arguments).removeprefix(bos))
-
+    bos, chat = tokenizer.bos_token or "", True  # llama.cpp adds it by itself
     user = next(turn for turn in conversations[0] if turn["role"] == "user")
     chats = ([user], [{"role": "system", "content": "Be brief."}, user])
-    chat = all(same_chat(turns, arguments) for turns in chats for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS))
+    for turns in chats:
+        for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS):
+            body = {"messages": turns, "chat_template_kwargs": arguments}
+            shown = request(llama, "/apply-template", body)["prompt"]
+            chat &= shown.removeprefix(bos) == render(tokenizer, turns, arguments).removeprefix(bos)
     return {"prompts": len(conversations), "chat": chat}

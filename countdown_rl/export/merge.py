@@ -18,7 +18,6 @@ from countdown_rl.core.manifest import Manifest
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import checkpoint, ends, model_files, nf4, reference, shape, torch_internals
-from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.load import Loaded, device_name, load_model, load_tokenizer, trained_precision
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import ModelRef
@@ -37,8 +36,7 @@ MAX_FP32_PARAMETERS = 2_000_000_000
 def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
     """Write the merged artifact of adapter *ref* at *out*; its manifest records the agreement on random prompts.
 
-    Raises:
-        ModelError: the adapter cannot be merged, or the merged model differs from the adapter over that base.
+    Raises ModelError if the adapter cannot be merged, or the merged model differs from the adapter over that base.
     """
     if ref.base is None:
         raise ModelError(f"{ref.source} is not an adapter; give {flag('adapter')} what `countdown-rl train` made.")
@@ -46,26 +44,28 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
     adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
     stored = model_files.quantization_config(base)
     trained_over = _trained_over(ref, options)
-    if stored:
-        _check_quantized(ref.base, stored.get("quant_method"), options)
+    if stored and (method := stored.get("quant_method")) != "bitsandbytes":
+        raise ModelError(f"{ref.base.source} is quantized with {method}; train over unquantized weights to merge.")
+    if stored and options.base == "original":
+        advice = f"merge with {flag('base')} dequantized, or name the unquantized model by {flag('base_model')}"
+        raise UsageError(f"{ref.base.source} is a 4-bit checkpoint and has no original weights; {advice}.")
     adapter.check_unchanged_base()
-    settings = {key: value for key, value in asdict(options).items() if key != "trained_over"}  # a fact
-    with artifacts.writing(
-        out, "merged", options=settings, inputs={"adapter": ref.as_input()}, libraries=LIBRARIES
-    ) as draft:
+    settings, inputs = asdict(options), {"adapter": ref.as_input()}
+    del settings["trained_over"]  # a fact
+    with artifacts.writing(out, "merged", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
         plain = adapter.is_plain and base.is_dir() and not stored
         if not (plain and _merge_plain(adapter, base, draft.path, options)):
             _merge_with_peft(ref, base, draft.path, options, original_names=not stored)
-        _write_tokenizer(draft.path, base, ref)
-        specs = Checkpoint(draft.path).specs.values()
-        draft.facts.update(
-            base=options.base,
-            trained_over=trained_over,
-            adapted_modules=len(adapter.modules),
-            **({"changes_nothing": True} if adapter.changes_nothing else {}),
-            parameters=sum(spec.numel() for spec in specs),
-            bytes=sum(spec.nbytes for spec in specs),
-        )
+        model_files.copy(base, draft.path, [model_files.GENERATION])
+        source, tokenizer = reference.local_path(ref), load_tokenizer(ref)
+        model_files.copy(source if (source / "tokenizer_config.json").is_file() else base, draft.path)
+        if not (draft.path / "tokenizer.json").is_file():  # an older checkpoint with a slow tokenizer only
+            tokenizer.save_pretrained(draft.path)
+        ends.write(draft.path, ends.of_checkpoint(tokenizer, draft.path), tokenizer.pad_token_id)
+        specs = checkpoint.Checkpoint(draft.path).specs.values()
+        draft.facts |= {"base": options.base, "trained_over": trained_over, "adapted_modules": len(adapter.modules)}
+        draft.facts |= {"changes_nothing": True} if adapter.changes_nothing else {}
+        draft.facts |= {"parameters": sum(spec.numel() for spec in specs), "bytes": sum(spec.nbytes for spec in specs)}
         if options.verify != "none":
             draft.facts["agreement"] = _verify(ref, draft.path, options, trained_over)
     return artifacts.read(out, "merged", verify=False)
@@ -83,20 +83,9 @@ def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
     return "unknown" if known == "auto" else known
 
 
-def _check_quantized(ref: ModelRef, method: str | None, options: MergeOptions) -> None:
-    """Check that the base *ref*, which is quantized by *method*, can be merged into."""
-    if method != "bitsandbytes":
-        raise ModelError(f"{ref.source} is quantized with {method}; train over the unquantized weights to merge.")
-    if options.base == "original":
-        raise UsageError(
-            f"{ref.source} is a 4-bit checkpoint and has no original weights; merge with {flag('base')} dequantized, "
-            f"or name the unquantized model by {flag('base_model')}."
-        )
-
-
 def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions) -> bool:
     """Merge plain LoRA into the unquantized safetensors at *base*; return False if only PEFT can, without writing."""
-    source, model = Checkpoint(base), shape.skeleton(shape.read_config(base))
+    source, model = checkpoint.Checkpoint(base), shape.skeleton(shape.read_config(base))
     names = {id(module): name for name, module in model.named_modules()}
     ends = {names.get(id(part)) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
     untied, linears = source.drop_tied(model), nf4.linears(model)
@@ -129,7 +118,12 @@ def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions
     stored = getattr(torch, str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"))
     precision = "nf4" if options.base == "dequantized" else "fp32"
     model = load_model(ref, precision=precision, device="cpu", plain=True).model.float()
-    _untie(model)
+    known = set()
+    for module in model.modules():  # merging is in place, so tied weights and repeated layers become modules' own
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter in known:
+                setattr(module, name, torch.nn.Parameter(parameter.detach().clone(), requires_grad=False))
+            known.add(parameter)
     try:
         model = model.merge_and_unload()
     except (ValueError, RuntimeError, NotImplementedError) as error:
@@ -146,28 +140,9 @@ def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions
     model.save_pretrained(out, max_shard_size="5GB", save_original_format=original_names)
 
 
-def _untie(model: Any) -> None:
-    """Give each module of *model* weights of its own, also tied ones and repeated layers: merging is in place."""
-    known = set()
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter in known:
-                setattr(module, name, torch.nn.Parameter(parameter.detach().clone(), requires_grad=False))
-            known.add(parameter)
-
-
-def _write_tokenizer(out: Path, base: Path, ref: ModelRef) -> None:
-    model_files.copy(base, out, [model_files.GENERATION])
-    adapter, tokenizer = reference.local_path(ref), load_tokenizer(ref)
-    model_files.copy(adapter if (adapter / "tokenizer_config.json").is_file() else base, out)
-    if not (out / "tokenizer.json").is_file():  # an older checkpoint with the files of the slow tokenizer only
-        tokenizer.save_pretrained(out)
-    ends.write(out, ends.of_checkpoint(tokenizer, out), tokenizer.pad_token_id)
-
-
 def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: str) -> dict[str, Any]:
     """Agreement of the merged files with the adapter over the same base, and with the policy as it was trained."""
-    specs = Checkpoint(merged).specs.values()
+    specs = checkpoint.Checkpoint(merged).specs.values()
     large = sum(spec.numel() for spec in specs) > MAX_FP32_PARAMETERS
     in_bf16 = large and torch_internals.has_bf16_products(device_name("auto"))
     precision = "bf16" if in_bf16 else "fp32"
@@ -189,16 +164,10 @@ def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: st
     merged_logits = agreement.logits(loaded, transcripts)
     with_definition = with_policy = agreement.compare(adapted_logits, merged_logits)
     limit = max(MAX_KL[torch.bfloat16] if in_bf16 else 0, *(MAX_KL.get(spec.dtype, 0) for spec in specs))
-    if not with_definition.kl <= limit:  # also true of NaN
-        raise ModelError(
-            f"the merged weights differ from the adapter over its {options.base} base (KL {with_definition.kl:.2g}, "
-            f"where rounding explains {limit:.2g}), so nothing was written; please report this adapter."
-        )
+    if not (kl := with_definition["kl"]) <= limit:  # also true of NaN
+        fault = f"(KL {kl:.2g}, above the {limit:.2g} of rounding); please report this adapter"
+        raise ModelError(f"the merged weights differ from the adapter over its {options.base} base {fault}.")
     if trained_over == "nf4" and options.base == "original":
         with_policy = agreement.compare(agreement.logits(load_adapter("nf4"), transcripts), merged_logits)
-    return {
-        "with_definition": with_definition.as_facts(),
-        "with_policy_as_trained": with_policy.as_facts(),
-        "kl_without_adapter": without_adapter.as_facts()["kl"],
-        "computed_in": precision,
-    }
+    facts: dict[str, Any] = {"with_definition": with_definition, "with_policy_as_trained": with_policy}
+    return facts | {"kl_without_adapter": without_adapter["kl"], "computed_in": precision}

@@ -56,7 +56,7 @@ class Nf4(WeightFormat):
     name, suffix, purpose = "nf4", "-nf4", "transformers"
     title = "4-bit weights (NF4, double quantization, bf16 compute)"
     tags, packages, vllm = ("4-bit", "nf4", "bitsandbytes"), "transformers accelerate bitsandbytes", ""
-    writer = "countdown_rl.export.nf4:write"
+    writer = "countdown_rl.export.quantize:write_nf4"
     libraries = ("torch", "transformers", "bitsandbytes", "safetensors")
 
     def matches(self, path: Path) -> bool:
@@ -72,7 +72,7 @@ class Gguf(WeightFormat):
     name, suffix, purpose = "gguf", "-gguf", "llama.cpp, Ollama"
     title = "GGUF for llama.cpp, Ollama and other programs built on it"
     library_name, tags, snippet, vllm = "gguf", ("gguf", "llama.cpp"), "llama.cpp", ""
-    writer = "countdown_rl.export.gguf:write_artifact"
+    writer = "countdown_rl.export.gguf:write"
     # llama.cpp reads the file back where it is installed.
     libraries = ("torch", "transformers", "gguf", *(("xllamacpp",) if find_spec("xllamacpp") else ()))
 

@@ -2,14 +2,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGUFReader
+from transformers import AutoModelForCausalLM
 
 from countdown_rl.core.errors import ModelError
-from countdown_rl.export import gguf
+from countdown_rl.export import gguf, gguf_tokenizer, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.export.quantize import quantize_model
+from countdown_rl.export.quantize import Source, quantize_model
 from countdown_rl.models import load
-from countdown_rl.models.reference import find_model
+from countdown_rl.models.chat_template import complete_user_turn
+from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.models.reference import find_model, local_path
 from countdown_rl.tasks import probe
+from countdown_rl.tasks.countdown.task import CountdownRow
 from tests.support import architectures, standins, tiny_llama
 
 #: Puzzles that the shipped model solves.
@@ -26,8 +31,6 @@ def prompts():
 
 
 def fields() -> dict:
-    from gguf import GGUFReader
-
     (file,) = Path("quantized").glob("*.gguf")
     return {name: field.contents() for name, field in GGUFReader(file).fields.items()}
 
@@ -35,8 +38,6 @@ def fields() -> dict:
 @pytest.mark.parametrize(("kind", "closeness"), [("f16", 1e-3), ("q8_0", 0.05), ("q4_0", 0.5)])
 @pytest.mark.parametrize("tied", [True, False])
 def test_transformers_reads_back_the_same_model(kind, closeness, tied):
-    from transformers import AutoModelForCausalLM
-
     facts = written(kind, tie_word_embeddings=tied).facts
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():
@@ -86,8 +87,6 @@ def test_llama_cpp_reads_back_the_same_tokens_and_chat(capfd):
 
 def test_a_file_that_llama_cpp_tokenizes_differently_is_not_written(monkeypatch):
     pytest.importorskip("xllamacpp")
-    from countdown_rl.export import gguf_tokenizer
-
     monkeypatch.setattr(gguf_tokenizer, "pre_tokenizer", lambda tokenizer, conversations: "superbpe")
     with pytest.raises(ModelError, match=r"other tokens"):
         written("q8_0")
@@ -96,8 +95,6 @@ def test_a_file_that_llama_cpp_tokenizes_differently_is_not_written(monkeypatch)
 
 def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
     pytest.importorskip("xllamacpp")
-    from countdown_rl.export import llama_cpp
-
     file = Path("quantized", written("q8_0").facts["file"])
     tokenizer = load.load_tokenizer(find_model("full"))
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|end|> ")
@@ -107,24 +104,17 @@ def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
 def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     """With no option and no begun answer, as ``llama-server`` is asked by any OpenAI client."""
     pytest.importorskip("xllamacpp")
-    from countdown_rl.export import llama_cpp
-    from countdown_rl.models import reference
-    from countdown_rl.models.chat_template import complete_user_turn
-    from countdown_rl.models.checkpoint import Checkpoint
-    from countdown_rl.tasks.countdown.task import CountdownRow
-
     rows = [CountdownRow({"nums": list(nums), "target": target}) for nums, target in PUZZLES]
     ref = find_model("countdown-tiny")
-    tokenizer, directory = load.load_tokenizer(ref), reference.local_path(ref)
+    tokenizer, directory = load.load_tokenizer(ref), local_path(ref)
     complete_user_turn(tokenizer, rows[0].messages())  # as train does
-    options = {"name": "tiny", "kind": "q8_0", "tokenizer": tokenizer, "conversations": prompts()}
-    gguf.write(Checkpoint(directory), directory, Path("tiny.gguf"), **options)
-    server = llama_cpp.server(Path("tiny.gguf"), 512)
+    source = Source(ref, directory, Checkpoint(directory), tokenizer, load.skeleton(ref))
+    server = llama_cpp.server(Path(gguf.write(source, Path(), QuantizeOptions())["file"]), 512)
     for row in rows:
         turns = [turn for turn in row.messages() if turn["role"] == "user"]
         answer = llama_cpp.request(server, "/v1/chat/completions", {"messages": turns})["choices"][0]["message"]
         assert row.grade(answer["content"]).correct, answer
-    modelfile = gguf.modelfile("tiny.gguf", tokenizer, 512)
+    modelfile = Path("Modelfile").read_text()
     assert all(turn["content"] in modelfile for turn in rows[0].messages() if turn["role"] != "user")
 
 

@@ -19,10 +19,8 @@ from tests.support import architectures, command, four_bit, standins, tiny_llama
 def trained(base: Path, *, precision: str = "nf4", **config) -> Path:
     """An adapter artifact over *base*, as ``train`` writes it."""
     peft = tiny_llama.adapter(Path("peft"), base, reference=str(base), **config)
-    options = {"precision": precision}
-    with artifacts.writing(
-        Path("adapter"), "adapter", options=options, inputs={"model": find_model(str(base)).as_input()}
-    ) as draft:
+    options, inputs = {"precision": precision}, {"model": find_model(str(base)).as_input()}
+    with artifacts.writing(Path("adapter"), "adapter", options=options, inputs=inputs) as draft:
         shutil.copytree(peft, draft.path, dirs_exist_ok=True)
         draft.facts["precision"] = precision
     return Path("adapter")
@@ -209,9 +207,8 @@ def test_an_adapter_without_a_manifest_over_a_4_bit_base_was_trained_over_nf4():
 
 
 def test_the_name_of_a_4_bit_base_tells_what_an_adapter_was_trained_over():
-    tiny_llama.adapter(
-        Path("peft"), tiny_llama.checkpoint(Path("full")), reference="unsloth/Qwen3-0.6B-unsloth-bnb-4bit"
-    )
+    base = tiny_llama.checkpoint(Path("full"))
+    tiny_llama.adapter(Path("peft"), base, reference="unsloth/Qwen3-0.6B-unsloth-bnb-4bit")
     ref = find_model("peft", base_model="full")
     assert load_model(ref).storage == "dequantized-nf4"
     manifest = merge_adapter(ref, Path("merged"), MergeOptions(base="dequantized"))
