@@ -33,23 +33,14 @@ class PublishOptions(Options):
     ] = None
     log: Annotated[str | None, option("Training log, for its curves.", show_default="train/log.csv beside them")] = None
     name: Annotated[str | None, option("Name on the card.", CARD, show_default="from the base or the task")] = None
-    base_model: Annotated[
-        str | None, option("Base model on the Hub, if no manifest names it.", CARD, metavar="NAME/MODEL")
-    ] = None
-    license: Annotated[
-        str | None, option("License id of the Hub, e.g. apache-2.0.", CARD, show_default="the base's")
-    ] = None
+    base_model: Annotated[str | None, option("Base on the Hub, if in no manifest.", CARD, metavar="NAME/MODEL")] = None
+    license: Annotated[str | None, option("License id of the Hub: apache-2.0.", CARD, show_default="the base's")] = None
     license_file: Annotated[str | None, option("License text to add as LICENSE.", CARD, metavar="FILE")] = None
-    trained_on: Annotated[
-        tuple[str, ...], option("Hub data set used in training; repeatable.", CARD, metavar="NAME")
-    ] = ()
+    trained_on: Annotated[tuple[str, ...], option("Hub data set of training; repeatable.", CARD, metavar="NAME")] = ()
     benchmark: Annotated[
-        str | None,
-        option("Hub data set of the evaluated puzzles; adds files for its leaderboard.", CARD, metavar="NAME/DATA"),
+        str | None, option("Hub data set evaluated on; adds files for its leaderboard.", CARD, metavar="NAME/DATA")
     ] = None
-    with_demo: Annotated[
-        bool, option("Add index.html, which runs the GGUF weights in a browser.", name="--with-demo")
-    ] = False
+    with_demo: Annotated[bool, option("Add index.html, which runs GGUF in a browser.", name="--with-demo")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

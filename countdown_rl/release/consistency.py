@@ -3,11 +3,10 @@
 Each function yields the faults that refute a release. :func:`unread` names what nothing here can check.
 """
 
-import calendar
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -20,21 +19,19 @@ from countdown_rl.core import typed_json
 from countdown_rl.core.errors import ArtifactError, InputError, first_line
 from countdown_rl.core.manifest import MANIFEST, Manifest, initial_model, provenance_chain
 from countdown_rl.evaluation.results import Result, breakdowns
-from countdown_rl.evaluation.sample import Accuracy
 from countdown_rl.export import gguf
 from countdown_rl.models import chat_template, load, lora, model_files
 from countdown_rl.models.model_files import GENERATION, TOKENIZER
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.release import benchmarks
-from countdown_rl.release.formats import ADAPTER_CONFIG, Weights
-from countdown_rl.release.model_card import CARD
+from countdown_rl.release import model_card
+from countdown_rl.release.model_card import ADAPTER_CONFIG, CARD, Weights
 from countdown_rl.tasks import probe
 
 #: Times of all months, hours and days of the week, in years to come.
 _TIMES = [datetime(2025 + 4 * step, 1 + step % 12, 1 + step, step % 24) for step in range(25)]
-_NAMES = {name for part in ("month_name", "month_abbr", "day_name", "day_abbr") for name in getattr(calendar, part)}
+_NAMES = sorted({time.strftime(part) for time in _TIMES for part in ("%B", "%b", "%A", "%a", "%p")})
 #: What a date is made of.
-_DATE = re.compile(rf"\d+|\b({'|'.join(sorted(filter(None, _NAMES)))}|[AP]M)\b")
+_DATE = re.compile(rf"\d+|\b({'|'.join(_NAMES)})\b")
 #: Turns that no evaluation has.
 _TURNS = (
     {"system": "Be brief.", "user": "Which town is this?", "assistant": "Ulm."},
@@ -43,10 +40,10 @@ _TURNS = (
 _ROLES = (["user"], ["system", "user"], ["user", "assistant", "user"], ["system", "user", "assistant", "user"])
 #: Settings of an adapter that its tensors or other checks decide.
 _FREE = {"base_model_name_or_path", "inference_mode", "peft_version", "revision"}
-_FIELDS = {
-    *("language", "library_name", "pipeline_tag", "model_name", "base_model", "base_model_relation", "datasets"),
-    *("license", "license_name", "license_link", "tags", "metrics", "model-index"),
-}
+#: Fields of a model card by the facts that they repeat, and the others of a release.
+_FACTS = {"name": "model_name", "base_relation": "base_model_relation"}
+_FACTS |= {name: name for name in ("base_model", "datasets", "license", "license_name", "license_link")}
+_FIELDS = {*_FACTS.values(), "language", "library_name", "pipeline_tag", "tags", "metrics", "model-index"}
 #: Files that the operating system, Git and the Hub's client write beside a release.
 _BESIDE = re.compile(r"(.*/)?(\.cache/.*|\.git.*|\.DS_Store)")
 
@@ -115,16 +112,12 @@ def _base(weights: Weights, manifest: Manifest) -> Iterator[str]:
     found = config | {"target_modules": sorted(config.get("target_modules") or ())}
     names = [key for key in found if key not in _FREE and (found[key] or None) != (expected.get(key) or None)]
     listed = weights.manifest.files.get(ADAPTER_CONFIG, {}).get("sha256")
-    if not names and not named and listed not in _digests(config, {link.name for link in chain}):
+    texts = [json.dumps(config | {"base_model_name_or_path": link.name}, indent=2, sort_keys=True) for link in chain]
+    written = {hashlib.sha256(f"{text}{end}".encode()).hexdigest() for text in texts for end in ("", "\n")}  # of old
+    if not names and not named and listed not in written:
         names = ["sha256"]
     if names:
         yield f"{ADAPTER_CONFIG} has other settings than the training ({', '.join(sorted(names))})"
-
-
-def _digests(config: Mapping[str, Any], bases: Iterable[str]) -> set[str]:
-    """The sha256 that the *config* of an adapter over one of *bases* has, as written now and by earlier versions."""
-    texts = (json.dumps({**config, "base_model_name_or_path": base}, indent=2, sort_keys=True) for base in bases)
-    return {hashlib.sha256(text.encode()).hexdigest() for text in texts for text in (text, f"{text}\n")}
 
 
 def _claims(weights: Weights, manifest: Manifest, recorded: Result) -> Iterator[str]:
@@ -132,54 +125,43 @@ def _claims(weights: Weights, manifest: Manifest, recorded: Result) -> Iterator[
     facts, metrics = manifest.facts, recorded.metrics
     claimed = {"accuracy": metrics.accuracy, "n": metrics.n, "interval": [*metrics.interval]}
     claimed |= {"formats": {".": weights.format.name}}
-    terms = ("name", "base_model", "base_relation", "datasets", "license", "license_name", "license_link")
-    if names := [key for key in facts if key not in terms and facts[key] != claimed.get(key)]:
+    if names := [key for key in facts if key not in _FACTS and facts[key] != claimed.get(key)]:
         yield f"the facts of {MANIFEST} have other metrics than eval ({', '.join(names)})"
     card = _header(weights.path / CARD)
-    fields = {"model_name": "name", "base_model_relation": "base_relation"} | {
-        key: key for key in (terms[1], *terms[3:])
-    }
-    for field, fact in fields.items():
+    for fact, field in _FACTS.items():
         if (card.get(field) or None) != (facts.get(fact) or None) and (field in card or field == fact):
             yield f"{CARD} has another {field} than {MANIFEST} ({card.get(field)})"
-    parts = {"": metrics} | {kind: scores for _, kind, scores in breakdowns(metrics)}
+    parts = {
+        kind: {"type": "accuracy", "value": round(scores.accuracy, 4), "n": scores.n}
+        | {"interval_95": [round(end, 4) for end in scores.interval]}
+        for _, kind, scores in [("", "", metrics), *breakdowns(metrics)]
+    }
     results = [(model, result) for model in card.get("model-index") or () for result in model["results"]]
     for model, result in results:
-        kind = result.get("dataset", {}).get("config", "")
+        kind = str(result.get("dataset", {}).get("config", ""))
         possible = [parts[kind]] if kind in parts else [*parts.values()]  # an earlier version named groups otherwise
         for metric in result["metrics"]:
-            if model.get("name") != facts["name"] or not any(_states(metric, scores) for scores in possible):
+            states = {"type": metric.get("type"), "value": metric.get("value")}
+            states |= {key: value for key, value in metric.get("args", {}).items() if key in ("n", "interval_95")}
+            if model.get("name") != facts["name"] or not any(states.items() <= part.items() for part in possible):
                 yield f"{CARD} has other metrics than eval ({metric.get('name')} {metric.get('value')})"
-    for file in (weights.path / f".eval_results/{metrics.task}.yaml", weights.path / benchmarks.RECORD):
+    for file in (weights.path / f".eval_results/{metrics.task}.yaml", weights.path / model_card.RECORD):
         if file.exists():
             text = file.read_text("utf-8")
             dataset = re.search(r'(?:dataset_name"|\bid): "?([^"\n]+)', text)
-            written = benchmarks.results(recorded, facts["name"], dataset[1] if dataset else "")
+            written = model_card.result_files(recorded, facts["name"], dataset[1] if dataset else "")
             expected = written[file.relative_to(weights.path).as_posix()]
             numbers = (re.findall(r"[\d.]+", re.sub(r".*schema_version.*", "", each)) for each in (text, expected))
             if next(numbers) != next(numbers):
                 yield f"{file.name} has other metrics than eval"
 
 
-def _states(metric: Mapping[str, Any], scores: Accuracy) -> bool:
-    """Return True if *metric* of a card is that of *scores*."""
-    settings, interval = metric.get("args", {}), [round(end, 4) for end in scores.interval]
-    return (
-        (metric.get("type"), metric.get("value")) == ("accuracy", round(scores.accuracy, 4))
-        and settings.get("n", scores.n) == scores.n
-        and settings.get("interval_95", interval) == interval
-    )
-
-
 def earlier_metrics(
     written: Mapping[str, Any], own: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
-    """Compare the metrics that an earlier version has *written* with those of this one, and its groups with *groups*.
+    """Names of the metrics *written* by an earlier version that differ from our *own*, and that we do not compute.
 
-    Its groups may have other names, or other values, and its intervals another method.
-
-    Returns:
-        The names of the metrics that differ, and of those that this version does not compute.
+    Its groups, compared with *groups*, may have other names, or other values, and its intervals another method.
     """
     different, unknown = [], []
     for name, value in {**written, "groups": {}, **written.get("groups", {})}.items():
@@ -187,9 +169,8 @@ def earlier_metrics(
             different += [] if _agrees(value, own[name]) else [name]
             continue
         is_group = isinstance(value, dict) and all(isinstance(share, dict) for share in value.values())
-        for metric, share in (
-            {f"{name} {label}": value[label] for label in value}.items() if is_group else [(name, value)]
-        ):
+        shares = {f"{name} {label}": value[label] for label in value} if is_group else {name: value}
+        for metric, share in shares.items():
             labels = {metric.rpartition(" ")[2], metric.rpartition("_")[2], metric.replace("_", "-")}
             same = [values[label] for values in groups.values() for label in labels & values.keys()]
             if not same:
@@ -214,15 +195,8 @@ def unread(weights: Weights, task: str) -> list[str]:
     folder, tokenizer = weights.path, TOKENIZER[:4] if (weights.path / "tokenizer.json").is_file() else TOKENIZER
     adapter = weights.format.name == "adapter"
     own = [weights.loadable] if weights.gguf else model_files.shards(folder)
-    known = {
-        MANIFEST,
-        CARD,
-        GENERATION,
-        benchmarks.RECORD,
-        "chat_template.jinja",
-        *tokenizer,
-        *(path.name for path in own),
-    }
+    known = {MANIFEST, CARD, GENERATION, model_card.RECORD, "chat_template.jinja", *tokenizer}
+    known |= {path.name for path in own}
     known |= {ADAPTER_CONFIG} if adapter else {"Modelfile"} if weights.gguf else {"config.json", model_files.INDEX}
     files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir()]
     known |= {name for name in files if name.startswith(("eval/", f".eval_results/{task}.")) or _BESIDE.fullmatch(name)}
@@ -241,22 +215,14 @@ def _header(card: Path) -> dict[str, Any]:
         header = metadata_load(card) or {}
     except (ValueError, YAMLError) as error:
         raise ArtifactError(f"{card} has no header that can be read: {first_line(error)}") from error
-    typed_json.build({"index": header.get("model-index") or []}, _Header, f"the header of {card}")
+    typed_json.build(header.get("model-index") or [], list[_Model], f"the header of {card}")
     return dict(header)
-
-
-class _Dataset(TypedDict, total=False):
-    config: str
 
 
 class _Result(TypedDict):
     metrics: list[dict[str, Any]]
-    dataset: NotRequired[_Dataset]
+    dataset: NotRequired[dict[str, Any]]
 
 
 class _Model(TypedDict):
     results: list[_Result]
-
-
-class _Header(TypedDict):
-    index: list[_Model]

@@ -1,28 +1,55 @@
-"""Release folder of a model or a data set: the same artifacts and options give the same bytes."""
+"""Release folder of a model or a data set, and its upload to the Hub; the same inputs and options give the same bytes.
+
+A reader sees the repository before the one commit of an upload or after it, never in between; a new one is private
+until then. huggingface_hub retries transfers and skips stored content, so a failed upload can be repeated.
+"""
 
 import json
+import logging
+import re
+import sys
+import warnings
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from countdown_rl.core import artifacts, hub_requests
-from countdown_rl.core.artifacts import ArtifactWriter
+from countdown_rl.core import artifacts, formatting, hub_requests
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.core.formatting import as_section, flag
-from countdown_rl.core.manifest import MANIFEST, Manifest, file_input, initial_model, provenance_chain
+from countdown_rl.core.manifest import MADE_BY, MANIFEST, Manifest, file_input, initial_model, provenance_chain
+from countdown_rl.core.packages import version
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.models import ends, model_files
-from countdown_rl.models.model_files import GENERATION
 from countdown_rl.models.reference import SHIPPED
-from countdown_rl.release import benchmarks, dataset_card, model_card
+from countdown_rl.release import model_card
 from countdown_rl.release.config import DATA_OPTIONS, PublishOptions, UploadOptions
 from countdown_rl.release.demo import page as demo
-from countdown_rl.release.formats import ADAPTER_CONFIG, FILES, Weights
-from countdown_rl.release.model_card import Release
+from countdown_rl.release.model_card import ADAPTER_CONFIG, FILES, Release, Weights
 from countdown_rl.release.report import charts
-from countdown_rl.release.upload import Upload, check_no_token, push
-from countdown_rl.tasks.probe import model_name, trained_on
+from countdown_rl.tasks.probe import trained_on
+from countdown_rl.tasks.registry import task_of
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+#: The Hub's name of each split.
+_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+#: Type of the repository for each kind of artifact that can be uploaded.
+REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
+#: Bytes searched of a file of weights: its metadata come first.
+_METADATA = 1 << 24
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Result of an upload."""
+
+    url: str
+    commit: str
+    tag: str
+    private: bool
 
 
 def publish(
@@ -38,25 +65,20 @@ def publish(
 def build(options: PublishOptions, out: Path) -> Manifest:
     """Write the release at *out*: of a model, or of the data set that *options* name.
 
-    Raises:
-        ArtifactError: an input is missing, damaged or about other weights, or contains a token.
+    Raises ArtifactError if an input is missing, damaged or about other weights, or contains a token.
     """
     kind = "release" if options.data is None else "data-release"
     artifacts.check_writable(out, kind)
-    release = None
     if options.data is None:
-        release = read_inputs(options)
-        settings = {name: value for name, value in asdict(options).items() if name != "data"}
-        inputs = release.inputs
+        release, settings = read_inputs(options), asdict(options)
+        inputs, write = release.inputs, partial(_write_model, release)
+        del settings["data"]
     else:
-        settings = {name: getattr(options, name) for name in DATA_OPTIONS}
+        settings, write = {name: getattr(options, name) for name in DATA_OPTIONS}, partial(_write_data, options)
         data = artifacts.read(Path(options.data), "data", verify=False)
         inputs = {"data": data.as_input() | {"source": options.data}}
     with artifacts.writing(out, kind, options=settings, inputs=inputs, libraries=("huggingface_hub",)) as draft:
-        if release:
-            _write_model(release, options, draft)
-        else:
-            dataset_card.write(options, draft)
+        write(draft)
         check_no_token(draft.path, manifest=json.dumps(inputs))
     return artifacts.read(out, kind, verify=False)
 
@@ -70,14 +92,10 @@ def read_inputs(options: PublishOptions) -> Release:
     if options.evaluation or (path / MANIFEST).exists():
         evaluation = results.read(path)
         if not weights.measured_by(evaluation):
-            raise ArtifactError(
-                f"{path} is an evaluation of other weights than {weights.path} holds now; run "
-                f"`countdown-rl eval --model {weights.path} --out {path} --overwrite`."
-            )
+            again = f"countdown-rl eval --model {weights.path} --out {path} --overwrite"
+            raise ArtifactError(f"{path} is of other weights than {weights.path} holds now; run `{again}`.")
         if evaluation.metrics.data["digest"] in results.training_data(chain):
-            raise ArtifactError(
-                f"{path} is on puzzles that were used in training; run `countdown-rl eval` on the test split."
-            )
+            raise ArtifactError(f"{path} is on puzzles used in training; run `countdown-rl eval` on the test split.")
         inputs["eval"] = evaluation.manifest.as_input()
     digest = (evaluation.manifest if evaluation else weights.manifest).digest
 
@@ -97,28 +115,14 @@ def read_inputs(options: PublishOptions) -> Release:
     if license is None and (initial.name in SHIPPED or (initial.kind == "model" and base_model is None)):
         license = "apache-2.0"  # of this package, which made the base
     if options.with_demo and weights.gguf is None:
-        raise UsageError(
-            f"{flag('with_demo')} needs GGUF weights: run `countdown-rl quantize --format gguf` and give its "
-            f"directory to {flag('model')}."
-        )
+        quantize = f"run `countdown-rl quantize --format gguf` and give its directory to {flag('model')}"
+        raise UsageError(f"{flag('with_demo')} needs GGUF weights: {quantize}.")
     if weights.format.name == "adapter" and base_model is None:
-        raise UsageError(
-            f"an adapter needs its base to load, and {initial.name} is not on the Hub; merge it first, or give "
-            f"{flag('base_model')}."
-        )
+        advice = f"merge it first, or give {flag('base_model')}"
+        raise UsageError(f"an adapter needs its base, and {initial.name} is not on the Hub; {advice}.")
     revision = initial.revision if options.base_model is None else None
-    return Release(
-        name=options.name or model_name(chain) + weights.format.suffix,
-        weights=weights,
-        evaluation=evaluation,
-        chain=chain,
-        inputs=inputs,
-        comparison=table,
-        log=log,
-        base_model=base_model,
-        license={"license": license} if license else base_license(base_model, revision),
-        datasets=options.trained_on,
-    )
+    licenses = {"license": license} if license else base_license(base_model, revision)
+    return Release(options, weights, evaluation, chain, inputs, table, log, base_model, licenses)
 
 
 def _input(named: str | None, default: Path | None, belongs: Callable[[Path], bool]) -> Path | None:
@@ -143,21 +147,30 @@ def base_license(base_model: str | None, revision: str | None) -> dict[str, str]
     except Exception as error:  # an answer that makes no sense raises any
         if hub_requests.is_absent(error):
             return {}
-        raise HubError(
-            f"the card of {base_model} cannot be read, as {hub_requests.reason(error, revision)}; or give "
-            f"{flag('license')}."
-        ) from error
+        cause = hub_requests.reason(error, revision)
+        raise HubError(f"the card of {base_model} cannot be read, as {cause}; or give {flag('license')}.") from error
     return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
 
 
-def _write_model(release: Release, options: PublishOptions, draft: ArtifactWriter) -> None:
-    _copy_weights(release.weights, draft, release.base_model)
+def _write_model(release: Release, draft: artifacts.ArtifactWriter) -> None:
+    options, weights, base_model = release.options, release.weights, release.base_model
+    for name, entry in weights.manifest.files.items():
+        if FILES.fullmatch(name):
+            draft.copy(weights.path / name, name, entry)
+    if model_files.GENERATION in weights.manifest.files:  # reduced to the tokens that end a completion, as evaluated
+        config = model_files.generation_config(weights.path)
+        ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
+    if weights.format.name == "adapter":
+        config = model_files.adapter_config(weights.path)
+        if config.get("base_model_name_or_path") != base_model:
+            text = json.dumps(config | {"base_model_name_or_path": base_model}, indent=2, sort_keys=True)
+            (draft.path / ADAPTER_CONFIG).write_text(f"{text}\n")
     if evaluation := release.evaluation:
         for name, entry in evaluation.manifest.files.items():
             draft.copy(evaluation.path / name, f"eval/{name}", entry)
         (draft.path / "eval" / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
         draft.facts |= {key: getattr(evaluation.metrics, key) for key in ("accuracy", "n", "interval")}
-        for name, text in benchmarks.results(evaluation, release.name, options.benchmark).items():
+        for name, text in model_card.result_files(evaluation, release.name, options.benchmark).items():
             (draft.path / name).parent.mkdir(exist_ok=True)
             (draft.path / name).write_text(text, "utf-8")
     if options.license_file:
@@ -166,29 +179,110 @@ def _write_model(release: Release, options: PublishOptions, draft: ArtifactWrite
         curves = charts.curves({"": [training_log.read(release.log)]}, trained_on(release.chain))
         (draft.path / model_card.CURVES).write_text(charts.picture(curves), "utf-8")
     if options.with_demo:
-        page = demo.text(release.weights.loadable, release.chain, release.evaluation)
+        page = demo.text(weights.loadable, release.chain, release.evaluation)
         (draft.path / demo.INDEX).write_text(page, "utf-8")
-    (draft.path / model_card.CARD).write_text(model_card.render(release, with_demo=options.with_demo), "utf-8")
-    draft.facts |= {
-        "name": release.name,
-        "base_model": release.base_model,
-        "base_relation": release.base_relation,
-        "datasets": list(release.datasets),
-        "formats": {".": release.weights.format.name},
-        **release.license,
-    }
+    (draft.path / model_card.CARD).write_text(model_card.render(release), "utf-8")
+    draft.facts |= {"name": release.name, "base_model": base_model, "base_relation": release.base_relation}
+    draft.facts |= {"datasets": list(options.trained_on), "formats": {".": weights.format.name}, **release.license}
 
 
-def _copy_weights(weights: Weights, draft: ArtifactWriter, base_model: str | None) -> None:
-    """Copy *weights*; their generation settings are reduced to the tokens that end a completion, as evaluated."""
-    for name, entry in weights.manifest.files.items():
-        if FILES.fullmatch(name):
-            draft.copy(weights.path / name, name, entry)
-    if GENERATION in weights.manifest.files:
-        config = model_files.generation_config(weights.path)
-        ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
-    if weights.format.name == "adapter":
-        config = model_files.adapter_config(weights.path)
-        if config.get("base_model_name_or_path") != base_model:
-            text = json.dumps(config | {"base_model_name_or_path": base_model}, indent=2, sort_keys=True)
-            (draft.path / ADAPTER_CONFIG).write_text(f"{text}\n")
+def _write_data(options: PublishOptions, draft: artifacts.ArtifactWriter) -> None:
+    """Write the splits of the data artifact ``options.data``, and a card from which ``load_dataset`` reads them."""
+    data = Path(str(options.data))
+    manifest = artifacts.read(data, "data", verify=False)
+    for name, entry in manifest.files.items():
+        draft.copy(data / name, name, entry)
+    splits, task = manifest.facts["splits"], task_of(manifest.options)
+    rows = {split: splits[split]["rows"] for split in _SPLITS if splits.get(split, {}).get("rows")}
+    if not rows:
+        raise ArtifactError(f"{data} holds no rows; make it again with `{MADE_BY['data']}`.")
+    with (data / f"{next(iter(rows))}.jsonl").open(encoding="utf-8") as stream:
+        fields = list(json.loads(stream.readline()))
+    groups = [splits[split].get("groups", {}).items() for split in rows]
+    counts = [(group, value) for split in groups for group, values in split for value in values]
+    source = manifest.inputs.get("from", {})
+    draft.facts |= {"name": options.name or f"{task.name}-{task.noun}s", "license": options.license, "rows": rows}
+    card = model_card.fill(
+        "dataset_card.md.jinja",
+        **draft.facts,
+        task=task,
+        splits=splits,
+        columns=sorted({(group, value) for group, value in counts if task.group(group).main}),
+        fields=fields,
+        command=f"{MADE_BY['data']} {formatting.flags(manifest.options)}",
+        source=source.get("hub") or source.get("file"),
+        revision=source.get("revision"),
+        own_test="test" in manifest.inputs,
+        split_names=_SPLITS,
+    )
+    (draft.path / model_card.CARD).write_text(card, "utf-8")
+    if "test" in rows:
+        (draft.path / model_card.DEFINITION).write_text(model_card.definition(task), "utf-8")
+
+
+def check_no_token(folder: Path, *, manifest: str = "", token: str | None = None) -> None:
+    """Check that no file in *folder*, and no text in *manifest*, has *token* or anything in the format of a token."""
+    texts = {"the manifest": manifest}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with file.open("rb") as stream:
+            data = stream.read(_METADATA if file.suffix in (".safetensors", ".gguf") else -1)
+        texts[file.name] = data.decode("latin-1")
+    for name, text in texts.items():
+        if hub_requests.TOKEN.search(text) or (token and token in text):
+            raise ArtifactError(f"{name} contains what looks like a token for the Hub; remove it before publishing.")
+
+
+def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
+    """Make the repository of *options* hold exactly the release at *folder*, whose manifest is *manifest*.
+
+    Raises HubError: no token, no write access, no network, or a repository that this package did not make.
+    """
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HTTPError
+    from huggingface_hub.utils import disable_progress_bars
+
+    token = get_token()
+    if token is None:
+        raise HubError("there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN.")
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise HubError("the token for the Hub contains invalid characters; log in again with `hf auth login`.")
+    check_no_token(folder, token=token)
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    api = HfApi(token=token, library_name="countdown-rl", library_version=version())
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return _update(api, folder, manifest, options)
+    except (RuntimeError, OSError, ValueError, HTTPError) as error:
+        if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError):  # of the card's metadata
+            raise HubError(f"the Hub does not accept {options.repo_id}: {hub_requests.words(error)}.") from error
+        cause = hub_requests.reason(error)
+        raise HubError(f"{options.repo_id} cannot be uploaded, as {cause}; run the same command again.") from error
+
+
+def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
+    repo_id, repo_type = str(options.repo_id), REPO_TYPES[manifest.kind]
+    api.create_repo(repo_id, repo_type=repo_type, private=True, exist_ok=True)
+    info: Any = api.repo_info(repo_id, repo_type=repo_type)
+    if not info.private and not options.public:
+        raise HubError(f"{repo_id} is public; give {flag('public')} to publish there, or another {flag('repo_id')}.")
+    present = {sibling.rfilename for sibling in info.siblings or ()} - {".gitattributes"}  # the Hub's own file
+    previous = None
+    if MANIFEST in present:
+        file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
+        previous = artifacts.peek(Path(file).parent)
+    if present and previous != manifest.kind:
+        raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another {flag('repo_id')}.")
+    files: Any = {"folder_path": folder, "allow_patterns": [*manifest.files, MANIFEST], "delete_patterns": "*"}
+    files |= {"commit_message": f"Release {manifest.digest[:12]}", "parent_commit": info.sha}
+    commit = api.upload_folder(repo_id=repo_id, repo_type=repo_type, **files).oid
+    tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(repo_id, repo_type=repo_type).tags}
+    newest = max((int(name[1:]) for name in tags if re.fullmatch(r"v\d+", name)), default=0)
+    if tags.get(tag := f"v{newest}") != commit:
+        tag = f"v{newest + 1}"
+        api.create_tag(repo_id, tag=tag, revision=commit, repo_type=repo_type)
+    if options.public and info.private:
+        api.update_repo_settings(repo_id, repo_type=repo_type, visibility="public")
+    url = f"{api.endpoint}/{'datasets/' if repo_type == 'dataset' else ''}{repo_id}"
+    return Upload(url, commit, tag, not options.public)

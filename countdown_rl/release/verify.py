@@ -21,14 +21,13 @@ from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import evaluate, results, statistics
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.evaluate import OnBatch
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import DETAILS, METRICS, Result
 from countdown_rl.evaluation.sample import renamed
 from countdown_rl.models import ends, model_files, reference
 from countdown_rl.models.model_files import GENERATION
 from countdown_rl.release import consistency
-from countdown_rl.release.formats import ADAPTER_CONFIG, FILES, Weights
+from countdown_rl.release.model_card import ADAPTER_CONFIG, FILES, Weights
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
@@ -49,10 +48,7 @@ _CHECKED = [
     "the chat template, at other dates and for other prompts",
     "the base in manifest.json and README.md, with the chain of manifests",
 ]
-_NOT_CHECKED = [
-    "the words of README.md",
-    "that training with the recorded options and data gives these weights",
-]
+_NOT_CHECKED = ["the words of README.md", "that training with the recorded options and data gives these weights"]
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,7 @@ def verify(
     seed: int | None = None,
     limit: int | None = None,
     data: Sequence[Path] = (),
-    on_batch: OnBatch | None = None,
+    on_batch: evaluate.OnBatch | None = None,
 ) -> Verification:
     """Verify the release at *source*, a directory or ``NAME/MODEL@REVISION`` on the Hub.
 
@@ -186,22 +182,17 @@ def _puzzles(
         options = typed_json.build(dict(source.options), DataOptions, f"the manifest of {source.name}")
     if match := [path for path in map(jsonl.test_file, data) if file_sha256(path) == sha256]:
         rows = jsonl.read_rows(match[0])
-    elif options is not None:
-        size = build.split_sizes(options).get(split, 0)
-        if size > max(MAX_PUZZLES, len(recorded.samples)):
-            raise ArtifactError(
-                f"the recorded options generate {plural(size, 'puzzle')}, more than were measured; give {flag('data')}."
-            )
+    elif options is None:
+        raise ArtifactError(f"no manifest says how to generate the puzzles {short(sha256)}; give {flag('data')}.")
+    elif (size := build.split_sizes(options).get(split, 0)) > max(MAX_PUZZLES, len(recorded.samples)):
+        raise ArtifactError(f"the recorded options generate {plural(size, 'puzzle')}, too many; give {flag('data')}.")
+    else:
         with TemporaryDirectory() as scratch:
             file = Path(scratch, "puzzles.jsonl")
             jsonl.write_rows(file, build.generate(options, split))
             if file_sha256(file) != sha256:
                 raise _RefutedError("the recorded options do not generate the recorded puzzles")
             rows = jsonl.read_rows(file)
-    else:
-        raise ArtifactError(
-            f"no manifest says how to generate the puzzles with sha256 {short(sha256)}; give {flag('data')}."
-        )
     if options is None:
         report.not_checked.append("new puzzles of the same distribution, as the recorded ones were not generated")
         return rows[: recorded.metrics.n], []
@@ -246,7 +237,7 @@ def _measure(
     rows: Sequence[Row],
     new: Sequence[Row],
     options: EvalOptions,
-    on_batch: OnBatch | None,
+    on_batch: evaluate.OnBatch | None,
     report: Verification,
 ) -> None:
     """Complete the recorded *rows* and the *new* ones, and test the claim about them."""
@@ -273,12 +264,9 @@ def _measure(
         p = float(fisher_exact(table).pvalue)
         measured.append(Measurement("new", scores.n, scores.accuracy, scores.interval, p))
     report.claims.append(Claim(".", metrics.accuracy, metrics.n, result.metrics.engine or "", measured))
-    report.reasons += [
-        f"the weights solve {percent(part.accuracy)} of {part.n:,} {part.puzzles} puzzles, and "
-        f"{percent(metrics.accuracy)} of {metrics.n:,} is claimed (p {part.p:.1g})"
-        for part in measured
-        if part.p < LEVEL
-    ]
+    for part in (part for part in measured if part.p < LEVEL):
+        fault = f"the weights solve {percent(part.accuracy)} of {part.n:,} {part.puzzles} puzzles"
+        report.reasons.append(f"{fault}, and {percent(metrics.accuracy)} of {metrics.n:,} is claimed (p {part.p:.1g})")
     if repeated is None:
         report.not_checked.append("the words of the sampled completions in eval")
     elif repeated < (REPEATED * border if metrics.precision == result.metrics.precision == "fp32" else 1):

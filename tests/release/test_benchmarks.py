@@ -10,15 +10,12 @@ from huggingface_hub import parse_eval_result_entries
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import UsageError
-from countdown_rl.release import benchmarks, folder
+from countdown_rl.release import folder, model_card
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.tasks import registry
 
-DETAILS = {
-    "type": "object",
-    "additionalProperties": {"type": "string"},
-    "required": ["deployment_type", "model_availability"],
-}
+DETAILS = {"type": "object", "additionalProperties": {"type": "string"}}
+DETAILS |= {"required": ["deployment_type", "model_availability"]}
 
 
 def fields(required, **others):
@@ -47,11 +44,11 @@ SCHEMA = fields(
 
 def test_the_results_of_a_model_are_written_for_a_benchmark(root):
     manifest = folder.build(PublishOptions(model="merged", benchmark="me/puzzles"), Path("release"))
-    assert {".eval_results/countdown.yaml", benchmarks.RECORD} <= manifest.files.keys()
+    assert {".eval_results/countdown.yaml", model_card.RECORD} <= manifest.files.keys()
     (entry,) = parse_eval_result_entries(yaml.safe_load(Path("release/.eval_results/countdown.yaml").read_text()))
     assert (entry.dataset_id, entry.task_id, entry.value) == ("me/puzzles", "countdown", 62.0)
     assert "greedy, at most 256 tokens" in entry.notes
-    record = json.loads(Path("release", benchmarks.RECORD).read_text())
+    record = json.loads(Path("release", model_card.RECORD).read_text())
     jsonschema.validate(record, SCHEMA)
     assert record["schema_version"] == "0.3.0"
     assert record["evaluation_results"][0]["score_details"]["score"] == manifest.facts["accuracy"]
@@ -62,7 +59,7 @@ def test_the_results_of_a_model_are_written_for_a_benchmark(root):
 
 def test_a_data_set_is_defined_as_a_benchmark():
     for task in registry.own_tasks():
-        values = yaml.safe_load(benchmarks.definition(task))
+        values = yaml.safe_load(model_card.definition(task))
         assert values["tasks"] == [{"id": task.name, "config": "default", "split": "test"}]
         assert values["evaluation_framework"] == "inspect-ai"
         assert "countdown_rl/exact" in values["description"]

@@ -113,11 +113,9 @@ def test_the_example_of_a_completed_chat_template_is_a_user_turn_alone(root, mon
     assert example(page, monkeypatch)["prompt"] == prompt
 
 
-@pytest.mark.parametrize(
-    "ending", ["<|assistant|><think>\n", "<|assistant|>{{ date_string | default(strftime_now('%d %b %Y')) }}"]
-)
+@pytest.mark.parametrize("ending", ["<think>\n", "{{ date_string | default(strftime_now('%d %b %Y')) }}"])
 def test_the_example_has_the_prompt_of_an_evaluation_whatever_the_template_adds(root, monkeypatch, ending):
-    tokenizer = tiny_llama.tokenizer(tiny_llama.TEMPLATE.replace("<|assistant|>", ending))
+    tokenizer = tiny_llama.tokenizer(tiny_llama.TEMPLATE.replace("<|assistant|>", f"<|assistant|>{ending}"))
     tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
     merged_with(tokenizer, vocab_size=328)
     page = card(license="mit").text
@@ -178,7 +176,7 @@ def test_a_release_of_data_is_the_splits_and_a_card(data, published):
 def test_load_dataset_returns_the_rows(hub, published, tmp_path):
     push(published, PUZZLES)
     code = (
-        "import json, datasets; print(json.dumps({k: list(v) for k, v in datasets.load_dataset('me/puzzles').items()}))"
+        "import json, datasets as d; print(json.dumps({k: list(v) for k, v in d.load_dataset('me/puzzles').items()}))"
     )
     env = hub.env(tmp_path) | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)

@@ -39,34 +39,13 @@ IDLE = "new Promise(done => { const wait = () => running ? setTimeout(wait, 50) 
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF of a random model. Do not write to it."""
     root = tmp_path_factory.mktemp("demo")
-    quantize.quantize_model(
-        reference.find_model(str(tiny_llama.checkpoint(root / "tiny"))), root / "gguf", QuantizeOptions(format="gguf")
-    )
+    ref = reference.find_model(str(tiny_llama.checkpoint(root / "tiny")))
+    quantize.quantize_model(ref, root / "gguf", QuantizeOptions(format="gguf"))
     return root / "gguf"
 
 
 #: Parts of answers and completions, from which random ones are made.
-LEXEMES = (
-    "19",
-    "36",
-    "55",
-    "7",
-    "65",
-    "0",
-    *"+-*/()=. ",
-    "−",
-    "×",
-    "÷",
-    "x",
-    "**",
-    "^",
-    "//",
-    "07",
-    "1e9",
-    "1_0",
-    "٥",
-    "²",
-)
+LEXEMES = (*"19 36 55 7 65 0 − × ÷ x ** ^ // 07 1e9 1_0 ٥ ²".split(), *"+-*/()=. ")  # noqa: SIM905
 LEXEMES += ("🙂", "\\boxed{", "}", "\n", "9" * 15, "9" * 16, "impossible", "Impossible!", "= 65", "= -7", "(" * 3000)
 TAGS = ("<think>", "</think>", "<answer>", "</answer>", "1", " ", "\n", "55 + 36")
 
@@ -152,13 +131,8 @@ def test_what_is_no_gguf_of_countdown_is_refused(tiny, monkeypatch):
     file = tiny / "model-Q8_0.gguf"
     refused(ArtifactError, "does not exist", tiny / "none")
     refused(UsageError, "not GGUF", tiny.parent / "tiny")
-    refused(
-        UsageError,
-        "gsm8k",
-        file,
-        ProvenanceEntry("data", "data", "0", options={"task": "gsm8k"}),
-        ProvenanceEntry("hub", "a/b", "1"),
-    )
+    data = ProvenanceEntry("data", "data", "0", options={"task": "gsm8k"})
+    refused(UsageError, "gsm8k", file, data, ProvenanceEntry("hub", "a/b", "1"))
     monkeypatch.setattr(chat_template, "render", lambda *_: "no puzzle")
     refused(ModelError, "chat template", file)
     monkeypatch.setattr(demo, "MAX_BYTES", 9)
@@ -247,9 +221,7 @@ def test_bad_input_is_explained(shipped, offline, numbers, target, word):
 
 
 @pytest.mark.slow
-def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_grades_those_of_the_grader(
-    shipped, offline, tmp_path
-):
+def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_graded_alike(shipped, offline, tmp_path):
     pytest.importorskip("xllamacpp")
     from countdown_rl.export import llama_cpp
 
@@ -276,9 +248,7 @@ def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_grades_those_o
         return replies;
     }})()""")
     assert len(rows) == PUZZLES
-    assert [right for _, right in completions] == [
-        row.grade(text).correct for row, (text, _) in zip(rows, completions, strict=True)
-    ]
+    assert all(row.grade(text).correct == right for row, (text, right) in zip(rows, completions, strict=True))
     # The shipped model imitates a random search: where several lines are equally likely, rounding decides.
     path = reference.local_path(ref)
     model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)

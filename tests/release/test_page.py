@@ -26,13 +26,8 @@ from tests.support.runs import steps
 DECODING = evaluations.GREEDY | {"samples": 1}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
 ROWS = [
-    {
-        "id": f"r{at}",
-        "nums": [at + 1, 3, 50] + [7] * (at % 2),
-        "target": at + 54 + 7 * (at % 2),
-        "needs": ("add-sub", "mul-div")[at % 2],
-    }
-    for at in range(12)
+    {"id": f"r{at}", "nums": [at + 1, 3, 50] + [7] * odd, "target": at + 54 + 7 * odd, "needs": needs}
+    for at, (odd, needs) in enumerate([(0, "add-sub"), (1, "mul-div")] * 6)
 ]
 HOSTILE = (
     '3 + 3 = 7 <script>alert(1)</script> "><img src=x onerror=alert(2)> </pre></main> {{ 7 * 7 }} {% raw %}'
@@ -43,15 +38,8 @@ VOID = {"meta", "br", "input", "link", "img", "path", "circle", "line"}
 
 def chained(*kinds: str) -> dict:
     """The manifest input of the last of *kinds*, each made from the one before it, all from data."""
-    options = {
-        "n": 50_000,
-        "seed": 42,
-        "steps": 3,
-        "format": "nf4",
-        "deep": {"a": {"b": 1}},
-        "none": None,
-        "curriculum": True,
-    }
+    options = {"n": 50_000, "seed": 42, "steps": 3, "format": "nf4", "deep": {"a": {"b": 1}}, "none": None}
+    options["curriculum"] = True
     entry = {"data": Manifest("data", options).as_input()}
     for kind in kinds:
         facts = {"steps": 3, "reward_first": 0.5, "reward_best": 0.5} if kind == "adapter" else {}
@@ -153,13 +141,10 @@ def test_model_text_is_escaped_and_the_page_has_no_scripts_and_no_outside_refere
     write_eval(run / "eval" / "z<b>&'x", "-+" * 6, text=HOSTILE)
     text = page()
     tree = Tree(text)
-    assert not {"script", "img", "iframe", "object", "embed", "link", "base", "form"} & {
-        tag for tag, _ in tree.elements
-    }
-    for _, attrs in tree.elements:
-        assert not [
-            name for name in attrs if name.startswith("on") or name in ("src", "srcset", "action", "xlink:href")
-        ]
+    unsafe = {"script", "img", "iframe", "object", "embed", "link", "base", "form"}
+    for tag, attrs in tree.elements:
+        assert tag not in unsafe
+        assert not any(name.startswith("on") or name in ("src", "srcset", "action", "xlink:href") for name in attrs)
         assert attrs.get("href", "#").startswith("#")
         assert "url(" not in attrs.get("style", "")
     style = tree.inside("style")
@@ -203,14 +188,12 @@ def of_split(split: str) -> list[dict]:
     return list(islice((row for row in rows if parse_row(row).split == split), 12))
 
 
-@pytest.mark.parametrize(
-    ("split", "called"), [("test", "12 held-out puzzles"), ("train", "12 training puzzles"), ("valid", "12 validation")]
-)
+@pytest.mark.parametrize(("split", "called"), [("test", "held-out"), ("train", "training"), ("valid", "validation")])
 def test_puzzles_are_called_by_their_split_and_not_by_their_file(tmp_path, monkeypatch, split, called):
     monkeypatch.chdir(tmp_path)
     write_eval(Path("artifacts/eval/base"), 12 * "+", rows=of_split(split))
     training_log.write(Path("artifacts/train/log.csv"), steps(3, eval_correct=0.5))
-    assert f"base solves 12 of {called}" in summary(page())
+    assert f"base solves 12 of 12 {called} puzzles" in summary(page())
     assert page().count("held-out") == (4 if split == "test" else 0)
     assert ("nor those above" in page()) == (split == "test")
 
@@ -228,18 +211,12 @@ def test_paired_differences_are_those_of_a_comparison(run):
 
 
 def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
-    write_eval(
-        run / "eval" / "ceiling", "+" * 12, model={"source": "solver", "kind": "ceiling"}, decoding={"samples": 1}
-    )
-    write_eval(run / "eval" / "a", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
+    ceiling, floor = {"source": "solver", "kind": "ceiling"}, {"source": "random", "kind": "floor"}
+    write_eval(run / "eval" / "ceiling", "+" * 12, model=ceiling, decoding={"samples": 1})
+    write_eval(run / "eval" / "a", "-" * 12, model=floor, decoding={"samples": 1})
     text = page()
-    assert re.findall(r'<tr(?: class="bound")? data-row="([^"]*)">', text) == [
-        "base",
-        "adapter",
-        "merged",
-        "a",
-        "ceiling",
-    ]
+    rows = re.findall(r'<tr(?: class="bound")? data-row="([^"]*)">', text)
+    assert rows == ["base", "adapter", "merged", "a", "ceiling"]
     assert re.findall(r'<tr class="bound" data-row="([^"]*)">', text) == ["a", "ceiling"]
     assert "a random legal expression" in text
     assert "<h1>GRPO: 41.7% → 75.0% of 12 puzzles</h1>" in text
@@ -248,9 +225,8 @@ def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
 def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(run):
     write_eval(run / "eval" / "five", "+-+", data=DATA | {"digest": "e" * 64})
     write_eval(run / "eval" / "sampled", "+-" * 12, samples=2)
-    write_eval(
-        run / "eval" / "floor", "-" * 24, samples=2, model={"source": "r", "kind": "floor"}, decoding={"samples": 2}
-    )
+    floor = {"model": {"source": "r", "kind": "floor"}, "decoding": {"samples": 2}}
+    write_eval(run / "eval" / "floor", "-" * 24, samples=2, **floor)
     text = page()
     tables = re.findall(r'<table class="main">(.*?)</table>', text, re.S)
     rows = [re.findall(r'data-row="([^"]*)"', table) for table in tables]
@@ -470,9 +446,8 @@ def test_the_film_plays_in_a_browser(run, tmp_path):
     assert (output, marks) == ("step 2: 1 of 3 solved", "true,false,false")
     assert text.startswith("2 3 50 7 → 62")  # from wrong to right
     assert "wrong at 2" in text
-    output, text, marks = chromium.run(
-        "(slider.value = 2, slider.dispatchEvent(new Event('input')), puzzles[0].click())," + seen
-    )
+    chromium.run("(slider.value = 2, slider.dispatchEvent(new Event('input')), puzzles[0].click())")
+    output, text, marks = chromium.run(seen)
     assert (output, marks) == ("step 6: 2 of 3 solved", "false,true,true")
     assert "wrong at 6" in text
     chromium.run("(play.click(), new Promise(done => setTimeout(done, 2500)))")

@@ -240,9 +240,8 @@ def test_no_output_contains_the_token_when_debugging(hub, root, tmp_path):
     words = ("publish", "--model", "merged", "--out", "release", "--push", "--repo-id", NAME)
     for token in (WRITE, EXPIRED):
         env = hub.env(tmp_path, token) | {"PYTHONPATH": str(ROOT), "HF_DEBUG": "1"}
-        done = subprocess.run(
-            [sys.executable, "-m", "countdown_rl", *words], env=env, cwd=root, capture_output=True, text=True
-        )
+        command = [sys.executable, "-m", "countdown_rl", *words]
+        done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True)
         assert done.returncode == (token == EXPIRED), done.stderr
         assert token not in done.stdout + done.stderr
         assert "%|" not in done.stderr  # a progress bar

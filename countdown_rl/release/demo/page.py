@@ -14,7 +14,6 @@ from countdown_rl.core import formatting
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.core.manifest import ProvenanceEntry, initial_model, provenance_chain
 from countdown_rl.evaluation import results
-from countdown_rl.evaluation.results import Result
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.probe import data, layout, trained_on
 from countdown_rl.tasks.task import REASONS
@@ -32,7 +31,7 @@ PUZZLES = 100
 MAX_BYTES = 200_000_000
 
 
-def of_model(model: Path, evaluations: Sequence[Result] = ()) -> str:
+def of_model(model: Path, evaluations: Sequence[results.Result] = ()) -> str:
     """The HTML of the page about the GGUF file *model*, or the one in the directory *model*.
 
     Of *evaluations* the page states the greedy one of the last model that the file was made from.
@@ -50,33 +49,26 @@ def of_model(model: Path, evaluations: Sequence[Result] = ()) -> str:
     return text(reference.local_path(ref), chain, evaluation)
 
 
-def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: Result | None = None) -> str:
+def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: results.Result | None = None) -> str:
     """The HTML of the page about the GGUF *file*, made from *chain*; *evaluation* gives its accuracy and puzzles."""
     if file.stat().st_size > MAX_BYTES:
         raise UsageError(f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it.")
-    html = (
-        formatting.html_templates()
-        .get_template("release/demo/page.html.jinja")
-        .render(
-            name=initial_model(chain).name,
-            trained=any(link.by_grpo for link in chain),
-            version=VERSION,
-            max_tokens=MAX_TOKENS,
-            reasons={**REASONS, **trained_on(chain).reasons},
-            license=(WLLAMA / "LICENSE").read_text("utf-8"),
-            interval=formatting.interval,
-            percent=formatting.percent,
-            plural=formatting.plural,
-            **_prompt(file, chain),
-            **_measured(chain, evaluation),
-        )
+    template = formatting.html_templates().get_template("release/demo/page.html.jinja")
+    html = template.render(
+        name=initial_model(chain).name,
+        trained=any(link.by_grpo for link in chain),
+        version=VERSION,
+        max_tokens=MAX_TOKENS,
+        reasons={**REASONS, **trained_on(chain).reasons},
+        license=(WLLAMA / "LICENSE").read_text("utf-8"),
+        **{name: getattr(formatting, name) for name in ("interval", "percent", "plural")},
+        **_prompt(file, chain),
+        **_measured(chain, evaluation),
     )
-    parts = {"MODEL": file.read_bytes()} | {
-        name: (WLLAMA / name).read_bytes() for name in ("wllama.min.js", "wllama.wasm.gz")
-    }
     html = formatting.printable(html)
-    for name, content in parts.items():  # not by the template, which would copy them several times
-        html = html.replace(f"@{name}@", base64.b64encode(content).decode())
+    parts = {"MODEL": file} | {name: WLLAMA / name for name in ("wllama.min.js", "wllama.wasm.gz")}
+    for name, path in parts.items():  # not by the template, which would copy them several times
+        html = html.replace(f"@{name}@", base64.b64encode(path.read_bytes()).decode())
     return html
 
 
@@ -98,7 +90,7 @@ def _prompt(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
     return {"prompt": [head, between, tail], "sizes": sizes, "direct": row.style.direct}
 
 
-def _measured(chain: Sequence[ProvenanceEntry], evaluation: Result | None) -> dict[str, Any]:
+def _measured(chain: Sequence[ProvenanceEntry], evaluation: results.Result | None) -> dict[str, Any]:
     """The scores of *evaluation*, and the first of its puzzles with the range of all."""
     if evaluation is None:
         return {"metrics": None, "puzzles": []}

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +22,11 @@ POINTS = 30
 _TITLE, _ROW = 40, 16
 #: Styles of lines: the classes c0, c1 and so on, which have colors and dashes.
 STYLES = 5
-
 Log = Sequence[StepRow]
 Series = list[tuple[int, float]]
-Formatter = Callable[[float], str]
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A line of a chart: the mean of seeds, and the outline of the range of several."""
 
     name: str
@@ -39,19 +35,20 @@ class Line:
     range: Series
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A chart: *change* is the first and last value of a single line, *content* the inside of its SVG element.
+class Curve(NamedTuple):
+    """A chart: the format of its values and the names of its columns; once drawn, the inside of its SVG element.
 
-    A *main* chart is not folded.
+    A *main* chart is not folded. *change* is the first and last value of a single line.
     """
 
     title: str
     subtitle: str
-    change: str
-    height: int
-    content: str
-    main: bool
+    text: Callable[[float], str]
+    columns: dict[str, str]
+    main: bool = False
+    change: str = ""
+    height: int = 0
+    content: str = ""
 
 
 def _number(value: float) -> str:
@@ -59,36 +56,23 @@ def _number(value: float) -> str:
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
 
 
-class _Panel(NamedTuple):
-    """A chart of the log: the format of its values, the names of its columns, and whether it is shown first."""
-
-    title: str
-    subtitle: str
-    text: Formatter
-    columns: dict[str, str]
-    main: bool = False
-
-
-_REWARD = _Panel("Reward", "mean over completions", _number, {"reward": ""}, main=True)
+_KL = {"kl": "KL in training", "eval_kl": "KL on validation"}
+_REWARD = Curve("Reward", "mean over completions", _number, {"reward": ""}, main=True)
 _MAIN = (
-    _Panel("Validation accuracy", "share solved", percent, {"eval_correct": ""}, main=True),
-    _Panel(
-        *("KL from the initial policy", "nats per token", _number),
-        {"kl": "KL in training", "eval_kl": "KL on validation"},
-        main=True,
-    ),
-    _Panel("Learning rate", "of the optimizer", _number, {"learning_rate": ""}, main=True),
-    _Panel("Reward hacking", "incorrect, but a proxy reward is 1", percent, {"hacking": ""}, main=True),
-    _Panel("Entropy", "nats per token", _number, {"entropy": ""}, main=True),
-    _Panel("Length", "mean tokens per completion", _number, {"mean_length": ""}, main=True),
-    _Panel("Zero-std groups", "share of groups with equal rewards", percent, {"frac_reward_zero_std": ""}, main=True),
+    Curve("Validation accuracy", "share solved", percent, {"eval_correct": ""}, main=True),
+    Curve("KL from the initial policy", "nats per token", _number, _KL, main=True),
+    Curve("Learning rate", "of the optimizer", _number, {"learning_rate": ""}, main=True),
+    Curve("Reward hacking", "incorrect, but a proxy reward is 1", percent, {"hacking": ""}, main=True),
+    Curve("Entropy", "nats per token", _number, {"entropy": ""}, main=True),
+    Curve("Length", "mean tokens per completion", _number, {"mean_length": ""}, main=True),
+    Curve("Zero-std groups", "share of groups with equal rewards", percent, {"frac_reward_zero_std": ""}, main=True),
 )
 _PANELS = (
-    _Panel("Completions", "share of those sampled", percent, {"correct": "solved", "format": "correct format"}),
-    _Panel("Truncated", "share at the length limit", percent, {"truncated": ""}),
-    _Panel("Importance sampling ratio", "policy to vLLM, mean", _number, {"importance_sampling_ratio": ""}),
-    _Panel("Gradient norm", "before clipping", _number, {"grad_norm": ""}),
-    _Panel("Seconds per step", "generation, rewards and loss", _number, {"seconds": ""}),
+    Curve("Completions", "share of those sampled", percent, {"correct": "solved", "format": "correct format"}),
+    Curve("Truncated", "share at the length limit", percent, {"truncated": ""}),
+    Curve("Importance sampling ratio", "policy to vLLM, mean", _number, {"importance_sampling_ratio": ""}),
+    Curve("Gradient norm", "before clipping", _number, {"grad_norm": ""}),
+    Curve("Seconds per step", "generation, rewards and loss", _number, {"seconds": ""}),
 )
 
 
@@ -99,7 +83,11 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     """
     logs = [log for seeds in runs.values() for log in seeds]
     every = math.ceil(max(log[-1].step for log in logs) / POINTS)
-    panels = [_rewards(logs), *_MAIN, *_groups(logs, task), *_PANELS]
+    names = sorted({name for log in logs for row in log for name in row.groups})
+    # The reward and each of its parts, ``rewards/NAME/mean``.
+    parts = {name: name.split("/")[1] for name in names if name.endswith("/mean")}
+    reward = _REWARD._replace(columns={"reward": "weighted sum", **parts}) if parts else _REWARD
+    panels = [reward, *_MAIN, *_groups(names, task), *_PANELS]
     if len(runs) > 1:
         panels = [
             panel._replace(title=name[:1].upper() + name[1:] or panel.title, columns={column: ""})
@@ -124,28 +112,18 @@ def budgets(evaluations: Mapping[str, Scores]) -> Curve | None:
         for style, (name, scores) in enumerate(evaluations.items())
         if scores.budgets
     ]
-    return (
-        _curve(_Panel("Solved by token limit", "the same completions, cut", percent, {}), lines, "tokens")
-        if lines
-        else None
-    )
+    panel = Curve("Solved by token limit", "the same completions, cut", percent, {})
+    return _curve(panel, lines, "tokens") if lines else None
 
 
-def _rewards(logs: Sequence[Log]) -> _Panel:
-    """The chart of the reward and of each of its parts, ``rewards/NAME/mean``."""
-    columns = {name for log in logs for row in log for name in row.groups if name.endswith("/mean")}
-    parts = {name: name.split("/")[1] for name in sorted(columns)}
-    return _REWARD._replace(columns={"reward": "weighted sum", **parts}) if parts else _REWARD
-
-
-def _groups(logs: Sequence[Log], task: Task) -> list[_Panel]:
-    """The charts of the groups with several values."""
+def _groups(names: Sequence[str], task: Task) -> list[Curve]:
+    """The charts of the groups with several values, of the columns *names*."""
     groups: dict[str, dict[str, str]] = {name: {} for name in task.groups}
-    for column in sorted({name for log in logs for row in log for name in row.groups if name.startswith(GROUP)}):
+    for column in (name for name in names if name.startswith(GROUP)):
         group, _, value = column.removeprefix(GROUP).partition("_")
         groups.setdefault(group, {})[column] = task.group(group).name(value)
     return [
-        _Panel(f"Solved by {task.group(group).title.lower()}", "share of those sampled", percent, columns)
+        Curve(f"Solved by {task.group(group).title.lower()}", "share of those sampled", percent, columns)
         for group, columns in groups.items()
         if len(columns) > 1
     ]
@@ -192,13 +170,12 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str, every: int) 
     steps = sorted({int(step) for steps, _ in series for step in steps if step >= start})
     # A seed that has ended keeps its last validation. Of all else it has no value from then on.
     curves = [np.interp(steps, x, y, right=y[-1] if validation else math.nan) for x, y in series]
-    mean, low, high = (
-        list(zip(steps, reduced(curves, 0).tolist(), strict=True)) for reduced in (np.nanmean, np.nanmin, np.nanmax)
-    )
+    reduced = [reduce(curves, 0).tolist() for reduce in (np.nanmean, np.nanmin, np.nanmax)]
+    mean, low, high = (list(zip(steps, values, strict=True)) for values in reduced)
     return Line(name, style, mean, low + high[::-1] if len(series) > 1 else [])
 
 
-def _curve(panel: _Panel, lines: Sequence[Line], unit: str = "step") -> Curve:
+def _curve(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
     """The chart of *lines*, with ranges as bands; the vertical axis begins at zero, or at a lower value."""
     text = panel.text
     changes = [f"{text(line.mean[0][1])} → {text(line.mean[-1][1])}" for line in lines]
@@ -229,4 +206,4 @@ def _curve(panel: _Panel, lines: Sequence[Line], unit: str = "step") -> Curve:
         bands=list(zip(steps, labels, edges, edges[1:], strict=False)),
         left=LEFT, right=right, top=top, bottom=bottom, unit=unit, x=x, y=y,
     )  # fmt: skip
-    return Curve(panel.title, panel.subtitle, "" if legend else changes[0], bottom + BOTTOM, content, panel.main)
+    return panel._replace(change="" if legend else changes[0], height=bottom + BOTTOM, content=content)

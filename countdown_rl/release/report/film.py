@@ -12,19 +12,22 @@ PUZZLES, FRAMES = 20, 25
 
 @dataclass(frozen=True)
 class Film:
-    """The samples of each puzzle after each of *steps*; *chosen* is the index of the puzzle to show first."""
+    """The samples of each puzzle after each of *steps*."""
 
     steps: list[int]
     puzzles: list[list[list[Sample]]]
-    chosen: int
 
     @property
     def shares(self) -> list[list[float]]:
         """For each puzzle the share of correct samples after each step."""
-        return [
-            [sum(sample.grade.correct for sample in samples) / len(samples) for samples in puzzle]
-            for puzzle in self.puzzles
-        ]
+        grades = [[[sample.grade.correct for sample in samples] for samples in puzzle] for puzzle in self.puzzles]
+        return [[sum(correct) / len(correct) for correct in puzzle] for puzzle in grades]
+
+    @property
+    def chosen(self) -> int:
+        """The index of the puzzle to show first: the one that improved most."""
+        gains = [shares[-1] - shares[0] for shares in self.shares]
+        return gains.index(max(gains))
 
 
 def read(samples: Sequence[Sample]) -> Film | None:
@@ -35,13 +38,9 @@ def read(samples: Sequence[Sample]) -> Film | None:
         if sample.validation and sample.step is not None and (key in shown or len(shown) < PUZZLES):
             shown.setdefault(key, {}).setdefault(sample.step, []).append(sample)
     steps = sorted(set.intersection(*map(set, shown.values()))) if shown else []
-    if len(steps) < 2:
-        return None
     if len(steps) > FRAMES:
         steps = [steps[round(index * (len(steps) - 1) / (FRAMES - 1))] for index in range(FRAMES)]
-    film = Film(steps, [[by_step[step] for step in steps] for by_step in shown.values()], 0)
-    gains = [shares[-1] - shares[0] for shares in film.shares]
-    return Film(film.steps, film.puzzles, gains.index(max(gains)))
+    return Film(steps, [[by_step[step] for step in steps] for by_step in shown.values()]) if len(steps) > 1 else None
 
 
 def groups(samples: Sequence[Sample]) -> list[list[Sample]]:

@@ -17,16 +17,14 @@ from countdown_rl.core.manifest import MADE_BY, ProvenanceEntry, initial_model
 from countdown_rl.core.packages import version
 from countdown_rl.evaluation import compare, diagnose, results, tables, training_log
 from countdown_rl.evaluation.caveats import caveats
-from countdown_rl.evaluation.results import Result, breakdowns
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.release.report import charts, film
-from countdown_rl.release.report.charts import Curve
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import REASONS
 
 #: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
 Runs = dict[str, list[Path]]
-Group = Mapping[str, Result]
+Group = Mapping[str, results.Result]
 
 
 def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -> tuple[Runs, Runs]:
@@ -53,7 +51,7 @@ def save(page: str, out: Path) -> int:
         return partial.write_bytes(page.encode())
 
 
-def save_figures(curves: Sequence[Curve], directory: Path) -> None:
+def save_figures(curves: Sequence[charts.Curve], directory: Path) -> None:
     """Write each of *curves* as an SVG file named by its title into *directory*."""
     for curve in curves:
         name = re.sub(r"[^a-z0-9]+", "-", curve.title.lower()).strip("-")
@@ -63,24 +61,13 @@ def save_figures(curves: Sequence[Curve], directory: Path) -> None:
 def text(values: Mapping[str, Any], demo: str | None = None) -> str:
     """The HTML of the report about *values* of :func:`view`; *demo* is the file name of the demo beside it."""
     environment = formatting.html_templates()
-    names = ("percent", "interval", "short", "duration", "plural")
-    environment.filters |= {name: getattr(formatting, name) for name in names} | {
-        "counted": tables.counted,
-        "points": tables.points,
-        "leaves": _leaves,
-        "sha256": _sha256,
-        "value": _value,
-    }
+    for name in ("percent", "interval", "short", "duration", "plural"):
+        environment.filters[name] = getattr(formatting, name)
+    environment.filters |= {"counted": tables.counted, "points": tables.points, "leaves": _leaves}
+    environment.filters["value"] = lambda value: f"{value:,}" if type(value) is int else formatting.value(value)
+    # For the Content-Security-Policy.
+    environment.filters["sha256"] = lambda script: base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return formatting.printable(environment.get_template("release/report/page.html.jinja").render(values, demo=demo))
-
-
-def _sha256(script: str) -> str:
-    """The hash of a *script* for a Content-Security-Policy."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _value(value: Any) -> str:
-    return f"{value:,}" if type(value) is int else formatting.value(value)
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -93,9 +80,7 @@ def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
             yield name, value
 
 
-def view(
-    evaluations: Mapping[str, Sequence[Path]], training: Mapping[str, Sequence[Path]], puzzles: int
-) -> dict[str, Any]:
+def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
     """The values of the page about *evaluations* and the logs of *training* by run, with so many *puzzles* to read.
 
     Several evaluations of one name are the runs of a setting: their means are shown, with completions of the first.
@@ -116,22 +101,17 @@ def view(
     described = [_table(group) for group in groups]
     rows = {row["name"]: row for row in described[0]["rows"]}
     own = next((path for path in logs if training_log.is_log_of(path, chain)), None)
-    log = logs[own or next(iter(logs))] if logs else []
+    shown = own or next(iter(logs), None)
+    log = logs[shown] if shown else []
     steps = [row.step for row in log]
-    samples = training_log.samples_of(own or next(iter(logs))) if logs else []
+    samples = training_log.samples_of(shown) if shown else []
     paired = len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n
-    return {
-        "version": version(),
+    about: dict[str, Any] = {"version": version(), "names": names, "noun": task.noun}
+    about |= {"first": rows[names[0]], "last": rows[names[-1]], "groups": described, "log": log, "runs": runs}
+    return about | {
         "results": list(scored.values()),
         "method": "GRPO" if any(link.by_grpo for link in chain) else names[-1],
         "initial": initial_model(chain).name if chain else names[0],
-        "groups": described,
-        "names": names,
-        "noun": task.noun,
-        "first": rows[names[0]],
-        "last": rows[names[-1]],
-        "log": log,
-        "runs": runs,
         "curves": charts.curves(runs, task) if log else [],
         "film": film.read(samples),
         "sampled": film.groups(samples),
@@ -152,20 +132,18 @@ def view(
 
 def _groups(scored: Group) -> list[Group]:
     """The models that were evaluated on the same puzzles in the same way, each group with its baselines."""
-    groups: dict[Any, dict[str, Result]] = {}
-    for name, evaluation in scored.items():
-        metrics = evaluation.metrics
-        if not metrics.is_baseline:
-            groups.setdefault((*sorted(evaluation.puzzles), compare.decoding(evaluation)), {})[name] = evaluation
+    groups: dict[Any, dict[str, results.Result]] = {}
+    baselines = {name: item for name, item in scored.items() if item.metrics.is_baseline}
+    for name in (name for name in scored if name not in baselines):
+        terms = *sorted(scored[name].puzzles), compare.decoding(scored[name])
+        groups.setdefault(terms, {})[name] = scored[name]
     if not groups:
         raise InputError("give an evaluation of a model beside the baselines.")
     for group in groups.values():
         model = next(iter(group.values()))
-        terms = (sorted(model.puzzles), model.metrics.decoding.samples or 1)
-        for name, evaluation in scored.items():
-            metrics = evaluation.metrics
-            if metrics.is_baseline and (sorted(evaluation.puzzles), metrics.decoding.samples) == terms:
-                group[name] = evaluation
+        asked = sorted(model.puzzles), model.metrics.decoding.samples or 1
+        of_puzzles = {name: (sorted(item.puzzles), item.metrics.decoding.samples) for name, item in baselines.items()}
+        group |= {name: item for name, item in baselines.items() if of_puzzles[name] == asked}
     return sorted(map(compare.paired, groups.values()), key=len, reverse=True)
 
 
@@ -183,22 +161,19 @@ def _table(group: Group) -> dict[str, Any]:
         row |= {"bound": metrics.is_baseline, "about": about, "metrics": metrics, "completions": completions}
         for reason, count in metrics.reasons.items() if not metrics.is_baseline else ():
             reasons.setdefault(reason, {})[row["name"]] = count
-        for title, kind, scores in breakdowns(metrics):
+        for title, kind, scores in results.breakdowns(metrics):
             kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], scores, row["bound"]))
-    rows = values["results"]
-    models = [row for row in rows if not row["bound"]]
-    return {
+    rows, models = values["results"], [row for row in values["results"] if not row["bound"]]
+    return values | {
         "rows": rows,
         "models": models,
+        "breakdowns": kinds,
+        "terms": tables.conditions(values),
         "samples": models[0]["metrics"].decoding.samples or 1,
         "single": all(row["completions"] == row["n"] for row in models),
         "majority": all(row["metrics"].majority for row in rows),
-        "data": values["data"],
         "puzzles": sorted(next(iter(group.values())).puzzles),
-        "split": values["split"],
         "called": f"{values['split']} {registry.task_of(values).noun}s".strip(),
-        "terms": tables.conditions(values),
-        "breakdowns": kinds,
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
         "pass_at": [k for k in rows[0]["metrics"].pass_at if all(k in row["metrics"].pass_at for row in rows)],
         "lengths": all(row["metrics"].tokens for row in models),
@@ -206,7 +181,7 @@ def _table(group: Group) -> dict[str, Any]:
     }
 
 
-def _changed(first: Result, last: Result) -> dict[str, list[tuple[Sample, Sample]]]:
+def _changed(first: results.Result, last: results.Result) -> dict[str, list[tuple[Sample, Sample]]]:
     """The completions of two models for the puzzles that only one of them solved."""
     changed: dict[str, list[tuple[Sample, Sample]]] = {side: [] for side in tables.SIDES}
     for before, after in zip(first.samples, last.samples, strict=True):
