@@ -32,11 +32,6 @@ class Decoding:
         names = [field.name for field in fields(cls) if hasattr(options, field.name)]
         return cls(**{name: getattr(options, name) for name in names})
 
-    @property
-    def sampler(self) -> "Decoding":
-        """The sampling parameters alone."""
-        return Decoding(1, **self.samplers())
-
     def samplers(self) -> dict[str, Any]:
         """The sampling parameters by name."""
         return {name: getattr(self, name) for name in SAMPLERS}

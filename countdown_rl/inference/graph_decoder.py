@@ -284,7 +284,7 @@ class _Steps:
 
     def step(self, decoding: Decoding) -> Tensor:
         """Append *tokens*, and sample the next ones; returns their logits (B, V), valid until the next step."""
-        decoding = decoding.sampler
+        decoding = Decoding(1, **decoding.samplers())  # all else is the same in every graph
         if self._decoder.graphs and decoding not in self._graphs:
             self._capture(decoding)
         if not self._decoder.graphs:
