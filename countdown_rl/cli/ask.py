@@ -64,9 +64,8 @@ def ask(
         completion = generate.ask(loaded, row, options, None if console.as_json else write)
     sample = Sample.of(row, completion)
     solved = solver.solve(row.puzzle)
-    about = {"source": ref.source, "kind": ref.kind}
-    values = {**row, **sample.to_json(), "model": about, "solver": asdict(solved)}
-    console.result(values, _view(sample, solved))
+    about = {"model": {"source": ref.source, "kind": ref.kind}, "solver": asdict(solved)}
+    console.result({**row, **sample.to_json(), **about}, _view(sample, solved))
 
 
 def _view(sample: Sample, solved: Solved) -> Text:

@@ -1,7 +1,4 @@
-"""The only printer: data goes to stdout, everything for people to stderr.
-
-No text is read as markup. Control characters in it are shown as escapes.
-"""
+"""The only printer: data goes to stdout, text for people to stderr, without markup, control characters as escapes."""
 
 import json
 import os

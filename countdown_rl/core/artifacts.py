@@ -64,13 +64,10 @@ def writing(
     inputs: Mapping[str, Any] | None = None,
     libraries: Iterable[str] = (),
 ) -> Iterator[ArtifactWriter]:
-    """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all.
-
-    Files go to a directory beside *out*, which is flushed to disk and then replaces an artifact of that kind.
-    """
+    """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all."""
     check_writable(out, kind)
     out = out.resolve()
-    partial = out.with_name(f".{out.name}.partial")
+    partial = out.with_name(f".{out.name}.partial")  # which is flushed to disk before it gets its name
     with locked(out):
         shutil.rmtree(partial, ignore_errors=True)  # of a killed process
         partial.mkdir()

@@ -122,11 +122,8 @@ def file_input(path: Path) -> dict[str, Any]:
 
 
 def portable(value: Any) -> Any:
-    """Return *value* with each absolute path, or one out of the working directory, reduced to its last name.
-
-    Manifests of inputs stay as they are: their digests cover their bytes.
-    """
-    if isinstance(value, Mapping):
+    """Return *value* with each absolute path, or one out of the working directory, reduced to its last name."""
+    if isinstance(value, Mapping):  # manifests stay as they are: their digests cover their bytes
         return {key: inner if key == "manifest" else portable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [portable(inner) for inner in value]

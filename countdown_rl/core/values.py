@@ -100,10 +100,9 @@ def converts(hint: Any) -> bool:
 
 
 def convert(name: str, value: Any, hint: Any) -> Any:
-    """Return *value*, given as the option *name*, in the type of its annotation *hint*.
+    """Return *value*, given as the option *name*, in the type of its annotation *hint*; UsageError if that loses data.
 
-    One item or a mapping becomes a tuple where *hint* is one, a list the text that the command line takes. Raises
-    UsageError if there is no such conversion without a loss.
+    One item or a mapping becomes a tuple where *hint* is one, a list the text that the command line takes.
     """
     kinds = _kinds(hint)
     if any(get_origin(kind) is Callable for kind in kinds):
@@ -163,11 +162,7 @@ def _items(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def public(function: Function) -> Function:
-    """Make *function* part of the public API.
-
-    Its arguments are converted by their annotations, those in quotes excepted, and unknown ones are a UsageError. The
-    state of the process is what it was when the call returns or fails.
-    """
+    """Make *function* public: arguments are converted by their unquoted annotations, and the process is restored."""
     signature = inspect.signature(function)
     parameters = signature.parameters
     is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -18,12 +18,9 @@ _MESSAGES = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": 
 
 @task
 def exact(data: str = DATA, n: int | None = None, prefill: bool = False) -> Task:
-    """Rows of any task of countdown-rl, graded exactly.
+    """The first *n* rows of *data*, a file or the test split of a data directory of any task, graded exactly.
 
-    Args:
-        data: data directory of ``countdown-rl gen-data`` (its test split), or a file of rows.
-        n: only the first *n* rows.
-        prefill: send the prefill of the prompt as an assistant turn, for endpoints that continue it (vLLM, SGLang).
+    With *prefill* that of the prompt is sent as an assistant turn, for endpoints that continue it (vLLM, SGLang).
     """
     rows = jsonl.read_rows(jsonl.test_file(Path(data)))[:n]
     samples = [
