@@ -64,18 +64,14 @@ def quantize_model(
         draft.facts["bytes_before"] = sum(spec.nbytes for spec in specs)
         draft.facts["bits_per_parameter"] = round(8 * facts["bytes"] / parameters, 3)
         if parameters <= MAX_COMPARED:
-            draft.facts["agreement"] = _agreement(ref, draft.path)
+            conversations = probe.conversations(ref.as_input(), agreement.PROMPTS["sample"])
+            loaded = load.load_model(ref, precision="fp32")
+            transcripts = agreement.transcripts(loaded, conversations)
+            expected = agreement.logits(loaded, transcripts)
+            del loaded
+            loaded = load.load_model(reference.find_model(str(draft.path)))
+            draft.facts["agreement"] = agreement.compare(expected, agreement.logits(loaded, transcripts))
     return artifacts.read(out, "quantized", verify=False)
-
-
-def _agreement(ref: ModelRef, quantized: Path) -> dict[str, float]:
-    """Agreement of the *quantized* weights with those of *ref*, computed in fp32."""
-    original = load.load_model(ref, precision="fp32")
-    transcripts = agreement.transcripts(original, probe.conversations(ref.as_input(), agreement.PROMPTS["sample"]))
-    expected = agreement.logits(original, transcripts)
-    del original
-    loaded = load.load_model(reference.find_model(str(quantized)))
-    return agreement.compare(expected, agreement.logits(loaded, transcripts))
 
 
 def warning(ref: ModelRef, format: str) -> str | None:

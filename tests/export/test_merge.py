@@ -92,12 +92,9 @@ def test_the_same_inputs_give_the_same_bytes():
 @pytest.mark.parametrize(
     "config",
     [
-        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
-        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
-        {"target_modules": ["q_proj", "lm_head"]},
-        {"target_modules": ["q_proj", "embed_tokens"]},
+        *({"target_modules": ["q_proj"], "modules_to_save": [name]} for name in ("lm_head", "embed_tokens", "norm")),
+        *({"target_modules": ["q_proj", name]} for name in ("lm_head", "embed_tokens")),
         {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
-        {"target_modules": ["q_proj"], "modules_to_save": ["norm"]},
         {"target_modules": ["q_proj"], "trainable_token_indices": [3, 5]},
     ],
     ids=lambda config: str(config),
@@ -146,11 +143,7 @@ def test_transformers_reads_a_sharded_merge():
 
 @pytest.mark.parametrize(
     ("changes", "names"),
-    [
-        ({"init_lora_weights": "pissa"}, "pissa"),
-        ({"peft_type": "IA3"}, "IA3"),
-        ({"something_new": 7}, "something_new"),
-    ],
+    [({"init_lora_weights": "pissa"}, "pissa"), ({"peft_type": "IA3"}, "IA3"), ({"something_new": 7}, "something_new")],
 )
 def test_an_unsupported_adapter_is_refused_by_name(changes, names):
     base = tiny_llama.checkpoint(Path("base"))

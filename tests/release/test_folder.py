@@ -147,14 +147,13 @@ def test_the_command_takes_the_results_beside_the_weights(root, command):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"name": "x\nlicense: mit"}, "printable"),
-        ({"license": "\x1b"}, "printable"),
-        ({"trained_on": ("\u202e",)}, "printable"),
-        ({"base_model": "not an id"}, "--base-model"),
+        *(({"name": "x\nlicense: mit"}, "printable"), ({"license": "\x1b"}, "printable")),
+        *(({"trained_on": ("\u202e",)}, "printable"), ({"base_model": "not an id"}, "--base-model")),
         ({"license_file": "gone.txt"}, "--license-file"),
-        ({"data": "data", "evaluation": "eval"}, "leave it out with --data"),
-        ({"data": "data", "model": "merged"}, "leave it out with --data"),
-        ({"data": "data", "with_demo": True}, "leave it out with --data"),
+        *(
+            ({"data": "data"} | other, "leave it out with --data")
+            for other in ({"evaluation": "eval"}, {"model": "merged"}, {"with_demo": True})
+        ),
     ],
 )
 def test_options_that_no_release_can_have_are_wrong_usage(options, word):

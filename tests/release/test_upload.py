@@ -129,11 +129,8 @@ def test_a_repository_of_another_tool_is_not_overwritten(hub, folder, tmp_path, 
 @pytest.mark.parametrize(
     ("token", "sentence"),
     [
-        (EXPIRED, "expired or revoked"),
-        (READ, "does not allow"),
-        (STRANGER, "does not allow"),
-        ("hf_tök en", "invalid characters"),
-        (None, "there is no token"),
+        *((EXPIRED, "expired or revoked"), (READ, "does not allow"), (STRANGER, "does not allow")),
+        *(("hf_tök en", "invalid characters"), (None, "there is no token")),
     ],
 )
 def test_an_unusable_token_is_one_sentence(hub, folder, monkeypatch, token, sentence):

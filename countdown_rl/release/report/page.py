@@ -6,8 +6,10 @@ from the artifacts or counted from their completions. The same artifacts give th
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,61 @@ from countdown_rl.core.packages import version
 from countdown_rl.evaluation import compare, diagnose, results, tables, training_log
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.release.report import charts, film
+from countdown_rl.release.report import charts
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import REASONS
 
 #: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
 Runs = dict[str, list[Path]]
 Group = Mapping[str, results.Result]
+#: Limits on the puzzles and on the validations of a film.
+PUZZLES, FRAMES = 20, 25
+
+
+@dataclass(frozen=True)
+class Film:
+    """The samples of each puzzle after each of *steps*."""
+
+    steps: list[int]
+    puzzles: list[list[list[Sample]]]
+
+    @property
+    def shares(self) -> list[list[float]]:
+        """For each puzzle the share of correct samples after each step."""
+        grades = [[[sample.grade.correct for sample in samples] for samples in puzzle] for puzzle in self.puzzles]
+        return [[sum(correct) / len(correct) for correct in puzzle] for puzzle in grades]
+
+    @property
+    def chosen(self) -> int:
+        """The index of the puzzle to show first: the one that improved most."""
+        gains = [shares[-1] - shares[0] for shares in self.shares]
+        return gains.index(max(gains))
+
+
+def film(samples: Sequence[Sample]) -> Film | None:
+    """Return the film of the *samples* of a run; None unless it was validated twice."""
+    shown: dict[str, dict[int, list[Sample]]] = {}
+    for sample in samples:
+        key = json.dumps(sample.row.kept)
+        if sample.validation and sample.step is not None and (key in shown or len(shown) < PUZZLES):
+            shown.setdefault(key, {}).setdefault(sample.step, []).append(sample)
+    steps = sorted(set.intersection(*map(set, shown.values()))) if shown else []
+    if len(steps) > FRAMES:
+        steps = [steps[round(index * (len(steps) - 1) / (FRAMES - 1))] for index in range(FRAMES)]
+    return Film(steps, [[by_step[step] for step in steps] for by_step in shown.values()]) if len(steps) > 1 else None
+
+
+def sampled(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Return the first group with a gradient of the first and of the last step of *samples* that has one."""
+    groups: dict[tuple[int, int], list[Sample]] = {}
+    for sample in samples:
+        if sample.step is not None and sample.group is not None:
+            groups.setdefault((sample.step, sample.group), []).append(sample)
+    by_step: dict[int, list[Sample]] = {}
+    for (step, _), group in groups.items():
+        if any(sample.advantage for sample in group):
+            by_step.setdefault(step, group)
+    return [by_step[step] for step in sorted({min(by_step), max(by_step)})] if by_step else []
 
 
 def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -> tuple[Runs, Runs]:
@@ -113,8 +163,8 @@ def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
         "method": "GRPO" if any(link.by_grpo for link in chain) else names[-1],
         "initial": initial_model(chain).name if chain else names[0],
         "curves": charts.curves(runs, task) if log else [],
-        "film": film.read(samples),
-        "sampled": film.groups(samples),
+        "film": film(samples),
+        "sampled": sampled(samples),
         "seconds": sum(row.seconds * (row.step - before) for row, before in zip(log, [0, *steps], strict=False)),
         "puzzles": min(puzzles, first.metrics.n),
         "transcripts": {name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names},
