@@ -37,13 +37,10 @@ Sampled = tuple[int, int, dict[str, Any] | None]
 
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution of puzzles.
+    """A distribution of puzzles: ``sizes`` are weights by count of numbers.
 
-    Attributes:
-        sizes: weights by count of numbers.
-        values: the numbers to draw from, with replacement, or without if ``tiles`` is true.
-        low, high: the range of targets, both included.
-        impossible: the share of rows proved to have no solution.
+    Numbers are drawn from ``values``, with replacement, or without if ``tiles`` is true. Targets are from ``low`` to
+    ``high``, both included. ``impossible`` is the share of rows proved to have no solution.
     """
 
     sizes: dict[int, float]
@@ -75,11 +72,9 @@ def zeros(*shape: int) -> Array:
 
 
 class SplitPlan:
-    """The *n* rows of *split*.
+    """The *n* rows of *split*: their count of numbers (``sizes``), and whether they are to have a solution, (rows,).
 
-    Attributes:
-        sizes, solvable: for each row its count of numbers, and whether it is to have a solution, (rows,).
-        limits: draws of one row by count of numbers. Draws of other splits, which are not tried, are included.
+    ``limits`` are draws of one row by count of numbers, with those of other splits, which are not tried.
     """
 
     def __init__(self, distribution: Distribution, exclude: set[str], split: str, n: int, *, seed: int) -> None:

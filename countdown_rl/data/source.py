@@ -35,11 +35,9 @@ class Dropped(Exception):  # noqa: N818 - not an error
 class RowSource:
     """Rows of *task*, by its ``draw`` and ``import_row``.
 
-    Attributes:
-        splits, read: imported rows by split, and the number of published ones.
-        dropped, examples: by reason, the number of rows left out, and a phrase with the first of them.
-        notes: where the rows were in their records.
-        unused: the columns of the first row that are not in the data.
+    ``splits`` are imported rows, of ``read`` published ones; ``dropped`` and ``examples``, by reason, the number left
+    out, and a phrase with the first; ``notes``, where the rows were in their records; ``unused``, the columns of the
+    first row that are not in the data.
     """
 
     def __init__(self, task: Task, options: DataOptions) -> None:

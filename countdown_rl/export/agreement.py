@@ -14,8 +14,7 @@ from countdown_rl.models.load import Loaded
 
 #: Prompts for each value of ``--verify``, prompts continued at once, and tokens of each continuation.
 PROMPTS = {"sample": 8, "full": 64}
-BATCH = 8
-TOKENS = 32
+BATCH, TOKENS = 8, 32
 #: Tokens of the answers that a verdict is about, and points of accuracy above which a bound says nothing.
 _ANSWER, _MAX_BOUND = 100, 10
 #: Token ids of a prompt and its continuation, and the index at which that begins.

@@ -26,8 +26,7 @@ from countdown_rl.tasks import registry
 from countdown_rl.tasks.probe import layout, model_name
 from countdown_rl.tasks.task import Task
 
-CARD, CURVES, LICENSE = "README.md", "curves.svg", "LICENSE"
-DEFINITION, RECORD = "eval.yaml", "every_eval_ever.json"
+CARD, CURVES, LICENSE, DEFINITION, RECORD = "README.md", "curves.svg", "LICENSE", "eval.yaml", "every_eval_ever.json"
 ADAPTER_CONFIG = "adapter_config.json"
 #: Names of the files of an artifact of weights that go into a release.
 FILES = re.compile(r"[\w-][\w.-]*\.(safetensors|gguf|json|jinja|model|txt)|Modelfile", re.ASCII)

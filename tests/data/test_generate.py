@@ -33,8 +33,7 @@ def make(wanted, split="train", n=200, *, seed=1, exclude=None, workers=1):
     "wanted",
     [
         pytest.param(PRESETS["tv"], marks=pytest.mark.slow),
-        PRESETS["3to4"],
-        PRESETS["24"],
+        *(PRESETS["3to4"], PRESETS["24"]),
         replace(SMALL, rule=RULES["at-most-once"]),
         replace(SMALL, rule=RULES["television"], impossible=0.25),
         replace(SMALL, operators="+-*", impossible=0.5),
