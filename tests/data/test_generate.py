@@ -176,7 +176,7 @@ def test_excluded_puzzles_are_not_generated(n):
     ],
 )
 def test_targets_are_those_that_products_reach(options):
-    wanted = DataOptions(**{"n": 200, "operators": "*", "size": ("5",)} | options)
+    wanted = DataOptions(**{"n": 60, "operators": "*", "size": ("5",)} | options)
     rows = [row for split in SPLITS for row in build.generate(wanted, split)]
     assert len(rows) == wanted.n
     assert all(CountdownRow(row).judge(row["solution"]) == (str(row["target"]), "") for row in rows)
