@@ -28,6 +28,7 @@ _VERDICTS = ("correct", "format", "strict_format")
 def grade(
     source: Annotated[str, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; - is stdin.")] = "-",
     out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
+    data: Annotated[Path | None, option("Rows that the completions name by id: a data directory or a file.")] = None,
     style: CompletionStyle = None,
     rule: CompletionRule = None,
     operators: CompletionOperators = None,
@@ -37,10 +38,10 @@ def grade(
     """Grade completions exactly, one line of output per completion.
 
     A row has `nums` and `target`, or the fields of another task, and `completion`: text, messages, or a list of them;
-    optionally `rule`, `operators`, `style`, `task` and `id`. The files that eval --completions
-    reads are read too. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
-    `reason` and `trailing`, and `sample` if a row has several completions. JSONL is streamed. With --json a summary is
-    printed, and grades are written only to --out.
+    optionally `rule`, `operators`, `style`, `task` and `id`. The files that eval --completions reads are read too; ids
+    of rows need --data. A grade has `id` or `place`, `format`, `strict_format`, `correct`, `answer`, `value` (an exact
+    fraction), `reason` and `trailing`, and `sample` if a row has several completions. JSONL is streamed. With --json a
+    summary is printed, and grades are written only to --out.
 
     Examples:
         countdown-rl grade samples.jsonl --out grades.jsonl
@@ -76,13 +77,14 @@ def grade(
             counts["errors"] += 1
             write({"error": str(error)})
 
-        reader = Reader(field=completion_field, style=style, rule=rule, operators=operators)
+        known = jsonl.read_rows(jsonl.test_file(data), console.note) if data else ()
+        reader = Reader(known, completion_field, style=style, rule=rule, operators=operators)
         name = "standard input" if source == "-" else source
-        for row, completions, note in reader.read(lines, name, refuse):
+        for row, completions, place, note in reader.read(lines, name, refuse):
             if note not in notes:
                 notes.add(note)
                 console.note(note)
-            labels = {"id": row["id"]} if "id" in row else {}
+            labels = {"id": row["id"]} if "id" in row else {"place": place.removeprefix(f"{name}, ")}
             for index, completion in enumerate(completions):
                 graded = row.grade(completion.text)
                 counts.update({"n": 1, **{name: getattr(graded, name) for name in _VERDICTS}})

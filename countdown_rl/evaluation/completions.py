@@ -27,8 +27,8 @@ _QUESTIONS = ("question", "problem")
 _ASKING = (*conversations.PROMPTS, *conversations.CONVERSATIONS, "body", *_QUESTIONS)
 
 
-#: The row of a record, its completions, and a note on where the row was; "" if its fields are those of the record.
-Answered = tuple[Row, list[Completion], str]
+#: The row of a record, its completions, its place in the file, and a note on where the row was, "" if in its fields.
+Answered = tuple[Row, list[Completion], str, str]
 
 
 class Reader:
@@ -64,13 +64,13 @@ class Reader:
                 on_error(error)
             else:
                 if answered:
-                    yield answered
+                    row, turns, note = answered
+                    yield row, turns, place, note
 
-    def _answered(self, fields: Mapping[str, Any]) -> Answered:
-        flat = _flat(fields)
-        names = ", ".join(flat)
+    def _answered(self, fields: Mapping[str, Any]) -> tuple[Row, list[Completion], str]:
+        names = ", ".join(fields)
         try:
-            record = self._with_completion(flat)
+            record = self._with_completion(_flat(fields))
             completions = list(_completions(record))
         except InputError as error:
             remedy = f"choose one with {flag('completion_field')}, or skip such records by {flag('on_error')} mark"
@@ -120,7 +120,7 @@ class Reader:
         if not names or not (name or names[0] not in own or isinstance(record[names[0]], Mapping | list)):
             return record
         if record.get(names[0]) is None:
-            raise InputError(f"there is no `{names[0]}`")
+            raise InputError(f"`{name}` is null" if name in record else f"there is no `{name}`")
         others = {names[0], *conversations.COMPLETIONS, *conversations.PAIRS}
         kept = {key: value for key, value in record.items() if key not in others} | asked
         return kept | {names[0] if names[0] in own else "completions": _unnested(record[names[0]])}
@@ -154,7 +154,8 @@ class Reader:
         text = _question(record, "user")
         if text is None:
             missing = f"the fields of a row ({fault}), nor the id of one in {flag('data')}, nor a prompt"
-            raise InputError(f"it has neither {missing}; its fields are {names}")
+            remedy = "" if self.rows or not {"id", "custom_id"} & record.keys() else f"; give {flag('data')} for its id"
+            raise InputError(f"it has neither {missing}; its fields are {names}{remedy}")
         if row := self._by_prompt.get(text.strip()):
             return row
         asked = [row for user, row in self._by_prompt.items() if user in text]
@@ -185,7 +186,9 @@ def _completions(record: Mapping[str, Any]) -> Iterator[tuple[conversations.Turn
     for part in parts:
         turn = conversations.completion(part)
         if turn is None:
-            raise InputError(f"there is no completion in {', '.join(conversations.COMPLETIONS)} or a similar field")
+            null = next((name for name in record if name in conversations.COMPLETIONS or _OTHER_NAME(name)), None)
+            absent = f"there is no completion in {', '.join(conversations.COMPLETIONS)} or a similar field"
+            raise InputError(f"`{null}` is null" if null else absent)
         holders = (value for value in part.values() if type(value) is dict and "finish_reason" in value)
         reason = next(holders, {}).get("finish_reason")
         yield turn, tokens, None if reason is None else reason not in _LIMITS

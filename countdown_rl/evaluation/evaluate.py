@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def evaluate(
         recorded = {"pass_at": options.pass_at} | options.of_completions
         inputs["completions"] = file_input(completions)
         inputs["model"] = {"source": completions.name, "kind": "completions"}
-        rows, generated, description = _made_elsewhere(completions, rows, options)
+        rows, generated, description = _made_elsewhere(completions, rows, options, on_warning)
     else:
         rows = _selected(rows, file, options, on_warning)
         if baseline:
@@ -115,24 +116,35 @@ def evaluate(
 
 
 def _made_elsewhere(
-    file: Path, known: Sequence[Row], options: EvalOptions
+    file: Path, known: Sequence[Row], options: EvalOptions, on_warning: OnText
 ) -> tuple[Sequence[Row], list[Completion], dict[str, Any]]:
     """The rows and completions in *file*, those of a row side by side, and fields of :class:`Metrics` about them."""
     errors, stops = list[InputError](), options.on_error == "stop"
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
     reader = Reader(known, options.completion_field, **settings)
     answers: dict[str, tuple[Row, list[Completion]]] = {}  # by the id of the row
+    places: dict[str, list[tuple[int, str]]] = {}  # of their records, in the order of the file
     with file.open("rb") as stream:
-        for row, completions, _ in reader.read(stream, str(file), files.stop if stops else errors.append):
+        records = reader.read(stream, str(file), files.stop if stops else errors.append)
+        for index, (row, completions, place, _) in enumerate(records):
             answers.setdefault(row.id, (row, []))[1].extend(completions)
+            places.setdefault(row.id, []).extend([(index, place)] * len(completions))
     if not answers:
         raise InputError(f"{file} has no completion that can be graded.")
-    most = max(len(completions) for _, completions in answers.values())
+    counts = Counter(map(len, places.values()))
+    most, (usual, share) = max(counts), counts.most_common(1)[0]
     fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})
+    if usual < most and share > len(answers) / 2:
+        extra = [listed[usual] for listed in places.values() if len(listed) > usual]
+        repeated = plural(len(extra), f"repeated {registry.task(row.task).noun}")
+        fault = f"{min(extra)[1]}: the first of {repeated}, of {len(answers):,} in all; remove the repeats."
+        if not fill:
+            raise InputError(fault)
+        on_warning(fault)
     for row, completions in answers.values():
         if len(completions) < most and not fill:
-            counts = f"{row.headline} has {len(completions)} completions, others {most}"
-            raise InputError(f"{file}: {counts}; give all as many, or count the others by {flag('missing')} wrong.")
+            fault = f"{row.headline} has {plural(len(completions), 'completion')}, others {most}"
+            raise InputError(f"{file}: {fault}; give all as many, or count the others by {flag('missing')} wrong.")
     rows = [row for row in reader.rows.values() if fill or row.id in answers] or [row for row, _ in answers.values()]
     parts = [answers.get(row.id, (row, []))[1] for row in rows]
     generated = [completion for part in parts for completion in part + [missing] * (most - len(part))]

@@ -197,6 +197,8 @@ def _content(value: Any) -> str | list[Turn]:
         value = decoded(value)
     if isinstance(value, Mapping):
         value = [value]
+    if {type(part) for part in (value if isinstance(value, list | tuple) else [value])} & {int, float}:
+        raise InputError("numbers are not read as text; decode token ids, and put other numbers in quotes")
     if not isinstance(value, list | tuple) or not value:
         raise InputError("messages should be a list of turns")
     return list(map(_turn, value))

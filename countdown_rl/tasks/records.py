@@ -63,9 +63,9 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
             matches.append((path, _around(task, row, around if path else {})))
             break
     if not matches:
-        near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
-        every = " and ".join(f"no {task.noun} ({error})" for task, error in faults)
-        raise NoRowError(near[0] if len(near) == 1 else f"it is {every}")
+        near = [(task, error) for task, error in faults if task.example.keys() & fields.keys()] or faults[:1]
+        every = " and ".join(f"no {task.noun} ({error})" for task, error in near)
+        raise NoRowError(str(near[0][1]) if len(near) == 1 else f"it is {every}")
     path, row = matches[0]
     task = registry.task(row.task)
     for other, same in matches[1:]:

@@ -200,6 +200,7 @@ def test_grade_writes_one_line_per_line(command, tmp_path):
     assert [grade["value"] for grade in grades] == ["46", "350/3", "53", None, "46"]
     assert [grade["strict_format"] for grade in grades] == [True, False, True, False, False]
     assert [grade.get("id") for grade in grades] == ["a", None, None, "d", "d"]
+    assert [grade.get("place") for grade in grades] == [None, "line 2", "line 3", None, None]
     assert [grade.get("sample") for grade in grades] == [None, None, None, 0, 1]
     status, out, _ = command("grade", tmp_path / "in.jsonl", "--json", "--out", tmp_path / "out.jsonl")
     counts = {"n": 5, "correct": 3, "format": 2, "strict_format": 2}
@@ -249,6 +250,18 @@ def test_grade_reads_layouts_of_others_in_every_format(command, tmp_path, fields
     assert status == 0, err
     assert [json.loads(line)["correct"] for line in out.splitlines()] == [True, True]
     assert ("read from" in err) == ("target" not in fields)
+
+
+@pytest.mark.parametrize("name", ["id", "custom_id"])
+def test_grade_finds_rows_by_the_ids_of_its_data(command, tmp_path, name):
+    jsonl.write_rows(tmp_path / "rows.jsonl", [{"id": "a", "nums": [3, 7, 50], "target": 46}])
+    batch = {"response": {"body": {"choices": [{"message": REPLY}], "usage": {}}}, "error": None}
+    jsonl.write_rows(tmp_path / "made.jsonl", [{name: "a", **(batch if name == "custom_id" else {"output": "x"})}])
+    status, out, _ = command("grade", tmp_path / "made.jsonl", "--data", tmp_path / "rows.jsonl")
+    assert (status, json.loads(out)["id"], json.loads(out)["correct"]) == (0, "a", name == "custom_id")
+    status, _, err = command("grade", tmp_path / "made.jsonl")
+    fields = "custom_id, response, error" if name == "custom_id" else "id, output"
+    assert (status, f"its fields are {fields}; give --data" in err, "question" in err) == (1, True, False), err
 
 
 def test_eval_says_which_columns_it_does_not_use(command, tmp_path):

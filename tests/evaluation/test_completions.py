@@ -160,7 +160,10 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
         ([{"completion": "x"}], "line 1.*neither"),
         ([{"prompt": "Solve it.", "completion": "x"}], "line 1.*certain"),
         ([{"prompt": TINYZERO.format(nums=[1, 2], target=3) + " [4, 5] equals 9", "response": "x"}], "certain"),
-        ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": ["x", "y"]}], "1 completions, others 2"),
+        ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": ["x", "y"]}], "1 completion, others 2"),
+        ([{**row, "completion": "x"} for row in (*ROWS, ROWS[1])], "line 4: the first of 1 rep.*remove"),
+        ([{**ROWS[0], "response": None}], "line 1.*`response` is null"),
+        *(([{**ROWS[0], "completion": ids}], "decode token ids") for ids in ([1, 2], [[1, 2]], 3)),
         ([{"nums": [8, 9], "target": 17, "completion": "x"}], "is not in"),
         ([{"custom_id": "a", "response": None, "error": {"message": "rate limit"}}], "line 1.*rate limit"),
         ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": 3}], "line 2"),
@@ -195,12 +198,14 @@ def test_completions_are_read_under_the_names_that_projects_use(name, tmp_path, 
     ("record", "words"),
     [
         ({"mine": "x"}, "mine.*completion_field"),
+        ({"completion": None, "mine": "x"}, "`completion` is null.*completion_field"),
         ({"generation": "x", "prediction": "y"}, "generation or prediction.*completion_field"),
         ({"chosen": "x", "rejected": "y"}, "pair.*completion_field"),
     ],
 )
 def test_other_fields_are_named_with_the_option_that_chooses(record, words, tmp_path):
-    jsonl.write_rows(tmp_path / "made.jsonl", [ROWS[0] | dict.fromkeys(record, RIGHT[0])])
+    filled = {name: text and RIGHT[0] for name, text in record.items()}
+    jsonl.write_rows(tmp_path / "made.jsonl", [ROWS[0] | filled])
     with pytest.raises(CountdownError, match=words):
         evaluate(completions=tmp_path / "made.jsonl")
     assert evaluate(completions=tmp_path / "made.jsonl", completion_field=list(record)[-1]).metrics.accuracy == 1
@@ -420,7 +425,7 @@ def test_rules_in_a_system_turn_are_part_of_the_prompt(rules, tmp_path):
     jsonl.write_rows(tmp_path / "made.jsonl", [record, record | {"nums": [3, 4], "target": 7}])
     faults = []
     with (tmp_path / "made.jsonl").open("rb") as stream:
-        [(_, _, note)] = Reader().read(stream, "made.jsonl", faults.append)
+        [(_, _, _, note)] = Reader().read(stream, "made.jsonl", faults.append)
     assert "may change the rules" in str(faults[0])
     assert "may change the rules" in note
 
