@@ -23,7 +23,8 @@ def read(ctx: typer.Context, file: Path | None) -> None:
     for name, value in values.items():
         key = str(name).replace("_", "-")
         if key not in options:
-            close = nearest(key.replace("-", "_"), [*options]) or nearest(key, [*options])
+            names = {option.name: _keys(option)[0] for option in options.values()}
+            close = names.get(nearest(key.replace("-", "_"), names) or "")
             remedy = f"did you mean {close}?" if close else f"see `countdown-rl {ctx.info_name} --help`."
             raise UsageError(f"--config {file}: {ctx.info_name} has no option {name}; {remedy}")
         if value is not None:

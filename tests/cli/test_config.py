@@ -66,6 +66,7 @@ def test_flags_win_over_the_file_and_lists_repeat(tmp_path, nested):
     [
         ("learning-rat: 1", "did you mean learning-rate"),
         ("output_dir: x", "did you mean out"),
+        ("per-device-train-batch-size: 4", "did you mean micro-batch"),
         ("config: x", "no option config"),
         ("curriculum: maybe", "true or false"),
         ("max-steps: true", "not be true or false"),
