@@ -102,7 +102,6 @@ def complete(loaded: Any, prompts: list[list[int]], tokens: int) -> float:
 def logit_difference(model: Any, prompts: list[list[int]], tokens: int) -> float:
     """The largest difference of logits between graphs and whole sequences of the same tokens, after eight *prompts*, in
     standard deviations of the logits; texts of random weights differ at the first near tie."""
-    from countdown_rl.inference.decoding import Decoding
     from countdown_rl.inference.graph_decoder import GraphDecoder
 
     shortest = min(map(len, prompts))  # of one length, so that no row is padded
@@ -110,11 +109,7 @@ def logit_difference(model: Any, prompts: list[list[int]], tokens: int) -> float
     _, steps = GraphDecoder(model)._read(prompts, tokens)  # noqa: SLF001 - decoding samples its own tokens
     forced = torch.randint(5, 3_000, (steps.rows, tokens), generator=torch.Generator().manual_seed(2))
     forced = forced.to(model.device)
-    logits = []
-    for column in forced.T:
-        steps.tokens.copy_(column)
-        logits.append(steps.step(Decoding(1)).clone())
-    ours = torch.stack(logits, 1)[: len(prompts)].float()
+    ours = torch.stack([steps.step(column).clone() for column in forced.T], 1)[: len(prompts)].float()
     ids = torch.cat([torch.tensor(prompts, device=model.device), forced[: len(prompts)]], 1)
     theirs = model(input_ids=ids, use_cache=False).logits[:, shortest:].float()
     return round(float((ours - theirs).abs().max() / theirs.std()), 4)
@@ -358,8 +353,8 @@ def gradients(settings: Settings) -> dict[str, Any]:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
     from trl import GRPOConfig, GRPOTrainer
 
-    from countdown_rl.inference.decoding import Stop
     from countdown_rl.inference.generate import STOP
+    from countdown_rl.inference.sampling import Stop
     from countdown_rl.models import lora
     from countdown_rl.tasks import jsonl
     from countdown_rl.training.grpo import rollouts, trl

@@ -22,8 +22,8 @@ import yaml
 
 from benchmarks import bench
 from countdown_rl.inference.cpu_decoder import Decoder, supports
-from countdown_rl.inference.decoding import Decoding, Stop
 from countdown_rl.inference.generate import STOP
+from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.training.grpo import rewards

@@ -14,9 +14,9 @@ from countdown_rl.core.identity import Identity
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
-from countdown_rl.inference.decoding import Decoding
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks.task import Row

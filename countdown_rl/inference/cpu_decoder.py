@@ -19,8 +19,8 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from countdown_rl.inference import layers
 from countdown_rl.inference.cpu_attention import attend
-from countdown_rl.inference.decoding import Decoding, Stop, distribution
 from countdown_rl.inference.layers import Layer, Linear, normed, rotation
+from countdown_rl.inference.sampling import Decoding, Stop, distribution
 from countdown_rl.models import torch_internals
 from countdown_rl.models.shape import ModelShape
 

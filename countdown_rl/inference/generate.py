@@ -10,8 +10,8 @@ from typing import Any
 from countdown_rl.core.errors import ModelError, out_of_memory
 from countdown_rl.core.formatting import flag
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.inference.decoding import Decoding, Stop, stopping_criteria
 from countdown_rl.inference.engines import Engine
+from countdown_rl.inference.sampling import Decoding, Stop, stopping_criteria
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.reference import ModelRef

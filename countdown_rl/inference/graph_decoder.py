@@ -10,8 +10,8 @@ Shapes: B rows, U distinct prompts, P prompt columns, S columns of the cache, V 
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,8 +22,8 @@ from transformers.cache_utils import StaticLayer
 
 from countdown_rl.core.errors import causes, first_line, out_of_memory
 from countdown_rl.inference import layers
-from countdown_rl.inference.decoding import Decoding, Stop, distribution
 from countdown_rl.inference.layers import Copy, Layer, Linear, normed, rotation
+from countdown_rl.inference.sampling import Decoding, Stop, distribution
 from countdown_rl.models.transformers_internals import attention_of, has_static_cache
 
 #: Steps between two reads of the tokens by the host.
@@ -32,6 +32,7 @@ LOOK_EVERY = 8
 _COLUMNS = 64
 #: Fewest rows of a graph, whose rows are a power of two; finished rows are dropped when a quarter of them is left.
 _MIN_ROWS = 8
+_GREEDY = Decoding(1)
 
 
 def supports(model: Any) -> bool:
@@ -68,15 +69,16 @@ class GraphDecoder:
         self.dtype = dtype or model.dtype
         self.cache_dtype = model.dtype
         self.generator = torch.Generator(model.device)  # of all graphs; a batch gives and takes its state
+        self._kept: dict[int, _Steps]  # by rows
+        self._layers: list[Layer]
+        self._copies: list[Copy]
         self.release()
 
     def release(self) -> None:
         """Free caches, graphs and copies of weights."""
-        self._kept: dict[int, _Steps] = {}  # by rows
+        self._kept, self._weights = {}, None
         self.pool: Any = None  # of all graphs, since one runs at a time
-        self._layers: list[Layer] = []
-        self._copies: list[Copy] = []
-        self._weights: Any = None
+        self._layers, self._copies = [], []
         self._head: Any = None
 
     def _columns(self, needed: int) -> int:
@@ -84,16 +86,20 @@ class GraphDecoder:
         kept = max((steps.columns for steps in self._kept.values()), default=0)
         if kept < needed or self._places() != self._weights:
             self.release()
-            if layers.supports(self.model, "llama", "qwen2", "qwen3"):
-                base = layers.base_of(self.model)
-                hidden = base.get_input_embeddings().weight.dtype
-                self._layers = [Layer.of(block, base.config, hidden, self._joined) for block in base.model.layers]
-                self._head = self._joined(base.get_output_embeddings())
+            self._read_layers()
             self._weights, kept = self._places(), -(-needed // _COLUMNS) * _COLUMNS
         return kept
 
     def _places(self) -> Any:
         return getattr(self.model, "active_adapter", None), [weight.data_ptr() for weight in self.model.parameters()]
+
+    def _read_layers(self) -> None:
+        """Lay out the weights for the layers that are written out."""
+        if layers.supports(self.model, "llama", "qwen2", "qwen3"):
+            base = layers.base_of(self.model)
+            hidden = base.get_input_embeddings().weight.dtype
+            self._layers = [Layer.of(block, base.config, hidden, self._joined) for block in base.model.layers]
+            self._head = self._joined(base.get_output_embeddings())
 
     def _joined(self, *modules: Any) -> Linear:
         """Join layers with the same input; quantized ones stay apart."""
@@ -120,6 +126,11 @@ class GraphDecoder:
                 self._copies.append(Copy(part, parameter))
         return joined
 
+    def refresh(self) -> None:
+        """Copy the weights that are read in another place or type than they are trained in."""
+        for copy in self._copies:
+            copy.refresh()
+
     def steps(self, rows: int, columns: int) -> "_Steps":
         """The steps of as many *rows* and *columns*, kept or new."""
         if rows not in self._kept:
@@ -135,14 +146,12 @@ class GraphDecoder:
         generator: torch.Generator | None = None,
         on_step: Callable[[list[int]], None] | None = None,
     ) -> list[list[int]]:
-        """As :meth:`cpu_decoder.Decoder.decode`, with a *generator* on the model's device. Tokens are those that the
-        steps sample without graphs, for the same state of the generator."""
+        """As :meth:`cpu_decoder.Decoder.decode`, with a *generator* on the model's device.
+
+        Tokens are those that the steps sample without graphs, for the same state of the generator.
+        """
         logits, steps = self._read(prompts, decoding.max_new_tokens)
-        if generator is None:  # the one that torch.manual_seed seeds
-            gpus = torch.cuda.default_generators
-            generator = (
-                gpus[torch.cuda.current_device()] if self.model.device.type == "cuda" else torch.default_generator
-            )
+        generator = generator or _default_generator(self.model.device)
         self.generator.set_state(generator.get_state())
         steps.tokens.copy_(_sample(logits, decoding, self.generator))
         completions: list[list[int]] = [[] for _ in prompts]
@@ -151,7 +160,7 @@ class GraphDecoder:
         sampled: list[Tensor] = []
         for count in range(1, decoding.max_new_tokens + 1):
             if count > 1:
-                steps.step(decoding)
+                steps.step(decoding=decoding)
             sampled.append(steps.tokens.clone())
             if count % LOOK_EVERY == 0 or count == decoding.max_new_tokens:
                 added = torch.stack(sampled, 1).cpu()
@@ -222,8 +231,7 @@ class GraphDecoder:
         distinct = list(dict.fromkeys(map(tuple, prompts)))
         width = max(map(len, distinct))
         columns = self._columns(width + max_new_tokens)
-        for copy in self._copies:  # weights that are read in another place or type than they are trained in
-            copy.refresh()
+        self.refresh()
         ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in distinct], device=device)
         lengths = torch.tensor([[len(prompt)] for prompt in distinct], device=device)
         seen = torch.arange(width, device=device) >= width - lengths  # (U, P)
@@ -282,8 +290,12 @@ class _Steps:
         steps.tokens.copy_(self.tokens[chosen])
         return steps
 
-    def step(self, decoding: Decoding) -> Tensor:
-        """Append *tokens*, and sample the next ones; returns their logits (B, V), valid until the next step."""
+    def step(self, tokens: Tensor | None = None, decoding: Decoding = _GREEDY) -> Tensor:
+        """Append *tokens* (B,), by default those sampled last, and sample the next ones; returns their logits (B, V),
+        valid until the next step. With *tokens* given, weights may have changed since the last step."""
+        if tokens is not None:
+            self.tokens.copy_(tokens)
+            self._decoder.refresh()
         decoding = Decoding(1, **decoding.samplers())  # all else is the same in every graph
         if self._decoder.graphs and decoding not in self._graphs:
             self._capture(decoding)
@@ -294,12 +306,16 @@ class _Steps:
         return logits
 
     def _next(self, decoding: Decoding) -> Tensor:
+        logits = self._step()
+        self.tokens.copy_(_sample(logits, decoding, self._decoder.generator))
+        return logits
+
+    def _step(self) -> Tensor:
         self._mask.index_fill_(3, self._column, True)
         ids = self.tokens[:, None]
         logits = self._decoder.forward_one(self._cache, ids, self._mask, self._position, self._column)
         self._position += 1
         self._column += 1
-        self.tokens.copy_(_sample(logits, decoding, self._decoder.generator))
         return logits
 
     def _capture(self, decoding: Decoding) -> None:
@@ -322,10 +338,7 @@ class _Steps:
             restore()
         stream.wait_stream(side)
         try:
-            with ExitStack() as at_end:
-                at_end.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
-                # A read by the host raises here; in a capture it would leave allocator and random numbers in capture.
-                torch.cuda.set_sync_debug_mode("error")
+            with _reads_raise():
                 self._next(decoding)
             restore()
             # After a failed capture torch leaves its stream the current one.
@@ -352,9 +365,28 @@ class _Steps:
             raise RuntimeError(f"its logits differ from those of a step without it by {difference:.2g}")
 
 
+@contextmanager
+def _reads_raise() -> Iterator[None]:
+    """Raise RuntimeError where the host reads a value, which in a capture would leave the allocator and the random
+    numbers of the process in capture."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 def _sample(logits: Tensor, decoding: Decoding, generator: torch.Generator | None) -> Tensor:
     """A token for each row of *logits* (B, V); the exponential race samples without a read by the host."""
     if decoding.temperature == 0:
         return logits.argmax(-1)
     probabilities = distribution(logits.float(), decoding)
     return (probabilities / torch.empty_like(probabilities).exponential_(generator=generator)).argmax(-1)
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    """The generator of *device* that ``torch.manual_seed`` seeds."""
+    return (
+        torch.cuda.default_generators[torch.cuda.current_device()] if device.type == "cuda" else torch.default_generator
+    )

@@ -19,8 +19,8 @@ from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.core.formatting import flag
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.config import OPENAI
-from countdown_rl.inference.decoding import SAMPLERS, Decoding
 from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.sampling import SAMPLERS, Decoding
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row

@@ -10,9 +10,9 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError
 from countdown_rl.core.formatting import flag
 from countdown_rl.inference import generate
-from countdown_rl.inference.decoding import Decoding, Stop
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import load, lora, model_files
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 

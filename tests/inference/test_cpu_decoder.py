@@ -11,7 +11,7 @@ from transformers import generation
 
 from countdown_rl.inference import cpu_decoder, graph_decoder
 from countdown_rl.inference.cpu_decoder import _LARGE_VOCABULARY, Decoder, _sample, supports
-from countdown_rl.inference.decoding import Decoding, Stop
+from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import torch_internals
 from tests.support import tiny_llama
 

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from countdown_rl.core.errors import out_of_memory
 from countdown_rl.inference import generate, graph_decoder
-from countdown_rl.inference.decoding import Decoding, Stop
 from countdown_rl.inference.graph_decoder import GraphDecoder, supports
+from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import load, reference
 from tests.support import architectures, fake_cuda, tiny_llama
 

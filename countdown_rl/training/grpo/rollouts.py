@@ -11,9 +11,9 @@ from accelerate.utils import gather_object
 
 from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.decoding import Decoding, Stop
 from countdown_rl.inference.generate import Completion, batches, decoder_of, generate, max_rows, to_completion
 from countdown_rl.inference.graph_decoder import GraphDecoder
+from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import chat_template
 from countdown_rl.models.shape import ModelShape, check_context
 from countdown_rl.tasks.task import Row

@@ -48,7 +48,7 @@ class GrpoRun(Prepared[TrainOptions]):
     def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[RoundTrainer, CheckpointCallback]":
         import datasets
 
-        from countdown_rl.inference.decoding import Stop
+        from countdown_rl.inference.sampling import Stop
         from countdown_rl.training.callbacks import GrpoCallback
         from countdown_rl.training.grpo.rollouts import DynamicRollouts, Rollouts
         from countdown_rl.training.grpo.trainer import Trainer

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from countdown_rl.inference.cpu_decoder import Decoder, supports
-from countdown_rl.inference.decoding import Decoding, Stop
+from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama

@@ -15,7 +15,7 @@ import yaml
 from trl import GRPOTrainer
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.inference.decoding import Stop
+from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import load, reference
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import advantages, shared_prompts, trl
