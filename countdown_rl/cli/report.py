@@ -61,7 +61,7 @@ def report(
         "logs": {name: [path.as_posix() for path in paths] for name, paths in runs.items()},
         "demo": str(beside) if model else None,
     }
-    names = ", ".join(results) + ("" if runs else "; no training log")
+    names = (", ".join(results) or "no evaluation") + ("" if runs else "; no training log")
     summary = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
     if model:
         summary.append(f"\n{beside} ", "bold").append(f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}")

@@ -202,6 +202,19 @@ def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
     return list(links.values())
 
 
+def lineage(entry: Mapping[str, Any]) -> set[str]:
+    """Return the digests of the model *entry* and of those it was trained from; a merge or format counts as its source.
+
+    Unlike the chain, it has neither data nor teachers. It is empty for a model without a digest.
+    """
+    manifest = entry.get("manifest") or {}
+    inputs = manifest.get("inputs", {})
+    parents = (entry.get("base"), inputs.get("model"), inputs.get("adapter"))
+    digests = set[str]().union(*(lineage(parent) for parent in parents if parent))
+    converted = digests and manifest.get("kind") in ("merged", "quantized", "release")
+    return digests if converted or "digest" not in entry else digests | {entry["digest"]}
+
+
 def initial_model(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
     """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
     later = ("data", "file", "merged", "quantized")

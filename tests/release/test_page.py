@@ -1,9 +1,10 @@
 """The report page: self-contained, with the figures of the artifacts, and model text escaped."""
 
+import itertools
 import json
 import re
+import shutil
 from html.parser import HTMLParser
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,9 @@ def chained(*kinds: str) -> dict:
     return entry["model"]
 
 
-CHAINS = {"base": ("model",), "adapter": ("model", "adapter"), "merged": ("model", "adapter", "merged")}
+CHAINS = {"base": ("model",), "base-gguf": ("model", "quantized"), "unrelated": ("merged",)}
+CHAINS |= {"adapter": ("model", "adapter"), "merged": ("model", "adapter", "merged")}
+CHAINS |= {"gguf": ("model", "adapter", "merged", "quantized"), "again": ("model", "adapter", "adapter")}
 
 
 def solved(row) -> str:
@@ -184,7 +187,7 @@ def summary(text: str) -> str:
 def of_split(split: str) -> list[dict]:
     """Twelve puzzles that every data set has in *split*."""
     rows = ({"nums": [n, 3, 50], "target": n + 53} for n in range(1, 10**6))
-    return list(islice((row for row in rows if parse_row(row).split == split), 12))
+    return list(itertools.islice((row for row in rows if parse_row(row).split == split), 12))
 
 
 @pytest.mark.parametrize(("split", "called"), [("test", "held-out"), ("train", "training"), ("valid", "validation")])
@@ -219,6 +222,35 @@ def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
     assert re.findall(r'<tr class="bound" data-row="([^"]*)">', text) == ["a", "ceiling"]
     assert "a random legal expression" in text
     assert "<h1>GRPO: 41.7% → 75.0% of 12 puzzles</h1>" in text
+
+
+@pytest.mark.parametrize(
+    ("names", "initial"),
+    [
+        ("merged gguf", ""),
+        ("adapter merged", ""),
+        ("adapter", ""),
+        ("unrelated adapter", ""),
+        ("base gguf", "base"),
+        ("base-gguf adapter", "base-gguf"),
+        ("unrelated base merged", "base"),
+        ("adapter again", "adapter"),
+        ("base unrelated", None),
+    ],
+)
+def test_training_is_credited_with_a_difference_from_the_initial_policy_alone(run, names, initial):
+    for name in names.split():
+        write_eval(run / "of" / name, "++--++--+---" if name.startswith("base") else "++++++-++--+")
+    seeds = write_eval(run / "2" / names.split()[-1], "+" * 12)
+    settings = [f"artifacts/of/{name}" for name in names.split()]
+    of_seeds = page(results=[f"seeds={settings[-1]},{seeds}", *settings[:-1]])
+    assert ("→ 87.5% of 12" in re.search("<h1>(.*)</h1>", of_seeds)[1]) == bool(initial)
+    for order in itertools.permutations(settings):
+        text = page(results=order)
+        assert ("→ 75.0% of 12" in re.search("<h1>(.*)</h1>", text)[1]) == bool(initial)
+        assert ("No evaluation of the initial policy was given" in summary(text)) == (initial == "")
+        assert (", which is artifacts/" in summary(text)) == bool(initial)
+        assert not initial or f"{initial}, which is artifacts/" in summary(text)
 
 
 def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(run):
@@ -450,6 +482,21 @@ def test_the_film_plays_in_a_browser(run, tmp_path):
     assert chromium.run("[slider.value, play.textContent]") == ["2", "Play"]
     assert chromium.run("document.querySelectorAll('script').length") == 1
     chromium.close()
+
+
+def test_a_log_without_evaluations_makes_a_page_about_training(run, monkeypatch):
+    shutil.rmtree(run / "eval")
+    filmed(run / "train" / "log.csv", {2: ["+", "-", "-"], 4: ["+", "-", "+"]})
+    assert status(monkeypatch, "report", "--figures", "figures") == 0
+    text = (run / "report.html").read_text()
+    Tree(re.sub("<script.*?</script>", "", text, flags=re.S))
+    assert "<h1>GRPO: 3 steps</h1>" in text
+    assert re.findall(r'<a href="#([^"]*)"', text) == re.findall(r'<section id="([^"]*)"', text) == ["film", "training"]
+    assert "No evaluation was given" in summary(text)
+    assert "This log is not" not in text
+    assert len(list(Path("figures").iterdir())) == text.count("<figure")
+    training_log.samples_file(run / "train" / "log.csv").unlink()
+    assert 'id="film"' not in page(logs=["artifacts/train/log.csv"])
 
 
 def test_an_evaluation_of_baselines_alone_or_nothing_makes_no_page(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, formatting
 from countdown_rl.core.errors import ArtifactError, InputError
-from countdown_rl.core.manifest import MADE_BY, ProvenanceEntry, initial_model
+from countdown_rl.core.manifest import MADE_BY, ProvenanceEntry, lineage
 from countdown_rl.core.packages import version
 from countdown_rl.evaluation import compare, diagnose, results, tables, training_log
 from countdown_rl.evaluation.caveats import caveats
@@ -27,6 +27,8 @@ from countdown_rl.tasks.task import REASONS
 #: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
 Runs = dict[str, list[Path]]
 Group = Mapping[str, results.Result]
+#: Values of the page that are empty without an evaluation.
+_COMPARED = ("names", "groups", "puzzles", "changed", "chain", "versions")
 #: Limits on the puzzles and on the validations of a film.
 PUZZLES, FRAMES = 20, 25
 
@@ -80,15 +82,17 @@ def sampled(samples: Sequence[Sample]) -> list[list[Sample]]:
 def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -> tuple[Runs, Runs]:
     """The evaluations by name, and the logs by run, in *root*, where the pipeline writes them, unless others are given.
 
-    *results* and *logs* are paths, or ``NAME=PATH,PATH,...`` for seeds.
+    *results* and *logs* are paths, or ``NAME=PATH,PATH,...`` for seeds. ArtifactError if there are neither.
     """
     default_log, directory = root / "train" / "log.csv", root / "eval"
     runs = compare.by_setting(logs or ([str(default_log)] if default_log.is_file() else []))
     if missing := [path for paths in runs.values() for path in paths if not path.is_file()]:
         raise ArtifactError(f"{missing[0]} does not exist; `{MADE_BY['adapter']}` writes it.")
     paths = results or sorted(str(path) for path in directory.glob("*") if artifacts.peek(path) == "eval")
-    if not paths:
-        raise ArtifactError(f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one.")
+    if not paths and not runs:
+        raise ArtifactError(
+            f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one, or give {formatting.flag('log')}."
+        )
     return compare.by_setting(paths), runs
 
 
@@ -134,49 +138,73 @@ def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
     """The values of the page about *evaluations* and the logs of *training* by run, with so many *puzzles* to read.
 
     Several evaluations of one name are the runs of a setting: their means are shown, with completions of the first.
-    Models are in the order in which they are made from each other, else as given, before the baselines. Results on
-    other puzzles, or decoded in another way, are in groups of their own, the largest first.
+    Without evaluations, the page is about training alone.
     """
     scored = {name: compare.pooled(name, [*map(results.read, paths)]) for name, paths in evaluations.items()}
     logs = {path: training_log.read(path) for paths in training.values() for path in paths}
     if empty := [path for path, rows in logs.items() if not rows]:
         raise InputError(f"{empty[0]} has no steps yet; give another {formatting.flag('log')}, or continue the run.")
     runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
-    places = {"floor": 1, "ceiling": 2}
-    order = {name: (places.get(item.metrics.model.kind, 0), len(results.chain(item))) for name, item in scored.items()}
-    groups = _groups({name: scored[name] for name in sorted(scored, key=order.__getitem__)})
-    names = [name for name, evaluation in groups[0].items() if not evaluation.metrics.is_baseline]
-    first, last = groups[0][names[0]], groups[0][names[-1]]
-    chain, task = results.chain(last), registry.task(last.metrics.task)
-    described = [_table(group) for group in groups]
-    rows = {row["name"]: row for row in described[0]["rows"]}
+    compared = _compared(scored, puzzles) if scored else {key: {} for key in _COMPARED}
+    chain = [link for link, _ in compared["chain"]]
     own = next((path for path in logs if training_log.is_log_of(path, chain)), None)
     shown = own or next(iter(logs), None)
     log = logs[shown] if shown else []
     steps = [row.step for row in log]
     samples = training_log.samples_of(shown) if shown else []
-    paired = len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n
-    about: dict[str, Any] = {"version": version(), "names": names, "noun": task.noun}
-    about |= {"first": rows[names[0]], "last": rows[names[-1]], "groups": described, "log": log, "runs": runs}
-    return about | {
+    rows = [item.samples[0].row for item in scored.values()] or [sample.row for sample in samples[:1]]
+    task = registry.task_of({"task": rows[0].task} if rows else {})
+    return compared | {
+        "version": version(),
+        "noun": task.noun,
+        "log": log,
+        "runs": runs,
         "results": list(scored.values()),
-        "method": "GRPO" if any(link.by_grpo for link in chain) else names[-1],
-        "initial": initial_model(chain).name if chain else names[0],
         "curves": charts.curves(runs, task) if log else [],
         "film": film(samples),
         "sampled": sampled(samples),
         "seconds": sum(row.seconds * (row.step - before) for row, before in zip(log, [0, *steps], strict=False)),
+        "other_log": scored and logs and own is None,
+        "curriculum": own and any(link.by_grpo and link.options.get("curriculum") for link in chain),
+        "reasons": {**REASONS, **task.reasons},
+    }
+
+
+def _compared(scored: Group, puzzles: int) -> dict[str, Any]:
+    """The values of the page about the results *scored*.
+
+    Models are in the order in which they are made from each other, else as given, before the baselines; those that the
+    last one was trained from come first. Results on other puzzles, or decoded in another way, are in groups of their
+    own, the largest first.
+    """
+    places = {"floor": 1, "ceiling": 2}
+    lineages = {name: lineage(item.manifest.inputs.get("model", {})) for name, item in scored.items()}
+    ordered = sorted(scored, key=lambda name: (len(lineages[name]), len(results.chain(scored[name]))))
+    policy = lineages[ordered[-1]]
+    ordered.sort(key=lambda name: (places.get(scored[name].metrics.model.kind, 0), not set() < lineages[name] < policy))
+    groups = _groups({name: scored[name] for name in ordered})
+    names = [name for name, evaluation in groups[0].items() if not evaluation.metrics.is_baseline]
+    first, last = groups[0][names[0]], groups[0][names[-1]]
+    chain = results.chain(last)
+    described = [_table(group) for group in groups]
+    rows = {row["name"]: row for row in described[0]["rows"]}
+    paired = len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n
+    return {
+        "names": names,
+        "first": rows[names[0]],
+        "last": rows[names[-1]],
+        "groups": described,
+        "method": "GRPO" if any(link.by_grpo for link in chain) else names[-1],
+        "trained": len(lineages[names[-1]]) > 1,
+        "from_first": set() < lineages[names[0]] < lineages[names[-1]],
         "puzzles": min(puzzles, first.metrics.n),
         "transcripts": {name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names},
         "changed": _changed(first, last) if paired else None,
         "causes": diagnose.LABELS,
         "lost": {name: diagnose.diagnose(groups[0][name]) for name in dict.fromkeys((names[0], names[-1]))},
         "chain": [(link, _summary(link)) for link in chain],
-        "other_log": logs and own is None,
-        "curriculum": own and any(link.by_grpo and link.options.get("curriculum") for link in chain),
         "versions": last.manifest.versions,
         "warnings": caveats({name: item for group in groups for name, item in group.items()}),
-        "reasons": {**REASONS, **task.reasons},
     }
 
 
