@@ -9,6 +9,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import Out, option
+from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import percent, plural
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.registry import parse_row
@@ -39,6 +40,8 @@ def compare(
     from countdown_rl.evaluation import tables
     from countdown_rl.tasks import jsonl
 
+    if format and console.as_json:
+        raise UsageError("--json has a format of its own; leave it or --format out.")
     values = comparison.compare(comparison.by_setting(results), out, against, console.warn)
     view: RenderableType = Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
     if changed:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import option
-from countdown_rl.core.errors import UsageError
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import REASONS
@@ -29,7 +29,8 @@ def samples(
 ) -> None:
     """Show completions with their grades.
 
-    Reads an evaluation, or the samples that train and sft write beside their log.
+    Reads an evaluation, or the samples that train and sft write beside their log: without --step, those of the last
+    step first and those of validation last.
 
     Examples:
         countdown-rl samples artifacts/eval/base --reason wrong-value --n 3
@@ -49,6 +50,8 @@ def samples(
         and reason in (None, sample.grade.reason)
         and (steps is None or sample.step in steps)
     ]
+    if steps is None:  # of a training run, the last ones of training first
+        selected.sort(key=lambda sample: (bool(sample.validation), -(sample.step or 0)))
     if shuffle is not None:
         random.Random(shuffle).shuffle(selected)
     shown = selected[:n]
@@ -64,6 +67,8 @@ def _read(result: Path) -> "Sequence[Sample]":
     file = result / training_log.SAMPLES if result.is_dir() else result
     if file.is_file() and not (file.parent / results.DETAILS).exists():
         return training_log.read_samples(file)
+    if (result / "log.csv").is_file():
+        raise InputError(f"the run in {result} saved no samples; sft saves them with --eval-every.")
     return results.read(result).samples
 
 

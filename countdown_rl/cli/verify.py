@@ -44,6 +44,8 @@ def verify(
 
 
 def _view(report: "Verification") -> Table:
+    from countdown_rl.release.verify import MIN_PUZZLES, TOO_FEW
+
     commit = f" at {short(report.revision)}" if report.revision else ""
     table = Table(box=None, pad_edge=False, show_header=False, title_justify="left")
     table.title = f"{report.source}{commit}, manifest {short(report.digest)}"
@@ -60,5 +62,9 @@ def _view(report: "Verification") -> Table:
             table.add_row(title, subject, style="dim")
     table.add_row("seed", str(report.seed), end_section=True)
     color = {"confirmed": "green", "refuted": "red"}.get(report.conclusion, "yellow")
-    table.add_row("conclusion", report.conclusion, style=f"bold {color}")
+    conclusion = report.conclusion
+    if conclusion == TOO_FEW:
+        conclusion += f": each number of puzzles must be {MIN_PUZZLES} or more; raise --limit and --fresh"
+        conclusion += ", or evaluate the release on more puzzles and publish it again"
+    table.add_row("conclusion", conclusion, style=f"bold {color}")
     return table

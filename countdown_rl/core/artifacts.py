@@ -114,13 +114,18 @@ def locked(*paths: Path | None) -> Iterator[None]:
     with ExitStack() as stack:
         for path in (path.resolve() for path in paths if path is not None):
             missing = [parent for parent in path.parents if not parent.exists()]
-            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.with_name(f".{path.name}.lock")
             # One lock a process for each path: its holder can take it again.
-            lock = FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True, thread_local=False, blocking=False)
+            lock = FileLock(file, is_singleton=True, thread_local=False, blocking=False)
             try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()  # FileLock takes a file system that has no new files for a lock of another process
                 lock.acquire()
             except Timeout as error:
                 raise ArtifactError(f"{path} is being written by another process; wait for it.") from error
+            except OSError as error:
+                fault = f"{path} cannot be written ({str(error.strerror).lower()}); give another path."
+                raise ArtifactError(fault) from error
             stack.callback(_release, lock, missing)
         yield
 

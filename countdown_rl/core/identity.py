@@ -57,7 +57,9 @@ class Identity:
         old = _as_json(self.options_type.completed(before["options"]))
         new = self.options_type.past | now["options"]
         counted = [key for key in old if key in now["options"] or key not in fields]
-        phrases = [f"{flag(key)} was {old[key]}, is {new.get(key)}" for key in counted if old[key] != new.get(key)]
+        changes = [(key, old[key], new.get(key)) for key in counted if old[key] != new.get(key)]
+        texts = [(key, *("not given" if value is None else value for value in pair)) for key, *pair in changes]
+        phrases = [f"{flag(key)} was {before}, is {after}" for key, before, after in texts]
         old, new = (contents(run["inputs"]) for run in (before, now))
         phrases += [f"other {key}" for key in dict.fromkeys([*new, *old]) if old.get(key) != new.get(key)]
         for section in sorted(self.machine.keys() & before.keys()):

@@ -36,7 +36,8 @@ def build(value: Any, kind: Any, source: Path | str) -> Any:
         return _adapter(kind).validate_json(json.dumps(value, ensure_ascii=False).encode(errors="replace"), strict=True)
     except ValidationError as error:
         fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
-        raise _damaged(source, f"`{'.'.join(map(str, fault['loc']))}`: {fault['msg']}") from None
+        text = fault["msg"].partition(", unable")[0].removeprefix("Input ").replace("a valid integer", "a whole number")
+        raise _damaged(source, f"`{'.'.join(map(str, fault['loc']))}` {text[:1].lower()}{text[1:]}") from None
 
 
 def dump(value: Any) -> dict[str, Any]:

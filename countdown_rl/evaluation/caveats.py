@@ -38,7 +38,7 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
         sentences.append(f"{', '.join(shares)} of the completions are truncated {at}.")
     (first, start), *others = models.items()
     trained = [(name, other) for name, other in others if other.metrics.model.kind in _TRAINED and not other.runs]
-    if single := [name for name, other in trained if other.metrics.model.digest != start.metrics.model.digest]:
+    if single := [name for name, other in trained if _origin(other) != _origin(start)]:
         reason = "single seed, so these differences may lie within seed-to-seed variation"
         sentences.append(f"{', '.join(single)}: {reason}; give several seeds as NAME=DIR,DIR,...")
     noun = task(start.metrics.task).noun
@@ -47,6 +47,12 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
         for name, other in others
         if sorted(other.puzzles) != sorted(start.puzzles)
     ]
+
+
+def _origin(result: Result) -> str | None:
+    """The digest of the last training run in the chain of the model, else that of the model."""
+    runs = [link.digest for link in chain(result) if link.kind in ("adapter", "model")]
+    return runs[-1] if runs else result.metrics.model.digest
 
 
 def of_evaluation(result: Result) -> list[str]:
@@ -91,7 +97,7 @@ def bare_answers(unanswered: Sequence[tuple[Row, str]], count: int, n: int) -> s
     bare = sum(type(row)({**row, "style": "direct"}).grade(text).value is not None for row, text in unanswered)
     if 2 * bare <= len(unanswered):
         return ""
-    text = f"{count:,} of the {plural(n, 'completion')} have no <answer>, and most are answers without tags"
+    text = f"no <answer> in {count:,} of {plural(n, 'completion')}, and most of these are answers without tags"
     return f"{text}; give {flag('style')} direct."
 
 

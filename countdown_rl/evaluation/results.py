@@ -54,6 +54,9 @@ class Result:
 def read(path: Path) -> Result:
     """Read the evaluation at *path*. Raises ArtifactError if it is missing or damaged."""
     path = Path(path)
+    if path.is_file():
+        remedy = f"grade its completions by `countdown-rl eval --completions {path} --out DIR` and give DIR"
+        raise ArtifactError(f"{path} is a file, not an eval artifact; {remedy}.")
     manifest = artifacts.read(path, "eval")
     metrics = Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
     try:

@@ -193,7 +193,9 @@ def read_samples(path: Path) -> list[Sample]:
             return [Sample.from_json(typed_json.parse(line, path)) for line in data.split(b"\n")[:-1]]
     except (ArtifactError, InputError):
         pass
-    raise InputError(f"{path} holds no samples of a training run.")
+    raise InputError(
+        f"{path} holds no samples of a training run; for completions, use `countdown-rl eval --completions`."
+    )
 
 
 def digest(rows: Sequence[StepRow]) -> str:

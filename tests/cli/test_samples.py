@@ -35,10 +35,10 @@ def shown(*words):
     [
         (["--step", "11-25"], [11, 21]),
         (["--step", "1"], [1, 1]),
-        (["--correct"], [1, 21]),
+        (["--correct"], [21, 1]),
         (["--incorrect", "--step", "2-99"], [11, 31]),
-        (["--reason", "no-answer"], [1, 31]),
-        (["--n", 9], [1, 1, 11, 21, 31]),
+        (["--reason", "no-answer"], [31, 1]),
+        (["--n", 9], [31, 21, 11, 1, 1]),
     ],
 )
 def test_samples_are_filtered_by_step_grade_and_reason(run, words, steps):
@@ -83,3 +83,14 @@ def test_samples_of_an_earlier_version_are_graded_again(run):
 
     (run / "samples.jsonl").write_text('{"id": 1}\n')
     assert "no samples" in str(CliRunner().invoke(app, ["samples", str(run)]).exception)
+    (run / "samples.jsonl").unlink()
+    assert "saved no samples; sft saves them with --eval-every" in str(
+        CliRunner().invoke(app, ["samples", str(run)]).exception
+    )
+
+
+@pytest.mark.parametrize("command", ["compare", "diagnose", "samples", "collect"])
+def test_a_file_of_completions_is_no_evaluation(command, tmp_path):
+    jsonl.write_rows(file := tmp_path / "made.jsonl", [{"nums": [3, 4], "target": 7, "completion": "x"}])
+    error = CliRunner().invoke(app, [command, str(file), *[str(tmp_path / "b")] * (command == "compare")]).exception
+    assert "eval --completions" in str(error)

@@ -244,6 +244,7 @@ def test_files_of_other_origin_are_not_overwritten(monkeypatch):
         ("..", "data", "the directory you are in"),
         ("volume", "data", "mount point"),
         ("file/data", "data", "file/data cannot be written"),
+        *((f"/proc/{name}", "data", f"/proc/{name} cannot be written") for name in ("x", "x/y")),
         *((out, "eval", "lies in") for out in ("data/out", "data/deep/out", "link/out")),
     ):
         with pytest.raises(ArtifactError, match=message):

@@ -71,6 +71,7 @@ def test_an_option_that_is_added_changes_no_earlier_run(kind):
         assert Identity(Grown, now, {}).differences(recorded(earlier)) == ""
     for change, phrase in (({"added": 4}, "--added was 3, is 4"), ({"changed": ("new",)}, "--changed was .'old'")):
         assert re.search(phrase, Identity(Grown, now | change, {}).differences(recorded(before)))
+    assert "--added was 3, is not given" in Identity(Grown, now | {"added": None}, {}).differences(recorded(before))
     assert "--removed was 1, is 0.5" in Identity(Grown, now, {}).differences(recorded(before | {"removed": 1}))
 
 

@@ -64,6 +64,11 @@ def test_a_single_training_run_is_warned_of_and_several_are_not():
     assert sentence.startswith("GRPO: single seed")
     assert caveats({"start": start, "GRPO": replace(run, runs=[run, run])}) == []
     assert caveats({"start": run, "again": run, "other": start}) == []
+    merged = replace(
+        run, manifest=Manifest("eval", {}, {"model": Manifest("merged", {}, run.manifest.inputs).as_input()})
+    )
+    gguf = replace(run.metrics.model, kind="gguf", digest="exported")
+    assert caveats({"start": merged, "gguf": replace(run, metrics=replace(run.metrics, model=gguf))}) == []
 
 
 def test_other_puzzles_are_warned_of():

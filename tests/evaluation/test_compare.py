@@ -192,6 +192,7 @@ def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(tmp_
         said = capsys.readouterr()
         assert "only 4 of the 10 puzzles have completions" in said.err
         assert ('"of": 10' if words == ("--json",) else "4 of 10") in said.out
+    assert status(monkeypatch, "compare", "a", "b", "--out", "out", "--json", "--format", "latex") == 2
     assert status(monkeypatch, "report", "--result", "a", "--result", "b", "--out", "page.html") == 0
     assert "<b>4 of 10</b>" in Path("page.html").read_text()
 
