@@ -13,8 +13,8 @@
 #   placebo: fine-tuning on all completions of RFT-1, right and wrong, which only sharpens what the model does
 #
 # The table pairs all of them by test puzzle and seed. With the settings below, those of the pipeline, a seed is 6,400
-# completions an arm and takes about an hour and a half on one core. An interrupted run continues. The learning rate and
-# the epochs of fine-tuning were chosen on validation puzzles (benchmarks/results/controls-rates.json).
+# completions an arm and takes about an hour and a half on one core. An interrupted run continues. Choose the learning
+# rate and the epochs of fine-tuning on validation puzzles before the runs (docs/log.md has two rates for the shipped model).
 set -euo pipefail
 arguments=3
 . "$(dirname "$0")/common.bash"
