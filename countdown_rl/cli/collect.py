@@ -31,14 +31,14 @@ def collect(
     from countdown_rl.training.sft import collect
 
     facts = collect.collect(evaluations, options, out)
-    puzzles = plural(facts["puzzles"], "puzzle")
+    puzzles = plural(facts["puzzles"], "row")
     if facts["test_puzzles"]:
-        left_out = plural(facts["test_puzzles"], "puzzle")
+        left_out = plural(facts["test_puzzles"], "row")
         console.warn(f"{left_out} of a test split left out; use eval --data DIRECTORY/train.jsonl.")
     kept = plural(facts["kept"], "pair" if options.pairs else "demonstration")
     view = (
         f"{plural(facts['read'], 'completion')} read, {facts['correct']:,} correct; {kept} of {puzzles} kept "
-        f"({facts['kept'] / facts['puzzles']:.1f} per puzzle), "
+        f"({facts['kept'] / facts['puzzles']:.1f} per row), "
         f"{facts['mean_tokens']:.0f} tokens per correct completion → {out / collect.FILE}"
     )
     console.result({"out": str(out)} | facts, view)

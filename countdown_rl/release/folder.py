@@ -95,7 +95,7 @@ def read_inputs(options: PublishOptions) -> Release:
             again = f"countdown-rl eval --model {weights.path} --out {path} --overwrite"
             raise ArtifactError(f"{path} is of other weights than {weights.path} holds now; run `{again}`.")
         if evaluation.metrics.data["digest"] in results.training_data(chain):
-            raise ArtifactError(f"{path} is on puzzles used in training; run `countdown-rl eval` on the test split.")
+            raise ArtifactError(f"{path} is on rows used in training; run `countdown-rl eval` on the test split.")
         inputs["eval"] = evaluation.manifest.as_input()
     digest = (evaluation.manifest if evaluation else weights.manifest).digest
 

@@ -164,7 +164,7 @@ def _check_files(weights: Weights, manifest: Manifest) -> Result:
     if not weights.measured_by(recorded):
         raise _RefutedError("eval is an evaluation of other weights")
     if recorded.metrics.data["digest"] in results.training_data(provenance_chain(weights.entry)):
-        raise _RefutedError("the evaluation is on puzzles that the weights were trained on")
+        raise _RefutedError("the evaluation is on rows that the weights were trained on")
     if not model_files.generation_config(weights.path).keys() <= ends.NEUTRAL:  # but has a penalty, for example
         raise _RefutedError(f"{GENERATION} sets more than the tokens that end a completion, as no evaluation does")
     return recorded
@@ -183,18 +183,18 @@ def _puzzles(
     if match := [path for path in map(jsonl.test_file, data) if file_sha256(path) == sha256]:
         rows = jsonl.read_rows(match[0])
     elif options is None:
-        raise ArtifactError(f"no manifest says how to generate the puzzles {short(sha256)}; give {flag('data')}.")
+        raise ArtifactError(f"no manifest says how to generate the rows {short(sha256)}; give {flag('data')}.")
     elif (size := build.split_sizes(options).get(split, 0)) > max(MAX_PUZZLES, len(recorded.samples)):
-        raise ArtifactError(f"the recorded options generate {plural(size, 'puzzle')}, too many; give {flag('data')}.")
+        raise ArtifactError(f"the recorded options generate {plural(size, 'row')}, too many; give {flag('data')}.")
     else:
         with TemporaryDirectory() as scratch:
             file = Path(scratch, "puzzles.jsonl")
             jsonl.write_rows(file, build.generate(options, split))
             if file_sha256(file) != sha256:
-                raise _RefutedError("the recorded options do not generate the recorded puzzles")
+                raise _RefutedError("the recorded options do not generate the recorded rows")
             rows = jsonl.read_rows(file)
     if options is None:
-        report.not_checked.append("new puzzles of the same distribution, as the recorded ones were not generated")
+        report.not_checked.append("new rows of the same distribution, as the recorded ones were not generated")
         return rows[: recorded.metrics.n], []
     options = replace(options, n=max(3, fresh + 1), valid=0, test=fresh, seed=report.seed)
     return rows[: recorded.metrics.n], list(map(parse_row, build.generate(options, "test")))
@@ -203,7 +203,7 @@ def _puzzles(
 def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -> list[str]:
     """Grade the samples of *recorded* again, and compare every metric with theirs; return what cannot be compared."""
     if len(rows) * options.per_row != len(recorded.samples) or len(rows) != recorded.metrics.n:
-        raise _RefutedError("eval has another number of samples than its decoding and its puzzles")
+        raise _RefutedError("eval has another number of samples than its decoding and its rows")
     samples = []
     for index, sample in enumerate(recorded.samples):
         row = rows[index // options.per_row]
@@ -212,7 +212,7 @@ def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -
         grade = replace(grade, strict_format=grade.strict_format and sample.grade.strict_format)
         samples.append(replace(sample, row=row, grade=grade))
         if not sample.to_json().items() >= samples[-1].to_json().items():
-            raise _RefutedError("the samples in eval do not have the grades of their texts, or are of other puzzles")
+            raise _RefutedError("the samples in eval do not have the grades of their texts, or are of other rows")
     metrics, earlier = recorded.metrics, recorded.manifest.version != version()
     pass_at = [k for k in metrics.pass_at if k <= options.per_row] if earlier else options.pass_at_values
     scores = measure(samples, rows, pass_at=pass_at, limits=[*metrics.budgets])

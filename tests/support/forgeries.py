@@ -233,14 +233,14 @@ FORGERIES: list[tuple[str, Callable[[Path], None]]] = [
     (f"{FIGURES} .groups", forged_figure(lambda values: values["groups"]["numbers"]["4"].update(accuracy=0.99))),
     (f"{FIGURES} .pass@4", forged_figure(lambda all: all.update({"pass@4": 0.99}), "metrics.json", pass_at="1,4")),
     ("do not have the grades of their texts", changed_verdicts),
-    ("or are of other puzzles", lambda root: republish(root, lambda samples: samples.reverse())),
+    ("or are of other rows", lambda root: republish(root, lambda samples: samples.reverse())),
     ("solve 50.0% of 120 recorded puzzles, and .*% of 120 is claimed", better_completions),
     ("solve 0.0% of 120 recorded puzzles, and 50.0% of 120 is claimed", other_weights_in_the_whole_chain),
     ("repeat 0 of 120 greedy completions", invented_completions(120)),
     ("repeat 60 of 120 greedy completions", invented_completions(60)),
     ("repeat 0 of 120 greedy completions", invented_completions(120, "</think>", tokens=3)),
-    ("the recorded options do not generate the recorded puzzles", puzzles_chosen_by_hand),
-    ("on puzzles that the weights were trained on", an_evaluation_on_training_data),
+    ("the recorded options do not generate the recorded rows", puzzles_chosen_by_hand),
+    ("on rows that the weights were trained on", an_evaluation_on_training_data),
 ]
 
 

@@ -47,9 +47,9 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
         wanted = "a correct completion and a wrong one" if options.pairs else "a correct completion"
         limit = f" of at most {plural(options.max_tokens, 'token')}" if options.max_tokens else ""
         raise InputError(
-            f"no training puzzle has {wanted}{limit} ({correct:,} of {plural(len(samples), 'completion')} are correct, "
-            f"{plural(len(test), 'puzzle')} of a test split left out); evaluate more {flag('samples')} of each, or "
-            "easier puzzles."
+            f"no training row has {wanted}{limit} ({correct:,} of {plural(len(samples), 'completion')} are correct, "
+            f"{plural(len(test), 'row')} of a test split left out); evaluate more {flag('samples')} of each, or "
+            "easier ones."
         )
     inputs = {f"eval-{n}" if n else "eval": result.manifest.as_input() for n, result in enumerate(evaluated)}
     rows = [row for group in selected for row in group]

@@ -86,7 +86,7 @@ def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"max_tokens": 5}, {"pairs": True}])
 def test_where_nothing_can_be_kept_is_said_in_a_sentence(tmp_path, options):
     source = evaluation(tmp_path / "eval", RIGHT if options else WRONG)
-    with pytest.raises(InputError, match="no training puzzle has a correct completion"):
+    with pytest.raises(InputError, match="no training row has a correct completion"):
         collect(tmp_path / "out", source, **options)
     assert not (tmp_path / "out").exists()
 
@@ -103,17 +103,17 @@ def test_puzzles_of_a_test_split_are_left_out(tmp_path, monkeypatch, capsys, pai
     mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
     words = ["--out", tmp_path / "out", *(["--pairs", "--model", tmp_path / "model"] if pairs else [])]
     assert status(monkeypatch, "collect", mixed, *words) == 0
-    assert "warning: 1 puzzle of a test split left out" in capsys.readouterr().err
+    assert "warning: 1 row of a test split left out" in capsys.readouterr().err
     (row,) = jsonl.read_objects(tmp_path / "out" / selection.FILE)
     assert "50" in str(row.get("nums", row.get("prompt")))
     test = evaluation(tmp_path / "b", answers, file="test.jsonl")
     assert status(monkeypatch, "collect", test, mixed, *words) == 1
-    assert "2 puzzles of a test split left out" in capsys.readouterr().err
+    assert "2 rows of a test split left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "test-00000-of-00001.parquet", "eval.json"])
 def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
-    with pytest.raises(InputError, match="1 puzzle of a test split"):
+    with pytest.raises(InputError, match="1 row of a test split"):
         collect(tmp_path / "out", evaluation(tmp_path / "a", RIGHT, file=file))
     assert collect(tmp_path / "out", evaluation(tmp_path / "b", RIGHT, file="latest.jsonl"))
 
@@ -122,7 +122,7 @@ def test_what_was_collected_is_told_in_a_line(tmp_path, monkeypatch, capsys):
     assert status(monkeypatch, "collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out") == 0
     printed = capsys.readouterr()
     assert "warning" not in printed.err
-    assert "3 completions read, 3 correct; 3 demonstrations of 1 puzzle kept (3.0 per puzzle)" in printed.out
+    assert "3 completions read, 3 correct; 3 demonstrations of 1 row kept (3.0 per row)" in printed.out
 
 
 @pytest.mark.parametrize(
@@ -230,5 +230,5 @@ def test_the_test_split_of_data_is_known_whatever_its_file_is_called(tmp_path, i
     digest = "0" if imported else data.files["test.jsonl"]["sha256"]  # of the data in the chain
     inputs = {} if imported else {"model": data.as_input()}
     source = evaluation(tmp_path / "eval", RIGHT, rows, file="renamed.jsonl", digest=digest, inputs=inputs)
-    with pytest.raises(InputError, match="1 puzzle of a test split"):
+    with pytest.raises(InputError, match="1 row of a test split"):
         collect(tmp_path / "out", source)
