@@ -36,9 +36,7 @@ def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write i
 
     def depends(path: tuple[str, ...], names: list[str]) -> list[str]:
         kept = [name for name in names if not name.startswith("countdown_rl/")]
-        added = [
-            yaml.safe_dump([name], default_flow_style=True, width=10**6).strip()[1:-1] for name in own.get(path[1], [])
-        ]
+        added = [yaml.safe_dump([name], default_flow_style=True, width=10**6)[1:-2] for name in own.get(path[1], [])]
         return kept + added if path[-1] == "deps" else kept or ["artifacts/data"]
 
     texts[pipeline] = _with_dependencies(texts[pipeline], depends)

@@ -64,7 +64,6 @@ def _view(report: "Verification") -> Table:
     color = {"confirmed": "green", "refuted": "red"}.get(report.conclusion, "yellow")
     conclusion = report.conclusion
     if conclusion == TOO_FEW:
-        conclusion += f": each number of puzzles must be {MIN_PUZZLES} or more; raise --limit and --fresh"
-        conclusion += ", or evaluate the release on more puzzles and publish it again"
+        conclusion += f": the claim and each measurement need {MIN_PUZZLES} puzzles; raise --limit and --fresh"
     table.add_row("conclusion", conclusion, style=f"bold {color}")
     return table

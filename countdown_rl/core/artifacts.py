@@ -124,8 +124,7 @@ def locked(*paths: Path | None) -> Iterator[None]:
             except Timeout as error:
                 raise ArtifactError(f"{path} is being written by another process; wait for it.") from error
             except OSError as error:
-                fault = f"{path} cannot be written ({str(error.strerror).lower()}); give another path."
-                raise ArtifactError(fault) from error
+                raise ArtifactError(f"{path} cannot be written ({error.strerror}); give another path.") from error
             stack.callback(_release, lock, missing)
         yield
 

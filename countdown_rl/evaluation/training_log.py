@@ -193,9 +193,7 @@ def read_samples(path: Path) -> list[Sample]:
             return [Sample.from_json(typed_json.parse(line, path)) for line in data.split(b"\n")[:-1]]
     except (ArtifactError, InputError):
         pass
-    raise InputError(
-        f"{path} holds no samples of a training run; for completions, use `countdown-rl eval --completions`."
-    )
+    raise InputError(f"{path} holds no samples of a training run; grade others by `countdown-rl eval --completions`.")
 
 
 def digest(rows: Sequence[StepRow]) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from huggingface_hub import snapshot_download
 
+from countdown_rl.cli import console
+from countdown_rl.cli import verify as cli
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_entry
@@ -278,3 +280,8 @@ def test_the_command_prints_claim_and_measurements_and_its_status_is_the_conclus
     values = json.loads(result.stdout)
     assert (result.exit_code, values["conclusion"]) == (1, REFUTED)
     assert values["reasons"] == ["generation_config.json is missing"]
+
+
+def test_too_few_puzzles_are_told_with_the_number_that_is_needed(capsys):
+    console.result({}, cli._view(Verification("release", None, "digest", 1)))
+    assert "need 100 puzzles; raise --limit and --fresh" in " ".join(capsys.readouterr().out.split())

@@ -59,7 +59,7 @@ REASONS = {
     "power": "powers are not in the game",
     "floor-division": "// is not in the game",
     "decimal": "a decimal point",
-    "bad-character": "something that is no number, operator or parenthesis",
+    "bad-character": "something that is no number, operator or parenthesis, such as a letter or a backslash",
     "leading-zero": "a number with a zero in front",
     "leading-sign": "a sign that has no number before it and begins no expression",
     "missing-number": "an operator or a parenthesis where a number should be",
