@@ -80,6 +80,13 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Hub]:
 
 
 @pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """``tmp_path`` as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def flushed(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """The inodes of the files and directories that are flushed to disk."""
     inodes: set[int] = set()

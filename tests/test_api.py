@@ -125,16 +125,14 @@ def closeness(grade, row, tokens):
         (lambda rows: countdown_rl.publish("z", model="nowhere"), countdown_rl.ArtifactError, "nowhere"),
     ],
 )
-def test_errors_of_the_stages_name_options_as_python_does(call, error, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_errors_of_the_stages_name_options_as_python_does(call, error, words, here):
     with pytest.raises(error, match=words):
         call(list(generate(3)))
-    assert not [path for path in tmp_path.iterdir() if not path.name.endswith("-run")]
+    assert not [path for path in here.iterdir() if not path.name.endswith("-run")]
 
 
 @pytest.mark.slow
-def test_the_stages_go_from_rows_to_quantized_weights(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_stages_go_from_rows_to_quantized_weights(here):
     rows = list(generate(40))
     right = [{**row, "completion": row.style.answer(row["solution"])} for row in rows]
     assert countdown_rl.sft("countdown-tiny", right, "start", max_steps=2, batch_size=4).facts["steps"] == 2
@@ -150,9 +148,8 @@ def test_the_stages_go_from_rows_to_quantized_weights(tmp_path, monkeypatch):
     assert countdown_rl.publish("release", model="nf4").facts["formats"] == {".": "nf4"}
 
 
-def test_a_model_is_evaluated_and_compared_and_leaves_nothing_on_disk(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_model_is_evaluated_and_compared_and_leaves_nothing_on_disk(here, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(here))
     rows = list(generate(3, split="test"))
     result = evaluate("countdown-tiny", iter(rows), samples=2, max_new_tokens=8)
     assert (result.metrics.decoding.temperature, len(result.samples), set(result.metrics.pass_at)) == (1.0, 6, {1, 2})
@@ -163,8 +160,8 @@ def test_a_model_is_evaluated_and_compared_and_leaves_nothing_on_disk(tmp_path, 
     assert [row["name"] for row in compared["results"]] == ["first", "second"]
     assert compared["split"] == "held-out"
     assert compare([result, other])["results"][1]["name"] == "countdown-tiny 2"
-    assert not list(tmp_path.glob("*eval*"))
-    assert not list(tmp_path.rglob("*.jsonl"))
+    assert not list(here.glob("*eval*"))
+    assert not list(here.rglob("*.jsonl"))
 
 
 def test_evaluations_are_written_where_that_is_asked_for(tmp_path):
@@ -224,8 +221,7 @@ ALSO = {"sizes": "size", "operators": "Operators", "nums": "solver|numbers", "ta
 
 @pytest.mark.parametrize("value", [*VALUES, int, object()], ids=lambda value: f"{type(value).__name__}-{value!s:.9}")
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_every_value_of_every_argument_is_right_or_a_typed_error(function, value, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_every_value_of_every_argument_is_right_or_a_typed_error(function, value, here):
     for name in FUNCTIONS[function]:
         text = ""
         try:

@@ -40,8 +40,7 @@ REFUSED = ("falcon_h1", "mamba", "mamba2")
 
 
 @pytest.fixture(params=[name for name in architectures.SETTINGS if name not in REFUSED])
-def model(request, tmp_path, monkeypatch) -> str:
-    monkeypatch.chdir(tmp_path)
+def model(request, here) -> str:
     architectures.checkpoint(Path("base"), request.param)
     return "base"
 
@@ -127,8 +126,7 @@ def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_architecture_that_takes_no_adapter_is_refused_before_its_weights_are_loaded(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
+def test_an_architecture_that_takes_no_adapter_is_refused_before_its_weights_are_loaded(name, here):
     architectures.checkpoint(Path("base"), name)
     with pytest.raises(ModelError, match="LoRA"):
         fine_tuned("base", "lora")

@@ -25,13 +25,12 @@ COMMANDS = [
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def place(here):
     tiny_llama.checkpoint(Path("model"), max_position_embeddings=1024)
     row = {"nums": [3, 4], "target": 7, "solutions": 1, "needs": "add-sub", "size": 2}
     answer = {"completion": "<answer>3+4</answer>"}
     jsonl.write_rows(Path("rows.jsonl"), [{"id": str(index)} | row | answer for index in range(4)])
-    return tmp_path
+    return here
 
 
 def state(directory: str) -> dict[str, tuple[int, int]]:

@@ -21,7 +21,7 @@ from countdown_rl.training.run import Places, Start
         (["sft", "--out", "runs/trial"], "runs/trial-run"),
     ],
 )
-def test_another_out_has_a_log_and_checkpoints_of_its_own(tmp_path, monkeypatch, words, directory):
+def test_another_out_has_a_log_and_checkpoints_of_its_own(here, monkeypatch, words, directory):
     def stop(arguments, options, reporter):
         places = Places.of(arguments, options)
         assert (places.log, places.checkpoints.directory) == (
@@ -30,18 +30,16 @@ def test_another_out_has_a_log_and_checkpoints_of_its_own(tmp_path, monkeypatch,
         )
         raise UsageError("stopped here")
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Start, "begin", stop)
     with pytest.raises(UsageError, match="stopped here"):
         app([*words, "--check"], standalone_mode=False)
 
 
 @pytest.mark.parametrize("command", ["train", "sft", "eval"])
-def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(tmp_path, monkeypatch, capsys, command):
+def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(here, monkeypatch, capsys, command):
     def stop(*_, **__):
         raise UsageError("stopped here")
 
-    monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"id": "1", "nums": [1, 2], "target": 3}\n')
     monkeypatch.setattr(load, "unused_gpu", lambda: "there is a GPU.")
     for place, name in ((Start, "begin"), (engines, "choose_engine")):

@@ -19,10 +19,7 @@ from countdown_rl.core.manifest import (
 )
 from tests.support.runs import locked_elsewhere
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def make(out: Path, text: str = "rows", kind: str = "data", **inputs) -> Manifest:

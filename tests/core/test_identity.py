@@ -35,8 +35,7 @@ def options_types(base: type = Options) -> list[type]:
     return [kind for sub in base.__subclasses__() for kind in options_types(sub) or [sub]]
 
 
-def test_two_runs_are_the_same_where_options_and_inputs_are(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_two_runs_are_the_same_where_options_and_inputs_are(here):
     with artifacts.writing(Path("data"), "data", options={"n": 1}) as draft:
         (draft.path / "rows.jsonl").write_text("rows")
     data = artifacts.read(Path("data"), "data").as_input()

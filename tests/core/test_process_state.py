@@ -81,8 +81,7 @@ def unchanged():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_leaves_the_process_as_it_was(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_call_leaves_the_process_as_it_was(name, here, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with unchanged(), pytest.raises(CountdownError) if name in FAILING else nullcontext():
@@ -106,8 +105,7 @@ STOPPED = {
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("call", STOPPED)
 @pytest.mark.parametrize("place", ["thread", "loop"])
-def test_a_call_that_is_stopped_half_way_leaves_no_trace_either(call, place, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_call_that_is_stopped_half_way_leaves_no_trace_either(call, place, here):
 
     def stopped():
         with pytest.raises(KeyError, match="half-way"):
@@ -124,8 +122,7 @@ def test_a_call_that_is_stopped_half_way_leaves_no_trace_either(call, place, tmp
             asyncio.run(main())
 
 
-def test_a_second_training_in_the_process_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_second_training_in_the_process_is_refused(here):
 
     def train():
         with pytest.raises(UsageError, match="another thread"):

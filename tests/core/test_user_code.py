@@ -33,14 +33,13 @@ partial, given, small, method = functools.partial(short, 1), Short(), lambda x: 
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def own(here, monkeypatch):
     monkeypatch.setattr(user_code, "_GIVEN", {})
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_helper.py").write_text("value = 1")
-    (tmp_path / "own_reward.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(here)
+    (here / "own_helper.py").write_text("value = 1")
+    (here / "own_reward.py").write_text(SOURCE)
     importlib.invalidate_caches()
-    yield tmp_path
+    yield here
     for name in ("own_reward", "own_helper"):
         sys.modules.pop(name, None)
 

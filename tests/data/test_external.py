@@ -93,12 +93,11 @@ LEAVING = (
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("path", LEAVING)
-def test_a_card_that_names_files_outside_of_the_data_set_is_refused(hub, tmp_path, monkeypatch, form, path):
-    jsonl.write_rows(tmp_path / "secret.jsonl", PUZZLES)
-    monkeypatch.chdir(tmp_path)
-    item = form.format(path.format(tmp_path))
+def test_a_card_that_names_files_outside_of_the_data_set_is_refused(hub, here, form, path):
+    jsonl.write_rows(here / "secret.jsonl", PUZZLES)
+    item = form.format(path.format(here))
     card = f"---\nconfigs:\n- {{config_name: default, {item}}}\n---\n"
-    publish(hub, tmp_path / "published", {"a.jsonl": PUZZLES}, card)
+    publish(hub, here / "published", {"a.jsonl": PUZZLES}, card)
     with pytest.raises(InputError, match="no file of the data set"):
         read()
 

@@ -39,12 +39,11 @@ def test_equal_rewards_have_no_advantage():
 
 
 @pytest.mark.slow
-def test_it_trains_and_writes_a_log(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=1024)
+def test_it_trains_and_writes_a_log(here):
+    path = tiny_llama.checkpoint(here / "model", max_position_embeddings=1024)
     config = example.Config(model=str(path), steps=2, prompts=2, samples=2, max_new_tokens=8, eval_size=3, epochs=2)
     log = example.train(config)
-    rows = list(csv.DictReader((tmp_path / config.log).open()))
+    rows = list(csv.DictReader((here / config.log).open()))
     assert [row["step"] for row in rows] == ["1", "2"]
     assert len(log) == 2
     assert len(list(generate(config.eval_size, split="valid", seed=config.seed))) == 3

@@ -183,9 +183,8 @@ def write(name: str, content: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monkeypatch, capfd):
-    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
+def test_a_hostile_input_ends_in_one_sentence(case: Case, place, here, monkeypatch, capfd):
+    shutil.copytree(place, here, dirs_exist_ok=True)
     Path("model/code.py").write_text("open('executed', 'w')\n")
     for name, content in case.files.items():
         write(name, content)
@@ -209,8 +208,7 @@ def shell(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", ["solve 3 4 --target 7", "grade many.jsonl"])
-def test_a_reader_of_stdout_that_exits_ends_a_command_without_a_word(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_reader_of_stdout_that_exits_ends_a_command_without_a_word(command, here):
     Path("many.jsonl").write_text(row() * 2000)
     done = shell(f"$run {command} | true; exit ${{PIPESTATUS[0]}}")
     assert (done.returncode, done.stderr) == (0, "")
@@ -220,8 +218,7 @@ def test_a_reader_of_stdout_that_exits_ends_a_command_without_a_word(command, tm
     ("redirections", "status", "word"),
     [("<&-", 1, "standard input has no rows"), ("--out F < F", 2, "is the input file")],
 )
-def test_grade_loses_no_lines_to_closed_or_shared_files(redirections, status, word, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_grade_loses_no_lines_to_closed_or_shared_files(redirections, status, word, here):
     Path("F").write_text(row())
     done = shell(f"$run grade {redirections}")
     assert done.returncode == status

@@ -156,8 +156,7 @@ def test_json_output_is_one_object(folder, monkeypatch, capsys, complete_with):
         (["3", "4"], 2, "--target"),
     ],
 )
-def test_bad_input_gives_one_sentence(monkeypatch, tmp_path, capsys, arguments, code, message):
-    monkeypatch.chdir(tmp_path)
+def test_bad_input_gives_one_sentence(here, monkeypatch, capsys, arguments, code, message):
     assert status(monkeypatch, "ask", *arguments) == code
     output = capsys.readouterr()
     assert message in " ".join(output.err.split())

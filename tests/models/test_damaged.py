@@ -26,8 +26,7 @@ READERS = {
 
 
 @pytest.fixture(autouse=True)
-def model(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def model(here):
     tiny_llama.checkpoint(Path("model"))
 
 

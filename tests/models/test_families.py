@@ -66,8 +66,7 @@ def test_a_prompt_ends_in_the_assistant_turn(family, system, style):
     assert text.split(OPENED[name])[1].count("<think>") == len(begun) // len(BEGUN)
 
 
-def test_a_gguf_file_of_a_model_with_its_own_head_size_loads_in_transformers(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_gguf_file_of_a_model_with_its_own_head_size_loads_in_transformers(here):
     standins.checkpoint(Path("full"), "qwen3")  # 4 heads of 32 in a hidden size of 64
     quantize_model(reference.find_model("full"), Path("gguf"), QuantizeOptions(format="gguf", gguf_type="f16"))
     ids = torch.arange(5, 25).view(1, 20)

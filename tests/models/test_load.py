@@ -47,8 +47,7 @@ def as_artifact(out: Path, kind: str, source: Path, **manifest):
         *((path, "does not exist") for path in ("artifacts/adapter", "./a/b", "/nowhere/model", "some/model.gguf")),
     ],
 )
-def test_an_unknown_name_and_a_missing_path_are_refused_without_the_network(source, word, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_an_unknown_name_and_a_missing_path_are_refused_without_the_network(source, word, here, monkeypatch):
     monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("used the network"))
     with pytest.raises(ModelError, match=word):
         find_model(source)
@@ -146,12 +145,11 @@ def test_nf4_on_the_cpu_equals_bitsandbytes_layers(base):
         assert torch.equal(layer(eye).T.float(), ours.model.get_submodule(name).weight)
 
 
-def test_an_adapter_loads_its_base_in_the_precision_of_its_training(base, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_adapter_loads_its_base_in_the_precision_of_its_training(base, here):
     shutil.copytree(base, "base")
-    peft = tiny_llama.adapter(tmp_path / "peft", Path("base"), reference="base")
+    peft = tiny_llama.adapter(here / "peft", Path("base"), reference="base")
     inputs = {"model": find_model("base").as_input()}
-    out = as_artifact(tmp_path / "adapter", "adapter", peft, options={"precision": "nf4"}, inputs=inputs)
+    out = as_artifact(here / "adapter", "adapter", peft, options={"precision": "nf4"}, inputs=inputs)
     ref = find_model(str(out))
     assert (ref.kind, ref.base.source) == ("adapter", "base")
     loaded = load_model(ref)
@@ -300,21 +298,19 @@ def adapter_over(base: Path, path: Path, recorded: str, **manifest) -> Path:
         ("~/nowhere/base", "base"),
     ],
 )
-def test_a_base_is_looked_for_from_where_the_adapter_lies(base, tmp_path, monkeypatch, recorded, place):
-    adapter = adapter_over(base, tmp_path / "project" / "out" / "adapter", recorded)
+def test_a_base_is_looked_for_from_where_the_adapter_lies(base, here, recorded, place):
+    adapter = adapter_over(base, here / "project" / "out" / "adapter", recorded)
     shutil.copytree(base, adapter.parent / place)
-    monkeypatch.chdir(tmp_path)
     ref = find_model("project/out/adapter/")
     assert ref.base.path.resolve() == (adapter.parent / place).resolve()
-    (tmp_path / "link").symlink_to(adapter)
+    (here / "link").symlink_to(adapter)
     assert find_model("link").base.path.resolve() == ref.base.path.resolve()
 
 
-def test_a_base_of_the_recorded_name_is_the_one_of_the_training_or_named(base, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_base_of_the_recorded_name_is_the_one_of_the_training_or_named(base, here):
     shutil.copytree(base, "models/base")
     entry = find_model("models/base").as_input()
-    adapter = adapter_over(base, tmp_path / "adapter", "models/base", inputs={"model": entry})
+    adapter = adapter_over(base, here / "adapter", "models/base", inputs={"model": entry})
     assert find_model(str(adapter)).base.source == "models/base"
     Path("models/base").rename("moved")
     tiny_llama.checkpoint(Path("models/base"), seed=5)
@@ -332,9 +328,8 @@ def test_the_last_part_of_a_hub_id_is_not_taken_for_its_model(base, tmp_path, mo
     assert find_model(str(adapter)).base.source == "some/base"
 
 
-def test_a_base_that_is_not_found_can_be_named(base, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    adapter = adapter_over(base, tmp_path / "adapter", "lost")
+def test_a_base_that_is_not_found_can_be_named(base, here):
+    adapter = adapter_over(base, here / "adapter", "lost")
     with pytest.raises(ModelError, match=r"base_model_name_or_path.*--base-model"):
         find_model("adapter")
     ref = find_model("adapter", base_model=str(base))
@@ -349,9 +344,8 @@ def test_a_base_that_is_not_found_can_be_named(base, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("given", ["out", "out-run", "out-run/checkpoints", "out-run/checkpoints/checkpoint-4"])
-def test_an_unfinished_run_is_called_one(base, tmp_path, monkeypatch, given):
-    monkeypatch.chdir(tmp_path)
-    adapter = adapter_over(base, tmp_path / "out-run" / "checkpoints" / "checkpoint-4", "none")
+def test_an_unfinished_run_is_called_one(base, here, given):
+    adapter = adapter_over(base, here / "out-run" / "checkpoints" / "checkpoint-4", "none")
     (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": ""}')
     Path("out-run/checkpoints/run.json").write_text("{}")
     with pytest.raises(ModelError, match="unfinished"):
@@ -406,10 +400,9 @@ def test_the_generation_settings_of_a_checkpoint_take_no_part(base, tmp_path):
     assert model.generate(torch.tensor([[5, 6]]), max_new_tokens=1).shape == (1, 3)
 
 
-def test_a_directory_with_a_gguf_file_is_a_base_beside_its_adapter(base, tmp_path, monkeypatch):
-    quantize_model(find_model(str(base)), tmp_path / "there" / "base", QuantizeOptions(format="gguf", gguf_type="f16"))
-    adapter_over(base, tmp_path / "there" / "adapter", "base")
-    monkeypatch.chdir(tmp_path)
+def test_a_directory_with_a_gguf_file_is_a_base_beside_its_adapter(base, here):
+    quantize_model(find_model(str(base)), here / "there" / "base", QuantizeOptions(format="gguf", gguf_type="f16"))
+    adapter_over(base, here / "there" / "adapter", "base")
     assert find_model("there/adapter").base.kind == "gguf"
 
 

@@ -76,8 +76,7 @@ def train(out, *more):
 
 
 @pytest.mark.slow
-def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings(here):
     tiny_llama.checkpoint(Path("model"), max_position_embeddings=1024)
     rows = [{"id": f"r{n}", "nums": [n + 2, 3], "target": n + 5} for n in range(16)]
     write_data(Path("data"), dict.fromkeys(SPLITS, rows))

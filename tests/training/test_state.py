@@ -19,14 +19,10 @@ from countdown_rl.training.options import TrainOptions
 from countdown_rl.training.state import MARK, RUN, Checkpoints, Journal, check_log
 from tests.support.runs import steps
 
+pytestmark = pytest.mark.usefixtures("here")
 ROW = steps(1)[0]
 EVALUATED = Sample.of(parse_row({"nums": [1, 2], "target": 3}), Completion("x", 1, True)).to_json()
 SAMPLE = {"step": 1} | EVALUATED
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def identity(a):

@@ -20,16 +20,15 @@ ROWS = [
 
 
 @pytest.fixture
-def probe(tmp_path, monkeypatch, capsys):
+def probe(here, monkeypatch, capsys):
     """`countdown-rl train --probe` on a random model, with some more words: stdout. Nothing is written."""
-    tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=1024)
-    jsonl.write_rows(tmp_path / "rows.jsonl", ROWS)
-    monkeypatch.chdir(tmp_path)
+    tiny_llama.checkpoint(here / "model", max_position_embeddings=1024)
+    jsonl.write_rows(here / "rows.jsonl", ROWS)
     small = ["--data", "rows.jsonl", "--num-generations", 4, "--max-completion-length", 6, "--threads", 1]
 
     def run(*words):
         assert status(monkeypatch, "train", "--model", "model", *small, *words) == 0
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "rows.jsonl"]
+        assert sorted(path.name for path in here.iterdir()) == ["model", "rows.jsonl"]
         return capsys.readouterr().out
 
     return run

@@ -225,11 +225,10 @@ def test_every_reward_is_called_once_before_training_with_keywords_of_a_batch_on
     rewards.check_rewards(["strict-format/-1", "length:5", "proxy:value", *rewards.NAMES, *own], ROWS)
 
 
-def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_module_in_the_working_directory_is_found(here, monkeypatch):
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    (tmp_path / "my_own_reward.py").write_text("def f(grade, row, tokens):\n    return 1\n")
-    (tmp_path / "leaves.py").write_text("raise SystemExit\n")
+    (here / "my_own_reward.py").write_text("def f(grade, row, tokens):\n    return 1\n")
+    (here / "leaves.py").write_text("raise SystemExit\n")
     rewards.check_rewards(["my_own_reward:f"], ROWS)
     with pytest.raises(UsageError, match="leaves:f cannot be imported"):
         rewards.reward("leaves:f")
