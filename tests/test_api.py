@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import subprocess
-import sys
 import tempfile
 from itertools import islice
 from pathlib import Path
@@ -17,6 +15,7 @@ import countdown_rl
 from countdown_rl import Grade, InputError, UsageError, compare, evaluate, generate, grade, read_rows, solve
 from countdown_rl.rewards import compute_score, correct, format_reward, length
 from tests.support import oracle
+from tests.support.command import python
 
 PUZZLE = {"nums": [3, 7, 50], "target": 46}
 RIGHT = " 50 first</think>\n<answer>50 - 7 + 3</answer>"
@@ -39,8 +38,7 @@ assert grade("<answer>50 - 7 + 3</answer>", nums=[3, 7, 50], target=46).correct
 assert all(solve(row["nums"], row["target"]).solutions for row in countdown_rl.generate(2))
 print([name for name in ("torch", "typer", "rich", "transformers", "datasets") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert python(script) == "[]\n"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from countdown_rl.cli import main
 from countdown_rl.core import process_state
 from countdown_rl.core.formatting import percent, plural
 from tests.support import browser, standins
-from tests.support.command import flags, status
+from tests.support.command import flags, python, status
 
 ROOT = Path(__file__).parents[1]
 README = "README.md"
@@ -287,9 +287,7 @@ def test_the_notebook_on_grading_prints_its_outputs_without_torch(tmp_path):
     cells = json.loads((ROOT / "docs" / "grade.ipynb").read_text())["cells"]
     stored = "".join(text for cell in cells for output in cell.get("outputs", ()) for text in output["text"])
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == stored
+    assert python(code, environment, tmp_path) == stored
 
 
 def test_the_readme_trains_with_the_options_of_the_pipeline():

@@ -17,7 +17,7 @@ import pytest
 from countdown_rl.core import artifacts
 from countdown_rl.core.manifest import file_input
 from countdown_rl.tasks import jsonl
-from tests.support.command import status
+from tests.support.command import python, status
 
 
 @pytest.fixture
@@ -310,5 +310,4 @@ def test_the_kernel_compiles_without_a_cache_directory():
         "import numba.core.caching as c; c.CacheImpl._locator_classes = [];"
         "from countdown_rl.tasks.countdown import kernel_numba; print(kernel_numba.search.__class__.__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "Dispatcher" in done.stdout
+    assert "Dispatcher" in python(code)

@@ -2,9 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,9 +10,8 @@ from countdown_rl.cli import main
 from countdown_rl.core.formatting import flag as spelled
 from countdown_rl.core.values import OTHER_NAMES
 from countdown_rl.tasks.countdown.rules import RULES
-from tests.support.command import flags
+from tests.support.command import flags, python
 
-ROOT = Path(__file__).parents[2]
 HELP = {name: text for panel in main.COMMANDS.values() for name, text in panel.items()}
 
 
@@ -40,8 +36,7 @@ for words in ("--help", *(name + " --help" for name in {list(HELP)})):
 @pytest.fixture(scope="module")
 def loaded():
     """The modules that the help of each command imports, and that of the list of commands, "--help"."""
-    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, cwd=ROOT, check=True)
-    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("MODULES")]
+    lines = [line.split()[1:] for line in python(LOADED).splitlines() if line.startswith("MODULES")]
     assert {status for status, *_ in lines} == {"0"}
     return {name: set(modules) for _, name, *modules in lines}
 
@@ -105,8 +100,7 @@ def test_the_shell_completes_commands_and_flags(words, completed):
         "COMP_CWORD": str(len(words.split())),
     }
     code = "from countdown_rl.cli.main import app; app([], prog_name='countdown-rl')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
-    assert completed in done.stdout.split()
+    assert completed in python(code, environment).split()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from countdown_rl.cli import console, main
 from countdown_rl.core import errors
 from countdown_rl.tasks import jsonl
 from tests.evaluation.test_compare import BASE, TRAINED, made
-from tests.support.command import status
+from tests.support.command import python, status
 
 
 def fail(work):
@@ -182,10 +182,7 @@ def printed(place, environment):
     for name, marks in (("base", BASE), ("adapter", TRAINED)):
         made(place / name, marks)
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "80", **environment}
-    command = [sys.executable, "-c", RUN_ALL]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, cwd=place)
-    assert done.returncode == 0, done.stderr
-    return "".join(done.stdout.split())
+    return "".join(python(RUN_ALL, environment, place).split())
 
 
 def test_no_terminal_or_encoding_loses_text_and_a_directory_may_have_any_name(tmp_path):

@@ -1,9 +1,6 @@
 """Import of published data sets, from files and from a local Hub server."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from pkgutil import resolve_name
 
 import pyarrow.parquet
@@ -16,9 +13,8 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.splits import SPLITS, held_out
-from tests.support.command import status
+from tests.support.command import python, status
 
-ROOT = Path(__file__).parents[2]
 COUNTDOWN = "Jiayi-Pan/Countdown-Tasks-3to4"
 PUZZLES = [{"nums": [3, 7, 50 + k], "target": 46 + k} for k in range(40)]
 
@@ -175,12 +171,11 @@ def test_a_cached_data_set_is_read_where_the_hub_cannot_be_reached(hub, tmp_path
         "hf download": "from huggingface_hub import snapshot_download as d; d('me/rows', repo_type='dataset')",
         "load_dataset": "from datasets import load_dataset; load_dataset('me/rows')",
     }[cached_by]
-    subprocess.run([sys.executable, "-c", first], check=True, cwd=ROOT, env=hub.env(tmp_path), capture_output=True)
+    python(first, hub.env(tmp_path))
     env = hub.env(tmp_path) | ({"HF_HUB_OFFLINE": "1"} if how == "offline" else {"HF_ENDPOINT": "http://127.0.0.1:9"})
     again = "from countdown_rl.data import external as e; c, rows = e.from_hub('me/rows', None); print(c, len([*rows]))"
     hub.log.clear()
-    done = subprocess.run([sys.executable, "-c", again], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.stdout.split() == [pinned, "40"], done.stderr
+    assert python(again, env).split() == [pinned, "40"]
     assert not hub.log
 
 

@@ -1,8 +1,6 @@
 """Benchmark suites: the released rows, and that no training split holds them."""
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +16,7 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.training.grpo import run as grpo
 from countdown_rl.training.options import SftOptions
 from countdown_rl.training.sft import demonstrations
+from tests.support.command import python
 
 BENCH = "suite:countdown-bench-1"
 
@@ -100,6 +99,4 @@ def test_rows_other_than_the_released_ones_are_an_error(monkeypatch):
 def test_the_rows_are_the_same_without_the_instructions_of_this_processor(tmp_path):
     environment = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
     code = "import countdown_rl; print(len(countdown_rl.read_rows('suite:countdown-bench-1')))"
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True)
-    assert done.stdout == "1750\n", done.stderr
+    assert python(code, environment) == "1750\n"

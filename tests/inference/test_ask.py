@@ -1,8 +1,6 @@
 """``ask``: streaming, agreement with an evaluation, and the printed verdict."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown.task import puzzle_row
 from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
-from tests.support.command import status
+from tests.support.command import python, status
 
 SHORT = AskOptions(max_new_tokens=40)
 
@@ -172,6 +170,6 @@ def test_ask_imports_no_library_of_training():
         "sys.argv[1:] = 'ask 3 7 50 --target 46 --max-new-tokens 2 --json'.split()\n"
         "main.main()"
     )
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
+    out = python(code).splitlines()
     assert json.loads(out[0])["tokens"] == 2
     assert out[1:] == ["[]"]

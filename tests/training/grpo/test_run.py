@@ -4,8 +4,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -34,10 +32,8 @@ from countdown_rl.training.grpo.run import prepare
 from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.run import SILENT, Reporter
 from countdown_rl.training.state import Journal
-from tests.support import constant_model, letters, tiny_llama
+from tests.support import command, constant_model, letters, tiny_llama
 from tests.support.runs import SPLITS, Killed, files, killing, paths, write_data
-
-ROOT = Path(__file__).parents[3]
 
 SIZES = {"max_steps": 6, "prompts": 2, "num_generations": 4, "micro_batch": 4, "max_completion_length": 12}
 RATES = {"learning_rate": 1e-2, "lr_scheduler_type": "linear", "lora_r": 4, "lora_dropout": 0.1}
@@ -191,7 +187,7 @@ def test_training_sends_no_telemetry():
         "    telemetry.send_telemetry('topic', library_name='trl')\n"
     )
     assert base_trainer.send_telemetry is send_telemetry
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"CI": ""}).returncode == 0
+    command.python(code, os.environ | {"CI": ""})
 
 
 def test_checkpoints_do_not_ask_the_hub_for_the_base_of_an_adapter(place, tmp_path, monkeypatch):
