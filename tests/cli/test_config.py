@@ -10,17 +10,10 @@ from countdown_rl.core.errors import UsageError
 
 NAMES = [name for panel in main.COMMANDS.values() for name in panel]
 #: Arguments and options that a command requires.
-REQUIRED = {
-    "collect": ["e", "--out", "o"],
-    "compare": ["a", "b"],
-    "export-task": ["--to", "lm-eval", "--out", "o"],
-    "solve": ["3", "7", "50", "--target", "46"],
-    "ask": ["3", "7", "50", "--target", "46"],
-    "verify": ["r"],
-    "diagnose": ["e"],
-    "samples": ["e"],
-    "report": ["--result", "r"],
-}
+REQUIRED = {name: ["3", "7", "50", "--target", "46"] for name in ("solve", "ask")}
+REQUIRED |= {name: ["e"] for name in ("diagnose", "samples", "verify")}
+REQUIRED |= {"collect": ["e", "--out", "o"], "compare": ["a", "b"], "report": ["--result", "r"]}
+REQUIRED |= {"export-task": ["--to", "lm-eval", "--out", "o"]}
 
 
 def parsed(name, *words):
@@ -64,18 +57,13 @@ def test_flags_win_over_the_file_and_lists_repeat(tmp_path, nested):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("learning-rat: 1", "did you mean learning-rate"),
-        ("output_dir: x", "did you mean out"),
+        *(("learning-rat: 1", "did you mean learning-rate"), ("output_dir: x", "did you mean out")),
         ("per-device-train-batch-size: 4", "did you mean micro-batch"),
         ("config: x", "no option config"),
-        ("curriculum: maybe", "true or false"),
-        ("max-steps: true", "not be true or false"),
-        ("max-steps: {a: 1}", "a value or a list"),
-        ("reward: [[1]]", "a value or a list"),
-        ("- a", "a line such as"),
-        ("just text", "a line such as"),
-        ("a: [", "cannot be read"),
-        ("\x00", "cannot be read"),
+        *(("curriculum: maybe", "true or false"), ("max-steps: true", "not be true or false")),
+        *((text, "a value or a list") for text in ("max-steps: {a: 1}", "reward: [[1]]")),
+        *((text, "a line such as") for text in ("- a", "just text")),
+        *((text, "cannot be read") for text in ("a: [", "\x00")),
     ],
 )
 def test_a_faulty_file_is_a_sentence(tmp_path, text, says):

@@ -59,17 +59,13 @@ def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
     ("arguments", "status", "words"),
     [
         (["--n", 10, "--test", 10], 2, "leave no rows for training"),
-        (["--size", "9"], 2, "write 1 to 6"),
-        (["--targets", "9-3"], 2, "lower end first"),
+        *((["--size", "9"], 2, "write 1 to 6"), (["--targets", "9-3"], 2, "lower end first")),
         *((["--targets", f"10-{end}"], 2, "at most 100,000 values") for end in (200_000, 10**8, 10**30)),
         (["--numbers", f"1-{10**12}"], 2, "at most 100,000 values"),
-        (["--style", "lines"], 2, "--style lines"),
-        (["--impossible", "nan"], 2, "--impossible"),
-        (["--task", "gsm8k"], 2, "give --from or --from-hub"),
-        (["--revision", "main"], 2, "goes with --from-hub"),
-        (["--from", "none.jsonl"], 1, "does not exist"),
+        *((["--style", "lines"], 2, "--style lines"), (["--impossible", "nan"], 2, "--impossible")),
+        *((["--task", "gsm8k"], 2, "give --from or --from-hub"), (["--revision", "main"], 2, "goes with --from-hub")),
+        *((["--from", "none.jsonl"], 1, "does not exist"), (["--misspelt", 3], 2, "misspelt")),
         (["--size", 2, "--numbers", "1-9", "--n", 5000], 1, ""),
-        (["--misspelt", 3], 2, "misspelt"),
     ],
 )
 def test_an_invalid_request_is_one_sentence_and_writes_nothing(command, tmp_path, arguments, status, words):

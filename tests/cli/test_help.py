@@ -106,10 +106,8 @@ def test_the_shell_completes_commands_and_flags(words, completed):
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["train", "--lr", "1e-4"], "--learning-rate"),
-        (["train", "--max-new-tokens=9"], "--max-completion-length"),
-        (["eval", "--n", "9"], "--limit"),
-        (["merge", "--model", "x"], "--adapter"),
+        *((["train", "--lr", "1e-4"], "--learning-rate"), (["train", "--max-new-tokens=9"], "--max-completion-length")),
+        *((["eval", "--n", "9"], "--limit"), (["merge", "--model", "x"], "--adapter")),
     ],
 )
 def test_a_flag_that_has_another_name_here_is_answered_with_that_name(words, name):

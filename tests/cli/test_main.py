@@ -195,11 +195,16 @@ def test_no_terminal_or_encoding_loses_text_and_a_directory_may_have_any_name(tm
 
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-", "| true"])
-@pytest.mark.parametrize("words", ["--version", "--help", "solve 3 7 50 --target 46", "gen-data --n 20 --out data"])
+@pytest.mark.parametrize(
+    "words", ["--version", "--help", "solve 3 7 50 --target 46", "gen-data --n 20 --out data", "grade many"]
+)
 def test_a_closed_stream_is_no_failure(tmp_path, words, streams):
+    row = {"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"}
+    jsonl.write_rows(tmp_path / "many", [row] * 2000)
     command = f'"{sys.executable}" -m countdown_rl {words} {streams}; exit ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
+    assert not done.stderr or streams != "| true" or words.startswith("gen-data")
     assert all(path.stat().st_size < 20_000 for path in tmp_path.rglob("*.jsonl"))
     assert (tmp_path / "data").exists() == words.startswith("gen-data")

@@ -33,12 +33,9 @@ def shown(*words):
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
-        (["--step", "11-25"], [11, 21]),
-        (["--step", "1"], [1, 1]),
-        (["--correct"], [21, 1]),
-        (["--incorrect", "--step", "2-99"], [11, 31]),
+        *((["--step", "11-25"], [11, 21]), (["--step", "1"], [1, 1]), (["--n", 9], [31, 21, 11, 1, 1])),
+        *((["--correct"], [21, 1]), (["--incorrect", "--step", "2-99"], [11, 31])),
         (["--reason", "no-answer"], [31, 1]),
-        (["--n", 9], [31, 21, 11, 1, 1]),
     ],
 )
 def test_samples_are_filtered_by_step_grade_and_reason(run, words, steps):

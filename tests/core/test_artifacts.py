@@ -253,16 +253,12 @@ def test_files_of_other_origin_are_not_overwritten(monkeypatch):
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        ("/home/some one/base", "base"),
-        ("../../home/someone/base", "base"),
-        ("artifacts/../../x", "x"),
-        ("..", "elsewhere"),
-        ("~/models/base", "base"),
-        ("file:///srv/models/base", "base"),
-        ("/+-", "/+-"),
-        ("artifacts/base", "artifacts/base"),
-        ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
-        ("{{ a }}\n/think>/x/y", "{{ a }}\n/think>/x/y"),
+        *(
+            (f"{place}/base", "base")
+            for place in ("/home/some one", "../../home/someone", "~/models", "file:///srv/models")
+        ),
+        *(("artifacts/../../x", "x"), ("..", "elsewhere")),
+        *((kept, kept) for kept in ("/+-", "artifacts/base", "Qwen/Qwen3-0.6B", "{{ a }}\n/think>/x/y")),
     ],
 )
 def test_no_manifest_holds_a_local_path_of_its_own(path, name):

@@ -119,15 +119,10 @@ def test_the_quota_of_a_container_is_read(tmp_path, group, files, quotas):
 @pytest.mark.parametrize(
     ("variables", "quotas", "threads"),
     [
-        ({}, [], 8),
-        ({}, [2.5, 16], 3),
-        ({}, [0.5], 1),
-        ({"LOCAL_WORLD_SIZE": "3"}, [], 2),
-        ({"LOCAL_WORLD_SIZE": "16"}, [], 1),
-        ({"OMP_NUM_THREADS": "1"}, [], 1),
-        ({"OMP_NUM_THREADS": "12,2"}, [2], 12),
-        ({"OMP_NUM_THREADS": "many"}, [], 8),
-        ({"OMP_NUM_THREADS": "0"}, [], 8),
+        *(({}, [], 8), ({}, [2.5, 16], 3), ({}, [0.5], 1)),
+        *(({"LOCAL_WORLD_SIZE": "3"}, [], 2), ({"LOCAL_WORLD_SIZE": "16"}, [], 1)),
+        *(({"OMP_NUM_THREADS": "1"}, [], 1), ({"OMP_NUM_THREADS": "12,2"}, [2], 12)),
+        *(({"OMP_NUM_THREADS": invalid}, [], 8) for invalid in ("many", "0")),
         (LAUNCHED | {"OMP_NUM_THREADS": "1"}, [], 4),  # a launcher's
         (LAUNCHED | {"OMP_NUM_THREADS": "2"}, [], 2),
     ],
@@ -161,12 +156,7 @@ def test_invalid_processes_are_refused_before_any_starts(monkeypatch, capsys, wo
 
 @pytest.mark.parametrize(
     ("name", "value", "sharded"),
-    [
-        ("X", "", False),
-        ("DEEPSPEED_ZERO_STAGE", "2", False),
-        ("DEEPSPEED_ZERO_STAGE", "3", True),
-        ("USE_FSDP", "true", True),
-    ],
+    [("X", "", False), *(("DEEPSPEED_ZERO_STAGE", str(n), n == 3) for n in (2, 3)), ("USE_FSDP", "true", True)],
 )
 def test_sharded_weights_are_told_by_the_environment_of_a_launcher(monkeypatch, name, value, sharded):
     for variable, number in LAUNCHED.items():

@@ -67,20 +67,12 @@ def test_an_edit_of_the_users_code_is_another_run(own, edited, name, by_name):
         finished(own / "adapter", "adapter", run(), overwrite=False)
 
 
-IMPORTS = {
-    "import helper": "helper.py",
-    "import lib.helper as other": "lib/helper.py",
-    "from lib import helper": "lib/helper.py",
-    "from lib.helper import value": "lib/helper.py",
-    "from lib.helper import *": "lib/helper.py",
-    "from . import helper": "pack/helper.py",
-    "from .helper import value": "pack/helper.py",
-    "from .lib.helper import value": "pack/lib/helper.py",
-    "from pack.helper import value": "pack/helper.py",
-    "from helper import first": "helper_of_helper.py",
-    "def late():\n    import helper": "helper.py",
-    "x = 1": "pack/__init__.py",
-}
+IMPORTS = dict.fromkeys(("import helper", "def late():\n    import helper"), "helper.py")
+IMPORTS |= dict.fromkeys(("import lib.helper as other", "from lib import helper"), "lib/helper.py")
+IMPORTS |= dict.fromkeys(("from lib.helper import value", "from lib.helper import *"), "lib/helper.py")
+IMPORTS |= dict.fromkeys(("from . import helper", "from .helper import value"), "pack/helper.py")
+IMPORTS |= {"from pack.helper import value": "pack/helper.py", "from .lib.helper import value": "pack/lib/helper.py"}
+IMPORTS |= {"from helper import first": "helper_of_helper.py", "x = 1": "pack/__init__.py"}
 
 
 @pytest.mark.parametrize("line", IMPORTS)

@@ -57,13 +57,11 @@ def test_every_option_names_itself_where_a_value_has_no_meaning(kind, wrong):
 @pytest.mark.parametrize(
     "rows",
     [
-        ROW,
+        *(ROW, iter([ROW]), pd.DataFrame([ROW | {"note": float("nan")}])),
         [ROW | {"nums": np.array([3, 7, 50]), "target": np.int64(46)}],
         [ROW | {"nums": [np.uint8(3), np.uint8(7), np.uint8(50)]}],
-        pd.DataFrame([ROW | {"note": float("nan")}]),
-        iter([ROW]),
     ],
-    ids=["row", "array", "scalars", "frame", "iterator"],
+    ids=["row", "iterator", "frame", "array", "scalars"],
 )
 def test_rows_come_as_people_have_them(rows):
     assert countdown_rl.evaluate("solver", rows, on_warning=lambda _: None).metrics.accuracy == 1
@@ -100,13 +98,12 @@ def test_numbers_of_numpy_are_solved_and_graded_as_integers(dtype):
         (lambda: countdown_rl.train("m", [ROW], "o", datta=3), "data"),
         (lambda: countdown_rl.evaluate("solver", [ROW], max_tokens=3), "max_new_tokens"),
         (lambda: countdown_rl.solve([1], 1, ruel="x"), "rule"),
-        (lambda: countdown_rl.generate(-1), "n"),
-        (lambda: countdown_rl.generate(2.0), "n"),
-        (lambda: countdown_rl.generate(2, seed=None), "seed"),
-        (lambda: countdown_rl.generate(2, numbers=5), "numbers"),
-        (lambda: countdown_rl.load_model(5), "model"),
-        (lambda: countdown_rl.load_model("x" * 300), "model"),
-        (lambda: countdown_rl.load_model(["a", "b"]), "model"),
+        *((partial(countdown_rl.generate, n), "n") for n in (-1, 2.0)),
+        *(
+            (partial(countdown_rl.generate, 2, **{name: value}), name)
+            for name, value in (("seed", None), ("numbers", 5))
+        ),
+        *((partial(countdown_rl.load_model, model), "model") for model in (5, "x" * 300, ["a", "b"])),
         (lambda: countdown_rl.evaluate("solver", "x/" + "y" * 300), "rows"),
         *(
             (partial(countdown_rl.evaluate, "solver", [ROW], **{name: value}), name)

@@ -118,9 +118,10 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     assert all(turn["content"] in modelfile for turn in rows[0].messages() if turn["role"] != "user")
 
 
-def test_an_unsupported_architecture_is_refused_by_name():
-    architectures.checkpoint(Path("full"), "gpt2")
-    with pytest.raises(ModelError, match="gpt2"):
+@pytest.mark.parametrize("name", ["gpt2", "qwen3_5_text", "qwen3_next"])
+def test_an_unsupported_architecture_is_refused_by_name(name):
+    architectures.checkpoint(Path("full"), name)
+    with pytest.raises(ModelError, match=f"{name}.*convert_hf_to_gguf"):
         quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf"))
 
 

@@ -87,10 +87,8 @@ def test_weights_that_would_lose_by_quantization_are_refused():
 @pytest.mark.parametrize(
     ("base", "trained_over", "format", "warned"),
     [
-        ("original", "nf4", "gguf", True),
-        ("original", "nf4", "nf4", False),
-        ("original", "bf16", "gguf", False),
-        ("dequantized", "nf4", "gguf", False),
+        *(("original", "nf4", "gguf", True), ("original", "nf4", "nf4", False)),
+        *(("original", "bf16", "gguf", False), ("dequantized", "nf4", "gguf", False)),
     ],
 )
 def test_a_merge_into_original_weights_warns_with_its_divergence(base, trained_over, format, warned):

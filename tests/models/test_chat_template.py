@@ -144,17 +144,13 @@ def test_a_completion_has_the_opening_tag_where_its_style_asks_the_model_for_it(
 @pytest.mark.parametrize(
     ("prompt", "completion", "continuation"),
     [
-        (Rendered("a<think>"), "<think>b", "b"),
-        (Rendered("a<think>"), "<think>\nb", "\nb"),
-        (Rendered("a<think>\n"), "<think>\nb", "b"),
-        (Rendered("a<think>\n"), "<think>b", "b"),
+        *((Rendered("a<think>"), f"<think>{text}", text) for text in ("b", "\nb")),
+        *((Rendered("a<think>\n"), text, "b") for text in ("<think>\nb", "<think>b", "b")),
         (Rendered("a<think>\n"), "\n<think>\n\nb", "\nb"),
-        (Rendered("a<think>\n"), "b", "b"),
         (Rendered("aWell.\n<think>", "Well.\n<think>"), "Well.\n<think>\nb", "\nb"),
         (Rendered("aWell.\n<think>", "Well.\n<think>"), "<think>b", "b"),
         (Rendered("a<thinking>\n"), "<thinking>\nb", "b"),
-        (Rendered("a<think>\n\n</think>\n\n"), "<think>b", "<think>b"),
-        (Rendered("a"), "<think>b", "<think>b"),
+        *((Rendered(f"a{end}"), "<think>b", "<think>b") for end in ("", "<think>\n\n</think>\n\n")),
         (Rendered("aWell:", "Well:"), "Well: b", "Well: b"),
     ],
 )

@@ -7,7 +7,6 @@ import pytest
 import torch
 import transformers
 
-from countdown_rl.core.errors import ModelError
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference import cpu_decoder
@@ -110,11 +109,6 @@ def test_nf4_rounds_the_projections_of_linear_attention_too(model):
     assert {"model.layers.0.linear_attn.out_proj", "model.layers.1.self_attn.q_proj"} <= layers.keys()
     for name, layer in layers.items():
         assert torch.equal(loaded.get_submodule(name).weight, nf4.fake_quantize(layer.weight).float())
-
-
-def test_gguf_export_is_refused(model, tmp_path):
-    with pytest.raises(ModelError, match="convert_hf_to_gguf"):
-        quantize_model(model, tmp_path / "gguf", QuantizeOptions(format="gguf"))
 
 
 def test_the_text_model_of_a_vision_model_has_its_logits(tmp_path):

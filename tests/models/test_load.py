@@ -288,14 +288,11 @@ def adapter_over(base: Path, path: Path, recorded: str, **manifest) -> Path:
 @pytest.mark.parametrize(
     ("recorded", "place"),
     [
-        ("base", "base"),
-        ("./base/", "base"),
-        ("../base", "base"),
-        ("models/base", "models/base"),
-        ("models/base", "../models/base"),
-        ("/home/me/project/base", "base"),
-        (r"C:\Users\me\models\base", "base"),
-        ("~/nowhere/base", "base"),
+        *(
+            (name, "base")
+            for name in ("base", "./base/", "../base", "/home/me/base", r"C:\Users\base", "~/nowhere/base")
+        ),
+        *(("models/base", place) for place in ("models/base", "../models/base")),
     ],
 )
 def test_a_base_is_looked_for_from_where_the_adapter_lies(base, here, recorded, place):
@@ -356,20 +353,14 @@ def test_an_unfinished_run_is_called_one(base, here, given):
 @pytest.mark.parametrize(
     ("name", "config", "refused"),
     [
-        ("model.layers.0.self_attn.q_proj.bias", {}, True),
-        ("model.layers.1.self_attn.q_norm.weight", {}, True),
-        ("lm_head.bias", {}, True),
-        ("model.layers.0.self_attn.q_proj.lora_A.weight", {}, True),
-        ("model.layers.2.input_layernorm.weight", {}, True),
-        ("model.layers.1.mlp.up_proj.weight", {"num_hidden_layers": 1}, True),
+        *((f"model.layers.0.self_attn.q_proj.{name}", {}, True) for name in ("bias", "lora_A.weight")),
+        *((f"model.layers.{name}.weight", {}, True) for name in ("1.self_attn.q_norm", "2.input_layernorm")),
+        *(("lm_head.bias", {}, True), ("model.layers.1.mlp.up_proj.weight", {"num_hidden_layers": 1}, True)),
         # Parts that take no part are left out.
         ("model.layers.0.self_attn.rotary_emb.inv_freq", {}, False),
         ("model.layers.2.mlp.up_proj.weight", {"num_nextn_predict_layers": 1}, False),
-        ("mtp.layers.0.weight", {}, False),
-        ("vision_tower.blocks.0.weight", {}, False),
-        ("model.visual.blocks.0.weight", {}, False),
-        ("score.weight", {}, False),
-        ("lm_head.weight", {}, False),
+        *((f"{name}.blocks.0.weight", {}, False) for name in ("vision_tower", "model.visual")),
+        *((f"{name}.weight", {}, False) for name in ("mtp.layers.0", "score", "lm_head")),
     ],
 )
 def test_weights_within_the_model_that_it_does_not_have_are_refused(base, tmp_path, name, config, refused):

@@ -43,13 +43,10 @@ def renamed(old, new):
 @pytest.mark.parametrize(
     "rename",
     [
-        renamed(PREFIX, f"{PREFIX}_orig_mod."),
-        renamed(PREFIX, f"_orig_mod.{PREFIX}"),
-        renamed(PREFIX, f"module.{PREFIX}"),
-        renamed(PREFIX, f"{PREFIX}module."),
+        *(renamed(PREFIX, f"{PREFIX}{wrapper}.") for wrapper in ("_orig_mod", "module")),
+        *(renamed(PREFIX, f"{wrapper}.{PREFIX}") for wrapper in ("_orig_mod", "module")),
         renamed("layers.1.", "layers.1._fsdp_wrapped_module._checkpoint_wrapped_module."),
-        renamed(".weight", ".default.weight"),
-        renamed(PREFIX, ""),
+        *(renamed(".weight", ".default.weight"), renamed(PREFIX, "")),
         renamed(f"{PREFIX}model.", f"{PREFIX}model.language_model."),
         renamed(f"{PREFIX}model.", f"{PREFIX}language_model.model."),
     ],

@@ -3,29 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from tests.support import standins
+from tests.support import standins, tiny_llama
 
 #: Names that most configurations know.
-_USUAL = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-}
+_USUAL = tiny_llama.SIZES | {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 1024}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 1024}
 _NO_DROPOUT = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "dropout": 0.0}
 _MLA = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
-_HYBRID = {
-    "head_dim": 8,
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-}
+_HYBRID = {"head_dim": 8, "layer_types": ["linear_attention", "full_attention"]}
+_HYBRID |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+_HYBRID |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+_MAMBA2 = {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1}
 
 #: The settings of each, by the name that transformers has for the architecture.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -61,14 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     | {"expert_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False},
     "falcon_h1": _USUAL | {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-    "mamba2": {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_heads": 8,
-        "head_dim": 8,
-        "state_size": 8,
-        "n_groups": 1,
-    },
+    "mamba2": {"hidden_size": 32, "num_hidden_layers": 2} | _MAMBA2,
     "qwen3_5_text": _USUAL | _HYBRID,
     "qwen3_next": _USUAL | _HYBRID | _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 32},
 }

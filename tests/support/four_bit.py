@@ -14,13 +14,8 @@ def quantize_layers(model: Any, device: torch.device) -> None:
     """Replace the layers of :func:`nf4.linears` by bitsandbytes 4-bit layers."""
     for name, module in nf4.linears(model).items():
         weight = module.weight.data.to(torch.bfloat16)
-        layer = Linear4bit(
-            weight.shape[1],
-            weight.shape[0],
-            bias=module.bias is not None,
-            compute_dtype=torch.bfloat16,
-            quant_type="nf4",
-        )
+        settings = {"compute_dtype": torch.bfloat16, "quant_type": "nf4"}
+        layer = Linear4bit(weight.shape[1], weight.shape[0], bias=module.bias is not None, **settings)
         layer.weight = Params4bit(weight, requires_grad=False, quant_type="nf4", module=layer)
         layer.bias = module.bias
         model.set_submodule(name, layer.to(device))

@@ -22,15 +22,8 @@ def launched(name: str) -> tuple[Any, dict[str, str]]:
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
-    words = [
-        "--config_file",
-        str(ROOT / "stages" / "recipes" / f"{name}.yaml"),
-        "--num_processes",
-        "2",
-        "-m",
-        "countdown_rl",
-        "train",
-    ]
+    recipe = str(ROOT / "stages" / "recipes" / f"{name}.yaml")
+    words = ["--config_file", recipe, "--num_processes", "2", "-m", "countdown_rl", "train"]
     arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
     return arguments, prepare_multi_gpu_env(arguments)
 
@@ -44,17 +37,9 @@ def run_two(place: Path, *words: Any) -> tuple[str, str]:
         port = str(probe.getsockname()[1])
     places = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     environment = os.environ | settings | places | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fsdp_on_cpu", *map(str, words)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=place,
-            env=environment | {"RANK": rank, "LOCAL_RANK": rank},
-        )
-        for rank in "01"
-    ]
+    command = [sys.executable, "-m", "tests.support.fsdp_on_cpu", *map(str, words)]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": place}
+    both = [subprocess.Popen(command, env=environment | {"RANK": n, "LOCAL_RANK": n}, **options) for n in "01"]
     (out, err), (other, _) = (process.communicate(timeout=300) for process in both)
     assert [process.returncode for process in both] == [0, 0], err
     assert other == ""

@@ -13,19 +13,10 @@ PROBLEM = {"task": "gsm8k", "question": "6 * 3?", "gold": "18"}
 ANSWERS = ("18", "18.0", "$18", "1,8", " 18 apples", "eighteen", "", "17", "18 or 17", "-18")
 #: In and out of the format, whole and broken; of an odd number, so that each comes in both styles.
 COMPLETIONS = (
-    "",
-    " \n",
-    "\x00",
-    "{{ 7 * 7 }}{% if",
-    "\u2028<answer>1</answer>",
-    "<answer>50 - 7 + 3</answer>",
-    "\n<think>x</think>\n<answer>50 - 7 + 3</answer>\n",
-    "x</think>\n<answer>50 - 7 + 3</answer>",
-    "x</think><answer>50 - 7 + 3</answer> so",
-    "x</think>\n<answer>50 - 7</answer>",
-    "x</think>\n<answer>50/0</answer>",
+    *("", " \n", "\x00", "{{ 7 * 7 }}{% if", "\u2028<answer>1</answer>", "<answer>50 - 7 + 3</answer>"),
+    *("\n<think>x</think>\n<answer>50 - 7 + 3</answer>\n", "x</think><answer>50 - 7 + 3</answer> so"),
+    *(f"x</think>\n<answer>{answer}</answer>" for answer in ("50 - 7 + 3", "50 - 7", "50/0", "impossible")),
     "x</think>\n<answer>50",
-    "x</think>\n<answer>impossible</answer>",
 )
 
 

@@ -290,15 +290,10 @@ class _Handler(BaseHTTPRequestHandler):
     def preupload(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
         repo = self.repo(kind, id, write=True)
         tree = repo.trees[repo.find(rev)]
-        files = [
-            {
-                "path": file["path"],
-                "uploadMode": "lfs" if LFS.match(file["path"]) else "regular",
-                "shouldIgnore": False,
-                "oid": tree[file["path"]].oid if file["path"] in tree else None,
-            }
-            for file in json.loads(self.body)["files"]
-        ]
+        files = [{"path": file["path"], "shouldIgnore": False} for file in json.loads(self.body)["files"]]
+        for file in files:
+            file["uploadMode"] = "lfs" if LFS.match(file["path"]) else "regular"
+            file["oid"] = tree[file["path"]].oid if file["path"] in tree else None
         return ({"files": files},)
 
     def batch(self, kind: str | None, id: str) -> tuple[Any, ...]:

@@ -83,24 +83,12 @@ def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = N
     """An eval artifact of the model at *root*/*name*, with that accuracy; *puzzles* None are the test split."""
     manifest = artifacts.read(root / name, reference.LOADABLE)
     data = file_input(puzzles or root / "data" / "test.jsonl")
-    share = {
-        "accuracy": accuracy,
-        "n": 100,
-        "correct": round(100 * accuracy),
-        "interval": [accuracy - 0.1, accuracy + 0.1],
-    }
-    metrics = share | {
-        "groups": {"numbers": {"3": share, "4": share}, "needs": {"mul-div": share}},
-        "format": 0.97,
-        "truncated": 0.01,
-        "mean_tokens": 80.5,
-        "task": task,
-        "decoding": evaluations.GREEDY,
-        "data": data,
-        "model": {"source": name, "kind": "directory", "digest": manifest.digest},
-        "reasons": {},
-        "rules": [],
-    }
+    share = {"accuracy": accuracy, "n": 100, "correct": round(100 * accuracy)}
+    share |= {"interval": [accuracy - 0.1, accuracy + 0.1]}
+    metrics = share | {"format": 0.97, "truncated": 0.01, "mean_tokens": 80.5, "reasons": {}, "rules": []}
+    metrics |= {"groups": {"numbers": {"3": share, "4": share}, "needs": {"mul-div": share}}}
+    metrics |= {"task": task, "decoding": evaluations.GREEDY, "data": data}
+    metrics |= {"model": {"source": name, "kind": "directory", "digest": manifest.digest}}
     example = registry.task(task).example
     sample = evaluations.sample(row={"task": task, **example})
     out = root / "eval" / name

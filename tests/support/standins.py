@@ -10,6 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from tests.support import tiny_llama
+
 #: The pre-tokenizer of Llama 3 and Qwen; they differ in the digits they keep together: up to three, or one.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|"
@@ -25,21 +27,20 @@ TEXT = [
 
 @dataclass(frozen=True)
 class Family:
-    """Settings of one family of models. ``end`` holds the end tokens of its generation config."""
+    """Settings of one family of models, by default Qwen's. ``end`` holds the end tokens of its generation config."""
 
     architecture: str
     template: str
-    special: tuple[str, ...]
-    eos: str
-    pad: str | None
+    special: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    eos: str = "<|im_end|>"
+    pad: str | None = "<|endoftext|>"
     bos: str | None = None
-    end: tuple[str, ...] = ()
+    end: tuple[str, ...] = ("<|im_end|>", "<|endoftext|>")
     digits: str = ""
     added: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
 
 
-CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 FAMILIES = {
     # Llama 3.1 has no pad token, a begin-of-text token, and different tokens for end of turn and end of text.
     "llama-3.1": Family(
@@ -71,23 +72,11 @@ FAMILIES = {
     "qwen3": Family(
         "Qwen3",
         "qwen3",
-        special=CHATML,
-        eos="<|im_end|>",
-        pad="<|endoftext|>",
-        end=("<|im_end|>", "<|endoftext|>"),
         added=("<think>", "</think>"),
         config={"head_dim": 32, "max_position_embeddings": 40_960, "tie_word_embeddings": True},
     ),
     # Qwen 2.5 has biases on q, k and v.
-    "qwen2.5": Family(
-        "Qwen2",
-        "qwen2_5",
-        special=CHATML,
-        eos="<|im_end|>",
-        pad="<|endoftext|>",
-        end=("<|im_end|>", "<|endoftext|>"),
-        config={"max_position_embeddings": 32_768, "tie_word_embeddings": True},
-    ),
+    "qwen2.5": Family("Qwen2", "qwen2_5", config={"max_position_embeddings": 32_768, "tie_word_embeddings": True}),
 }
 
 
@@ -129,18 +118,8 @@ def config(family: Family, tokens: Any, **changes: Any) -> Any:
     """The configuration of a two-layer model of *family* over the tokenizer *tokens*."""
     import transformers
 
-    settings = {
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "initializer_range": 0.1,
-        "bos_token_id": tokens.bos_token_id,
-        "eos_token_id": tokens.eos_token_id,
-        "pad_token_id": tokens.pad_token_id,
-    }
+    settings = tiny_llama.SIZES | {"vocab_size": 512, "initializer_range": 0.1}
+    settings |= {name: getattr(tokens, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     return getattr(transformers, f"{family.architecture}Config")(**settings | family.config | changes)
 
 

@@ -8,6 +8,14 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
 
 def tokenizer(template: str | None = TEMPLATE, *, pad: str | None = "<|pad|>") -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -34,11 +42,6 @@ def model(seed: int = 0, **changes: Any) -> Any:
     torch.manual_seed(seed)
     settings = {
         "vocab_size": 320,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
         "max_position_embeddings": 512,
         "tie_word_embeddings": True,
         "initializer_range": 0.1,
@@ -46,7 +49,7 @@ def model(seed: int = 0, **changes: Any) -> Any:
         "eos_token_id": 1,
         "pad_token_id": 0,
     }
-    return LlamaForCausalLM(LlamaConfig(**settings | changes)).to(torch.bfloat16)
+    return LlamaForCausalLM(LlamaConfig(**SIZES | settings | changes)).to(torch.bfloat16)
 
 
 def checkpoint(path: Path, *, seed: int = 0, shard: str = "5GB", **changes: Any) -> Path:

@@ -158,9 +158,7 @@ def test_nf4_values_are_held_plainly_where_the_planned_memory_fits(monkeypatch, 
     ("engine", "variable", "settings"),
     [
         (0, None, ["expandable_segments:True", "expandable_segments:False"]),
-        (1, None, []),
-        (0, "PYTORCH_ALLOC_CONF", []),
-        (0, "PYTORCH_CUDA_ALLOC_CONF", []),
+        *((1, None, []), (0, "PYTORCH_ALLOC_CONF", []), (0, "PYTORCH_CUDA_ALLOC_CONF", [])),
     ],
 )
 def test_segments_of_a_gpu_grow_unless_vllm_shares_the_process(monkeypatch, engine, variable, settings):

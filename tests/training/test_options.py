@@ -64,12 +64,12 @@ def test_options_that_do_not_go_together_are_refused(options, given, message):
 @pytest.mark.parametrize(
     "given",
     [
-        {"loss_type": "cispo", "trl": "epsilon_high=4"},
-        {"loss_type": "sapo", "trl": "sapo_temperature_pos=1"},
-        {"lr_scheduler_type": "cosine", "trl": "warmup_steps=5"},
-        {"trl": "warmup_steps=0.0"},
-        {"beta": 0.1, "trl": "use_bias_correction_kl=true"},
-        {"trl": "vllm_gpu_memory_utilization=0.5"},
+        *(
+            {"loss_type": name, "trl": f"{key}=4"}
+            for name, key in (("cispo", "epsilon_high"), ("sapo", "sapo_temperature_pos"))
+        ),
+        *({"lr_scheduler_type": "cosine", "trl": "warmup_steps=5"}, {"trl": "warmup_steps=0.0"}),
+        *({"beta": 0.1, "trl": "use_bias_correction_kl=true"}, {"trl": "vllm_gpu_memory_utilization=0.5"}),
         {"rollouts": "vllm-server", "trl": "vllm_server_base_url=http://a"},
     ],
 )
