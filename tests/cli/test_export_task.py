@@ -74,13 +74,9 @@ def test_prompts_and_verdicts_of_lm_eval_are_those_of_this_package(task, tmp_pat
             return [rows[request.doc_id]["completion"] for request in requests]
 
     name = f"{task}_exact"
-    results = lm_eval.simple_evaluate(
-        model=Recorded(),
-        tasks=[name],
-        task_manager=TaskManager(include_path=str(tmp_path / "task"), include_defaults=False),
-        apply_chat_template=True,
-        bootstrap_iters=0,
-    )
+    manager = TaskManager(include_path=str(tmp_path / "task"), include_defaults=False)
+    settings = {"task_manager": manager, "apply_chat_template": True, "bootstrap_iters": 0}
+    results = lm_eval.simple_evaluate(model=Recorded(), tasks=[name], **settings)
     samples = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
     assert len(samples) == len(rows) > (PUZZLES if task == "countdown" else 1)
     for sample, grade in zip(samples, grades, strict=True):
@@ -106,12 +102,8 @@ def test_prompts_and_rewards_of_verifiers_are_those_of_this_package(tmp_path):
     if done.returncode:
         pytest.skip(f"{pin} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
     subprocess.run([*install, "--no-deps", "--no-build-isolation", tmp_path / "environment"], check=True)
-    done = subprocess.run(
-        [venv / "bin/python", "-c", SCORE, "countdown_exact", tmp_path / "samples.jsonl"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    command = [venv / "bin/python", "-c", SCORE, "countdown_exact", tmp_path / "samples.jsonl"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     scores = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(scores) == len(rows) > PUZZLES

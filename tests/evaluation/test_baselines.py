@@ -107,8 +107,7 @@ def test_baselines_alone_are_refused(tmp_path):
         compare.scores({"random": floor, "solver": run(tmp_path, "solver", "ceiling")})
 
 
-def test_a_baseline_is_evaluated_without_torch(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_baseline_is_evaluated_without_torch(here, monkeypatch, capsys):
     write(Path("test.jsonl"))
     monkeypatch.setitem(sys.modules, "torch", None)  # so that importing it fails
     assert status(monkeypatch, "eval", "--model", "solver", "--data", "test.jsonl") == 0

@@ -65,8 +65,7 @@ BASE, TRAINED, MERGED = "++--++--+---", "++++++-++-+-", "++++++-++--+"
 
 
 @pytest.fixture
-def three(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def three(here):
     return {name: made(Path(name), marks) for name, marks in (("base", BASE), ("adapter", TRAINED), ("merged", MERGED))}
 
 
@@ -180,8 +179,7 @@ def test_results_of_other_puzzles_rules_or_tasks_are_refused(tmp_path, rows, wor
     assert len(report._groups(group)) == 2
 
 
-def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(here, monkeypatch, capsys):
     jsonl.write_rows(Path("data.jsonl"), PUZZLES)
     for name, solved in (("a", {1}), ("b", {1, 2, 3})):
         result = completed(Path(f"{name}.jsonl"), PUZZLES[:4], solved, rows="data.jsonl", out=name)

@@ -61,14 +61,9 @@ LINES = {
         for text in texts
     ],
     "lm-eval": lambda row, texts: [
-        {
-            "doc_id": 0,
-            "doc": {"row": json.dumps(row), "reference": "x", "system": "s", "user": "u", "prefill": ""},
-            "target": "x",
-            "arguments": {"gen_args_0": {"arg_0": "u"}},
-            "resps": [texts],
-            "filtered_resps": texts[:1],
-        }
+        {"doc_id": 0, "target": "x", "arguments": {"gen_args_0": {"arg_0": "u"}}, "resps": [texts]}
+        | {"doc": {"row": json.dumps(row), "reference": "x", "system": "s", "user": "u", "prefill": ""}}
+        | {"filtered_resps": texts[:1]}
     ],
     "openai-batch": lambda row, texts: [batch(row, texts)],
     "tinyzero": lambda row, texts: [
@@ -391,10 +386,9 @@ def test_records_that_cannot_be_graded_are_marked(tmp_path):
         evaluate(completions=tmp_path / "missing.jsonl")
 
 
-def test_the_command_writes_an_evaluation_that_the_others_read(rows, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_writes_an_evaluation_that_the_others_read(rows, here, monkeypatch, capsys):
     for tool in ("plain", "trl"):
-        words = ("--completions", str(written(tmp_path, tool)), "--data", str(rows), "--out", tool, "--pass-at", "1,2")
+        words = ("--completions", str(written(here, tool)), "--data", str(rows), "--out", tool, "--pass-at", "1,2")
         assert status(monkeypatch, "eval", *words) == 0
         assert status(monkeypatch, "eval", *words) == 0  # it is there
     assert "up to date" in capsys.readouterr().err

@@ -70,12 +70,11 @@ def test_any_text_can_be_diagnosed(text):
     assert diagnose.diagnose(evaluated([text], [{"nums": [1, 2, 3], "target": 7}]))["lost"] == 1
 
 
-def test_the_command_prints_causes_of_several_evaluations(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_prints_causes_of_several_evaluations(here, monkeypatch, capsys):
     result = evaluated([FAULTS[diagnose.ANSWER]] * 9)
     word = evaluated(["3 + 4 = 8\n</think>\n<answer>8</answer>"], [{"task": "gsm8k", "question": "?", "gold": "7"}])
     for name, each in {"base": result, "adapter": result, "word": word}.items():
-        with artifacts.writing(tmp_path / name, "eval", options={}) as draft:
+        with artifacts.writing(here / name, "eval", options={}) as draft:
             results.write(draft.path, each.metrics, each.samples)
     assert status(monkeypatch, "diagnose", "base", "adapter", "--json") == 0
     assert json.loads(capsys.readouterr().out)["base"]["causes"][0]["cause"] == diagnose.ANSWER

@@ -250,9 +250,8 @@ def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
 
 
 @pytest.fixture
-def here(place, tmp_path, monkeypatch):
+def faulty(place, here):
     """A directory to work in with one of each thing that is no good."""
-    monkeypatch.chdir(tmp_path)
     os.symlink(place / "model", "model")
     write(Path("good.jsonl"), ROWS)
     Path("broken.jsonl").write_text(json.dumps(ROWS[0]) + "\n{oops\n")
@@ -262,7 +261,7 @@ def here(place, tmp_path, monkeypatch):
         write(draft.path / "train.jsonl", ROWS)
     Path("folder").mkdir()
     Path("folder/mine.txt").write_text("mine")
-    return tmp_path
+    return here
 
 
 GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--max-new-tokens", "4")
@@ -282,7 +281,7 @@ GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--m
         (["--out", "folder"], 1, "did not write"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_sentence_and_nothing_is_written(here, monkeypatch, capsys, words, status, says):
+def test_bad_input_is_one_sentence_and_nothing_is_written(faulty, monkeypatch, capsys, words, status, says):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     before = {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))}
@@ -296,7 +295,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(here, monkeypatch, cap
     assert {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))} == before
 
 
-def test_a_result_is_replaced_only_by_a_complete_one(here, monkeypatch, capsys):
+def test_a_result_is_replaced_only_by_a_complete_one(faulty, monkeypatch, capsys):
     assert command(monkeypatch, *GOOD) == 0
     before = files(Path("out"))
     assert command(monkeypatch, *GOOD, "--data", "broken.jsonl") == 1
@@ -310,7 +309,7 @@ def test_a_result_is_replaced_only_by_a_complete_one(here, monkeypatch, capsys):
     assert told == {"out": "out"} | json.loads(Path("out/details.json").read_text())
 
 
-def test_completions_without_the_format_are_followed_by_what_to_do(here, monkeypatch, capsys):
+def test_completions_without_the_format_are_followed_by_what_to_do(faulty, monkeypatch, capsys):
     def complete(self, prompts, number=0):
         return [Completion(text, 7, i % 2 == 0) for i in range(len(prompts))]
 

@@ -12,12 +12,8 @@ from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.tasks.registry import parse_row
 
+pytestmark = pytest.mark.usefixtures("here")
 ROW = StepRow(1, 0.25, 0.5, 1.0, 40.5, 0.0, 1 / 3, None, None, 0.1, 1e-5, 2.5, 1.5, 0.01, 0.9)
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def test_a_log_is_read_back_as_written():
@@ -37,13 +33,10 @@ def test_a_thinned_row_is_the_mean_of_its_steps():
 @pytest.mark.parametrize(
     ("changes", "own", "by_version_0_2"),
     [
-        ({}, True, True),
-        ({"seconds": 9.0, "seconds_rest": 1.0}, True, True),
-        ({"correct": 0.75}, False, True),
+        *((changes, True, True) for changes in ({}, {"seconds": 9.0, "seconds_rest": 1.0})),
+        *((changes, False, True) for changes in ({"correct": 0.75}, {"eval_kl": 0.5})),
         ({"groups": {"correct_numbers_3": 0.25}}, False, True),
-        ({"eval_kl": 0.5}, False, True),
-        ({"step": 3}, False, False),
-        ({"reward": 0.5}, False, False),
+        *((changes, False, False) for changes in ({"step": 3}, {"reward": 0.5})),
     ],
 )
 def test_the_log_of_a_run_is_recognized_by_all_that_is_not_time(changes, own, by_version_0_2):

@@ -208,8 +208,7 @@ def test_damaged_data_are_refused(data, tmp_path):
     assert not (tmp_path / "release").exists()
 
 
-def test_the_command_publishes_data(hub, data, tmp_path, command, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_publishes_data(hub, data, command, here):
     done = command("publish", "--data", str(data), "--json", "--push", "--repo-id", PUZZLES)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["upload"]["tag"] == "v1"

@@ -188,23 +188,16 @@ def test_a_release_decodes_as_it_was_measured(root):
     assert json.loads((OUT / "generation_config.json").read_text()) == {"eos_token_id": [1, 2], "pad_token_id": 0}
 
 
-@pytest.mark.parametrize(
-    ("metadata", "expected"),
-    [
-        ("license: llama3.1", {"license": "llama3.1"}),
-        (
-            "license: other\nlicense_name: qwen-research\nlicense_link: https://x/LICENSE",
-            {"license": "other", "license_name": "qwen-research", "license_link": "https://x/LICENSE"},
-        ),
-        ("tags: [x]", {}),
-        (None, {}),
-    ],
-)
-def test_the_licence_is_read_from_the_card_of_the_base(hub, tmp_path, metadata, expected):
-    if metadata is not None:
-        (tmp_path / "README.md").write_text(f"---\n{metadata}\n---\n")
+OTHER = {"license": "other", "license_name": "qwen-research", "license_link": "https://x/LICENSE"}
+
+
+@pytest.mark.parametrize("expected", [{"license": "llama3.1"}, OTHER, {}, None])
+def test_the_licence_is_read_from_the_card_of_the_base(hub, tmp_path, expected):
+    if expected is not None:
+        metadata = "".join(f"{key}: {value}\n" for key, value in ({"tags": "[x]"} | expected).items())
+        (tmp_path / "README.md").write_text(f"---\n{metadata}---\n")
         hub.add_model("some/base", tmp_path)
-    assert folder.base_license("some/base", None) == expected
+    assert folder.base_license("some/base", None) == (expected or {})
 
 
 def test_a_given_licence_asks_nobody_and_its_text_is_added(hub, root):

@@ -77,8 +77,7 @@ def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **chang
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def run(here):
     write_eval(Path("artifacts/eval/base"), "++--++--+---")
     write_eval(Path("artifacts/eval/merged"), "++++++-++--+")
     write_eval(Path("artifacts/eval/adapter"), "++++++-++-+.")
@@ -191,8 +190,7 @@ def of_split(split: str) -> list[dict]:
 
 
 @pytest.mark.parametrize(("split", "called"), [("test", "held-out"), ("train", "training"), ("valid", "validation")])
-def test_puzzles_are_called_by_their_split_and_not_by_their_file(tmp_path, monkeypatch, split, called):
-    monkeypatch.chdir(tmp_path)
+def test_puzzles_are_called_by_their_split_and_not_by_their_file(split, called, here):
     write_eval(Path("artifacts/eval/base"), 12 * "+", rows=of_split(split))
     training_log.write(Path("artifacts/train/log.csv"), steps(3, eval_correct=0.5))
     assert f"base solves 12 of 12 {called} puzzles" in summary(page())

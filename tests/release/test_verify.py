@@ -194,10 +194,9 @@ def test_a_release_whose_verdicts_differ_on_a_few_puzzles_is_confirmed(root):
 
 
 @pytest.mark.slow
-def test_releases_of_a_whole_chain_made_now_are_confirmed(tmp_path, hub, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    hub.add_model("me/base", constant_model.checkpoint(tmp_path / "base"))
-    root = constant_model.chain(tmp_path, base="me/base")
+def test_releases_of_a_whole_chain_made_now_are_confirmed(here, hub):
+    hub.add_model("me/base", constant_model.checkpoint(here / "base"))
+    root = constant_model.chain(here, base="me/base")
     for name in ("merged", "adapter", "quantized", "gguf"):
         assert checked(publish(root, name)).conclusion == CONFIRMED
 

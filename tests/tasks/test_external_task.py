@@ -45,9 +45,8 @@ def installed(site, monkeypatch):
 
 
 @pytest.fixture
-def run(installed, monkeypatch, capsys, tmp_path):
+def run(installed, here, monkeypatch, capsys):
     """Run a command in an empty directory; its output has no word of Countdown."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words, expect=0):
@@ -130,18 +129,17 @@ def test_a_task_without_generator_baselines_and_groups_goes_through_every_stage(
 
 
 @pytest.mark.slow
-def test_inspect_takes_a_task_of_another_package(installed, tmp_path, monkeypatch):
+def test_inspect_takes_a_task_of_another_package(installed, here, monkeypatch):
     inspect_ai = pytest.importorskip("inspect_ai")
     from inspect_ai.model import ModelOutput, _model, get_model
 
     from countdown_rl.integrations.inspect_tasks import exact
 
     monkeypatch.setattr(_model, "count_text_tokens", len)  # it downloads a tokenizer
-    monkeypatch.chdir(tmp_path)
-    jsonl.write_rows(tmp_path / "rows.jsonl", [{"task": "products", "a": 12, "b": 7}])
+    jsonl.write_rows(here / "rows.jsonl", [{"task": "products", "a": 12, "b": 7}])
     reply = ModelOutput.from_content("mockllm", "<think>so</think>\n<answer>84</answer>")
     (log,) = inspect_ai.eval(
-        exact(data=str(tmp_path / "rows.jsonl")),
+        exact(data=str(here / "rows.jsonl")),
         model=get_model("mockllm/model", custom_outputs=[reply], memoize=False),
         display="none",
         log_realtime=False,

@@ -28,24 +28,17 @@ def _prefilled(answer):
 
 
 def test_the_default_prompt_word_for_word():
-    assert messages(ROW) == [
-        {
-            "role": "system",
-            "content": "You are a careful solver of number puzzles. First reason inside <think> and "
-            "</think>, then give the final answer inside <answer> and </answer>.",
-        },
-        {
-            "role": "user",
-            "content": "Numbers: 19 36 55 7\nTarget: 65\nReach the target with + - * / and parentheses, "
-            "using each number exactly once. If there is no way, answer impossible.",
-        },
-        {"role": "assistant", "content": "Let me work through this step by step.\n<think>"},
-    ]
+    assert {turn["role"]: turn["content"] for turn in messages(ROW)} == {
+        "system": "You are a careful solver of number puzzles. First reason inside <think> and </think>, then give the "
+        "final answer inside <answer> and </answer>.",
+        "user": "Numbers: 19 36 55 7\nTarget: 65\nReach the target with + - * / and parentheses, using each number "
+        "exactly once. If there is no way, answer impossible.",
+        "assistant": "Let me work through this step by step.\n<think>",
+    }
 
 
 def test_rule_operators_and_style_reach_the_prompt():
-    row = {**ROW, "rule": "television", "operators": "+-", "style": "model_opens"}
-    turns = messages(row)
+    turns = messages({**ROW, "rule": "television", "operators": "+-", "style": "model_opens"})
     assert [turn["role"] for turn in turns] == ["system", "user"]
     assert "with + - and parentheses, using each number at most once; every result" in turns[1]["content"]
 
@@ -216,33 +209,22 @@ def identity(question):
     return parse_row({"task": "gsm8k", "question": question, "gold": "1"}).identity
 
 
-@pytest.mark.parametrize(
-    "questions",
-    [
-        ["What is 3 + 5?", "What is 3 - 5?", "What is 3 * 5?", "What is 3 / 5?", "What is 3 ^ 5?", "What is 3 5?"],
-        ["Is x+5 even?", "Is x-5 even?", "Is x*5 even?"],
-        ["(3 + 5) * 2?", "3 + (5 * 2)?", "3 + 5 * 2?"],
-        ["It is -5 degrees.", "It is 5 degrees."],
-        ["50% of 8?", "50 of 8?"],
-        ["Is 3 < 5?", "Is 3 > 5?", "Is 3 = 5?"],
-        ["What is 3 ** 5?", "What is 3 * 5?"],
-        ["What is 5!?", "What is 5?"],
-    ],
-)
-def test_problems_that_differ_in_a_sign_are_different(questions):
-    assert len({identity(question) for question in questions}) == len(questions)
+#: Problems that differ in a sign, and that are different; and problems that differ in punctuation, and are the same.
+DIFFERENT = [[f"What is 3{sign}5?" for sign in (" + ", " - ", " * ", " / ", " ^ ", " ")]]
+DIFFERENT += [
+    [f"Is x{sign}5 even?" for sign in "+-*"],
+    [f"Is 3 {sign} 5?" for sign in "<>="],
+    ["50% of 8?", "50 of 8?"],
+]
+DIFFERENT += [["(3 + 5) * 2?", "3 + (5 * 2)?", "3 + 5 * 2?"], ["It is -5 degrees.", "It is 5 degrees."]]
+DIFFERENT += [["What is 5!?", "What is 5?"], ["What is 3 ** 5?", "What is 3 * 5?"]]
+SAME = [["What is 3 × 5?", "what is  3 * 5", "What is 3*5 ?"], ["What is 3 − 5?", "What is 3 - 5?"]]
+SAME += [["A well-known, 5-year-old (brown) cow - and a calf!", "a well known 5 year old brown cow and a calf"]]
 
 
-@pytest.mark.parametrize(
-    "questions",
-    [
-        ["What is 3 × 5?", "what is  3 * 5", "What is 3*5 ?"],
-        ["What is 3 − 5?", "What is 3 - 5?"],
-        ["A well-known, 5-year-old (brown) cow - and a calf!", "a well known 5 year old brown cow and a calf"],
-    ],
-)
-def test_problems_that_differ_in_punctuation_are_the_same(questions):
-    assert len({identity(question) for question in questions}) == 1
+@pytest.mark.parametrize("questions", [*DIFFERENT, *SAME])
+def test_problems_are_the_same_where_they_differ_in_punctuation_and_not_in_a_sign(questions):
+    assert len({identity(question) for question in questions}) == (1 if questions in SAME else len(questions))
 
 
 ASKED = ["{}", "Question: {}\nAnswer:", "<|im_start|>user\n{}\n<|im_end|>"]

@@ -36,10 +36,8 @@ def with_prefill(text):
     ("template", "style", "prefill"),
     [
         (TEMPLATE, "model_opens", ""),
-        (with_prefill("Well, <think>"), "prefilled", "Well, <think>"),
-        (with_prefill("<think>\nI need"), "prefilled", "<think>\nI need"),
-        (with_prefill("Sure."), "model_opens", "Sure."),
-        (with_prefill("<think>\n\n</think>"), "model_opens", "<think>\n\n</think>"),
+        *((with_prefill(text), "prefilled", text) for text in ("Well, <think>", "<think>\nI need")),
+        *((with_prefill(text), "model_opens", text) for text in ("Sure.", "<think>\n\n</think>")),
     ],
 )
 def test_nothing_is_added_to_a_template_and_the_style_is_the_one_that_fits_it(template, style, prefill):
@@ -74,9 +72,8 @@ def test_word_problems_have_a_style_for_either_kind_of_template():
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        ("{{ nums }", "cannot be rendered"),
+        *((text, "cannot be rendered") for text in ("{{ nums }", "{{ nums / 0 }}", "{% for n in nums %}")),
         ("{{ numbers }}", "'numbers' is undefined"),
-        ("{{ nums / 0 }}", "cannot be rendered"),
         ("{{ nums.__class__ }}", "unsafe"),
         ("{% block user %}{% endblock %}{% block systm %}{% endblock %}", "systm"),
         ("{% block system %}{% endblock %}", "blocks system"),
@@ -84,7 +81,6 @@ def test_word_problems_have_a_style_for_either_kind_of_template():
         ("{{ nums | random }}", "random"),
         ("{{ lipsum() }}", "'lipsum' is undefined"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
-        ("{% for n in nums %}", "cannot be rendered"),
     ],
 )
 def test_a_wrong_template_is_one_sentence(template, fault):
@@ -112,12 +108,11 @@ def test_a_direct_completion_is_the_answer(completion, correct, format):
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def data(here, monkeypatch):
     Path("prompt.jinja").write_text(TEMPLATE)
     words = "--n 12 --size 3 --style direct --prompt prompt.jinja --out data"
     assert status(monkeypatch, "gen-data", *words.split()) == 0
-    return tmp_path / "data"
+    return here / "data"
 
 
 def test_gen_data_writes_the_template_into_every_row_and_into_the_manifest(data):

@@ -83,9 +83,8 @@ def test_word_problems_are_found_too(record):
         ({"nums": [3, -7], "target": 4}, "`nums` should be"),
         ({"nums": [3, 7], "target": 10**30}, "`target` should be"),
         ({"info": PUZZLE, "style": "loud"}, "`style`"),
-        ({"custom_id": "request-7"}, "no `nums`"),
+        *((record, "no `nums`") for record in ({"custom_id": "request-7"}, {"response": PUZZLE})),
         ({"completion": json.dumps(PUZZLE)}, "no `nums`"),
-        ({"response": PUZZLE}, "no `nums`"),
         # The fault is that of the task that the fields resemble.
         ({"question": "1 + 1?", "answer": "2"}, "`answer` should end with"),
         ({"question": "1 + 1?", "answer": 2}, "no text in `question` or none in `answer`"),
@@ -137,16 +136,13 @@ def completions(record):
 
 
 ANSWER = {"role": "assistant", "content": "a"}
+NOT_JSON = "[{'role': 'assistant', 'content': 'a'}\n {'role': 'user', 'content': 'b'}]"
 
 
 @pytest.mark.parametrize(
     "record",
     [
-        {"completion": "a"},
-        {"completion": {"text": "a"}},
-        {"completion": [ANSWER]},
-        {"completion": ANSWER},
-        {"completion": json.dumps([ANSWER])},
+        *({"completion": value} for value in ("a", {"text": "a"}, [ANSWER], ANSWER, json.dumps([ANSWER]))),
         {"completion": [{"role": "model", "content": [{"type": "text", "text": "a"}]}]},
         {"completion": [ANSWER | {"tool_calls": None, "refusal": None, "annotations": []}]},
         {"messages": [{"role": "user", "content": "?"}, ANSWER]},
@@ -164,8 +160,7 @@ def test_a_completion_is_found(record):
 @pytest.mark.parametrize(
     "record",
     [
-        {"response": ["a", "b"]},
-        {"response": '["a", "b"]'},
+        *({"response": value} for value in (["a", "b"], '["a", "b"]')),
         {"completion": [[ANSWER], [ANSWER | {"content": "b"}]]},
         {"response": {"body": {"choices": [{"message": ANSWER}, {"message": ANSWER | {"content": "b"}}]}}},
     ],
@@ -203,11 +198,7 @@ def test_a_switch_of_reasoning_is_no_reasoning(name, value):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        (
-            {"completion": "[{'role': 'assistant', 'content': 'a'}\n {'role': 'user', 'content': 'b'}]"},
-            "write them as JSON",
-        ),
-        ({"completion": '[{"role": "assistant", "content": "a'}, "write them as JSON"),
+        *(({"completion": text}, "write them as JSON") for text in (NOT_JSON, '[{"role": "assistant", "content": "a')),
         ({"response": {"body": {"output": [{"type": "message"}]}}}, "chat and text completions"),
         ({"completion": [ANSWER | {"tool_calls": [{"id": 1}]}]}, "`tool_calls`"),
         ({"completion": [ANSWER | {"weight": 1}]}, "`weight`"),

@@ -117,18 +117,16 @@ def test_published_lines_are_right_and_follow_from_each_other(fields, seed):
     check_answer(row, lines)
 
 
+LONG = "3-2=1,4|2+4=6,3|2*3=6,4|2+3=5+4=9*4=20-4=1|4,6-4=2*4=24+4=10|3,6*3=18-3=3+3=9/3=2|4,1*4=4 4-1=3+4=5"
+
+
 @pytest.mark.parametrize(
     ("fields", "seed", "lines", "answer"),
     [
         ({"nums": [28, 7, 1], "target": 21}, 1, "28-7=21*1=21", "1*(28-7)"),
         ({"nums": [7, 28], "target": 5}, 1, "7,28/7=4", search.IMPOSSIBLE),
         ({"nums": [28, 7, 1], "target": 21}, 0, "28*1=28,7|28-1=27,7|28/7=4,1|28-7=21*1=21", "1*(28-7)"),
-        (
-            {"nums": [2, 3, 4], "target": 5},
-            0,
-            "3-2=1,4|2+4=6,3|2*3=6,4|2+3=5+4=9*4=20-4=1|4,6-4=2*4=24+4=10|3,6*3=18-3=3+3=9/3=2|4,1*4=4 4-1=3+4=5",
-            "4+3-2",
-        ),
+        ({"nums": [2, 3, 4], "target": 5}, 0, LONG, "4+3-2"),
         ({"nums": [9, 7, 5], "target": 97}, 3, None, search.IMPOSSIBLE),
     ],
 )

@@ -89,9 +89,8 @@ def test_activations_of_a_block_are_those_that_autograd_keeps(name, options, wid
         model = getattr(transformers, f"{family.architecture}ForCausalLM")(config)
         if not whole:
             lora = {"r": 4, "target_modules": "all-linear", "lora_dropout": options.lora_dropout}
-            model = peft.get_peft_model(
-                model.to({2: torch.bfloat16, 4: torch.float32}[width]), peft.LoraConfig(**lora, task_type="CAUSAL_LM")
-            )
+            lora = peft.LoraConfig(**lora, task_type="CAUSAL_LM")
+            model = peft.get_peft_model(model.to({2: torch.bfloat16, 4: torch.float32}[width]), lora)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=whole and width == 2):
             kept, base = saved_bytes(model.train())
         copies = sum(parameter.numel() for parameter in base.model.layers.parameters() if parameter.ndim == 2)

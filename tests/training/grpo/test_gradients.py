@@ -10,17 +10,12 @@ from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama
 
 RANK, ALPHA = 4, 8
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 PATHS = [
     ("fp32", "cpu", "plain", 1e-4),
     ("bf16", "cpu", "plain", 0.1),
     ("nf4", "cpu", "dequantized-nf4", 1e-4),
-    *(
-        pytest.param(
-            *("nf4", "cuda", path, 0.1),
-            marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
-        )
-        for path in ("bitsandbytes-nf4", "dequantized-nf4")
-    ),
+    *(pytest.param("nf4", "cuda", path, 0.1, marks=GPU) for path in ("bitsandbytes-nf4", "dequantized-nf4")),
 ]
 
 

@@ -34,11 +34,9 @@ def run(steps, **changes):
 @pytest.mark.parametrize(
     "rows",
     [
-        run(300),
         [*run(2, frac_reward_zero_std=1.0), *run(20)],  # a mixed group in the first steps is a start
         run(3, format=0.0),  # answers are right without it
-        run(20, entropy=None),
-        run(2, importance_sampling_ratio=0.1),
+        *(run(300), run(20, entropy=None), run(2, importance_sampling_ratio=0.1)),
         run(3, importance_sampling_ratio=0.51) + run(3, importance_sampling_ratio=1.99),
         run(3, importance_sampling_ratio=0.4) + run(3, importance_sampling_ratio=1.0),
         [*run(9, correct=0.0), row(10, correct=0.01)],

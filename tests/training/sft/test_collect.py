@@ -93,11 +93,8 @@ def test_where_nothing_can_be_kept_is_said_in_a_sentence(tmp_path, options):
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_puzzles_of_a_test_split_are_left_out(tmp_path, monkeypatch, capsys, pairs):
-    of_test = next(
-        {"nums": [1, 2, n], "target": n + 3}
-        for n in range(3, 99)
-        if parse_row({"nums": [1, 2, n], "target": 9}).split == "test"
-    )
+    sums = ({"nums": [1, 2, n], "target": n + 3} for n in range(3, 99))
+    of_test = next(row for row in sums if parse_row(row).split == "test")
     tiny_llama.checkpoint(tmp_path / "model")
     answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG[0]]
     mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
@@ -128,8 +125,7 @@ def test_what_was_collected_is_told_in_a_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("family", "style", "conversational"),
     [
-        ("qwen2.5", "prefilled", True),
-        ("qwen2.5", "model_opens", True),
+        *(("qwen2.5", style, True) for style in ("prefilled", "model_opens")),
         ("llama-3.1", "prefilled", True),
         ("qwen3", "prefilled", False),  # its template takes the thinking out of a turn
         (None, "prefilled", False),  # a tokenizer without a template
