@@ -79,10 +79,8 @@ def test_progress_in_a_file_is_a_line_each_minute(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        ("artifacts/merged/", "merged"),
-        ("Qwen/Qwen3-0.6B", "Qwen3-0.6B"),
+        *(("artifacts/merged/", "merged"), ("Qwen/Qwen3-0.6B", "Qwen3-0.6B"), (".", "mine")),
         ("models/SmolLM2-135M.Q4_1.gguf", "SmolLM2-135M.Q4_1"),
-        (".", "mine"),
     ],
 )
 def test_an_evaluation_is_written_to_a_directory_named_by_its_model(model, name, tmp_path, monkeypatch):

@@ -225,6 +225,7 @@ def test_a_bad_line_ends_grade_or_is_marked_on_request(command):
 
 
 REPLY = {"role": "assistant", "content": "<answer>50 + 3 - 7</answer>"}
+PUZZLE = {"numbers": [3, 7, 50], "target": 46}
 
 
 @pytest.mark.parametrize(
@@ -232,11 +233,8 @@ REPLY = {"role": "assistant", "content": "<answer>50 + 3 - 7</answer>"}
     [
         ({"nums": [3, 7, 50], "target": 46, "completion": [REPLY]}, "parquet"),
         ({"num": [3, 7, 50], "target": 46, "response": [REPLY["content"]]}, "csv"),
-        ({"reward_model": {"ground_truth": {"numbers": [3, 7, 50], "target": 46}}, "output": REPLY["content"]}, "csv"),
-        (
-            {"metadata": {"numbers": [3, 7, 50], "target": 46}, "messages": [{"role": "user", "content": "?"}, REPLY]},
-            "array",
-        ),
+        ({"reward_model": {"ground_truth": PUZZLE}, "output": REPLY["content"]}, "csv"),
+        ({"metadata": PUZZLE, "messages": [{"role": "user", "content": "?"}, REPLY]}, "array"),
         ({"custom_id": "3-7-50=46", "response": {"body": {"choices": [{"message": REPLY}]}}}, "lines"),
     ],
 )

@@ -14,11 +14,9 @@ from countdown_rl.training.run import Places, Start
 @pytest.mark.parametrize(
     ("words", "directory"),
     [
-        (["train"], "artifacts/train"),
-        (["train", "--out", "trial"], "trial-run"),
+        *((["train"], "artifacts/train"), (["train", "--out", "trial"], "trial-run")),
         (["train", "--out", "trial", "--log", "here/log.csv"], "here"),
-        (["sft"], "artifacts/sft-run"),
-        (["sft", "--out", "runs/trial"], "runs/trial-run"),
+        *((["sft"], "artifacts/sft-run"), (["sft", "--out", "runs/trial"], "runs/trial-run")),
     ],
 )
 def test_another_out_has_a_log_and_checkpoints_of_its_own(here, monkeypatch, words, directory):

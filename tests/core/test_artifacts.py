@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,8 +120,10 @@ def test_a_file_is_replaced_and_not_written_through_its_links():
     ("damage", "message"),
     [
         (lambda: Path("data/rows.jsonl").unlink(), "data/rows.jsonl is missing.*gen-data"),
-        (lambda: Path("data/rows.jsonl").write_text("ROWS"), "data/rows.jsonl is damaged.*gen-data"),
-        (lambda: Path("data/rows.jsonl").write_text("longer"), "data/rows.jsonl is damaged.*gen-data"),
+        *(
+            (partial(Path("data/rows.jsonl").write_text, s), "rows.jsonl is damaged.*gen-data")
+            for s in ("ROWS", "longer")
+        ),
         (lambda: Path("data/manifest.json").write_text("{"), "data/manifest.json is damaged"),
         (lambda: Path("data/manifest.json").unlink(), "data has no manifest.json.*gen-data"),
         (lambda: Path("data/test.jsonl").write_text("x"), "data/test.jsonl is not in the manifest.*remove it"),
@@ -154,10 +157,8 @@ def test_a_manifest_that_names_a_file_outside_is_refused(name):
 @pytest.mark.parametrize(
     ("links", "target"),
     [
-        (["rows.jsonl"], "../elsewhere/rows.jsonl"),
-        ([".hidden"], "../elsewhere/rows.jsonl"),
-        (["more"], "../elsewhere"),
-        ([".link", "more"], "../elsewhere"),
+        *(([name], "../elsewhere/rows.jsonl") for name in ("rows.jsonl", ".hidden")),
+        *((names, "../elsewhere") for names in (["more"], [".link", "more"])),
     ],
 )
 def test_a_link_out_of_an_artifact_is_refused_by_everything_that_reads_it(links, target):

@@ -93,10 +93,6 @@ def test_the_split_of_a_puzzle_never_changes():
     assert counts["test"] / counts.total() == pytest.approx(0.05, abs=0.01)
 
 
-def test_a_longer_file_begins_with_the_shorter_one():
-    assert make(PRESETS["3to4"], n=100) == make(PRESETS["3to4"], n=300)[:100]
-
-
 def test_ranges_are_parts_of_one_file_and_those_beyond_it_are_refused(tmp_path):
     crowded = DataOptions(n=1_260, valid=30, test=30, size=("2", "3"), numbers="1-20", impossible=0.2)
     parts = [build.make(replace(crowded, rows=rows), tmp_path / rows[:1]) for rows in ("0:700", "700:1200")]
@@ -109,17 +105,15 @@ def test_ranges_are_parts_of_one_file_and_those_beyond_it_are_refused(tmp_path):
             build.make(replace(crowded, rows=rows), tmp_path / "none")
 
 
-def test_rows_do_not_depend_on_workers(monkeypatch):
+def test_rows_do_not_depend_on_workers_and_a_longer_file_begins_with_the_shorter_one(monkeypatch):
+    assert make(PRESETS["3to4"], n=100) == make(PRESETS["3to4"], n=300)[:100]
     monkeypatch.setattr(generate, "CHUNK", 16)
     assert make(SMALL, n=150, workers=1) == make(SMALL, n=150, workers=3)
 
 
-def test_sizes_follow_their_weights():
+def test_sizes_follow_their_weights_and_impossible_rows_have_their_exact_share():
     sizes = Counter(row["size"] for row in make(replace(PRESETS["3to4"], sizes={3: 1, 4: 3}), n=2_000))
     assert sizes[4] / 2_000 == pytest.approx(0.75, abs=0.04)
-
-
-def test_impossible_rows_have_their_exact_share():
     rows = make(replace(PRESETS["3to4"], impossible=0.3), n=200)
     assert sum(row["solutions"] == 0 for row in rows) == 60
 

@@ -28,12 +28,9 @@ def variants(text):
     return [text, text.upper(), f"  {text.replace(' ', '  ')}\n", text.replace(",", " -").rstrip("?") + " ?!"]
 
 
-def test_drawn_rows_depend_on_the_seed_and_the_index_alone():
+def test_drawn_rows_depend_on_the_seed_and_the_index_alone_and_are_new_and_of_their_split():
     assert drawn() == drawn()
     assert drawn(sizes={"train": 90})["train"][:60] == drawn()["train"] != drawn(seed=1)["train"]
-
-
-def test_drawn_rows_are_new_and_of_their_split():
     rows = drawn()
     assert {split: len(part) for split, part in rows.items()} == {"train": 60, "valid": 8, "test": 8}
     assert len({row["id"] for part in rows.values() for row in part}) == 76

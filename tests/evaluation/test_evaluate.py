@@ -90,13 +90,8 @@ def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_pa
 
 
 def test_completions_of_any_origin_are_judged_by_style_rule_and_operators_of_their_row():
-    rows = [
-        {"nums": [2, 3], "target": 5},
-        {"nums": [2, 3], "target": 5, "style": "model_opens"},
-        {"nums": [2, 3, 50], "target": 5},
-        {"nums": [2, 3, 50], "target": 5, "rule": "at-most-once"},
-        {"nums": [2, 3], "target": 5, "operators": "*/"},
-    ]
+    row, longer = {"nums": [2, 3], "target": 5}, {"nums": [2, 3, 50], "target": 5}
+    rows = [row, row | {"style": "model_opens"}, longer, longer | {"rule": "at-most-once"}, row | {"operators": "*/"}]
     texts = [" 2 and 3</think>\n<answer>2 + 3</answer>", "</think>"]
     completions = [Completion(text, 7, True) for _ in rows for text in texts]
     inputs = {"data": {"file": "rows.jsonl"}, "model": {"source": "elsewhere", "kind": "completions"}}

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from countdown_rl.evaluation.sample import Sample, renamed
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
+from tests.support.command import python
 
 HERE = Path(__file__).parent
 #: Evaluations of 4 puzzles, written when samples and metrics were dictionaries.
@@ -39,11 +38,10 @@ def test_metrics_are_flat_few_and_rounded():
 
 
 def test_reading_and_comparing_load_no_engine():
-    code = (
+    python(
         "import sys; from countdown_rl.evaluation import compare, results;"
         "sys.exit(any(name in sys.modules for name in ('torch', 'countdown_rl.inference', 'countdown_rl.models')))"
     )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["sampled", "random"])

@@ -107,10 +107,8 @@ def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, vllm):
     ("precision", "facts", "config", "word"),
     [
         ("auto", {}, {}, ""),
-        ("auto", {"precision": "nf4"}, {}, "NF4"),
-        ("bf16", {"precision": "nf4"}, {}, ""),
-        ("auto", {}, {"use_dora": True}, "one rank and scale"),
-        ("auto", {}, {"alpha_pattern": {"q_proj": 3}}, "one rank and scale"),
+        *((name, {"precision": "nf4"}, {}, word) for name, word in (("auto", "NF4"), ("bf16", ""))),
+        *(("auto", {}, more, "one rank and scale") for more in ({"use_dora": True}, {"alpha_pattern": {"q_proj": 3}})),
     ],
 )
 def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
@@ -130,8 +128,7 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
     ("packages", "gpu", "options", "error", "word"),
     [
         ((), True, {}, ModelError, "--engine vllm needs vllm: `pip install"),
-        (("vllm",), False, {}, None, ""),  # it has builds for a CPU
-        (("vllm",), True, {}, None, ""),
+        *((("vllm",), gpu, {}, None, "") for gpu in (False, True)),  # it has builds for a CPU
         (("vllm",), True, {"device": "cpu"}, UsageError, "runs on a GPU"),
         (("vllm",), True, {"precision": "nf4"}, UsageError, "NF4"),
     ],

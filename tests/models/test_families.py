@@ -77,8 +77,6 @@ def test_a_gguf_file_of_a_model_with_its_own_head_size_loads_in_transformers(her
 
 
 PROMPTS = [[7, 8, 9, 10, 11, 12, 13], [9, 10], [5, 6, 7, 8]]
-
-
 HYBRID = ("qwen3_5_text", "qwen3_next")
 
 

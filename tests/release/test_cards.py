@@ -4,8 +4,6 @@ import dataclasses
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.training.options import TrainOptions
 from tests.support import release_chain, tiny_llama
+from tests.support.command import python
 from tests.support.hub import push
 
 OUT = Path("release")
@@ -175,13 +174,9 @@ def test_a_release_of_data_is_the_splits_and_a_card(data, published):
 
 def test_load_dataset_returns_the_rows(hub, published, tmp_path):
     push(published, PUZZLES)
-    code = (
-        "import json, datasets as d; print(json.dumps({k: list(v) for k, v in d.load_dataset('me/puzzles').items()}))"
-    )
+    read = "{k: list(v) for k, v in d.load_dataset('me/puzzles').items()}"
     env = hub.env(tmp_path) | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    splits = json.loads(done.stdout)
+    splits = json.loads(python(f"import json, datasets as d; print(json.dumps({read}))", env, tmp_path))
     for ours, theirs in {"train": "train", "valid": "validation", "test": "test"}.items():
         assert splits.pop(theirs) == jsonl.read_rows(published / f"{ours}.jsonl")
     assert not splits

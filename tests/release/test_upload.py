@@ -18,6 +18,7 @@ from countdown_rl.models import reference
 from countdown_rl.release import folder
 from countdown_rl.release.config import PublishOptions
 from tests.support import release_chain
+from tests.support.command import python
 from tests.support.hub import EXPIRED, READ, STRANGER, WRITE, Blob, push
 from tests.support.runs import files
 
@@ -40,8 +41,7 @@ def sent(hub, line: str) -> list[str]:
 
 
 def run(hub, home: Path, code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], env=hub.env(home), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python(code, hub.env(home))
     assert not hub.leaks
 
 

@@ -146,10 +146,7 @@ NONE_OF_3 = {"accuracy": 0.0, "n": 3, "correct": 0, "interval": [0.0, 1.0]}
         ("details.json", {("intervals", "format"): [0.99, 1.0]}, "intervals"),
         ("details.json", {("interval",): [0.499, 0.501]}, "interval"),
         ("details.json", {("mean_tokens",): 3.0}, "mean_tokens"),
-        ("metrics.json", {("acc_4",): 0.9}, "acc_4"),
-        ("metrics.json", {("accuracy",): 0.6}, "accuracy"),
-        ("metrics.json", {("mul_div",): 0.1}, "mul_div"),
-        ("metrics.json", {("high",): 0.6}, "high"),
+        *(("metrics.json", {(name,): 0.9}, name) for name in ("acc_4", "accuracy", "mul_div", "high")),
     ],
 )
 def test_a_release_of_an_earlier_version_is_judged_by_the_metrics_that_it_wrote(root, file, change, reason):

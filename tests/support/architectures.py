@@ -27,19 +27,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gemma": _USUAL | {"head_dim": 8},
     "gemma2": _USUAL | {"head_dim": 8, "sliding_window": 16},
     "gemma3_text": _USUAL | {"head_dim": 8, "sliding_window": 16},
-    "phi": _USUAL,
-    "phi3": _USUAL,
+    **dict.fromkeys(("phi", "phi3", "gpt_neox", "falcon", "starcoder2", "olmo2", "cohere", "stablelm"), _USUAL),
+    **dict.fromkeys(("granite", "smollm3"), _USUAL),
     "gpt2": _GPT2 | _NO_DROPOUT,
-    "gpt_neox": _USUAL,
     "opt": _USUAL | {"ffn_dim": 64, "word_embed_proj_dim": 32} | _NO_DROPOUT,
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
-    "falcon": _USUAL,
-    "starcoder2": _USUAL,
-    "olmo2": _USUAL,
-    "cohere": _USUAL,
-    "stablelm": _USUAL,
-    "granite": _USUAL,
-    "smollm3": _USUAL,
     "deepseek_v3": _USUAL
     | _EXPERTS
     | _MLA

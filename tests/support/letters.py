@@ -44,9 +44,7 @@ class LettersRow(Row):
     def headline(self):
         return f"{self['nums']} {self['target']}"
 
-    @property
-    def identity(self):
-        return self.headline
+    identity = headline
 
     @property
     def groups(self):

@@ -41,6 +41,8 @@ class Family:
     config: dict[str, Any] = field(default_factory=dict)
 
 
+ROPE: dict[str, Any] = {"rope_type": "llama3", "rope_theta": 500_000.0, "original_max_position_embeddings": 8_192}
+ROPE |= {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 FAMILIES = {
     # Llama 3.1 has no pad token, a begin-of-text token, and different tokens for end of turn and end of text.
     "llama-3.1": Family(
@@ -56,14 +58,7 @@ FAMILIES = {
         end=("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
         digits="{1,3}",
         config={
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 500_000.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8_192,
-            },
+            "rope_parameters": ROPE,
             "max_position_embeddings": 131_072,
             "tie_word_embeddings": False,
         },
@@ -100,18 +95,12 @@ def tokenizer(family: Family) -> Any:
     core.add_special_tokens(list(family.special))
     core.add_tokens([AddedToken(text, special=False, normalized=False) for text in family.added])
     if family.bos:
-        core.post_processor = processors.TemplateProcessing(
-            single=f"{family.bos} $A", special_tokens=[(family.bos, core.token_to_id(family.bos))]
-        )
+        ids = [(family.bos, core.token_to_id(family.bos))]
+        core.post_processor = processors.TemplateProcessing(single=f"{family.bos} $A", special_tokens=ids)
     template = files("trl").joinpath("chat_templates", f"{family.template}.jinja").read_text()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        bos_token=family.bos,
-        eos_token=family.eos,
-        pad_token=family.pad,
-        chat_template=template,
-        clean_up_tokenization_spaces=False,
-    )
+    tokens = {"bos_token": family.bos, "eos_token": family.eos, "pad_token": family.pad}
+    settings = {"chat_template": template, "clean_up_tokenization_spaces": False}
+    return PreTrainedTokenizerFast(tokenizer_object=core, **tokens, **settings)
 
 
 def config(family: Family, tokens: Any, **changes: Any) -> Any:
@@ -167,7 +156,5 @@ def cut_off(model: Any, end: int, *, after: int = 3) -> int:
         return scores
 
     ids = torch.tensor([[5, 6]], device=model.device)
-    out = model.generate(
-        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, logits_processor=[force]
-    )
-    return int(out.shape[1]) - 2
+    settings = {"max_new_tokens": 10, "logits_processor": [force]}
+    return int(model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **settings).shape[1]) - 2

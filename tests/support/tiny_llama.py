@@ -8,13 +8,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 def tokenizer(template: str | None = TEMPLATE, *, pad: str | None = "<|pad|>") -> Any:
@@ -25,12 +20,8 @@ def tokenizer(template: str | None = TEMPLATE, *, pad: str | None = "<|pad|>") -
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     special = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    settings = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=special, **settings)
     core.train_from_iterator(["Numbers: 3 7 50 Target: 46 <think> </think> <answer> </answer>"], trainer)
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>", pad_token=pad, chat_template=template)
 
@@ -40,15 +31,8 @@ def model(seed: int = 0, **changes: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    settings = {
-        "vocab_size": 320,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.1,
-        "bos_token_id": None,
-        "eos_token_id": 1,
-        "pad_token_id": 0,
-    }
+    settings: dict[str, Any] = {"vocab_size": 320, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+    settings |= {"max_position_embeddings": 512, "tie_word_embeddings": True, "initializer_range": 0.1}
     return LlamaForCausalLM(LlamaConfig(**SIZES | settings | changes)).to(torch.bfloat16)
 
 

@@ -31,19 +31,10 @@ def start(place: Path, *words: Any, **options: Any) -> subprocess.Popen[str]:
 
 def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.Result, Any]:
     """Train *model* in this process until three steps with a high learning rate have changed it; also its engine."""
-    settings: dict[str, Any] = {
-        "max_steps": 3,
-        "prompts": 2,
-        "num_generations": 4,
-        "micro_batch": 4,
-        "max_completion_length": 8,
-        "learning_rate": 1e-2,
-        "precision": "fp32",
-        "reward": ("benchmarks.gpu_settings:varied=1",),
-        "eval_every": 3,  # which sends the engine the weights of the last step
-        "eval_size": 4,
-        "threads": 1,
-    }
+    settings: dict[str, Any] = {"max_steps": 3, "prompts": 2, "num_generations": 4, "micro_batch": 4}
+    settings |= {"max_completion_length": 8, "learning_rate": 1e-2, "precision": "fp32", "threads": 1}
+    settings |= {"eval_every": 3, "eval_size": 4}  # which sends the engine the weights of the last step
+    settings |= {"reward": ("benchmarks.gpu_settings:varied=1",)}
     engines = []
 
     class Kept(vllm_internals.PolicyEngine):
@@ -53,11 +44,8 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.
 
     run = RunArguments(model=model, data=place / "data", out=out / "adapter", checkpoints=out / "checkpoints")
     # A later engine uses the process group of the first, and a later run has no launcher.
-    with (
-        patch.object(Accelerator, "end_training"),
-        patch.dict(os.environ),
-        patch.object(vllm_internals, "PolicyEngine", Kept),
-    ):
+    kept = patch.object(vllm_internals, "PolicyEngine", Kept)
+    with patch.object(Accelerator, "end_training"), patch.dict(os.environ), kept:
         result = training.train(prepare(run, TrainOptions(**settings | options)))
     return result, engines[0]
 

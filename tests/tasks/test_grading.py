@@ -152,8 +152,6 @@ def test_impossible_is_right_exactly_where_it_is_proved(word):
 
 
 PROBLEM = {"task": "gsm8k", "question": "A pen costs 3 coins. What do 24 pens cost?", "gold": "72"}
-
-
 GOLD = {"so it is\n#### 72": "72", "#### 1,234": "1234", "#### -5": "-5", "####$2.50": "5/2", "#### 0.5": "1/2"}
 
 
@@ -174,8 +172,7 @@ def test_rows_without_a_gold_number_are_refused(answer):
     [
         *((answer, "") for answer in ("72", "\n72\n", "$72.00")),
         *((answer, "not-a-number") for answer in ("seventy-two", "7 2", "9" * 5_000)),
-        ("72.5", "wrong-value"),
-        ("", "empty"),
+        *(("72.5", "wrong-value"), ("", "empty")),
     ],
 )
 def test_gsm8k_answers_are_right_where_they_equal_the_gold_number(answer, reason):

@@ -105,11 +105,13 @@ def test_what_is_no_row_or_two_is_refused(record, words):
 @pytest.mark.parametrize(
     "record",
     [
-        PUZZLE | {"split": "test_easy"},
-        {"info": PUZZLE | {"split": "test"}},
+        *(
+            PUZZLE | {"split": "test_easy"},
+            {"info": PUZZLE | {"split": "test"}},
+            VERL | {"extra_info": {"split": "test"}},
+        ),
         {"info": json.dumps(PUZZLE), "split": "test"},
         {"info": PUZZLE, "metadata": {"split": "test"}, "split": "all"},
-        VERL | {"extra_info": {"split": "test"}},
     ],
 )
 def test_a_row_keeps_the_split_that_its_record_names(record):

@@ -68,19 +68,16 @@ def spoils(rewards, completion_mask, completion_ids, line_ends):
     return rewards
 
 
-def test_a_function_of_the_user_gets_copies():
-    tokens = {name: torch.ones(1, 4, 3, dtype=torch.int) for name in advantages.COLUMNS}
-    advantages.compute("mine", spoils, rewards := torch.ones(1, 4), tokens)
-    assert all(tensor.all() for tensor in (rewards, *tokens.values()))
-
-
 def computed(function):
     """The advantages of a group by *function*, which gets the tokens of :func:`advantages.columns`."""
     tokens = dict.fromkeys(advantages.columns(function), torch.ones(1, 4, 3, dtype=torch.bool))
     return advantages.compute("mine", function, torch.tensor([[1.0, 0.0, NONE, 0.0]]), tokens)
 
 
-def test_a_function_of_the_user_is_accepted():
+def test_a_function_of_the_user_is_accepted_and_gets_copies():
+    tokens = {name: torch.ones(1, 4, 3, dtype=torch.int) for name in advantages.COLUMNS}
+    advantages.compute("mine", spoils, rewards := torch.ones(1, 4), tokens)
+    assert all(tensor.all() for tensor in (rewards, *tokens.values()))
     by_name = advantages.advantage(TrainOptions(advantage=f"{__name__}:halved"))
     assert computed(by_name).tolist() == [[[0.5] * 3, [0.5] * 3, [0.0] * 3, [0.5] * 3]]
     assert computed(lambda rewards: rewards.argsort(1).argsort(1))[0, 2] == 0  # no reward applies

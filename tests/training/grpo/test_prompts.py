@@ -72,13 +72,10 @@ def test_the_first_groups_of_a_kind_count_little():
     assert weights == pytest.approx({name: (0.5 + 0.5 * weight / mean) / 3 for name, weight in means.items()})
 
 
-def test_kinds_solved_sometimes_are_sampled_more_and_others_still():
+def test_kinds_solved_sometimes_are_sampled_more_others_still_and_an_unseen_one_recovers():
     last = Counter(kind(ROWS[index]) for index in rounds(13, KINDS[:1], size=400)[-1])
     assert last[KINDS[0]] > 180
     assert all(40 < last[name] < 90 for name in KINDS[1:])  # half of their share of the rows and more
-
-
-def test_the_probability_of_an_unseen_kind_recovers():
     members = dict.fromkeys(KINDS, (0,))
     low = prompts.probabilities(members, {KINDS[0]: (20.0, 20.0), KINDS[1]: (20.0, 0.0)})[KINDS[1]]
     assert prompts.probabilities(members, {KINDS[0]: (20.0, 20.0), KINDS[1]: (1.0, 0.0)})[KINDS[1]] > 1.2 * low

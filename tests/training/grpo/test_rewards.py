@@ -86,16 +86,13 @@ def test_a_budget_limits_tokens_and_closeness_rewards_legal_expressions_by_dista
     assert closeness("71", {**GSM8K, "style": "prefilled"}) == 0.5
 
 
-def test_weights_are_parsed():
-    expected = {"correct": 1.0, "format": 0.1, "length:200": -2.0, "integer": 1.0}
-    assert rewards.parse(["correct=1", "format=0.1", "length:200=-2", "integer"]) == expected
-
-
 WRONG = "corect=1 correct=much correct=nan length:few=1 no.such:thing=1 math:tau=1 format/x =1 format=0"
 
 
 @pytest.mark.parametrize("spec", WRONG.split())
-def test_an_invalid_or_repeated_reward_is_refused(spec):
+def test_weights_are_parsed_and_an_invalid_or_repeated_reward_is_refused(spec):
+    expected = {"correct": 1.0, "format": 0.1, "length:200": -2.0, "integer": 1.0}
+    assert rewards.parse(["correct=1", "format=0.1", "length:200=-2", "integer"]) == expected
     with pytest.raises(UsageError):
         rewards.parse([spec])
     with pytest.raises(UsageError, match="twice"):

@@ -115,14 +115,11 @@ def test_what_was_used_of_a_record_is_said(tmp_path, fields, notes):
         assert known.filtered[1].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
 
 
-def test_each_completion_of_a_row_is_a_demonstration(tmp_path):
+def test_each_completion_of_a_row_is_a_demonstration_and_reasoning_beside_the_content_is_learned(tmp_path):
     row = {"num": [3, 7, 50], "target": 46, "response": [RIGHT["completion"], WRONG["completion"]]}
     known = read(tmp_path, [row])
     assert [each.place.partition(" ")[2] for each in known.filtered] == ["line 1, completion 1"]
     assert known.facts()["wrong"] == 1
-
-
-def test_reasoning_beside_the_content_is_learned(tmp_path):
     reply = {"role": "assistant", "content": "<answer>50 - 7 + 3</answer>", "reasoning_content": "why"}
     known = read(tmp_path, [{"messages": [ASK, reply]}, RIGHT | {"completion": [reply]}])
     assert [each.completion for each in known.filtered] == ["<think>why</think>\n<answer>50 - 7 + 3</answer>"] * 2
@@ -155,16 +152,12 @@ def test_reasoning_beside_the_content_is_learned(tmp_path):
         ({"messages": [{"role": "user", "content": "\udfff"}, ANSWER]}, "surrogate"),
         (RIGHT | {"style": "direct", "completion": [ANSWER | {"thinking": "t"}]}, "direct"),
         (RIGHT | {"metadata": {"numbers": [3, 7, 51], "target": 46}}, "two puzzles"),
+        (RIGHT | {"prompt": "p", "solutions": ["50 - 7 + 3"]}, "`solutions`"),  # which makes it no text
     ],
 )
 def test_what_is_no_demonstration_or_would_be_dropped_is_refused_by_its_place(tmp_path, fields, word):
     with pytest.raises(InputError, match=rf"demos.jsonl, line 2.*{word}"):
         read(tmp_path, [RIGHT, fields])
-
-
-def test_a_puzzle_with_a_faulty_field_is_not_taken_for_a_text(tmp_path):
-    with pytest.raises(InputError, match="`solutions`"):
-        read(tmp_path, [RIGHT | {"prompt": "p", "solutions": ["50 - 7 + 3"]}])
 
 
 def test_rows_of_a_published_test_split_are_left_out(tmp_path):

@@ -245,8 +245,7 @@ def test_embeddings_of_added_tokens_survive_further_training(place, tmp_path):
 @pytest.mark.parametrize(
     ("config", "word"),
     [
-        ({"init_lora_weights": "pissa"}, "pissa"),
-        ({"init_lora_weights": "olora"}, "olora"),
+        *(({"init_lora_weights": name}, name) for name in ("pissa", "olora")),
         ({"target_modules": ["q_proj", "lm_head"]}, "output head"),
     ],
 )
