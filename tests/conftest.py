@@ -6,13 +6,15 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from countdown_rl.core import processes
+from tests.support.command import status
 from tests.support.hub import Hub, running
 
 URL_TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
@@ -84,6 +86,17 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """``tmp_path`` as the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def run_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run ``countdown-rl``, which must exit with *code*, and return its stdout and stderr."""
+
+    def run(*words: object, code: int = 0) -> Any:
+        assert status(monkeypatch, *words) == code
+        return capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from countdown_rl.cli import console, main
 from countdown_rl.core import errors
 from countdown_rl.tasks import jsonl
 from tests.evaluation.test_compare import BASE, TRAINED, made
-from tests.support.command import python, status
+from tests.support.command import python
 
 
 def fail(work):
@@ -138,12 +138,10 @@ def test_an_error_that_the_users_code_words_itself_is_one_sentence(capsys, user)
     assert capsys.readouterr().err == "error: the row has no gold answer.\n"
 
 
-def test_the_traceback_of_a_failure_is_printed_on_request(monkeypatch, capsys):
+def test_the_traceback_of_a_failure_is_printed_on_request(run_command):
     words = ["eval", "--model", "random", "--data", "nowhere.jsonl"]
-    assert status(monkeypatch, *words) == 1
-    assert "Traceback" not in capsys.readouterr().err
-    assert status(monkeypatch, "--traceback", *words) == 1
-    assert re.search(r"^Traceback(.|\n)*^error: nowhere", capsys.readouterr().err, re.MULTILINE)
+    assert "Traceback" not in run_command(*words, code=1).err
+    assert re.search(r"^Traceback(.|\n)*^error: nowhere", run_command("--traceback", *words, code=1).err, re.MULTILINE)
 
 
 def test_every_process_names_itself_in_its_traceback(capsys, monkeypatch):

@@ -12,7 +12,6 @@ import pytest
 
 from countdown_rl.cli import main
 from countdown_rl.core import processes
-from tests.support.command import status
 from tests.support.fsdp_on_cpu import launched
 
 ROOT = Path(__file__).parents[2]
@@ -145,13 +144,12 @@ def test_threads_are_those_of_omp_num_threads_or_the_share_of_the_cpus(monkeypat
         (["--processes", "2"], {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, "leave --processes out"),
     ],
 )
-def test_invalid_processes_are_refused_before_any_starts(monkeypatch, capsys, words, environment, message):
+def test_invalid_processes_are_refused_before_any_starts(run_command, monkeypatch, words, environment, message):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr(logging, "disable", lambda level: None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert status(monkeypatch, "train", *words) == 2
-    assert message in capsys.readouterr().err
+    assert message in run_command("train", *words, code=2).err
 
 
 @pytest.mark.parametrize(

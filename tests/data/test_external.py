@@ -13,13 +13,13 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.splits import SPLITS, held_out
-from tests.support.command import python, status
+from tests.support.command import python
 
 COUNTDOWN = "Jiayi-Pan/Countdown-Tasks-3to4"
 PUZZLES = [{"nums": [3, 7, 50 + k], "target": 46 + k} for k in range(40)]
 
 
-def test_puzzles_come_from_the_hub_at_a_pinned_revision(hub, tmp_path, monkeypatch, capsys):
+def test_puzzles_come_from_the_hub_at_a_pinned_revision(hub, tmp_path, run_command):
     file = tmp_path / "published" / "data" / "train-00000-of-00001.parquet"
     file.parent.mkdir(parents=True)
     commits = []
@@ -28,16 +28,14 @@ def test_puzzles_come_from_the_hub_at_a_pinned_revision(hub, tmp_path, monkeypat
         commits.append(hub.add_model(COUNTDOWN, tmp_path / "published", repo_type="dataset"))
     pinned, newest = commits
     words = ("gen-data", "--json", "--from-hub", COUNTDOWN, "--out")
-    assert status(monkeypatch, *words, tmp_path / "data", "--revision", pinned) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(run_command(*words, tmp_path / "data", "--revision", pinned).out)
     assert (facts["read"], facts["dropped"]) == (40, {})
     assert sum(split["rows"] for split in facts["splits"].values()) == 40
     assert jsonl.read_rows(tmp_path / "data" / "train.jsonl")[0]["solution"] == "50 + 3 - 7"
     manifest = artifacts.read(tmp_path / "data", "data")
     assert manifest.inputs["from"] == {"hub": COUNTDOWN, "revision": pinned}
     # Without a revision the newest commit is taken and recorded.
-    assert status(monkeypatch, *words, tmp_path / "newest") == 0
-    assert json.loads(capsys.readouterr().out)["read"] == 1
+    assert json.loads(run_command(*words, tmp_path / "newest").out)["read"] == 1
     assert artifacts.read(tmp_path / "newest", "data").inputs["from"]["revision"] == newest
 
 

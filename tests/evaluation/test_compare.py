@@ -179,15 +179,14 @@ def test_results_of_other_puzzles_rules_or_tasks_are_refused(tmp_path, rows, wor
     assert len(report._groups(group)) == 2
 
 
-def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(here, monkeypatch, capsys):
+def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(here, run_command, monkeypatch):
     jsonl.write_rows(Path("data.jsonl"), PUZZLES)
     for name, solved in (("a", {1}), ("b", {1, 2, 3})):
         result = completed(Path(f"{name}.jsonl"), PUZZLES[:4], solved, rows="data.jsonl", out=name)
         assert "n=4 of 10" in repr(result)
         assert json.loads(Path(name, "metrics.json").read_text())["of"] == 10
     for words in ((), ("--format", "latex"), ("--format", "markdown"), ("--json",)):
-        assert status(monkeypatch, "compare", "a", "b", "--out", "out", *words) == 0
-        said = capsys.readouterr()
+        said = run_command("compare", "a", "b", "--out", "out", *words)
         assert "only 4 of the 10 puzzles have completions" in said.err
         assert ('"of": 10' if words == ("--json",) else "4 of 10") in said.out
     assert status(monkeypatch, "compare", "a", "b", "--out", "out", "--json", "--format", "latex") == 2
@@ -195,11 +194,10 @@ def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(here
     assert "<b>4 of 10</b>" in Path("page.html").read_text()
 
 
-def test_eight_results_have_a_line_each_in_80_columns(three, monkeypatch, capsys):
+def test_eight_results_have_a_line_each_in_80_columns(three, run_command, monkeypatch):
     monkeypatch.setattr(console._out, "width", 80)
     names = [made(Path(f"adapter-sample-{n}"), TRAINED if n % 2 else BASE).name for n in range(8)]
-    assert status(monkeypatch, "compare", *names, "--out", "out") == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = run_command("compare", *names, "--out", "out").out.splitlines()
     assert max(map(len, lines)) <= 80
     first = lines[: lines.index(next(line for line in lines if line.split()[-1:] == ["p"] and "previous" in line))]
     assert sum(line.startswith("adapter-sample-") for line in first) == 8
@@ -231,7 +229,7 @@ def test_sampled_results_are_compared_with_each_other(three):
         compared(three | sampled, Path("out"))
 
 
-def test_every_difference_is_from_the_result_that_is_named(three, monkeypatch, capsys):
+def test_every_difference_is_from_the_result_that_is_named(three, run_command, monkeypatch):
     values = compare.compare({name: [path] for name, path in three.items()}, Path("out"), against="adapter")
     base, adapter, merged = values["results"]
     recorded = {name: results.read(path) for name, path in three.items()}
@@ -240,16 +238,14 @@ def test_every_difference_is_from_the_result_that_is_named(three, monkeypatch, c
     assert not {"against", "against_first", "against_previous"} & adapter.keys() | {"against_first"} & base.keys()
     pairs = {(change["from"], change["to"]) for change in jsonl.read_objects(Path("out") / compare.CHANGES)}
     assert pairs == {("adapter", "base"), ("adapter", "merged")}
-    assert status(monkeypatch, "compare", *three, "--against", "adapter", "--out", "out") == 0
-    assert "against adapter" in capsys.readouterr().out
-    assert status(monkeypatch, "compare", *three, "--against", "adapter", "--out", "out", "--format", "latex") == 0
-    latex = capsys.readouterr().out.splitlines()
+    assert "against adapter" in run_command("compare", *three, "--against", "adapter", "--out", "out").out
+    latex = run_command("compare", *three, "--against", "adapter", "--out", "out", "--format", "latex").out.splitlines()
     assert latex[2].endswith(r"& against adapter & improved & regressed & p \\")
     assert latex[4].endswith(r"$-$0.8) & 0 & 4 & 0.12 \\")
     assert status(monkeypatch, "compare", *three, "--against", "other", "--out", "new") == 2
 
 
-def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, monkeypatch, capsys):
+def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, run_command):
     for name, marks in (("a", BASE), ("b", TRAINED)):
         made(Path(name), marks, decoding=SAMPLED, per_puzzle=2)
     with pytest.raises(InputError, match="a and base were decoded differently"):
@@ -262,8 +258,7 @@ def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, m
     latex = tables.latex(values).splitlines()
     assert latex[2].endswith(r"& against b & improved & regressed & p & pass@2 against b \\")
     assert latex[5].count("$-$33.3 (") == 2
-    assert status(monkeypatch, "compare", "b", "a", "--out", "out") == 0
-    assert capsys.readouterr().out.count("-33.3 (") == 2
+    assert run_command("compare", "b", "a", "--out", "out").out.count("-33.3 (") == 2
 
 
 @pytest.fixture
@@ -309,19 +304,16 @@ def test_pass_at_k_of_runs_is_the_mean_of_theirs(three):
         compare.compare(compare.by_setting(["base", "mixed=r0,adapter"]), Path("out"))
 
 
-def test_tables_are_written_for_a_paper_and_for_programs(runs, monkeypatch, capsys):
+def test_tables_are_written_for_a_paper_and_for_programs(runs, run_command):
     words = ("base", "SFT_1=s0,s1,s2", "adapter", "--out", "out", "--format")
-    assert status(monkeypatch, "compare", *words, "latex") == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = run_command("compare", *words, "latex").out.splitlines()
     assert lines[:2] == [r"\begin{tabular}{lrrrrrrrrrr}", r"\hline"]
     assert lines[2].startswith(r" & solved & 95\% & 3 numbers & ")
     assert lines[5].startswith(r"SFT\_1 & 58.3\% $\pm$ 8.3 & ")
     assert r" & $+$16.7 $\pm$ 8.3 ($" in lines[5]
     assert "means over runs (SFT_1: 3)" in lines[-1]
-    assert status(monkeypatch, "compare", *words, "markdown") == 0
-    assert capsys.readouterr().out == Path("out/comparison.md").read_text()
-    assert status(monkeypatch, "compare", *words[:-1]) == 0
-    assert "mean of 3 runs" in capsys.readouterr().out
+    assert run_command("compare", *words, "markdown").out == Path("out/comparison.md").read_text()
+    assert "mean of 3 runs" in run_command("compare", *words[:-1]).out
 
 
 @pytest.mark.parametrize("words", ["s0,s0", "s0,./s0", "s0,copy", "s0,link", "s0,recorded-again"])
@@ -421,28 +413,24 @@ def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):
     assert {file.name: file.read_bytes() for file in Path("out").iterdir()} == before
 
 
-def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):
-    assert status(monkeypatch, "compare", "base", "adapter/", "--out", "out", "--json") == 0
-    said = capsys.readouterr()
+def test_the_command_prints_one_object_or_a_table(three, run_command):
+    said = run_command("compare", "base", "adapter/", "--out", "out", "--json")
     assert "warning: base: the 95% interval is 48.7 points wide" in said.err
     assert said.out.count("\n") == 1
     assert json.loads(said.out) == {"out": "out"} | json.loads(Path("out/comparison.json").read_text())
-    assert status(monkeypatch, "compare", "base", "adapter", "merged", "--out", "out") == 0
-    text = capsys.readouterr().out
+    text = run_command("compare", "base", "adapter", "merged", "--out", "out").out
     assert "12 held-out puzzles" in text
     assert "+33.3" in text
-    assert status(monkeypatch, "compare", "base", "adapter", "--out", "out", "--changed", "2") == 0
-    text = capsys.readouterr().out
+    text = run_command("compare", "base", "adapter", "--out", "out", "--changed", "2").out
     assert "2 of 4 whose grade changed" in text
     assert "base says r2" in text
     assert "adapter says r2" in text
 
 
-def test_the_command_names_results_by_directory_or_by_path(three, monkeypatch, capsys):
+def test_the_command_names_results_by_directory_or_by_path(three, run_command, monkeypatch):
     for run in ("a", "b"):
         made(Path("runs", run, "eval"), BASE)
-    assert status(monkeypatch, "compare", "runs/a/eval", "runs/b/eval", "--out", "out", "--json") == 0
-    rows = json.loads(capsys.readouterr().out)["results"]
+    rows = json.loads(run_command("compare", "runs/a/eval", "runs/b/eval", "--out", "out", "--json").out)["results"]
     assert [row["name"] for row in rows] == ["runs/a/eval", "runs/b/eval"]
     assert status(monkeypatch, "compare", "base", "base/", "--out", "new") == 2
     assert not Path("new").exists()

@@ -181,12 +181,11 @@ NAMES = "generation generated_text raw_generation raw_completion model_response 
 
 
 @pytest.mark.parametrize("name", [*NAMES.split(), "text", "generations", "predictions", "Response", "generated_texts"])
-def test_completions_are_read_under_the_names_that_projects_use(name, tmp_path, capsys, monkeypatch):
+def test_completions_are_read_under_the_names_that_projects_use(name, tmp_path, run_command):
     lists = name.endswith("s")
     jsonl.write_rows(tmp_path / "made.jsonl", [{**ROWS[0], name: [RIGHT[0], WRONG] if lists else RIGHT[0]}])
     assert evaluate(completions=tmp_path / "made.jsonl").metrics.accuracy == (0.5 if lists else 1)
-    assert status(monkeypatch, "grade", str(tmp_path / "made.jsonl"), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["correct"] == 1
+    assert json.loads(run_command("grade", str(tmp_path / "made.jsonl"), "--json").out)["correct"] == 1
 
 
 @pytest.mark.parametrize(
@@ -326,25 +325,23 @@ def test_rule_and_operators_are_options_for_what_does_not_state_them(record, opt
         assert [sample.grade.reason for sample in result.samples] == [grades]
 
 
-def test_answers_without_tags_need_the_style_direct_and_are_told(tmp_path, capsys, monkeypatch):
+def test_answers_without_tags_need_the_style_direct_and_are_told(tmp_path, run_command, capsys, monkeypatch):
     lines = [{**row, "response": text[8:-9]} for row, text in zip(ROWS, RIGHT, strict=True)]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     for command in (("grade", "made.jsonl"), ("eval", "--completions", "made.jsonl", "--out", "out")):
         monkeypatch.chdir(tmp_path)
-        assert status(monkeypatch, *command) == 0
-        said = capsys.readouterr().err
+        said = run_command(*command).err
         assert "--style direct" in said
         assert "sft" not in said
         assert status(monkeypatch, *command, "--style", "direct", "--json", *["--overwrite"][: len(command) - 2]) == 0
         assert json.loads(capsys.readouterr().out)["correct"] == 3
 
 
-def test_the_lines_of_several_filters_are_one_completion(tmp_path, capsys, monkeypatch):
+def test_the_lines_of_several_filters_are_one_completion(tmp_path, run_command):
     lines = [line | {"filter": name} for row in ROWS for line in LINES["lm-eval"](row, TEXTS[0]) for name in "ab"]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     assert len(evaluate(completions=tmp_path / "made.jsonl").samples) == 6
-    assert status(monkeypatch, "grade", str(tmp_path / "made.jsonl"), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["n"] == 6
+    assert json.loads(run_command("grade", str(tmp_path / "made.jsonl"), "--json").out)["n"] == 6
     jsonl.write_rows(tmp_path / "made.jsonl", [lines[0], lines[0] | {"resps": [["other"]]}])
     with pytest.raises(CountdownError, match=r"line 2.*other responses"):
         evaluate(completions=tmp_path / "made.jsonl")

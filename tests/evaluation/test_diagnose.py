@@ -70,7 +70,7 @@ def test_any_text_can_be_diagnosed(text):
     assert diagnose.diagnose(evaluated([text], [{"nums": [1, 2, 3], "target": 7}]))["lost"] == 1
 
 
-def test_the_command_prints_causes_of_several_evaluations(here, monkeypatch, capsys):
+def test_the_command_prints_causes_of_several_evaluations(here, run_command, monkeypatch, capsys):
     result = evaluated([FAULTS[diagnose.ANSWER]] * 9)
     word = evaluated(["3 + 4 = 8\n</think>\n<answer>8</answer>"], [{"task": "gsm8k", "question": "?", "gold": "7"}])
     for name, each in {"base": result, "adapter": result, "word": word}.items():
@@ -78,8 +78,6 @@ def test_the_command_prints_causes_of_several_evaluations(here, monkeypatch, cap
             results.write(draft.path, each.metrics, each.samples)
     assert status(monkeypatch, "diagnose", "base", "adapter", "--json") == 0
     assert json.loads(capsys.readouterr().out)["base"]["causes"][0]["cause"] == diagnose.ANSWER
-    assert status(monkeypatch, "diagnose", "base", "adapter") == 0
-    assert diagnose.ANSWER in (out := capsys.readouterr().out)
+    assert diagnose.ANSWER in (out := run_command("diagnose", "base", "adapter").out)
     assert "no equation" not in out
-    assert status(monkeypatch, "diagnose", "word") == 0
-    assert "no equation" in capsys.readouterr().out
+    assert "no equation" in run_command("diagnose", "word").out

@@ -290,31 +290,28 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(faulty, monkeypatch, c
     assert {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))} == before
 
 
-def test_a_result_is_replaced_only_by_a_complete_one(faulty, monkeypatch, capsys):
+def test_a_result_is_replaced_only_by_a_complete_one(faulty, run_command, monkeypatch, capsys):
     assert command(monkeypatch, *GOOD) == 0
     before = files(Path("out"))
     assert command(monkeypatch, *GOOD, "--data", "broken.jsonl") == 1
     assert files(Path("out")) == before
     capsys.readouterr()
-    assert command(monkeypatch, *GOOD, "--limit", "3", "--overwrite", "--json") == 0
-    said = capsys.readouterr()
+    said = run_command(*GOOD, "--limit", "3", "--overwrite", "--json")
     told = json.loads(said.out)
     assert said.out.count("\n") == 1
     assert (told["out"], told["n"]) == ("out", 3)
     assert told == {"out": "out"} | json.loads(Path("out/details.json").read_text())
 
 
-def test_completions_without_the_format_are_followed_by_what_to_do(faulty, monkeypatch, capsys):
+def test_completions_without_the_format_are_followed_by_what_to_do(faulty, run_command, monkeypatch):
     def complete(self, prompts, number=0):
         return [Completion(text, 7, i % 2 == 0) for i in range(len(prompts))]
 
     monkeypatch.setattr(generate.Generator, "complete", complete)
     text = "it is 5"
-    assert command(monkeypatch, *GOOD) == 0
-    assert "warning: 0% of the completions keep the format; begin with" in capsys.readouterr().err
+    assert "warning: 0% of the completions keep the format; begin with" in run_command(*GOOD).err
     text = "</think><answer>0</answer>"
-    assert command(monkeypatch, *GOOD, "--out", "kept") == 0
-    said = capsys.readouterr().err
+    said = run_command(*GOOD, "--out", "kept").err
     assert "keep the format" not in said
     assert "warning: 50.0% of the completions are truncated at 4 tokens" in said
 

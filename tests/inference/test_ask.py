@@ -111,32 +111,27 @@ def test_a_row_holds_only_settings_that_are_not_the_default():
         (" a", "✗ wrong: no complete <answer> after the thinking"),
     ],
 )
-def test_the_grade_is_printed_in_words_beside_the_solvers_solution(
-    folder, monkeypatch, capsys, complete_with, text, message
-):
+def test_the_grade_is_printed_in_words_beside_the_solvers_solution(folder, run_command, complete_with, text, message):
     complete_with(text)
-    assert status(monkeypatch, "ask", "3", "7", "50", "--target", "46", "--model", str(folder / "model")) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = run_command("ask", "3", "7", "50", "--target", "46", "--model", str(folder / "model")).out.splitlines()
     assert lines[0].startswith("3 7 50 → 46")
     assert lines[1] == "<think> a" + ("</think>" if "</think>" in text else "")
     assert message in lines
     assert "solver: 50 + 3 - 7 = 46 (1 distinct solution)" in lines
 
 
-def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, monkeypatch, capsys, complete_with):
+def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, run_command, complete_with):
     complete_with("\x1b[2J[red]x[/red]</think>\n<answer>\x1b]0;t\x07[b]</answer>")
-    assert status(monkeypatch, "ask", "3", "4", "--target", "7", "--model", str(folder / "model")) == 0
-    out = capsys.readouterr().out
+    out = run_command("ask", "3", "4", "--target", "7", "--model", str(folder / "model")).out
     assert "\x1b" not in out
     assert "\x07" not in out
     assert "[red]x[/red]" in out
 
 
-def test_json_output_is_one_object(folder, monkeypatch, capsys, complete_with):
+def test_json_output_is_one_object(folder, run_command, complete_with):
     text = " a</think>\n<answer>3 + 4</answer>"
     complete_with(text)
-    assert status(monkeypatch, "ask", "3", "4", "--target", "7", "--model", str(folder / "model"), "--json") == 0
-    output = capsys.readouterr().out
+    output = run_command("ask", "3", "4", "--target", "7", "--model", str(folder / "model"), "--json").out
     assert output.count("\n") == 1
     values = {"nums": [3, 4], "target": 7, "completion": text, "correct": True, "value": "7", "truncated": False}
     values |= {"model": {"source": str(folder / "model"), "kind": "directory"}}

@@ -296,9 +296,8 @@ def test_a_log_of_another_run_is_reported(run):
     assert "This log is not from the run that made adapter," in two
 
 
-def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
-    assert status(monkeypatch, "report", "--json") == 0
-    printed = capsys.readouterr().out
+def test_the_command_prints_what_it_wrote(run, run_command, monkeypatch, capsys):
+    printed = run_command("report", "--json").out
     assert printed.count("\n") == 1
     assert json.loads(printed) == {
         "out": "artifacts/report.html",
@@ -307,18 +306,16 @@ def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
         "logs": {"log.csv": ["artifacts/train/log.csv"]},
         "demo": None,
     }
-    assert status(monkeypatch, "report", "--result", "artifacts/eval/base", "--out", "page.html") == 0
-    assert capsys.readouterr().out.startswith("page.html ")
+    assert run_command("report", "--result", "artifacts/eval/base", "--out", "page.html").out.startswith("page.html ")
     assert status(monkeypatch, "report", "nowhere") == 1
     assert status(monkeypatch, "report", "--result", "artifacts/eval/base", "--result", "artifacts/eval/base") == 2
     assert "once" in capsys.readouterr().err
 
 
-def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeypatch, capsys):
+def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, run_command, monkeypatch):
     (run / "gguf").mkdir()
     monkeypatch.setattr(demo, "of_model", lambda model, evaluations: str(model))
-    assert status(monkeypatch, "report", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["demo"] == "artifacts/demo.html"
+    assert json.loads(run_command("report", "--json").out)["demo"] == "artifacts/demo.html"
     assert (run / "demo.html").read_text() == "artifacts/gguf"
     assert '<a href="demo.html">' in (run / "report.html").read_text()
 

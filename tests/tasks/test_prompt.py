@@ -164,9 +164,8 @@ def test_gen_data_refuses_a_prompt_that_does_not_show_the_puzzle(template):
     assert not Path("unused").exists()
 
 
-def test_a_prompt_file_that_is_not_there_is_named(monkeypatch, capsys):
-    assert status(monkeypatch, "gen-data", "--prompt", "nowhere.jinja") == 2
-    assert "nowhere.jinja" in capsys.readouterr().err
+def test_a_prompt_file_that_is_not_there_is_named(run_command):
+    assert "nowhere.jinja" in run_command("gen-data", "--prompt", "nowhere.jinja", code=2).err
 
 
 def test_styles_of_earlier_versions_are_read_by_their_present_names():

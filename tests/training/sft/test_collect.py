@@ -20,7 +20,6 @@ from countdown_rl.training.options import CollectOptions, SftOptions
 from countdown_rl.training.sft import collect as selection
 from countdown_rl.training.sft import demonstrations, tokens
 from tests.support import evaluations, standins, tiny_llama
-from tests.support.command import status
 
 PUZZLE = {"nums": [3, 7, 50], "target": 46}
 RIGHT = ["(50 - 7) + 3", "50 - 7 + 3", "50-7+3"]
@@ -92,20 +91,18 @@ def test_where_nothing_can_be_kept_is_said_in_a_sentence(tmp_path, options):
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_puzzles_of_a_test_split_are_left_out(tmp_path, monkeypatch, capsys, pairs):
+def test_puzzles_of_a_test_split_are_left_out(tmp_path, run_command, pairs):
     sums = ({"nums": [1, 2, n], "target": n + 3} for n in range(3, 99))
     of_test = next(row for row in sums if parse_row(row).split == "test")
     tiny_llama.checkpoint(tmp_path / "model")
     answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG[0]]
     mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
     words = ["--out", tmp_path / "out", *(["--pairs", "--model", tmp_path / "model"] if pairs else [])]
-    assert status(monkeypatch, "collect", mixed, *words) == 0
-    assert "warning: 1 row of a test split left out" in capsys.readouterr().err
+    assert "warning: 1 row of a test split left out" in run_command("collect", mixed, *words).err
     (row,) = jsonl.read_objects(tmp_path / "out" / selection.FILE)
     assert "50" in str(row.get("nums", row.get("prompt")))
     test = evaluation(tmp_path / "b", answers, file="test.jsonl")
-    assert status(monkeypatch, "collect", test, mixed, *words) == 1
-    assert "2 rows of a test split left out" in capsys.readouterr().err
+    assert "2 rows of a test split left out" in run_command("collect", test, mixed, *words, code=1).err
 
 
 @pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "test-00000-of-00001.parquet", "eval.json"])
@@ -115,9 +112,8 @@ def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
     assert collect(tmp_path / "out", evaluation(tmp_path / "b", RIGHT, file="latest.jsonl"))
 
 
-def test_what_was_collected_is_told_in_a_line(tmp_path, monkeypatch, capsys):
-    assert status(monkeypatch, "collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out") == 0
-    printed = capsys.readouterr()
+def test_what_was_collected_is_told_in_a_line(tmp_path, run_command):
+    printed = run_command("collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out")
     assert "warning" not in printed.err
     assert "3 completions read, 3 correct; 3 demonstrations of 1 row kept (3.0 per row)" in printed.out
 
