@@ -59,13 +59,10 @@ def test_an_option_that_is_added_changes_no_earlier_run(kind):
         past: ClassVar = {**kind.past, "changed": ["old"], "removed": 0.5}
 
     required = {field.name: "x" for field in fields(kind) if field.default is MISSING}
-    before = kind(**required).recorded | {
-        key: kind.past[key] for key in kind.past.keys() & kind.__dataclass_fields__.keys()
-    }
+    past = {key: kind.past[key] for key in kind.past.keys() & kind.__dataclass_fields__.keys()}
+    before = kind(**required).recorded | past
     now = before | {"added": 3, "changed": ("old",)}
-    fewer = [
-        {key: value for key, value in before.items() if key != missing} for missing in before.keys() - required.keys()
-    ]
+    fewer = [{key: before[key] for key in before if key != left_out} for left_out in before.keys() - required.keys()]
     for earlier in (before, before | {"removed": 0.5}, {"changed": ["old"]} | required, required, *fewer):
         assert Identity(Grown, now, {}).differences(recorded(earlier)) == ""
     for change, phrase in (({"added": 4}, "--added was 3, is 4"), ({"changed": ("new",)}, "--changed was .'old'")):

@@ -21,10 +21,7 @@ from countdown_rl.training.options import SftOptions, TrainOptions
 from tests.support.command import flags
 
 PACKAGE = Path(main.__file__).parents[1]
-STAGES = [
-    *(DataOptions, TrainOptions, EvalOptions, MergeOptions, QuantizeOptions, PublishOptions),
-    *(SftOptions, AskOptions),
-]
+STAGES = [DataOptions, TrainOptions, EvalOptions, MergeOptions, QuantizeOptions, PublishOptions, SftOptions, AskOptions]
 
 
 @dataclass(frozen=True)
@@ -61,11 +58,10 @@ def texts(file: Path) -> Iterator[str]:
     """The texts in the code of *file*, but docstrings, help and commands in backticks."""
     tree = ast.parse(file.read_text("utf-8"))
     help_texts = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "option"]
-    docstrings = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    ]
+    nodes = list(ast.walk(tree))
+    docstrings = [node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
     left_out = {part for node in (*help_texts, *docstrings) for part in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr) and node not in left_out:
             left_out.update(node.values)
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)

@@ -22,6 +22,7 @@ from countdown_rl import CountdownError, UsageError
 from countdown_rl.core import process_state
 
 ROWS = [{"nums": [3, 7, 50], "target": 46}]
+DEMONSTRATION = ROWS[0] | {"completion": "<answer>3 - 7 + 50</answer>"}
 STEP = {"max_steps": 1, "prompts": 1, "num_generations": 2, "max_completion_length": 8, "threads": 1}
 SFT = {"keep_wrong": True, "max_steps": 1, "threads": 1}
 FAILING = ("train", "train-reward", "merge", "quantize", "publish")
@@ -35,9 +36,7 @@ CALLS = {
     "train": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", rewards=None, keep="best"),
     "train-step": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", **STEP),
     "train-reward": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", prompts=1, rewards=fails, threads=1),
-    "sft": lambda: countdown_rl.sft(
-        "countdown-tiny", [ROWS[0] | {"completion": "<answer>3 - 7 + 50</answer>"}], "o", **SFT
-    ),
+    "sft": lambda: countdown_rl.sft("countdown-tiny", [DEMONSTRATION], "o", **SFT),
     "merge": lambda: countdown_rl.merge("countdown-tiny", "o"),
     "quantize": lambda: countdown_rl.quantize("nowhere", "o"),
     "publish": lambda: countdown_rl.publish("o", model="nowhere"),

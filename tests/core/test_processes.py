@@ -98,8 +98,7 @@ def test_rank_and_world_size_are_those_of_a_launcher_and_not_of_a_scheduler(monk
 @pytest.mark.parametrize(
     ("group", "files", "quotas"),
     [
-        ("0::/", {"cpu.max": "150000 100000"}, [1.5]),
-        ("0::/", {"cpu.max": "max 100000"}, []),
+        *(("0::/", {"cpu.max": f"{quota} 100000"}, quotas) for quota, quotas in (("150000", [1.5]), ("max", []))),
         ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, [4, 2]),
         ("3:cpuset:/x\n2:cpu,cpuacct:/y", {"cpu/cpu.cfs_quota_us": "300000", **V1_PERIOD}, [3]),
         ("1:cpu:/x", {"cpu/cpu.cfs_quota_us": "-1", **V1_PERIOD}, []),

@@ -53,11 +53,6 @@ def configs(*names, default=None):
     return "\n".join(["---", "configs:", *lines, "---", ""])
 
 
-def with_splits(**files):
-    listed = ", ".join(f"{{split: {split}, path: {path}}}" for split, path in files.items())
-    return f"---\nconfigs:\n- {{config_name: default, data_files: [{listed}]}}\n---\n"
-
-
 def read(name="me/rows", revision=None):
     return [item[1:] for item in external.from_hub(name, revision)[1]]
 
@@ -124,7 +119,9 @@ def test_a_configuration_keeps_its_settings_and_patterns(hub, tmp_path):
 )
 def test_published_splits_keep_their_meaning(hub, tmp_path, split, kept_in):
     held = [*PUZZLES[:3], {"nums": [2, 9], "target": 11}]
-    publish(hub, tmp_path, {"a.jsonl": PUZZLES, "b.jsonl": held}, with_splits(**{"train": "a.jsonl", split: "b.jsonl"}))
+    listed = f"[{{split: train, path: a.jsonl}}, {{split: {split}, path: b.jsonl}}]"
+    card = f"---\nconfigs:\n- {{config_name: default, data_files: {listed}}}\n---\n"
+    publish(hub, tmp_path, {"a.jsonl": PUZZLES, "b.jsonl": held}, card)
     facts = build.make(DataOptions(from_hub="me/rows"), tmp_path / "data")
     rows = {
         name: {row.id for row in jsonl.read_rows(tmp_path / "data" / f"{name}.jsonl")}

@@ -152,9 +152,8 @@ def test_tiles_are_drawn_without_replacement():
 @pytest.mark.parametrize("n", [20, 60])
 def test_excluded_puzzles_are_not_generated(n):
     every = sorted(_brute_puzzles(TINY, "train"))
-    exclude = {f"{' '.join(map(str, nums))}={target}" for nums, target in every[::3]} | {
-        " ".join(map(str, every[1][0]))
-    }
+    exclude = {f"{' '.join(map(str, nums))}={target}" for nums, target in every[::3]}
+    exclude.add(" ".join(map(str, every[1][0])))
     rows = make(TINY, n=n, exclude=exclude)
     assert not any(is_excluded(exclude, row["nums"], row["target"]) for row in rows)
     left = sum(not is_excluded(exclude, *item) for item in every)

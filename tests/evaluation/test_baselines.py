@@ -26,18 +26,12 @@ ROWS = [
 ]
 GREEDY = evaluations.GREEDY | {"samples": 1}
 
-rows = st.fixed_dictionaries(
-    {
-        "nums": st.lists(st.integers(1, 30), min_size=1, max_size=6),
-        "target": st.integers(1, 999),
-        "rule": st.sampled_from(sorted(rules.RULES)),
-        "operators": st.sampled_from(["+", "*", "+-", "*/", "+*", "+-*/"]),
-        "style": st.sampled_from(["prefilled", "model_opens"]),
-    }
-)
+NUMBERS = {"nums": st.lists(st.integers(1, 30), min_size=1, max_size=6), "target": st.integers(1, 999)}
+CHOICES = {"rule": sorted(rules.RULES), "operators": ["+", "*", "+-", "*/", "+*", "+-*/"]}
+CHOICES |= {"style": ["prefilled", "model_opens"]}
 
 
-@given(rows, st.integers())
+@given(st.fixed_dictionaries(NUMBERS | {name: st.sampled_from(CHOICES[name]) for name in CHOICES}), st.integers())
 def test_a_random_expression_obeys_every_rule(row, seed):
     puzzle = parse_row(row)
     grade = puzzle.grade(registry.baseline("random", [puzzle]).completion(puzzle, random.Random(str(seed))))

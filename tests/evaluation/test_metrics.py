@@ -79,9 +79,8 @@ def answers(*texts):
         (["(2 + 3) * 4", "4 * 3 + 2", "4 * (3 + 2)"], True),
         (["4 * 3 + 2", "(2 + 3) * 4", "2 + 3 * 4", "4 * (3 + 2)"], False),  # as many each: the first one counts
         (["(2 + 3) * 4", "4 * 3 + 2", "2 + 3 * 4", "4 * (3 + 2)"], True),
-        ([None, None, "4*(2+3) = 20"], True),
+        *(([None, None, "4*(2+3) = 20"], True), ([None, None], False)),
         (["impossible", "Impossible.", "4 * (2 + 3)"], False),
-        ([None, None], False),
     ],
 )
 def test_the_most_frequent_answer_wins_in_canonical_form(texts, right):
@@ -118,8 +117,7 @@ def test_token_counts_by_correctness_and_per_correct_answer():
         ({"pass_at": "1,4", "samples": 3, "temperature": 1.0}, "--samples 4 or more"),
         ({"pass_at": "5000", "temperature": 1.0}, "--samples 5000 is too large"),
         ({"pass_at": "4,0", "temperature": 1.0}, "--pass-at 4,0"),
-        ({"pass_at": "", "temperature": 1.0}, "--pass-at"),
-        ({"max_new_tokens": "256,0"}, "--max-new-tokens"),
+        *(({"max_new_tokens": "256,0"}, "--max-new-tokens"), ({"pass_at": "", "temperature": 1.0}, "--pass-at")),
         ({"max_new_tokens": "64,128", "engine": "openai"}, "--max-new-tokens"),
     ],
 )

@@ -150,10 +150,8 @@ def test_a_turn_that_the_template_shows_twice_is_twice_in_the_modelfile():
     twice = tiny_llama.TEMPLATE.replace("{{ message['content'] }}", "{{ message['content'] * 2 }}")
     template = modelfile(twice).split('"' * 3)[1]
     turn = "<|user|>{{ .Prompt }}"
-    assert template == (
-        "{{ if .System }}<|system|>{{ .System }}{{ .System }}<|end|>" + turn + "{{ else }}" + turn + "{{ end }}"
-        "{{ .Prompt }}<|end|><|assistant|>{{ .Response }}"
-    )  # fmt: skip
+    system = "{{ if .System }}<|system|>{{ .System }}{{ .System }}<|end|>" + turn + "{{ else }}" + turn + "{{ end }}"
+    assert template == system + "{{ .Prompt }}<|end|><|assistant|>{{ .Response }}"
 
 
 def test_a_template_that_changes_the_turns_has_no_modelfile():

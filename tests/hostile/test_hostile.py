@@ -67,10 +67,7 @@ class Case(NamedTuple):
 
 CASES = {
     # Code of a model, and weights that are not safetensors beside their configuration
-    **{
-        f"code of a model: {command[:5]}": Case(command, 1, "trust", {CONFIG: CODE})
-        for command in (f"{ASK} model", MERGE, QUANTIZE)
-    },
+    **{f"code, {words[:5]}": Case(words, 1, "trust", {CONFIG: CODE}) for words in (f"{ASK} model", MERGE, QUANTIZE)},
     "code of a tokenizer": Case(
         f"{ASK} model", 1, "trust", {"model/tokenizer_config.json": SLOW_TOKENIZER, "model/tokenizer.json": None}
     ),

@@ -126,12 +126,8 @@ def test_a_completion_is_cut_at_the_stop_text_and_at_the_end_token(tokenizer):
     ],
 )
 def test_tokens_are_drawn_from_the_distribution_of_transformers(settings, sample):
-    warpers = {
-        "temperature": generation.TemperatureLogitsWarper,
-        "top_k": generation.TopKLogitsWarper,
-        "top_p": generation.TopPLogitsWarper,
-        "min_p": generation.MinPLogitsWarper,
-    }
+    warpers = {"temperature": generation.TemperatureLogitsWarper, "top_k": generation.TopKLogitsWarper}
+    warpers |= {"top_p": generation.TopPLogitsWarper, "min_p": generation.MinPLogitsWarper}
     logits = torch.log(torch.tensor([[0.4, 0.3, 0.15, 0.08, 0.05, 0.02]]))
     expected = logits
     for name, warper in warpers.items():
@@ -149,9 +145,8 @@ def test_tokens_of_a_large_vocabulary_are_drawn_by_their_probabilities():
     for token, share in shares.items():
         logits[:, token] = math.log(share)
     generator = torch.Generator().manual_seed(0)
-    drawn = Counter(
-        token for _ in range(40) for token in _sample(logits, Decoding(1, temperature=1.0), generator).tolist()
-    )
+    hot = Decoding(1, temperature=1.0)
+    drawn = Counter(token for _ in range(40) for token in _sample(logits, hot, generator).tolist())
     assert drawn.keys() == shares.keys()
     assert {token: count / 4000 for token, count in drawn.items()} == pytest.approx(shares, abs=0.03)
 

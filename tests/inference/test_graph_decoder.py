@@ -88,10 +88,9 @@ def test_other_attention_is_left_to_generate(name, tmp_path):
 
 def test_rows_end_at_different_steps_and_are_dropped(model, tokenizer, monkeypatch):
     sizes = []
-    original = graph_decoder._Steps.take
-    monkeypatch.setattr(
-        graph_decoder._Steps, "take", lambda self, rows, size: sizes.append(size) or original(self, rows, size)
-    )
+    take = graph_decoder._Steps.take
+    recorded = lambda self, rows, size: sizes.append(size) or take(self, rows, size)  # noqa: E731
+    monkeypatch.setattr(graph_decoder._Steps, "take", recorded)
     monkeypatch.setattr(graph_decoder, "_MIN_ROWS", 1)
     init = Stop.__init__
 
@@ -230,10 +229,8 @@ def test_a_graph_samples_what_its_steps_do_and_leaves_the_generator_where_they_d
 def test_completions_of_one_prompt_differ_and_depend_on_the_generator(model, tokenizer):
     stop = Stop(tokenizer, model, "</answer>")
     decoder = GraphDecoder(model)
-    runs = [
-        decoder.decode([[5, 6, 7]] * 4, Decoding(12, temperature=1.0), stop, torch.Generator().manual_seed(seed))
-        for seed in (1, 1, 2)
-    ]
+    prompts, hot = [[5, 6, 7]] * 4, Decoding(12, temperature=1.0)
+    runs = [decoder.decode(prompts, hot, stop, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
     assert len(set(map(tuple, runs[0]))) == 4
 

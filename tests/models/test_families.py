@@ -69,10 +69,9 @@ def test_a_gguf_file_of_a_model_with_its_own_head_size_loads_in_transformers(her
     standins.checkpoint(Path("full"), "qwen3")  # 4 heads of 32 in a hidden size of 64
     quantize_model(reference.find_model("full"), Path("gguf"), QuantizeOptions(format="gguf", gguf_type="f16"))
     ids = torch.arange(5, 25).view(1, 20)
+    models = [load.load_model(reference.find_model(name), precision="fp32").model for name in ("full", "gguf")]
     with torch.inference_mode():
-        a, b = (
-            load.load_model(reference.find_model(name), precision="fp32").model(ids).logits for name in ("full", "gguf")
-        )
+        a, b = (model(ids).logits for model in models)
     torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 

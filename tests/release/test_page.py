@@ -414,6 +414,9 @@ def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run):
     assert [file.read_bytes() for file in Path("deep").iterdir()] == [before]
 
 
+GRADES = {"correct": False, "reason": "", "answer": None, "value": None, "tokens": 9, "truncated": False}
+
+
 def filmed(log: Path, marks: dict[int, list[str]]) -> None:
     """Write the validation samples of *log*: for each step and puzzle the grades of its completions, as signs."""
     lines = [{"step": 1, "nums": [1, 2], "target": 3, "completion": "training"}]
@@ -422,8 +425,7 @@ def filmed(log: Path, marks: dict[int, list[str]]) -> None:
             row = row | {"target": sum(row["nums"])}
             texts = [solved(row) if sign == "+" else f"wrong at {step} {HOSTILE}" for sign in signs]
             lines += [{"step": step, "validation": True, **row, "completion": text} for text in texts]
-    graded = {"correct": False, "reason": "", "answer": None, "value": None, "tokens": 9, "truncated": False}
-    jsonl.write_rows(training_log.samples_file(log), [line | graded for line in lines])
+    jsonl.write_rows(training_log.samples_file(log), [line | GRADES for line in lines])
 
 
 def test_the_film_holds_the_same_puzzles_after_each_validation(run):
@@ -447,9 +449,8 @@ def test_the_report_shows_rewards_and_advantages_of_the_first_and_the_last_step(
     for step, group, advantage in [(1, 0, 0.0), (1, 1, 0.5), (1, 2, 0.5), (6, 0, 0.25), (11, 0, 0.125), (12, 0, 0.0)]:
         for sign in (1, -1):
             rewards = {"correct": float(sign > 0), "mine:short": step + group / 8}
-            grades = {"correct": False, "reason": "", "answer": None, "value": None, "tokens": 9, "truncated": False}
             place = {"step": step, "group": group, "rewards": rewards, "advantage": sign * advantage}
-            lines.append({**place, "nums": [1, 2], "target": 3, "completion": "1 + 2", **grades})
+            lines.append({**place, "nums": [1, 2], "target": 3, "completion": "1 + 2", **GRADES})
     jsonl.write_rows(training_log.samples_file(run / "train" / "log.csv"), lines)
     shown = re.findall(r'<p class="way num">(.*?)</p>', page())
     first = ["correct 1, mine:short 1.12, advantage 0.5", "correct 0, mine:short 1.12, advantage -0.5"]

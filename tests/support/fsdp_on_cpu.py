@@ -46,14 +46,10 @@ def run_two(place: Path, *words: Any) -> tuple[str, str]:
     return out, err
 
 
-def set_device(state: PartialState) -> None:
-    state.device = torch.device("cpu")
-
-
 if __name__ == "__main__":
     torch.distributed.init_process_group("gloo")
     PartialState._prepare_backend = lambda *_: ("gloo", DistributedType.MULTI_GPU)
-    PartialState.set_device = set_device
+    PartialState.set_device = lambda state: setattr(state, "device", torch.device("cpu"))
     load.MAX_FP32_PARAMETERS = 0  # a small model computes in fp32 over bf16
     sys.argv[0] = "countdown-rl"
     main.main()

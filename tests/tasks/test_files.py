@@ -45,10 +45,7 @@ FORMATS = {
     "lines": LINES.encode(),
     "lines without a final break, with empty ones": b"\n\r\n" + LINES.replace("\n", "\n\n").rstrip().encode(),
     "CRLF": LINES.replace("\n", "\r\n").encode(),
-    "UTF-8 with a mark": LINES.encode("utf-8-sig"),
-    "UTF-16": LINES.encode("utf-16"),
-    "UTF-16 without a mark": LINES.encode("utf-16-le"),
-    "UTF-32": LINES.encode("utf-32"),
+    **{name: LINES.encode(name) for name in ("utf-8-sig", "utf-16", "utf-16-le", "utf-32")},
     "array": json.dumps(ROWS).encode(),
     "indented array": json.dumps(ROWS, indent=2).encode(),
     "object with data": json.dumps({"version": 1, "data": ROWS}).encode(),
@@ -73,7 +70,7 @@ def test_the_content_decides_on_the_format(tmp_path, kind, name):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, pyarrow.Codec("zstd").compress])
-@pytest.mark.parametrize("kind", ["lines", "UTF-16", "indented array", "CSV", "Parquet", "Arrow stream"])
+@pytest.mark.parametrize("kind", ["lines", "utf-16", "indented array", "CSV", "Parquet", "Arrow stream"])
 def test_every_format_may_be_compressed(tmp_path, kind, pack):
     (tmp_path / "rows").write_bytes(pack(FORMATS[kind]))
     assert len(jsonl.read_rows(tmp_path / "rows")) == 2
@@ -82,8 +79,7 @@ def test_every_format_may_be_compressed(tmp_path, kind, pack):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (LINES + '{"nums": [3,\n', "line 3: not JSON"),
-        (LINES + "[" * 100_000, "line 3: not JSON"),
+        *((LINES + text, "line 3: not JSON") for text in ('{"nums": [3,\n', "[" * 100_000)),
         (json.dumps([*ROWS, 5]), "row 3: not a JSON object"),
         (json.dumps([*ROWS, {"target": 3}], indent=1), "row 3: there is no `nums`"),
         (json.dumps(ROWS, indent=1)[:-20] + "\n]", "not JSON"),
@@ -108,9 +104,8 @@ def test_what_cannot_be_read_is_named_by_its_place(tmp_path, content, words):
 
 
 def test_what_an_object_says_of_its_rows_holds_for_each(tmp_path):
-    (tmp_path / "rows.json").write_text(
-        json.dumps({"split": "test", "style": "model_opens", "data": [*ROWS, ROWS[0] | {"style": "direct"}]})
-    )
+    document = {"split": "test", "style": "model_opens", "data": [*ROWS, ROWS[0] | {"style": "direct"}]}
+    (tmp_path / "rows.json").write_text(json.dumps(document))
     rows = jsonl.read_rows(tmp_path / "rows.json")
     assert {row.split for row in rows} == {"test"}
     assert [row.style_name for row in rows] == ["model_opens", "model_opens", "direct"]
@@ -158,17 +153,11 @@ ROW = {"id": "3-7-50=46", "nums": [3, 7, 50], "target": 46, "solution": "50 + 3 
     [
         ({"target": 3}, "no `nums`"),
         ({"nums": [1, 2]}, "no `target`"),
-        ({"nums": "1 or 2", "target": 3}, "`nums`"),
-        ({"nums": [1, -2], "target": 3}, "`nums`"),
-        ({"nums": [1, math.nan], "target": 3}, "`nums`"),
-        ({"nums": [1, 2], "target": "three"}, "`target`"),
-        ({"nums": [1, 2], "target": 3, "needs": "<script>"}, "`needs`"),
-        ({"nums": [1, 2], "target": 3, "solutions": -1}, "`solutions`"),
-        ({"nums": [1, 2], "target": 3, "rule": "any"}, "no rule 'any'"),
-        ({"nums": [1, 2], "target": 3, "operators": 5}, "Operators are"),
-        ({"nums": [1, 2], "target": 3, "operators": "^"}, "Operators are"),
-        ({"nums": [1, 2], "target": 3, "style": [1]}, "`style`"),
-        ({"nums": [1, 2], "target": 3, "style": "loud"}, "`style`"),
+        *((ROW | {"nums": nums}, "`nums`") for nums in ("1 or 2", [1, -2], [1, math.nan])),
+        *((ROW | {"target": "three"}, "`target`"), (ROW | {"needs": "<script>"}, "`needs`")),
+        *((ROW | {"solutions": -1}, "`solutions`"), (ROW | {"rule": "any"}, "no rule 'any'")),
+        *((ROW | {"operators": operators}, "Operators are") for operators in (5, "^")),
+        *((ROW | {"style": style}, "`style`") for style in ([1], "loud")),
         ({"task": "gsm8k", "question": "\ud800", "gold": "3"}, "surrogate"),
         ({"task": "gsm8k", "question": "?", "gold": "many"}, "`gold`"),
     ],

@@ -70,11 +70,15 @@ def timeless(rows):
     return [replace(row, **dict.fromkeys(parts, 0)) for row in rows]
 
 
+def killed(place, where, step, options=SMALL, **callbacks):
+    with pytest.raises(Killed):
+        run(place, where, options, reporter=killing(step, **callbacks))
+
+
 def resumed(place, where, options, step):
     """A run, and one that was killed after *step* and run again, with the same weights, rows and samples."""
     whole = run(place, where / "whole", options)
-    with pytest.raises(Killed):
-        run(place, where / "killed", options, reporter=killing(step))
+    killed(place, where / "killed", step, options)
     again = run(place, where / "killed", options)
     assert files(again.out) == files(whole.out)
     assert timeless(again.rows) == timeless(whole.rows)
@@ -109,8 +113,7 @@ def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
 
 
 def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
-    with pytest.raises(Killed):
-        run(place, tmp_path, reporter=killing(5))
+    killed(place, tmp_path, 5)
     assert not (tmp_path / "adapter").exists()
     assert "after step 3" in state.Checkpoints(tmp_path / "checkpoints").how_to_continue()
     (tmp_path / "log.csv").unlink()  # as dvc does before it runs the stage again
@@ -165,8 +168,7 @@ def test_a_tracker_writes_beside_the_log_offline_or_is_asked_for(place, unbroken
 
 
 def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
-    with pytest.raises(Killed):
-        run(place, tmp_path, reporter=killing(4))
+    killed(place, tmp_path, 4)
     left = files(tmp_path / "checkpoints" / "checkpoint-3")
     with pytest.raises(ArtifactError, match=r"--seed was 42, is 1; --temperature was 1.0, is 0.9\).*--restart"):
         run(place, tmp_path, replace(SMALL, seed=1, temperature=0.9))
@@ -305,18 +307,8 @@ def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path):
 OBSERVED = []
 
 
-def least_rewarded(rows, size, seed):
-    """The rows with the lowest rewards so far."""
-    sums = dict.fromkeys(range(len(rows)), 0.0)
-    while True:
-        outcomes = yield sorted(sums, key=lambda row: (sums[row], (row * seed) % 17))[:size]
-        OBSERVED.append(outcomes)
-        for outcome in outcomes:
-            sums[outcome.row] += sum(outcome.rewards) + sum(outcome.correct) - sum(outcome.truncated) / 2
-
-
 class Least:
-    """:func:`least_rewarded` as a class, with its state in checkpoints."""
+    """A sampler of the rows with the lowest rewards so far, with its state in checkpoints."""
 
     def __init__(self, rows, size, seed):
         self.state, self.size, self.seed = {"sums": [0.0] * len(rows)}, size, seed
@@ -328,7 +320,14 @@ class Least:
     def observe(self, outcomes):
         OBSERVED.append(outcomes)
         for outcome in outcomes:
-            self.state["sums"][outcome.row] += sum(outcome.rewards)
+            self.state["sums"][outcome.row] += sum(outcome.rewards) + sum(outcome.correct) - sum(outcome.truncated) / 2
+
+
+def least_rewarded(rows, size, seed):
+    """:class:`Least` as a generator, without a state."""
+    sampler = Least(rows, size, seed)
+    while True:
+        sampler.observe((yield sampler.sample()))
 
 
 def changing(rows, size, seed):
@@ -372,8 +371,7 @@ def test_a_sampler_of_a_class_resumes_from_its_state(place, tmp_path):
 def test_every_round_is_observed_once(place, tmp_path, changes):
     OBSERVED.clear()
     options = replace(SMALL, num_iterations=2, reward=("correct=1", "format=0.1"), save_steps=4, **changes)
-    with pytest.raises(Killed):
-        run(place, tmp_path, options, reporter=killing(5))
+    killed(place, tmp_path, 5, options)
     journal = Journal(None, 6)
     journal.load(tmp_path / "checkpoints" / "checkpoint-4")
     assert len(journal.outcomes) == 2
@@ -388,8 +386,7 @@ def test_every_round_is_observed_once(place, tmp_path, changes):
 def test_a_sampler_that_samples_otherwise_than_before_ends_a_resumed_run(place, tmp_path):
     options = replace(SMALL, sampler=f"{__name__}:changing", save_steps=1)
     OBSERVED.clear()
-    with pytest.raises(Killed):
-        run(place, tmp_path, options, reporter=killing(3))
+    killed(place, tmp_path, 3, options)
     OBSERVED.append(None)
     with pytest.raises(UsageError, match="other rows for round 1"):
         run(place, tmp_path, options)
@@ -424,8 +421,7 @@ def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypa
     monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, False))
     options = replace(SMALL, max_steps=14, save_steps=11)
     said, again = [], []
-    with pytest.raises(Killed):
-        run(place, tmp_path, options, reporter=killing(13, warning=said.append))
+    killed(place, tmp_path, 13, options, warning=said.append)
     result = run(place, tmp_path, options, reporter=Reporter(warning=again.append))
     assert (result.resumed, again) == (11, [])
     assert sorted(result.warnings) == ["length", "zero"]
@@ -476,8 +472,7 @@ def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place
     options = replace(SMALL, eval_every=2, eval_size=5, keep="best", save_steps=5)
     result = run(place, tmp_path, options)
     assert (result.facts["kept_step"], result.facts["eval_correct"]) == (4, 0.8)
-    with pytest.raises(Killed):
-        run(place, tmp_path / "killed", options, reporter=killing(6))
+    killed(place, tmp_path / "killed", 6, options)
     assert sorted(path.name for path in (tmp_path / "killed" / "checkpoints").glob("*-*")) == ["best-4", "checkpoint-5"]
     again = run(place, tmp_path / "killed", options)
     assert again.resumed == 5

@@ -179,11 +179,9 @@ def test_a_small_model_learns_from_500_demonstrations(tmp_path):
     data = write_data(tmp_path / "data", splits)
     tiny_llama.checkpoint(tmp_path / "model", initializer_range=0.05)
     jsonl.write_rows(tmp_path / "demos.jsonl", [*map(impossible, sums(500, 3, 1, 3)), *sums(7, 4, 9, 9)])
-    options = SftOptions(
-        tune="all", max_steps=100, batch_size=8, learning_rate=5e-3, precision="fp32", eval_every=50, eval_size=20,
-        max_completion_length=40, save_steps=0, keep="best", threads=1,
-    )  # fmt: skip
-    result = run(tmp_path, tmp_path, options, data=data)
+    settings = {"tune": "all", "max_steps": 100, "batch_size": 8, "learning_rate": 5e-3, "eval_every": 50}
+    settings |= {"eval_size": 20, "max_completion_length": 40, "save_steps": 0, "keep": "best"}
+    result = run(tmp_path, tmp_path, SftOptions(**settings, precision="fp32", threads=1), data=data)
     assert result.facts["demonstrations"] == {"read": 507, "graded": 500, "kept": 500, "of test puzzles": 7}
     assert result.facts["loss_last_tenth"] < 0.1 * result.facts["loss_first"]
     assert result.facts["eval_correct"] > 0.25
