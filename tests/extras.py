@@ -185,10 +185,8 @@ USES: dict[str, Callable[[partial[None]], None]] = {
     "inspect": inspect,
     "llama-cpp": llama_cpp,
     "openai": openai,
-    "tensorboard": tracker("tensorboard"),
-    "trackio": tracker("trackio"),
     "verl": verl,
-    "wandb": tracker("wandb"),
+    **{name: tracker(name) for name in ("tensorboard", "trackio", "wandb")},
 }
 
 

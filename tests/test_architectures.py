@@ -1,12 +1,10 @@
 """More than 25 architectures through sft, eval, merge and train, against plain transformers."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
@@ -25,6 +23,7 @@ from countdown_rl.training.run import Result, train
 from countdown_rl.training.sft import demonstrations, tokens
 from countdown_rl.training.sft import run as supervised
 from tests.support import architectures
+from tests.support.runs import SPLITS, write_data
 
 ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n in range(4)]
 ANSWER = "<think>\n</think>\n<answer>{0} + 3 + 5</answer>"
@@ -58,9 +57,8 @@ def fine_tuned(model: str, tune: str) -> Result:
 def loss_by_hand(model: str) -> float:
     """The mean negative log-likelihood of the tokens of all completions, one at a time."""
     loaded = load_model(find_model(model), precision="fp32")
-    known = demonstrations.Demonstrations(
-        [demonstrations.parse(fields, "") for fields in map(json.loads, Path("demos.jsonl").read_text().splitlines())]
-    )
+    rows = jsonl.read_objects(Path("demos.jsonl"))
+    known = demonstrations.Demonstrations([demonstrations.parse(fields, "") for fields in rows])
     total, count = 0.0, 0
     for example in tokens.tokenize(known, loaded.tokenizer, 1024):
         ids, labels = torch.tensor(example["input_ids"]), torch.tensor(example["labels"])
@@ -112,9 +110,7 @@ def grade(row, completion):
 def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
     monkeypatch.setattr(CountdownRow, "grade", grade)
     monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, n: sum(map(ord, grade.answer)) % 7 / 7)
-    with artifacts.writing(Path("data"), "data", options={}) as draft:
-        for split in ("train", "valid", "test"):
-            jsonl.write_rows(draft.path / f"{split}.jsonl", ROWS)
+    write_data(Path("data"), dict.fromkeys(SPLITS, ROWS))
     options = TrainOptions(
         max_steps=2, prompts=1, num_generations=4, micro_batch=4, max_completion_length=6, learning_rate=1e-2,
         lora_r=4, threads=1, precision="fp32",

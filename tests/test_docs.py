@@ -79,15 +79,11 @@ class Block(NamedTuple):
 def blocks(page: str) -> list[Block]:
     matches = list(_BLOCK.finditer(page))
     followers = [*matches[1:], None][: len(matches)]
-    return [
-        Block(
-            match[2],
-            match[3],
-            match[1] or "",
-            after[3] if after and after[2] == "text" and after.start() - match.end() < 3 else "",
-        )
+    outputs = [
+        after[3] if after and after[2] == "text" and after.start() - match.end() < 3 else ""
         for match, after in zip(matches, followers, strict=True)
     ]
+    return [Block(match[2], match[3], match[1] or "", out) for match, out in zip(matches, outputs, strict=True)]
 
 
 def prose(page: str) -> str:

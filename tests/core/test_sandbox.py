@@ -15,36 +15,8 @@ HOSTILE = [
     "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "{% for a in range(90000) %}" + "y" * 100_000 + "{% endfor %}",
-    "{{ 'x' * 2000000000 }}",
-    "{{ 2000000000 * ['x'] }}",
-    "{{ ('x' * 300000000) | tojson }}",
-    "{{ 'x'.center(2000000000) }}",
     "{{ 'x'.ljust(2000000000) }}{{ 'x'.rjust(2000000000) }}{{ '1'.zfill(2000000000) }}",
-    "{{ 'x' | center(2000000000) }}",
-    "{{ '%1000000000d' % 1 }}",
-    "{{ '%*d' % (1000000000, 1) }}",
-    "{{ '%.1000000000f' | format(1) }}",
-    "{{ '{:1000000000}'.format(1) }}",
-    "{{ '{:{}}'.format(1, 1000000000) }}",
-    "{{ '{a:1000000000}'.format_map({'a': 1}) }}",
-    "{{ ('{0}' * 9999).format('x' * 99999) }}",
-    "{{ ('\\t' * 9999).expandtabs(99999) }}",
-    "{{ 'a\\n' | indent(1000000000) }}",
-    "{{ (['a'] * 99999) | join('x' * 99999) }}",
-    "{{ ('x' * 99999).join(['a'] * 99999) }}",
-    "{{ ('a' * 9999) | wordwrap(1, wrapstring='x' * 9999) }}",
-    "{{ [1] | batch(1000000000, 0) | list }}",
-    "{{ [1] | slice(1000000000) | list }}",
-    "{{ [1] | tojson(indent=1000000000) }}",
-    "{{ 9 ** 99999999 }}",
     "{% set x = 9 ** 9999 %}{% for i in range(9999) %}{% set x = x * x %}{% endfor %}{{ 10 ** 99999999 }}",
-    _DOUBLED.replace("X", "x ~ x"),
-    _DOUBLED.replace("X", "x + x"),
-    _DOUBLED.replace("X", "x.replace('a', 'aa').replace('b', 'bb')"),
-    _DOUBLED.replace("X", "x | replace('a', 'aaaa')"),
-    _DOUBLED.replace("X", "[x, x]") + "{{ x }}",
-    _DOUBLED.replace("X", "[x, x]") + "{{ x | tojson }}",
-    _DOUBLED.replace("X", "{'a': x, 'b': x}") + "{{ x | string }}",
     "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
     "{{ range(99999) | map('center', 99999) | list | length }}",
     "{% set m = range(99999) %}" + "{% set m = m | map('string') %}" * 99 + "{{ m | list | sort | length }}",
@@ -55,6 +27,20 @@ HOSTILE = [
     "{% set n = namespace(x=[], y=[]) %}{% for i in range(30) %}{% set n.x = [n.x, n.x] %}{% set n.y = [n.y, n.y] %}"
     "{% endfor %}{{ [n.x].index(n.y) }}{{ [n.x].count(n.y) }}{{ [n.x].remove(n.y) }}",
 ]
+#: Expressions, each of a template of its own.
+EXPRESSIONS = ["'x' * 2000000000", "2000000000 * ['x']", "('x' * 300000000) | tojson", "'x'.center(2000000000)"]
+EXPRESSIONS += ["'x' | center(2000000000)", "'%1000000000d' % 1", "'%*d' % (1000000000, 1)"]
+EXPRESSIONS += ["'%.1000000000f' | format(1)", "'{:1000000000}'.format(1)", "'{:{}}'.format(1, 1000000000)"]
+EXPRESSIONS += ["'{a:1000000000}'.format_map({'a': 1})", "('{0}' * 9999).format('x' * 99999)"]
+EXPRESSIONS += ["('\\t' * 9999).expandtabs(99999)", "'a\\n' | indent(1000000000)"]
+EXPRESSIONS += ["(['a'] * 99999) | join('x' * 99999)", "('x' * 99999).join(['a'] * 99999)"]
+EXPRESSIONS += ["('a' * 9999) | wordwrap(1, wrapstring='x' * 9999)", "[1] | batch(1000000000, 0) | list"]
+EXPRESSIONS += ["[1] | slice(1000000000) | list", "[1] | tojson(indent=1000000000)", "9 ** 99999999"]
+HOSTILE += [f"{{{{ {expression} }}}}" for expression in EXPRESSIONS]
+HOSTILE += [_DOUBLED.replace("X", text) for text in ("x ~ x", "x + x", "x | replace('a', 'aaaa')")]
+HOSTILE += [_DOUBLED.replace("X", "x.replace('a', 'aa').replace('b', 'bb')")]
+HOSTILE += [_DOUBLED.replace("X", "[x, x]") + shown for shown in ("{{ x }}", "{{ x | tojson }}")]
+HOSTILE += [_DOUBLED.replace("X", "{'a': x, 'b': x}") + "{{ x | string }}"]
 
 
 DOORS = {

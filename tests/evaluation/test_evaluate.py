@@ -21,7 +21,7 @@ from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import constant_model, tiny_llama
 from tests.support.command import status as command
-from tests.support.runs import files
+from tests.support.runs import SPLITS, files, write_data
 
 SMALL = EvalOptions(max_new_tokens=8, batch_size=4, threads=1)
 ROWS = [
@@ -107,9 +107,7 @@ def test_completions_of_any_origin_are_judged_by_style_rule_and_operators_of_the
 
 def test_a_data_artifact_means_its_test_split_and_rows_need_no_id(place, unbroken, tmp_path):
     bare = [{"nums": row["nums"], "target": row["target"]} for row in ROWS]
-    with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
-        for split in ("train", "valid", "test"):
-            write(draft.path / f"{split}.jsonl", bare)
+    write_data(tmp_path / "data", dict.fromkeys(SPLITS, bare))
     result = run(place, tmp_path / "eval", replace(SMALL, limit=5), data=tmp_path / "data")
     assert result.metrics.n == 5
     assert result.metrics.data["file"] == "test.jsonl"

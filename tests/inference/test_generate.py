@@ -104,9 +104,6 @@ def test_batches_hold_every_row_once_with_rows_of_similar_length():
     assert list(batches([], lambda length: 3)) == []
 
 
-# Memory
-
-
 def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
     rows = [Generator(llama, Decoding(1)).max_rows(length, 0) for length in (16, 4_096, 65_536, 10**9)]
     assert rows[0] == generate.MAX_ROWS

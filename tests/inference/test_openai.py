@@ -28,8 +28,6 @@ from tests.support.command import status
 KEY = "sk-secret-0123456789"
 RIGHT = " 2 and 3</think>\n<answer>2 + 3</answer>"
 ROWS = [{"id": f"r{n}", "nums": [2, 3], "target": 5 + n % 2} for n in range(8)]
-
-
 USAGE = {"prompt_tokens": 30, "completion_tokens": 12}
 
 
@@ -118,9 +116,6 @@ def written(path: Path) -> dict[str, bytes]:
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-# Prompts and completions
-
-
 def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_path):
     result = run(stub, tmp_path, temperature=0.7, top_p=0.9, top_k=20)
     body = stub.requests[0]
@@ -196,9 +191,6 @@ def test_a_server_answers_inside_of_a_running_event_loop(stub, tmp_path):
         return run(stub, tmp_path)
 
     assert asyncio.run(notebook()).metrics.n == len(ROWS)
-
-
-# Faults
 
 
 def fail(status: int) -> Callable[[Any], None]:

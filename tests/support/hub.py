@@ -265,7 +265,6 @@ class _Handler(BaseHTTPRequestHandler):
         return repo
 
     # One method per request of the API, which returns the content of the response and, where needed, headers.
-
     def create(self) -> tuple[Any, ...]:
         user, request = self.user() or ("", ""), json.loads(self.body)
         owner, kind = request.get("organization") or user[0], request.get("type", "model")

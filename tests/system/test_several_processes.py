@@ -19,7 +19,7 @@ from countdown_rl.tasks import jsonl
 from tests.support import tiny_llama
 from tests.support.command import status
 from tests.support.fsdp_on_cpu import run_two
-from tests.support.runs import files
+from tests.support.runs import SPLITS, files, write_data
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -31,9 +31,7 @@ def place(tmp_path_factory):
     tiny_llama.checkpoint(root / "model", max_position_embeddings=2_048)
     rows = [{"id": f"row-{n}", "nums": [n, n + 1, 50], "target": n + 40} for n in range(2, 40)]
     jsonl.write_rows(root / "rows.jsonl", rows)
-    with artifacts.writing(root / "data", "data", options={}) as draft:
-        for split in ("train", "valid", "test"):
-            jsonl.write_rows(draft.path / f"{split}.jsonl", rows)
+    write_data(root / "data", dict.fromkeys(SPLITS, rows))
     return root
 
 
@@ -52,11 +50,9 @@ def run_into(name):
 
 def run(place, name, *extra, env=(), words=None):
     """Train in *place* into directories called *name*, or run the command of *words*."""
-    words = ["-m", "countdown_rl", *(words or run_into(name))]
+    words = [sys.executable, "-m", "countdown_rl", *(words or run_into(name)), *extra]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(env)}
-    return subprocess.run(
-        [sys.executable, *words, *extra], capture_output=True, text=True, cwd=place, env=environment, timeout=300
-    )
+    return subprocess.run(words, capture_output=True, text=True, cwd=place, env=environment, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -185,14 +181,8 @@ def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PORT": port}
     environment |= {"SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
     environment |= {"CONFIG": str(recipes / "machines.yaml"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [recipes / "machines.sbatch", *run_into("apart"), "--json"],
-        capture_output=True,
-        text=True,
-        cwd=place,
-        env=environment,
-        timeout=300,
-    )
+    words = [recipes / "machines.sbatch", *run_into("apart"), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=place, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 4
     files = [place / name / "adapter" / "adapter_model.safetensors" for name in ("two", "apart")]
