@@ -94,11 +94,8 @@ def test_examples_are_commands_that_parse(name):
     [("tr", "train"), ("train --max-st", "--max-steps"), ("train --loss-type d", "dapo")],
 )
 def test_the_shell_completes_commands_and_flags(words, completed):
-    environment = os.environ | {
-        "_COUNTDOWN_RL_COMPLETE": "complete_bash",
-        "COMP_WORDS": f"countdown-rl {words}",
-        "COMP_CWORD": str(len(words.split())),
-    }
+    environment = os.environ | {"_COUNTDOWN_RL_COMPLETE": "complete_bash"}
+    environment |= {"COMP_WORDS": f"countdown-rl {words}", "COMP_CWORD": str(len(words.split()))}
     code = "from countdown_rl.cli.main import app; app([], prog_name='countdown-rl')"
     assert completed in python(code, environment).split()
 

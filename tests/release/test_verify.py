@@ -223,12 +223,9 @@ def test_a_release_whose_files_are_links_is_confirmed(root, hub):
     assert checked(snapshot).conclusion == CONFIRMED
 
 
-def test_few_puzzles_confirm_nothing(root):
-    assert checked(root / "release", limit=1).conclusion == TOO_FEW
-    assert checked(root / "release", fresh=50).conclusion == TOO_FEW
-
-
-def test_the_seed_repeats_the_measurement_and_is_otherwise_random(root):
+def test_few_puzzles_confirm_nothing_and_the_seed_repeats_the_measurement_and_is_otherwise_random(root):
+    for few in ({"limit": 1}, {"fresh": 50}):
+        assert checked(root / "release", **few).conclusion == TOO_FEW
     first, again = (checked(root / "release", seed=7) for _ in range(2))
     assert first.claims == again.claims
     assert len({checked(root / "release", seed=None, fresh=3).seed for _ in range(2)}) == 2

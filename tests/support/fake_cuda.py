@@ -48,15 +48,10 @@ class FakeCuda(TorchDispatchMode):
             def register_generator_state(self, generator: Any) -> None:
                 pass
 
-        for name, value in {
-            "Stream": Stream,
-            "CUDAGraph": Graph,
-            "stream": self._in_stream,
-            "graph": self._graph,
-            "current_stream": lambda: self.stream,
-            "get_sync_debug_mode": lambda: self.mode,
-            "set_sync_debug_mode": lambda mode: setattr(self, "mode", mode),
-        }.items():
+        calls: dict[str, Any] = {"Stream": Stream, "CUDAGraph": Graph, "stream": self._in_stream, "graph": self._graph}
+        calls |= {"current_stream": lambda: self.stream, "get_sync_debug_mode": lambda: self.mode}
+        calls |= {"set_sync_debug_mode": lambda mode: setattr(self, "mode", mode)}
+        for name, value in calls.items():
             monkeypatch.setattr(torch.cuda, name, value)
 
     def _recorded(self, *step: Any) -> Any:

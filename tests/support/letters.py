@@ -44,7 +44,9 @@ class LettersRow(Row):
     def headline(self):
         return f"{self['nums']} {self['target']}"
 
-    identity = headline
+    @property
+    def identity(self):
+        return self.headline
 
     @property
     def groups(self):

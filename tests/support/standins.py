@@ -98,9 +98,9 @@ def tokenizer(family: Family) -> Any:
         ids = [(family.bos, core.token_to_id(family.bos))]
         core.post_processor = processors.TemplateProcessing(single=f"{family.bos} $A", special_tokens=ids)
     template = files("trl").joinpath("chat_templates", f"{family.template}.jinja").read_text()
-    tokens = {"bos_token": family.bos, "eos_token": family.eos, "pad_token": family.pad}
-    settings = {"chat_template": template, "clean_up_tokenization_spaces": False}
-    return PreTrainedTokenizerFast(tokenizer_object=core, **tokens, **settings)
+    tokens: dict[str, Any] = {"bos_token": family.bos, "eos_token": family.eos, "pad_token": family.pad}
+    tokens |= {"chat_template": template, "clean_up_tokenization_spaces": False}
+    return PreTrainedTokenizerFast(tokenizer_object=core, **tokens)
 
 
 def config(family: Family, tokens: Any, **changes: Any) -> Any:

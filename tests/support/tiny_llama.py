@@ -20,7 +20,7 @@ def tokenizer(template: str | None = TEMPLATE, *, pad: str | None = "<|pad|>") -
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     special = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    settings = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
+    settings: dict[str, Any] = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
     trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=special, **settings)
     core.train_from_iterator(["Numbers: 3 7 50 Target: 46 <think> </think> <answer> </answer>"], trainer)
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>", pad_token=pad, chat_template=template)

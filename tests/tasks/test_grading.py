@@ -75,8 +75,7 @@ def test_completions_of_a_prompt_that_opens_the_thinking(completion, format, str
         *((f"<think>so</think>{between}<answer>1</answer>", True, True) for between in ("", " ", "\n", "\n\n\t")),
         ("<think>so</think>\nso\n<answer>1</answer>", True, False),
         ("so</think>\n<answer>1</answer>", False, False),  # the model did not open it
-        ("<answer>1</answer>\n<think>so</think>", False, False),
-        ("<answer>1</answer>", False, False),
+        *((text, False, False) for text in ("<answer>1</answer>\n<think>so</think>", "<answer>1</answer>")),
         ("<think>so</think>\n<answer>1", False, False),
     ],
 )

@@ -130,14 +130,10 @@ def round_of(trainer, options):
     if options.scale_rewards == "group":
         over_the_mean /= rewards.std(1, keepdim=True) + 1e-4
     logps = torch.randn(8, 9, generator=generator) * 0.1 - 5.8
-    batch = {
-        "prompt_ids": torch.randint(5, 300, (8, 6), generator=generator),
-        "prompt_mask": (torch.arange(6) >= torch.tensor([0, 2, 1, 0, 3, 2, 2, 0])[:, None]).long(),
-        "completion_ids": torch.randint(5, 300, (8, 9), generator=generator),
-        "completion_mask": mask,
-        "advantages": over_the_mean.flatten(),
-        "num_items_in_batch": mask.sum(),
-    }
+    prompt_mask = (torch.arange(6) >= torch.tensor([0, 2, 1, 0, 3, 2, 2, 0])[:, None]).long()
+    batch = {"prompt_ids": torch.randint(5, 300, (8, 6), generator=generator), "prompt_mask": prompt_mask}
+    batch |= {"completion_ids": torch.randint(5, 300, (8, 9), generator=generator), "completion_mask": mask}
+    batch |= {"advantages": over_the_mean.flatten(), "num_items_in_batch": mask.sum()}
     if options.share_prompts:
         for name in ("prompt_ids", "prompt_mask"):
             batch[name] = batch[name][[0, 0, 0, 0, 4, 4, 4, 4]]

@@ -113,17 +113,19 @@ def test_the_warning_about_zero_rewards_names_the_reason_with_an_example():
     assert text.endswith("the model writes: <answer>1 + 2 + 3</answer>")
 
 
+CUT = {"truncated": 0.9, "frac_reward_zero_std": 0.9}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"correct": 0.0}, ["equal rewards", "countdown-rl sft"]),
         ({"correct": 0.0, "format": 0.0}, ["equal rewards", "0% of the completions keep the", "--style model_opens"]),
-        ({"correct": 1.0}, ["equal rewards", "harder data"]),
-        ({"correct": 0.5}, ["equal rewards", "--temperature"]),
-        (
-            {"correct": 0.0, "format": 0.0, "truncated": 0.9, "frac_reward_zero_std": 0.9},
-            ["90% are truncated; raise --max-completion-length"],
+        *(
+            ({"correct": share}, ["equal rewards", word])
+            for share, word in ((1.0, "harder data"), (0.5, "--temperature"))
         ),
+        (CUT | {"correct": 0.0, "format": 0.0}, ["90% are truncated; raise --max-completion-length"]),
     ],
 )
 def test_a_run_that_cannot_learn_is_named_after_three_steps_with_its_cause(changes, words):
