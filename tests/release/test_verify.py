@@ -117,7 +117,7 @@ def test_no_more_puzzles_are_generated_than_were_measured(root, monkeypatch):
     chained(root, replace(data, options=data.options | {"n": 10**8, "test": 9 * 10**7}).as_input())
     republish(root, lambda samples: None)
     monkeypatch.setattr(build, "generate", lambda *_: pytest.fail("generates puzzles"))
-    with pytest.raises(ArtifactError, match="90,000,000 puzzles"):
+    with pytest.raises(ArtifactError, match="90,000,000 rows"):
         checked(root / "release")
 
 
@@ -240,7 +240,7 @@ def test_imported_puzzles_have_to_be_given(root):
         checked(root / "release")
     report = checked(root / "release", data=[root / "data" / "test.jsonl"])
     assert report.conclusion == CONFIRMED
-    assert any("new puzzles" in subject for subject in report.not_checked)
+    assert any("new rows" in subject for subject in report.not_checked)
 
 
 def test_what_cannot_be_measured_is_an_error_and_no_refutation(root, command):
