@@ -3,6 +3,7 @@ from typing import Annotated
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import BaseModel, Out, Revision, option
+from countdown_rl.core import artifacts
 from countdown_rl.core.formatting import plural
 from countdown_rl.export.config import MergeOptions
 
@@ -33,13 +34,15 @@ def merge(
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
         countdown-rl merge --base dequantized --verify full --out artifacts/bf16
     """
-    from countdown_rl.export import agreement
-    from countdown_rl.export.merge import merge_adapter
     from countdown_rl.models import load, reference
 
+    artifacts.check_writable(out, "merged")  # this and the model are checked before torch is imported
+    ref = reference.find_model(adapter, revision=revision, base_model=base_model)
     load.silence_libraries()
+    from countdown_rl.export import agreement
+    from countdown_rl.export.merge import merge_adapter
+
     with console.status(f"merging {adapter}"):
-        ref = reference.find_model(adapter, revision=revision, base_model=base_model)
         facts = merge_adapter(ref, out, options).facts
     if facts.get("changes_nothing"):
         console.warn(f"{adapter} changes nothing: its weights are zero. {out} holds the base alone.")

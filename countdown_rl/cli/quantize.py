@@ -3,6 +3,7 @@ from typing import Annotated
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import Out, Revision, option
+from countdown_rl.core import artifacts
 from countdown_rl.core.formatting import plural
 from countdown_rl.export.config import QuantizeOptions
 
@@ -32,12 +33,13 @@ def quantize(
     """
     from countdown_rl.models import load, reference
 
+    artifacts.check_writable(out, "quantized")  # this and the model are checked before torch is imported
+    ref = reference.find_model(model, revision=revision)
     load.silence_libraries()  # before gguf imports tqdm
     from countdown_rl.export import agreement
     from countdown_rl.export.quantize import quantize_model
 
     with console.status(f"writing {options.format} weights"):
-        ref = reference.find_model(model, revision=revision)
         facts = quantize_model(ref, out, options, console.warn).facts
     lines = [
         f"{out}: {facts['bytes_before'] / 1e6:,.1f} MB to {facts['bytes'] / 1e6:,.1f} MB, "

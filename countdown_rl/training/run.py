@@ -173,6 +173,16 @@ class Prepared(Start[Settings], ABC):
     details: Mapping[str, object]  # what ``--check --json`` prints beside the values of every run
     memory: Memory
 
+    def outcome_warnings(self, facts: Mapping[str, Any], start: float | None) -> dict[str, str]:
+        """Warnings about a finished run with these *facts*, whose validation accuracy was *start* before."""
+        texts = {}
+        if facts["steps"] > 1 and facts.get("loss_last_tenth", 0.0) >= facts.get("loss_first", 1.0):
+            texts["loss"] = f"the loss did not fall; more steps or another {flag('learning_rate')}."
+        if start is not None and (share := facts.get("eval_correct", start)) < start:
+            fall = f"validation accuracy fell from {start:.1%} to {share:.1%}"
+            texts["fall"] = f"{fall}; {flag('keep')} best keeps the best weights."
+        return texts
+
     @abstractmethod
     def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, CheckpointCallback]":
         """The trainer of *loaded*, and its ``CheckpointCallback``, which continues *journal*."""
@@ -356,6 +366,7 @@ def _finish(run: Prepared[Settings], trainer: Trainer, loaded: load.Loaded, jour
         step = f"step {facts['kept_step']}" if facts["kept_step"] else "the initial policy"
         after = f"{facts['eval_correct']:.1%} after; the weights are those of {step}."
         note(f"Validation accuracy: {journal.start:.1%} before training, {after}")
+    journal.warn(run.outcome_warnings(facts, journal.start), run.reporter.warning)
     resumed = step_of(run.resume) if run.resume else None
     return Result(run.out, run.log, journal.rows, facts, journal.warnings, resumed, peak)
 

@@ -1,5 +1,7 @@
 """Defaults of the paths of a run, and a warning before it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from countdown_rl.cli.main import app
 from countdown_rl.core.errors import UsageError
 from countdown_rl.inference import engines
 from countdown_rl.models import load
-from countdown_rl.training.run import Places, Start
+from countdown_rl.training.run import Places, Prepared, Start
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,29 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(here, monkeypatch
     with pytest.raises(UsageError, match="stopped here"):
         app([command, *words], standalone_mode=False)
     assert "warning: there is a GPU." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["train --reward corect=1", "merge --adapter nope", "merge --out .", "quantize --model nope", "collect nope"],
+)
+def test_a_refusal_that_needs_no_model_imports_no_torch(tmp_path, words):
+    code = "import sys; from countdown_rl.cli import main\ntry: main.main()\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *words.split()], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode > 0, done.stdout) == (True, "False\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("facts", "start", "names"),
+    [
+        ({"steps": 9, "loss_first": 1.0, "loss_last_tenth": 1.1}, None, ["loss"]),
+        ({"steps": 1, "loss_first": 1.0, "loss_last_tenth": 1.0}, None, []),
+        ({"steps": 9, "loss_first": 1.0, "loss_last_tenth": 0.5, "eval_correct": 0.5}, 0.5, []),
+        ({"steps": 9, "eval_correct": 0.25}, 0.5, ["fall"]),
+        ({"steps": 9}, 0.5, []),
+    ],
+)
+def test_a_run_that_made_nothing_better_ends_with_a_warning(facts, start, names):
+    texts = Prepared.outcome_warnings(None, facts, start)
+    assert list(texts) == names
+    assert "fall" not in names or "from 50.0% to 25.0%; --keep best" in texts["fall"]

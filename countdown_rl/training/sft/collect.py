@@ -18,7 +18,6 @@ from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.splits import held_out
 from countdown_rl.training.options import CollectOptions
-from countdown_rl.training.sft.tokens import start_of_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -97,6 +96,8 @@ def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: "PreTrainedTokenizerB
     They are messages if the chat template renders these as the text that the model read and wrote, else that text.
     TRL does not continue a prefill, so it opens both answers.
     """
+    from countdown_rl.training.sft.tokens import start_of_text  # it imports torch
+
     end, start = ends.end_of_turn(tokenizer), start_of_text(tokenizer)
     conversations, texts, exact = [], [], True
     for pair in pairs:

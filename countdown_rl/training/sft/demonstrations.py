@@ -80,6 +80,7 @@ class Demonstrations:
     read: int = 0
     graded: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    has_test: bool = False  # there are test rows, whose demonstrations are left out
     wrong: Counter[str] = field(default_factory=Counter)  # by the grader's reason
     example: str = ""  # the first wrong one
 
@@ -91,11 +92,15 @@ class Demonstrations:
 
     @property
     def warning(self) -> str:
-        """The number of demonstrations that cannot be read as rows, in a sentence; "" if there are none."""
-        if not (unread := sum(not each.shows_row for each in self.filtered)):
-            return ""
-        share = f"{unread:,} of the {plural(len(self.filtered), 'demonstration')}"
-        return f"{share} cannot be read as rows; those of test rows are recognized by their numbers or words alone."
+        """The numbers of demonstrations that are not graded, or not compared with test rows by their fields; or ""."""
+        of = f"of {plural(len(self.filtered), 'demonstration')}"
+        texts = []
+        if ungraded := sum(each.row is None for each in self.filtered):
+            reason = "have no `nums` and `target`, so they are not graded, and incorrect ones are kept"
+            texts.append(f"{ungraded:,} {of} {reason}")
+        if self.has_test and (unread := sum(not each.shows_row for each in self.filtered)):
+            texts.append(f"{unread:,} {of} are compared with the test rows by their numbers or words alone")
+        return "; ".join(texts) + "." * bool(texts)
 
     def why_wrong(self) -> str:
         return f"{', '.join(f'{count:,} {reason}' for reason, count in self.wrong.most_common(3))}; {self.example}"
@@ -165,6 +170,7 @@ def read(
                 rows = jsonl.read_rows(path)
                 held_out[name] = _HeldOut(rows)
                 layout = layout or {"task": rows[0].task, **rows[0].layout}
+    result.has_test = "test" in held_out
     parsed = _parsed(_records(paths, options.from_hub, inputs), layout, result.left_out)
     for demonstration in chain(parsed, _generated(options, data, tokenizer)):
         result.read += 1
