@@ -123,21 +123,23 @@ def _made_elsewhere(
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
     reader = Reader(known, options.completion_field, **settings)
     answers: dict[str, tuple[Row, list[Completion]]] = {}  # by the id of the row
-    places: dict[str, list[tuple[int, str]]] = {}  # of their records, in the order of the file
+    again: dict[str, str] = {}  # the place of the second record of a row
     with file.open("rb") as stream:
         records = reader.read(stream, str(file), files.stop if stops else errors.append)
-        for index, (row, completions, place, _) in enumerate(records):
+        for row, completions, place, _ in records:
+            if row.id in answers:
+                again.setdefault(row.id, place)
             answers.setdefault(row.id, (row, []))[1].extend(completions)
-            places.setdefault(row.id, []).extend([(index, place)] * len(completions))
     if not answers:
         raise InputError(f"{file} has no completion that can be graded.")
-    counts = Counter(map(len, places.values()))
+    counts = Counter(len(completions) for _, completions in answers.values())
     most, (usual, share) = max(counts), counts.most_common(1)[0]
     fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})
     if usual < most and share > len(answers) / 2:
-        extra = [listed[usual] for listed in places.values() if len(listed) > usual]
+        extra = [name for name, (_, completions) in answers.items() if len(completions) > usual]
         repeated = plural(len(extra), f"repeated {registry.task(row.task).noun}")
-        fault = f"{min(extra)[1]}: the first of {repeated}, of {len(answers):,} in all; remove the repeats."
+        first = next((place for name, place in again.items() if name in {*extra}), file)
+        fault = f"{first}: the first of {repeated}, of {len(answers):,} in all; remove the repeats."
         if not fill:
             raise InputError(fault)
         on_warning(fault)

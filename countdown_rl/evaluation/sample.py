@@ -1,5 +1,6 @@
 """Results of an evaluation: graded completions and scores, and their form in JSON."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,8 @@ class Sample:
         if "reason" in details:  # the server refused
             details = dict(details)
             grade.reason = details.pop("reason")
+        # Of millions of completions, those of a row have few answers.
+        grade.answer, grade.value = (text and sys.intern(text) for text in (grade.answer, grade.value))
         truncated = None if completion.ended is None else not completion.ended
         return cls(row, completion.text, grade, completion.tokens, truncated, turn, details)
 
