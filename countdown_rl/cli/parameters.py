@@ -62,10 +62,13 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def call(*, as_json: bool, config: Any = None, save_config: Any = None, **values: Any) -> None:
-        console.as_json = as_json  # the other two have done their work
         for name, kind in groups.items():
             values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        command(**values)
+        console.as_json = as_json  # the other two have done their work
+        try:
+            command(**values)
+        finally:
+            console.as_json = False
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

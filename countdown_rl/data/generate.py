@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.tasks.countdown import kernel, kernel_numba, solver
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, RULES, Puzzle, Rule
 from countdown_rl.tasks.splits import PARTS, SPLITS, parts_of
@@ -127,7 +127,9 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
                 if not weights[solvable]:
                     kind = f"{'solvable' if solvable else 'impossible'} puzzle of {size} numbers"
                     change = f"lower {flag('n')}, or change {flag('numbers')}, {flag('targets')} or {flag('operators')}"
-                    raise InputError(f"After {index:,} rows for {plan.split}, no new {kind} is found; {change}.")
+                    raise InputError(
+                        f"After {plural(index, 'row')} for {plan.split}, no new {kind} is found; {change}."
+                    )
                 same = (plan.solvable == solvable) & (plan.sizes == size)
                 plan.choose_sizes(index + np.flatnonzero(same[index:]), weights[solvable])
                 attempt = repeated = 0

@@ -111,10 +111,10 @@ class RowSource:
             reasons = "; ".join(f"{times:,} {self.examples[why]}" for why, times in self.dropped.most_common())
             raise InputError(f"None of the {plural(self.read, 'row')} can be used: {reasons or 'there are none'}.")
         if count == n and not self.splits["train"]:
-            raise InputError(f"The first {n:,} rows are held out, which leaves none for training; raise {flag('n')}.")
+            raise InputError(f"The first {plural(n, 'row')} are all held out, none for training; raise {flag('n')}.")
         for split, limit in limits.items():
             if limit is not None and (available := len(self.splits[split])) < limit:
-                raise InputError(f"Only {available:,} rows belong to {split}, not {limit:,}; lower {flag(split)}.")
+                raise InputError(f"{plural(available, 'row')} for {split}, fewer than {limit:,}; lower {flag(split)}.")
 
     def _import(self, published: str, record: Mapping[str, Any], limits: Limits, own_test: bool) -> set[str]:
         """Add the row in *record* and return the names of its unused fields. Raises Dropped if it is left out.
