@@ -55,6 +55,13 @@ SEARCHES = {
     "adapter-42": "GRPO, seed 42",
     "adapter-43": "GRPO, seed 43",
 }
+#: Rows of the table of countdown-bench-1: the record in its folder, and what the model is called there.
+SUITE = {
+    "random": "a random legal expression",
+    "initial": "the shipped model",
+    "trained": "after GRPO (`make repro`), merged",
+    "solver": "the exact solver",
+}
 #: Rows of the table of hints, which are the results over three seeds.
 HINTS = {
     "learning": "GRPO, the pipeline",
@@ -172,6 +179,21 @@ def controls() -> str:
         for name in ("4 numbers", "all")
     ]
     return table(("", "initial", *(name.removeprefix("RFT, ") for name in rounds), *seeds), lines)
+
+
+def suite() -> str:
+    """countdown-bench-1: the records of its evaluations, by tier."""
+    lines = []
+    for name, text in SUITE.items():
+        scores = result(f"countdown-bench-1/{name}")
+        tiers = [percent(tier["accuracy"]) for tier in scores["groups"]["tier"].values()]
+        tokens = scores["tokens"]["per_correct_answer"] if scores["mean_tokens"] else None
+        measured = (percent(scores["accuracy"]), percent(scores["pass_at"]["4"]["share"]))
+        lines.append(
+            (text, *measured, *tiers, percent(scores["truncated"]), "" if tokens is None else f"{tokens:,.0f}")
+        )
+    tiers = scores["groups"]["tier"]
+    return table(("", "all", "pass@4", *tiers, "truncated", "tokens per correct answer"), lines)
 
 
 def hints() -> str:
@@ -462,6 +484,7 @@ TABLES = {
         learning,
         sizes,
         controls,
+        suite,
         hints,
         variants,
         passes,
