@@ -41,7 +41,7 @@ def sent(hub, line: str) -> list[str]:
 
 
 def run(hub, home: Path, code: str) -> None:
-    python(code, hub.env(home))
+    python(code, hub.env(home), Path.cwd())
     assert not hub.leaks
 
 
