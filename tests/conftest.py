@@ -82,6 +82,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Hub]:
 
 
 @pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inspect names a task after its package by its dist-info; an egg-info in the root would be found before that."""
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != Path(__file__).parents[1]])
+
+
+@pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """``tmp_path`` as the working directory."""
     monkeypatch.chdir(tmp_path)

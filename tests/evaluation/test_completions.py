@@ -125,7 +125,7 @@ def test_the_traces_of_verifiers_are_judged_as_verifiers_did(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["eval", "json"])
-def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeypatch):
+def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeypatch, installed):
     inspect_ai = pytest.importorskip("inspect_ai")
     from inspect_ai.model import ModelOutput, _model, get_model
 

@@ -21,14 +21,12 @@ ROWS = [{"id": name, "nums": nums, "target": target} for name, (nums, target) in
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
+def run(monkeypatch, tmp_path, installed):
     """Evaluate the task of this package on the given outputs, in the order of its rows."""
     inspect_ai = pytest.importorskip("inspect_ai")
     from inspect_ai.model import ModelOutput, _model, get_model
 
     monkeypatch.setattr(_model, "count_text_tokens", len)  # it downloads a tokenizer
-    # Inspect takes a package for an installed one by its dist-info; an egg-info in the root is found before that.
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != ROOT])
     monkeypatch.chdir(tmp_path)
 
     def run(contents, **arguments):
