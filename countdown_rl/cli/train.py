@@ -35,8 +35,10 @@ def train(
     if not check and probe is None:
         runs.start_processes(arguments.processes, arguments.launch)
     from countdown_rl.training.grpo import rewards
+    from countdown_rl.training.state import Places
 
-    rewards.parse(options.reward)  # a misspelled name is told before torch is imported
+    rewards.parse(options.reward)  # a misspelled name or path is told before torch is imported
+    Places.of(arguments, options)
     from countdown_rl.training.grpo.run import prepare
 
     if probe is None or check:

@@ -20,7 +20,7 @@ from transformers import Trainer
 from countdown_rl.core import artifacts, packages, process_state, processes
 from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.identity import Identity, finished, run_directory
+from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import LogRow
@@ -31,7 +31,7 @@ from countdown_rl.tasks.task import Row
 from countdown_rl.training import weights
 from countdown_rl.training.memory import Memory
 from countdown_rl.training.options import RunArguments, TuningOptions
-from countdown_rl.training.state import Checkpoints, Journal, check_log, step_of
+from countdown_rl.training.state import Journal, Places, check_log, step_of
 
 if TYPE_CHECKING:
     from countdown_rl.training.callbacks import CheckpointCallback
@@ -58,23 +58,6 @@ SILENT = Reporter()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """The paths that a run writes."""
-
-    out: Path
-    log: Path
-    checkpoints: Checkpoints
-
-    @classmethod
-    def of(cls, arguments: RunArguments, options: TuningOptions) -> "Places":
-        """The paths in *arguments*, or their defaults."""
-        grpo = options.method == "grpo"
-        out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
-        log = arguments.log or run_directory(out, by_default=grpo and not arguments.out) / "log.csv"
-        return Places(out=out, log=log, checkpoints=Checkpoints(arguments.checkpoints or log.with_name("checkpoints")))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Start(Places, Generic[Settings]):
     """A run whose model and validation rows are known, and not yet what it is trained on."""
 
@@ -95,7 +78,6 @@ class Start(Places, Generic[Settings]):
         count = max(arguments.processes, processes.world_size())
         options.micro_batches(count)
         places = Places.of(arguments, options)
-        places.checkpoints.check_paths(places.out, options.kind, places.log)
         for name in options.report_to:
             if find_spec(name) is None:
                 raise CountdownError(f"{flag('report_to')} {name} needs a package: {packages.pip_install(name)}.")

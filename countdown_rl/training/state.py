@@ -17,9 +17,10 @@ from typing import Any
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.identity import RUN, Identity
+from countdown_rl.core.identity import RUN, Identity, run_directory
 from countdown_rl.evaluation.training_log import LogRow, StepRow, read, read_samples, samples_file, write
 from countdown_rl.tasks import jsonl
+from countdown_rl.training.options import RunArguments, TuningOptions
 
 MARK = "complete"
 #: The file of a journal in a checkpoint, and its fields beside the rows.
@@ -185,3 +186,24 @@ def _remove(directories: Sequence[Path]) -> None:
 def step_of(checkpoint: Path) -> int:
     """The optimizer step after which *checkpoint* was written."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The paths that a run writes."""
+
+    out: Path
+    log: Path
+    checkpoints: Checkpoints
+
+    @classmethod
+    def of(cls, arguments: RunArguments, options: TuningOptions) -> "Places":
+        """The paths in *arguments*, or their defaults. Raises an error if one is missing or in the way."""
+        grpo = options.method == "grpo"
+        out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
+        log = arguments.log or run_directory(out, by_default=grpo and not arguments.out) / "log.csv"
+        checkpoints = Checkpoints(arguments.checkpoints or log.with_name("checkpoints"))
+        checkpoints.check_paths(out, options.kind, log)
+        if (data := arguments.data) and not (data.is_file() or str(data).startswith(jsonl.SUITE)):
+            artifacts.read(data, "data", verify=False)
+        return Places(out=out, log=log, checkpoints=checkpoints)

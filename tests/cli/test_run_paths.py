@@ -10,7 +10,8 @@ from countdown_rl.cli.main import app
 from countdown_rl.core.errors import UsageError
 from countdown_rl.inference import engines
 from countdown_rl.models import load
-from countdown_rl.training.run import Places, Prepared, Start
+from countdown_rl.training.run import Prepared, Start
+from countdown_rl.training.state import Places
 
 
 @pytest.mark.parametrize(
@@ -31,8 +32,9 @@ def test_another_out_has_a_log_and_checkpoints_of_its_own(here, monkeypatch, wor
         raise UsageError("stopped here")
 
     monkeypatch.setattr(Start, "begin", stop)
+    Path("rows.jsonl").touch()
     with pytest.raises(UsageError, match="stopped here"):
-        app([*words, "--check"], standalone_mode=False)
+        app([*words, "--data", "rows.jsonl", "--check"], standalone_mode=False)
 
 
 @pytest.mark.parametrize("command", ["train", "sft", "eval"])
@@ -44,15 +46,17 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(here, monkeypatch
     monkeypatch.setattr(load, "unused_gpu", lambda: "there is a GPU.")
     for place, name in ((Start, "begin"), (engines, "choose_engine")):
         monkeypatch.setattr(place, name, stop)
-    words = ["--model", "countdown-tiny", "--data", "rows.jsonl"] if command == "eval" else []
     with pytest.raises(UsageError, match="stopped here"):
-        app([command, *words], standalone_mode=False)
+        app([command, "--model", "countdown-tiny", "--data", "rows.jsonl"], standalone_mode=False)
     assert "warning: there is a GPU." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "words",
-    ["train --reward corect=1", "merge --adapter nope", "merge --out .", "quantize --model nope", "collect nope"],
+    [
+        *("train --reward corect=1", "train --data nope", "train --out .", "sft --data nope", "sft --log . --out out"),
+        *("merge --adapter nope", "merge --out .", "quantize --model nope", "collect nope"),
+    ],
 )
 def test_a_refusal_that_needs_no_model_imports_no_torch(tmp_path, words):
     code = "import sys; from countdown_rl.cli import main\ntry: main.main()\nfinally: print('torch' in sys.modules)"

@@ -64,7 +64,16 @@ def test_samples_are_shuffled_by_a_seed(run):
 
 
 @pytest.mark.parametrize(
-    "words", ["--step=x", "--step=1-", "--step=-3", "--step=1-2-3", "--correct --incorrect", "--reason nothing-like-it"]
+    "words",
+    [
+        "--step=x",
+        "--step=1-",
+        "--step=-3",
+        "--step=1-2-3",
+        "--step 2-9",
+        "--correct --incorrect",
+        "--reason nothing-like-it",
+    ],
 )
 def test_an_invalid_choice_is_a_usage_error(run, words):
     error = CliRunner().invoke(app, ["samples", str(run), *words.split()]).exception
