@@ -1,6 +1,7 @@
 """Warnings about evaluations that a referee would give."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from math import ceil
 
 from countdown_rl.core.formatting import flag, percent, plural
@@ -79,23 +80,26 @@ def _caveats(result: Result) -> list[str]:
     if metrics.errors:
         sentences.append(f"{metrics.errors:,} of the records could not be graded and are not counted.")
     if metrics.model.kind == "completions":
-        unanswered = [(one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer"]
-        if advice := bare_answers(unanswered[:TRIED], len(unanswered), len(result.samples)):
+        unanswered = ((one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer")
+        if advice := bare_answers(unanswered, metrics.reasons.get("no-answer", 0), len(result.samples)):
             sentences.append(advice)
     if chain(result) and split(result) == "training":
         sentences.append(f"these are training {noun}s, which say little about new ones; evaluate on the test split.")
     return sentences
 
 
-def bare_answers(unanswered: Sequence[tuple[Row, str]], count: int, n: int) -> str:
+def bare_answers(unanswered: Iterable[tuple[Row, str]], count: int, n: int) -> str:
     """Advice if nearly all of *n* completions have no answer, and most are answers without tags; else "".
 
     *unanswered* are rows and completions, the first of the *count* without an answer.
     """
-    if not unanswered or count < NO_ANSWERS * n or any("direct" not in row.styles for row, _ in unanswered):
+    if not count or count < NO_ANSWERS * n:
         return ""
-    bare = sum(type(row)({**row, "style": "direct"}).grade(text).value is not None for row, text in unanswered)
-    if 2 * bare <= len(unanswered):
+    tried = [*islice(unanswered, TRIED)]
+    if any("direct" not in row.styles for row, _ in tried):
+        return ""
+    bare = sum(type(row)({**row, "style": "direct"}).grade(text).value is not None for row, text in tried)
+    if 2 * bare <= len(tried):
         return ""
     text = f"no <answer> in {count:,} of {plural(n, 'completion')}, and most of these are answers without tags"
     return f"{text}; give {flag('style')} direct."

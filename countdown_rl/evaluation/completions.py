@@ -25,7 +25,8 @@ _ASSISTANTS = ("assistant", "gpt", "model")
 #: Fields that hold a prompt.
 _QUESTIONS = ("question", "problem")
 _ASKING = (*conversations.PROMPTS, *conversations.CONVERSATIONS, "body", *_QUESTIONS)
-
+#: Fields that hold a completion, of no use in a row.
+_ANSWERED = {*conversations.COMPLETIONS, *conversations.CONVERSATIONS}
 
 #: The row of a record, its completions, its place in the file, and a note on where the row was, "" if in its fields.
 Answered = tuple[Row, list[Completion], str, str]
@@ -130,7 +131,7 @@ class Reader:
         note = ""
         named = self._by_name.get(str(record.get("id", record.get("custom_id", "")))) if self._by_name else None
         try:
-            match = records.find_row(record)
+            match = records.find_row({name: value for name, value in record.items() if name not in _ANSWERED})
         except records.NoRowError as error:
             row = named or self._of_prompt(record, names, str(error))
         else:

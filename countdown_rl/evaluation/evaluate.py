@@ -2,10 +2,12 @@
 
 import hashlib
 import random
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from countdown_rl.core import artifacts, processes
@@ -19,7 +21,7 @@ from countdown_rl.evaluation.completions import Reader
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
-from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample
+from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample, Stored
 from countdown_rl.inference import engines
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion
@@ -66,6 +68,7 @@ def evaluate(
         raise UsageError(f"{unused[0]} is for completions made elsewhere; give them as {flag('completions')}.")
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
+    samples: Sequence[Sample]
     if completions and not completions.is_file():
         raise InputError(f"{completions} does not exist or is no file.")
     inputs: dict[str, Any] = {"data": file_input(file)}
@@ -75,7 +78,7 @@ def evaluate(
         recorded = {"pass_at": options.pass_at} | options.of_completions
         inputs["completions"] = file_input(completions)
         inputs["model"] = {"source": completions.name, "kind": "completions"}
-        rows, generated, description = _made_elsewhere(completions, rows, options, on_warning)
+        rows, samples, description = _made_elsewhere(completions, rows, options, on_warning)
     else:
         rows = _selected(rows, file, options, on_warning)
         if baseline:
@@ -97,14 +100,17 @@ def evaluate(
         return results.read(out)
     if baseline:
         draws = [(row, f"{options.seed} {i} {turn}") for i, row in enumerate(rows) for turn in range(options.per_row)]
-        generated = [Completion(baseline.completion(row, random.Random(seed)), 0, True) for row, seed in draws]
+        samples = graded(
+            rows, [Completion(baseline.completion(row, random.Random(seed)), 0, True) for row, seed in draws]
+        )
         description = {"decoding": DecodingSettings(samples=options.per_row, seed=options.seed)}
     elif not completions:
         engine = server or load_engine(ref, options, len(rows), on_warning)
         rows, generated = complete(engine, rows, options, inputs, unfinished[processes.rank()], on_batch=on_batch)
         description, libraries = _description(engine, options, generated), engine.libraries
+        samples = graded(rows, generated)
     limits = options.limits if len(options.limits) > 1 and not completions else ()
-    result = grade_completions(rows, generated, inputs, options.pass_at_values, limits, **description)
+    result = measured(rows, samples, inputs, options.pass_at_values, limits, **description)
     if not processes.is_main():
         return result
     with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=libraries) as writer:
@@ -117,41 +123,50 @@ def evaluate(
 
 def _made_elsewhere(
     file: Path, known: Sequence[Row], options: EvalOptions, on_warning: OnText
-) -> tuple[Sequence[Row], list[Completion], dict[str, Any]]:
-    """The rows and completions in *file*, those of a row side by side, and fields of :class:`Metrics` about them."""
+) -> tuple[Sequence[Row], Stored, dict[str, Any]]:
+    """The rows and graded completions of *file*, and fields of :class:`Metrics` about them."""
     errors, stops = list[InputError](), options.on_error == "stop"
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
     reader = Reader(known, options.completion_field, **settings)
-    answers: dict[str, tuple[Row, list[Completion]]] = {}  # by the id of the row
+    graded = TemporaryFile()  # noqa: SIM115 - the samples keep it
+    answers: dict[str, tuple[Row, array[int]]] = {}  # by the id of the row
     again: dict[str, str] = {}  # the place of the second record of a row
     with file.open("rb") as stream:
         records = reader.read(stream, str(file), files.stop if stops else errors.append)
         for row, completions, place, _ in records:
             if row.id in answers:
                 again.setdefault(row.id, place)
-            answers.setdefault(row.id, (row, []))[1].extend(completions)
+            row, starts = answers.setdefault(row.id, (row, array("Q")))
+            starts.extend(Stored.write(graded, Sample.of(row, completion)) for completion in completions)
     if not answers:
         raise InputError(f"{file} has no completion that can be graded.")
-    counts = Counter(len(completions) for _, completions in answers.values())
+    counts = Counter(len(starts) for _, starts in answers.values())
     most, (usual, share) = max(counts), counts.most_common(1)[0]
     fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})
     if usual < most and share > len(answers) / 2:
-        extra = [name for name, (_, completions) in answers.items() if len(completions) > usual]
+        extra = [name for name, (_, starts) in answers.items() if len(starts) > usual]
         repeated = plural(len(extra), f"repeated {registry.task(row.task).noun}")
         first = next((place for name, place in again.items() if name in {*extra}), file)
         fault = f"{first}: the first of {repeated}, of {len(answers):,} in all; remove the repeats."
         if not fill:
             raise InputError(fault)
         on_warning(fault)
-    for row, completions in answers.values():
-        if len(completions) < most and not fill:
-            fault = f"{row.headline} has {plural(len(completions), 'completion')}, others {most}"
+    for row, starts in answers.values():
+        if len(starts) < most and not fill:
+            fault = f"{row.headline} has {plural(len(starts), 'completion')}, others {most}"
             raise InputError(f"{file}: {fault}; give all as many, or count the others by {flag('missing')} wrong.")
     rows = [row for row in reader.rows.values() if fill or row.id in answers] or [row for row, _ in answers.values()]
-    parts = [answers.get(row.id, (row, []))[1] for row in rows]
-    generated = [completion for part in parts for completion in part + [missing] * (most - len(part))]
+    ordered = array("Q")
+    for row in rows:
+        starts = answers.get(row.id, (row, array("Q")))[1]
+        ordered += starts
+        ordered.extend(Stored.write(graded, Sample.of(row, missing)) for _ in range(len(starts), most))
     about: dict[str, Any] = {"decoding": DecodingSettings(samples=most), "errors": len(errors) or None}
-    return rows, generated, about | {"of": len(reader.rows) if len(reader.rows) > len(rows) else None}
+    return (
+        rows,
+        Stored(graded, rows, ordered),
+        about | {"of": len(reader.rows) if len(reader.rows) > len(rows) else None},
+    )
 
 
 def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:
@@ -168,24 +183,28 @@ def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning:
     return rows
 
 
-def grade_completions(
+def graded(rows: Sequence[Row], completions: Sequence[Completion]) -> list[Sample]:
+    """Grade *completions*, as many for each of *rows*, those of a row side by side."""
+    per_row = len(completions) // len(rows)
+    return [
+        Sample.of(rows[index // per_row], completion, index % per_row if per_row > 1 else None)
+        for index, completion in enumerate(completions)
+    ]
+
+
+def measured(
     rows: Sequence[Row],
-    completions: Sequence[Completion],
+    samples: Sequence[Sample],
     inputs: Mapping[str, Any],
     pass_at: Sequence[int] = (),
     limits: Sequence[int] = (),
     **description: Any,
 ) -> Result:
-    """Grade *completions*, as many for each of *rows*, those of a row side by side, and measure them.
+    """Measure the *samples* of *rows*.
 
     *inputs* are entries of a manifest: ``data``, the file of the rows, and ``model``. *description* has the other
     fields of :class:`Metrics`, at least ``decoding``.
     """
-    per_row = len(completions) // len(rows)
-    samples = [
-        Sample.of(rows[index // per_row], completion, index % per_row if per_row > 1 else None)
-        for index, completion in enumerate(completions)
-    ]
     metrics = Metrics(
         **vars(measure(samples, rows, pass_at, limits=limits)),
         data=inputs["data"],

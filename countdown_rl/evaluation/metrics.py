@@ -29,60 +29,80 @@ def measure(
     completions of a row belong to so many *runs*, one after another, and scores are means over runs. *limits* are the
     token limits for ``budgets``, the accuracy of the beginnings of the same completions.
     """
-    puzzles, per_row = by_puzzle(samples, len(rows)), len(samples) // len(rows)
-
-    def share(flag: Callable[[Sample], bool | None]) -> Accuracy:
-        return _accuracy([sum(bool(flag(sample)) for sample in puzzle) for puzzle in puzzles], per_row)
-
-    def budget(limit: int) -> Budget:
-        def is_correct(sample: Sample) -> bool:
-            text = sample.beginning(limit)
-            return sample.grade.correct if text is None else sample.row.grade(text).correct
-
-        truncated = share(lambda sample: sample.truncated or sample.beginning(limit) is not None)
-        return Budget(**vars(share(is_correct)), truncated=truncated.accuracy)
-
-    correct = [sum(sample.grade.correct for sample in puzzle) for puzzle in puzzles]
+    per_row = len(samples) // len(rows)
+    per_run = per_row // runs
+    if max(pass_at, default=1) > per_run:
+        raise InputError(f"pass@{max(pass_at)} needs that many completions of each row, not {per_run}.")
+    flags: dict[str, Callable[[Sample], bool | None]] = {
+        "correct": lambda sample: sample.grade.correct,
+        "format": lambda sample: sample.grade.format,
+        "strict_format": lambda sample: sample.grade.strict_format,
+        "truncated": lambda sample: sample.truncated,
+        "unknown": lambda sample: sample.truncated is None,
+    }
+    for limit in limits:
+        flags |= {f"correct {limit}": partial(_correct, limit), f"truncated {limit}": partial(_truncated, limit)}
+    counts: dict[str, list[int]] = {name: [] for name in flags}
     members: dict[str, dict[str, list[int]]] = {}
-    for row, count in zip(rows, correct, strict=True):
+    ks = (pass_at or [1 << power for power in range(per_run.bit_length())]) if per_run > 1 else ()
+    shares: dict[int, list[float]] = {k: [] for k in ks}
+    votes, reasons = list[int](), Counter[str]()
+    lengths: dict[bool, list[int | None]] = {True: [], False: []}
+    for row, puzzle in zip(rows, map(list, by_puzzle(samples, len(rows))), strict=True):  # the only look at them
+        for name, flag in flags.items():
+            counts[name].append(sum(bool(flag(sample)) for sample in puzzle))
         for group, value in row.groups.items():
-            members.setdefault(group, {}).setdefault(value, []).append(count)
+            members.setdefault(group, {}).setdefault(value, []).append(counts["correct"][-1])
+        for k in ks:
+            shares[k].append(puzzle_share(puzzle, k, runs))
+        if per_row > 1 and runs == 1:
+            votes.append(int(vote(puzzle)))
+        for sample in puzzle:
+            reasons[sample.grade.reason] += 1
+            lengths[sample.grade.correct].append(sample.tokens)
+    share = {name: _accuracy(values, per_row) for name, values in counts.items()}
     groups = {}
     for group, values in members.items():
         ordered = sorted(values, key=partial(_position, [*task(rows[0].task).group(group).names]))
         groups[group] = {value: _accuracy(values[value], per_row, runs) for value in ordered}
-    passes, per_run = {}, per_row // runs
-    if max(pass_at, default=1) > per_run:
-        raise InputError(f"pass@{max(pass_at)} needs that many completions of each row, not {per_run}.")
-    for k in (pass_at or [1 << power for power in range(per_run.bit_length())]) if per_run > 1 else ():
-        shares = [puzzle_share(puzzle, k, runs) for puzzle in puzzles]
-        interval = rounded(mean_interval(shares, runs * (per_run // k)))  # trials: disjoint sets of k completions
-        passes[k] = Share(share=round(sum(shares) / len(shares), 6), interval=interval)
+    passes = {}
+    for k, of_puzzles in shares.items():
+        interval = rounded(mean_interval(of_puzzles, runs * (per_run // k)))  # trials: disjoint sets of k completions
+        passes[k] = Share(share=round(sum(of_puzzles) / len(rows), 6), interval=interval)
     majority = None
-    if per_row > 1 and runs == 1:
-        voted = _accuracy([int(vote(puzzle)) for puzzle in puzzles], 1)
+    if votes:
+        voted = _accuracy(votes, 1)
         majority = Share(share=voted.accuracy, n=voted.n, count=voted.correct, interval=voted.interval)
-    forms = {"format": share(lambda s: s.grade.format), "strict_format": share(lambda s: s.grade.strict_format)}
-    if all(sample.truncated is not None for sample in samples):
-        forms["truncated"] = share(lambda s: s.truncated)
-    accuracies: dict[str, Any] = {name: form.accuracy for name, form in forms.items()}
-    lengths = [sample.tokens for sample in samples if sample.tokens is not None]
-    lengths_known = len(lengths) == len(samples)
-    reasons = Counter(sample.grade.reason for sample in samples if sample.grade.reason)
+    forms = ["format", "strict_format"] + ([] if any(counts["unknown"]) else ["truncated"])
+    accuracies: dict[str, Any] = {name: share[name].accuracy for name in forms}
+    right, wrong = ([n for n in part if n is not None] for part in lengths.values())
+    lengths_known = len(right) + len(wrong) == len(samples)
     return Scores(
-        **vars(_accuracy(correct, per_row, runs)),
+        **vars(_accuracy(counts["correct"], per_row, runs)),
         pass_at=passes,
         majority=majority,
-        budgets={limit: budget(limit) for limit in limits},
+        budgets={
+            limit: Budget(**vars(share[f"correct {limit}"]), truncated=share[f"truncated {limit}"].accuracy)
+            for limit in limits
+        },
         groups=groups,
         **accuracies,
-        mean_tokens=round(sum(lengths) / len(lengths), 2) if lengths_known else None,
-        intervals={name: form.interval for name, form in forms.items()},
-        tokens=_tokens(samples, lengths) if lengths_known else None,
-        reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        intervals={name: share[name].interval for name in forms},
+        mean_tokens=round(sum(right + wrong) / len(samples), 2) if lengths_known else None,
+        tokens=_tokens(right, wrong) if lengths_known else None,
+        reasons={name: n for name, n in sorted(reasons.items(), key=lambda item: (-item[1], item[0])) if name},
         task=rows[0].task,
         rules=sorted({row.rule for row in rows} - {""}),
     )
+
+
+def _correct(limit: int, sample: Sample) -> bool:
+    text = sample.beginning(limit)
+    return sample.grade.correct if text is None else sample.row.grade(text).correct
+
+
+def _truncated(limit: int, sample: Sample) -> bool:
+    return bool(sample.truncated) or sample.beginning(limit) is not None
 
 
 def pass_at_k(k: int, correct: int, n: int) -> float:
@@ -117,9 +137,8 @@ def _position(names: Sequence[str], value: str) -> tuple[bool, float, str]:
     return not digits, float(digits[0]) if digits else index, value
 
 
-def _tokens(samples: Sequence[Sample], counts: Sequence[int]) -> Tokens:
-    lengths, graded = sorted(counts), list(zip(samples, counts, strict=True))
-    right, wrong = ([count for s, count in graded if s.grade.correct is correct] for correct in (True, False))
+def _tokens(right: Sequence[int], wrong: Sequence[int]) -> Tokens:
+    lengths = sorted([*right, *wrong])
     return Tokens(
         median=median(lengths),
         p95=lengths[-(-95 * len(lengths) // 100) - 1],

@@ -30,7 +30,7 @@ class Result:
     """An evaluation: scores and graded completions, those of a row side by side; *runs* if it is their mean."""
 
     metrics: Metrics
-    samples: list[Sample]
+    samples: Sequence[Sample]
     manifest: Manifest = field(default=Manifest("eval", {}), compare=False)
     path: Path = field(default=Path(), compare=False)
     runs: "Sequence[Result]" = ()

@@ -1,10 +1,10 @@
 """Results of an evaluation: graded completions and scores, and their form in JSON."""
 
-import sys
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from countdown_rl.core import typed_json
 from countdown_rl.evaluation.statistics import Interval
@@ -54,8 +54,6 @@ class Sample:
         if "reason" in details:  # the server refused
             details = dict(details)
             grade.reason = details.pop("reason")
-        # Of millions of completions, those of a row have few answers.
-        grade.answer, grade.value = (text and sys.intern(text) for text in (grade.answer, grade.value))
         truncated = None if completion.ended is None else not completion.ended
         return cls(row, completion.text, grade, completion.tokens, truncated, turn, details)
 
@@ -97,6 +95,33 @@ class Sample:
         details = {name: value for name, value in line.items() if name not in row.kept and name not in own}
         values = (line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details)
         return cls(row, *values, *map(line.get, _TRAINING))
+
+
+class Stored(Sequence[Sample]):
+    """Samples in *file*, for memory does not hold millions: each from one of *starts* on, as many of each of *rows*."""
+
+    def __init__(self, file: BinaryIO, rows: Sequence[Row], starts: Sequence[int], of: range | None = None) -> None:
+        self._all, self._of = (file, rows, starts), range(len(starts)) if of is None else of
+
+    @staticmethod
+    def write(file: BinaryIO, sample: Sample) -> int:
+        """Write *sample* without its row at the end of *file*, where that is; returns its start."""
+        start = file.tell()
+        pickle.dump((sample.completion, sample.grade.to_json(), sample.tokens, sample.truncated, sample.details), file)
+        return start
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __getitem__(self, index: Any) -> Any:
+        (file, rows, starts), place = self._all, self._of[index]
+        if isinstance(place, range):
+            return Stored(file, rows, starts, place)
+        file.seek(starts[place])
+        text, grade, tokens, truncated, details = pickle.load(file)  # noqa: S301 - of this process
+        row, turn = divmod(place, len(starts) // len(rows))
+        several = len(starts) > len(rows)
+        return Sample(rows[row], text, Grade(**grade), tokens, truncated, turn if several else None, details)
 
 
 @dataclass

@@ -25,8 +25,6 @@ MAX_BATCH_BYTES = 2 << 30
 #: Bytes per entry of the vocabulary while a token is sampled: logits, warped and sorted ones, probabilities, in fp32. A
 #: GPU that computes in 16 bits has the logits in these too.
 LOGIT_BYTES = 16
-#: Of most completions, which there may be millions of. Never changed.
-_NO_DETAILS: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Completion:
     text: str
     tokens: int | None
     ended: bool | None
-    details: dict[str, Any] = field(default_factory=lambda: _NO_DETAILS)
+    details: dict[str, Any] = field(default_factory=dict)
 
     def after(self, row: Row, prompt: str) -> "Completion":
         """This completion of *row* with the thinking that its rendered *prompt* opened in place of the model."""

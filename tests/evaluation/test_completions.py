@@ -1,6 +1,7 @@
 """Completions made elsewhere: files of other tools, read and judged."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -356,6 +357,25 @@ def test_the_denominator_is_recorded_and_missing_rows_may_count_as_wrong(rows, t
     result = evaluate(completions=tmp_path / "made.jsonl", rows=rows, missing="wrong")
     assert (result.metrics.n, result.metrics.of, result.metrics.correct) == (3, None, 1)
     assert result.metrics.reasons == {"missing": 2}
+
+
+def test_completions_in_any_order_need_no_memory_for_their_texts(tmp_path):
+    texts = [
+        f"{letter * 20_000}<answer>{answer}</answer>"
+        for letter, answer in zip("abc", ("8 + 1", "?", "1 + 8"), strict=True)
+    ]
+    lines = [{"nums": [8, 1, n], "target": 9 + n, "completion": text} for text in texts for n in range(20, 320)]
+    jsonl.write_rows(tmp_path / "made.jsonl", lines)
+    tracemalloc.start()
+    result = evaluate(completions=tmp_path / "made.jsonl", out=tmp_path / "out")
+    peak, size = tracemalloc.get_traced_memory()[1], (tmp_path / "made.jsonl").stat().st_size
+    tracemalloc.stop()
+    assert peak < size / 4
+    samples = results.read(tmp_path / "out").samples
+    assert [*result.samples] == samples
+    assert result.samples[-1] == samples[-1]
+    assert [*result.samples[3:5]] == samples[3:5]
+    assert [*result.samples[5:][1:3]] == samples[6:8]
 
 
 def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_path):

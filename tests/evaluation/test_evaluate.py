@@ -96,7 +96,9 @@ def test_completions_of_any_origin_are_judged_by_style_rule_and_operators_of_the
     completions = [Completion(text, 7, True) for _ in rows for text in texts]
     inputs = {"data": {"file": "rows.jsonl"}, "model": {"source": "elsewhere", "kind": "completions"}}
     decoding = DecodingSettings(samples=2)
-    result = evaluate.grade_completions([*map(parse_row, rows)], completions, inputs, [1, 2], decoding=decoding)
+    parsed = [*map(parse_row, rows)]
+    samples = evaluate.graded(parsed, completions)
+    result = evaluate.measured(parsed, samples, inputs, [1, 2], decoding=decoding)
     grades = [sample.grade for sample in result.samples[::2]]
     assert [grade.reason for grade in grades] == ["", "", "number-left-out", "", "operator-not-allowed"]
     assert [grade.format for grade in grades] == [True, False, True, True, True]
