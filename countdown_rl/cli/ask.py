@@ -73,6 +73,6 @@ def _view(sample: Sample, solved: Solved) -> Text:
     if solved.solutions:
         count = plural(solved.solutions, "distinct solution")
         solution = f"{solved.solution} = {sample.row['target']} ({count})"
-    mark, color = ("✓ correct", "green") if sample.grade.correct else ("✗ wrong", "red")
+    mark, color = ("✓ correct", "green") if sample.grade.correct else ("✗ incorrect", "red")
     verdict = (f"{mark}: {sample.verdict}\n", color)
     return Text.assemble("\n\n", verdict, f"solver: {solution}\n", (plural(sample.tokens or 0, "token"), "dim"))

@@ -18,8 +18,8 @@ def collect(
     """Make demonstrations or preference pairs from a model's answers.
 
     Writes the correct completions of evaluations as demonstrations for sft (rejection sampling). Repeating this with
-    the model that sft writes is expert iteration. With --pairs each correct completion is paired with a wrong one of
-    the same puzzle, in TRL's preference format, for trl dpo --dataset_name DIRECTORY.
+    the model that sft writes is expert iteration. With --pairs each correct completion is paired with an incorrect one
+    of the same puzzle, in TRL's preference format, for trl dpo --dataset_name DIRECTORY.
 
     Examples:
         countdown-rl eval --data artifacts/data/train.jsonl --limit 1000 \\

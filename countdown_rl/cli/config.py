@@ -1,7 +1,10 @@
 """``--config`` and ``--save-config`` of every command: a YAML file whose keys are the command's flags."""
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +29,8 @@ def read(ctx: typer.Context, file: Path | None) -> None:
             names = {option.name: _keys(option)[0] for option in options.values()}
             close = names.get(nearest(key.replace("-", "_"), names) or "")
             remedy = f"did you mean {close}?" if close else f"see `countdown-rl {ctx.info_name} --help`."
+            if "trl" in names:
+                remedy += f" An option of TRL is written `trl: {key.replace('-', '_')}=VALUE`."
             raise UsageError(f"--config {file}: {ctx.info_name} has no option {name}; {remedy}")
         if value is not None:
             defaults[options[key].name] = _value(options[key], value, f"--config {file}: {name}")
@@ -39,7 +44,7 @@ def options_in(file: Path, command: str) -> dict[str, Any]:
     if not file.is_file():
         raise UsageError(f"{file} does not exist or is no file.")
     try:
-        values = yaml.safe_load(file.read_text("utf-8")) or {}
+        values = yaml.load(file.read_text("utf-8"), _loader()) or {}  # noqa: S506 - a SafeLoader
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{file} cannot be read: {first_line(error).rstrip('.')}.") from None
     if isinstance(values, dict) and [*values] == [command]:
@@ -49,13 +54,36 @@ def options_in(file: Path, command: str) -> dict[str, Any]:
     return values
 
 
+@cache
+def _loader() -> Any:
+    """YAML of null, true, false and text, which the parser of the command line reads; no key twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = Counter(str(key.value).replace("_", "-") for key, _ in node.value)
+            if twice := [key for key, count in keys.items() if count > 1]:
+                raise yaml.YAMLError(f"{twice[0]} occurs twice")
+            return super().construct_mapping(node, deep)
+
+    Loader.yaml_implicit_resolvers = {}
+    for kind, pattern, first in (
+        ("merge", "<<", "<"),
+        ("null", "~|null|Null|NULL|", "~nN"),
+        ("bool", "(?i:true|false)", "tTfF"),
+    ):
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"^(?:{pattern})$"), [*first, ""])
+    return Loader
+
+
 def save(ctx: Any) -> None:
     """Write the options in force to the file of ``--save-config``."""
     if (file := ctx.params.pop("save_config", None)) is None:
         return
     import yaml
 
-    given = {_keys(option)[0]: ctx.params[option.name] for option in _options(ctx)}
+    values = {_keys(option)[0]: ctx.params[option.name] for option in _options(ctx)}
+    given = {key: getattr(value, "file", value) for key, value in values.items()}
     plain = json.loads(
         json.dumps({key: value for key, value in given.items() if value not in (None, [], ())}, default=str)
     )
@@ -83,6 +111,8 @@ def _keys(option: Any) -> list[str]:
 
 def _value(option: Any, value: Any, place: str) -> Any:
     """Return *value* as the parser of the command line accepts it for *option*."""
+    if isinstance(value, dict) and option.multiple:  # such as rewards with their weights
+        value = [f"{key}={item}" for key, item in value.items()]
     items = value if isinstance(value, list) else [value]
     if any(isinstance(item, dict | list) or item is None for item in items):
         raise UsageError(f"{place} should be a value or a list of values.")

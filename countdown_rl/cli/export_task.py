@@ -39,12 +39,11 @@ def export_task(
 
     splits = export.splits(to)
     if splits == ("test",):
-        files = {"test": jsonl.test_file(data)}
-        source = file_input(files["test"])
+        rows = {"test": jsonl.read_rows(jsonl.test_file(data))}
+        source = file_input(jsonl.test_file(data))
     else:
-        files = {split: data / f"{split}.jsonl" for split in splits}
         source = artifacts.read(data, "data").as_input()
-    rows = {split: jsonl.read_rows(file) for split, file in files.items()}
+        rows = {split: jsonl.read_rows(data / f"{split}.jsonl") for split in splits}
     with artifacts.writing(out, "task", options={"to": to}, inputs={"data": source}) as draft:
         name = export.write(to, rows, draft.path)
     counts = {split: len(part) for split, part in rows.items()}

@@ -69,7 +69,7 @@ def _source() -> Path:
 def _own_files(directory: Path, options: Mapping[str, Any]) -> list[str]:
     """Return the files in *directory* that a stage's *options* name: as paths, or as the modules of functions."""
     named = user_code.named(options)
-    modules = {file for name in named for file in user_code.files(name.partition(":")[0], directory)}
+    modules = {file for name in named for file in user_code.files(name.partition(":")[0], directory).values()}
     items = (item for value in options.values() for item in (value if isinstance(value, list) else [value]))
     paths = {directory / item for item in items if isinstance(item, str) and (directory / item).is_file()}
     return sorted(file.relative_to(directory).as_posix() for file in modules | paths if directory in file.parents)

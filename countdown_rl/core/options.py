@@ -79,9 +79,17 @@ class Option:
 option = Option
 
 
+class PromptText(str):
+    """The text of a *file*, which ``--save-config`` names."""
+
+    file: str
+
+
 def _read_prompt(file: str) -> str:
     try:
-        return Path(file).read_text("utf-8")
+        text = PromptText(Path(file).read_text("utf-8"))
+        text.file = file
+        return text
     except (OSError, UnicodeError) as error:
         raise UsageError(f"{file} cannot be read: {first_line(error)}") from error
 

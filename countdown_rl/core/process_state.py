@@ -31,6 +31,8 @@ def restored() -> Iterator[None]:
             _undo.enter_context(warnings.catch_warnings())
             remember(*(name for name in _SETTINGS if sys.modules.get(name)))
             os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub, which TRL reports with
+            if constants := sys.modules.get("huggingface_hub.constants"):  # it was read already
+                patch(constants, "HF_HUB_DISABLE_TELEMETRY", True)
     try:
         yield
     finally:
@@ -107,6 +109,7 @@ def _torch(torch: Any) -> Iterator[tuple[Any, ...]]:
     yield torch.set_default_dtype, torch.get_default_dtype()
     yield torch.set_grad_enabled, torch.is_grad_enabled()
     yield torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode()
+    yield torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled()
     for name in ("deterministic", "benchmark"):
         yield setattr, torch.backends.cudnn, name, getattr(torch.backends.cudnn, name)
 

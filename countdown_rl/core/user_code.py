@@ -1,19 +1,23 @@
 """Functions of the user's own, named as ``module:function``, and digests of their code."""
 
 import ast
+import copyreg
+import dis
 import functools
 import hashlib
 import inspect
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from pkgutil import resolve_name
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from countdown_rl.core import process_state
 from countdown_rl.core.errors import UsageError, first_line, owner
 
 #: Names that a function changes, such as a cache or a counter, in its source.
@@ -21,19 +25,27 @@ _CHANGED = re.compile(
     r"\b(\w+)(?:\.(?:add|append|clear|extend|insert|pop|setdefault|update)\(|\[[^]]*\] *[-+*/|&]?=(?!=))"
     r"|\b(?:global|nonlocal) (.+)"
 )
+#: Attributes that a method changes, likewise.
+_SET = re.compile(
+    r"\bself\.(\w+)(?:\.(?:add|append|clear|extend|insert|pop|setdefault|update)\(|(?:\[[^]]*\])? *[-+*/|&]?=(?!=))"
+)
 #: Functions and objects that a caller of the API gave, by their names.
 _GIVEN: dict[str, Callable[..., Any]] = {}
+#: What a module of the user's was imported from: its spec, which a reload replaces, and its text.
+_IMPORTED: dict[str, tuple[Any, str]] = {}
+#: Modules of objects that are told by how they are pickled.
+_PICKLED = {"datetime", "decimal", "fractions", "numpy", "re", "types"}
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name by which :func:`imported` finds *function*: a function, partial function or callable object."""
-    named, state = function, ""
-    if isinstance(function, functools.partial):
-        named, state = function.func, f"{[*function.args, *function.keywords.items()]}"
-    elif not hasattr(function, "__qualname__"):
-        named, state = type(function), f"{[*vars(function).items()]}"
-    name = f"{named.__module__}:{named.__qualname__}{state.replace('=', ':')}"
-    _GIVEN[name] = function
+    """Return the name by which :func:`imported` finds *function* during this call of the API: ``module:function``, with
+    a number if another function or object has that name."""
+    named = function.func if isinstance(function, functools.partial) else function
+    named = named if hasattr(named, "__qualname__") else type(named)
+    plain = name = f"{named.__module__}:{named.__qualname__}"
+    while _GIVEN.setdefault(name, function) is not function:
+        name = f"{plain}#{int(name.partition('#')[2] or 1) + 1}"
+    process_state.on_restore(_GIVEN.pop, name, None)
     return name
 
 
@@ -78,15 +90,15 @@ def digests(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def files(module: str, *directories: Path) -> set[Path]:
-    """Return the user's files of *module* and of what it imports: loaded, in *directories* or on ``sys.path``."""
+def files(module: str, *directories: Path) -> dict[str, Path]:
+    """Return the user's files of *module* and its imports, by module: loaded, in *directories* or on ``sys.path``."""
     found, waiting = dict[str, Path | None](), [module]
     while waiting:
         name = waiting.pop()
         if name and name not in found:
             found[name] = file = _file(name, [*map(str, directories), *sys.path])
             waiting += [name.rpartition(".")[0], *(_imports(name, file) if file else ())]
-    return {file for file in found.values() if file}
+    return {name: file for name, file in found.items() if file}
 
 
 def _file(module: str, roots: Iterable[str]) -> Path | None:
@@ -114,14 +126,22 @@ def _imports(module: str, file: Path) -> Iterator[str]:
 
 
 def _texts(module: str) -> list[str]:
-    return [file.read_text("utf-8", "replace") for file in sorted(files(module))]
+    texts = {}
+    for name, file in files(module).items():
+        texts[file] = text = file.read_text("utf-8", "replace")
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if spec and _IMPORTED.get(name, (None,))[0] is not spec:
+            _IMPORTED[name] = spec, text
+        if spec and _IMPORTED[name][1] != text:
+            raise UsageError(f"{file} was changed after it was imported; reload {name}, or start Python again.")
+    return [text for _, text in sorted(texts.items())]
 
 
 def _parts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
     """Yield texts that tell what *value*, a function, an object with one or a constant, does."""
-    if isinstance(value, bool | int | float | complex | str | bytes):
+    if isinstance(value, bool | int | float | complex | str | bytes | range | PurePath):
         yield repr(value)
-    elif isinstance(value, list | tuple | set | frozenset | dict):
+    elif isinstance(value, list | tuple | set | frozenset | dict | deque):
         texts = ["".join(_parts(item, seen)) for item in (value.items() if isinstance(value, dict) else value)]
         yield repr(sorted(texts) if isinstance(value, set | frozenset) else texts) if any(texts) else ""
     elif id(value) not in seen:
@@ -141,7 +161,30 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
         elif isinstance(value, type) and module == "__main__":
             yield from _parts([value.__bases__, dict(vars(value))], seen)
         elif value is not kind and (texts or module == "__main__") and not isinstance(value, ModuleType):
-            yield from _parts([kind, getattr(value, "__dict__", None)], seen)
+            yield from _parts([kind, _state(value)], seen)
+        elif module in _PICKLED:
+            with suppress(TypeError):  # it cannot be pickled
+                reduce = copyreg.dispatch_table.get(kind)
+                yield from _parts(reduce(value) if reduce else value.__reduce_ex__(2), seen)
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """Return the attributes of *value*, without those that its methods change, such as a counter."""
+    names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    values = {name: getattr(value, name) for name in names if hasattr(value, name)} | getattr(value, "__dict__", {})
+    changed = set()
+    for kind in type(value).__mro__:
+        for name, method in vars(kind).items():
+            if isinstance(method, FunctionType) and name not in ("__init__", "__post_init__"):
+                changed |= {match[1] for match in _SET.finditer(_source(method))}
+    return {name: value for name, value in sorted(values.items()) if name not in changed}
+
+
+def _source(function: FunctionType) -> str:
+    try:
+        return inspect.getsource(function.__code__)
+    except (OSError, TypeError):  # written at a prompt
+        return ""
 
 
 def _of_function(function: FunctionType, seen: dict[int, Any], *, alone: bool) -> Iterator[str]:
@@ -152,12 +195,12 @@ def _of_function(function: FunctionType, seen: dict[int, Any], *, alone: bool) -
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is empty
             values[name] = cell.cell_contents
-    try:
-        source = inspect.getsource(function.__code__)
-    except (OSError, TypeError):  # written at a prompt
-        source = ""
+    source = _source(function)
     if alone:
-        names = {name for part in _codes(code) for name in part.co_names}
+        steps = [step for part in _codes(code) for step in dis.get_instructions(part)]
+        names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+        for name in sorted({step.argval for step in steps if step.opname == "IMPORT_NAME"}):
+            yield from _texts(name)
         yield source or repr([(part.co_code, part.co_names, [*_parts(part.co_consts, {})]) for part in _codes(code)])
         values |= {name: function.__globals__[name] for name in names & function.__globals__.keys()}
         values |= {"": [function.__defaults__, function.__kwdefaults__]}

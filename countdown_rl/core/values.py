@@ -40,6 +40,7 @@ OTHER_NAMES = {
     "load_in_4bit": ("precision",),
     "reward_funcs": ("reward",),
     "num_processes": ("processes",),
+    "use_vllm": ("rollouts",),
 }
 _NOUNS = {bool: "True or False", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 

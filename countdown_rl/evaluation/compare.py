@@ -156,7 +156,9 @@ def scores(results: Mapping[str, Result], against: str | None = None) -> dict[st
     for name, result in results.items():
         metrics = result.metrics.to_json()
         if name in models and name not in compared:
-            raise InputError(f"{name} and {reference} were decoded differently; evaluate both with the same options.")
+            first, second = (results[other].metrics.decoding.samples or 1 for other in (name, reference))
+            how = "decoded differently" if first == second else f"sampled {first} and {second} times a puzzle"
+            raise InputError(f"{name} and {reference} were {how}; evaluate both with the same options.")
         row = {"name": name} | {key: metrics[key] for key in _SCORES if key in metrics}
         if result.runs:
             row |= {"runs": _accuracies(result), "sd": round(stdev(_accuracies(result)), 6)}

@@ -8,6 +8,7 @@ full speed, without the saving of memory.
 import logging
 import os
 import sys
+import threading
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ MAX_FP32_PARAMETERS = 20_000_000
 #: Constants that older versions of transformers stored among the weights.
 _BUFFERS = ("inv_freq", "masked_bias", "attn.bias")
 _DEVICE_FILES = Path("/dev")
+#: While a model is read, transformers patches torch for the whole process.
+_LOADING = threading.RLock()
 _LIBRARIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft", "torch", "transformers", "trl")
 
 
@@ -110,7 +113,7 @@ def load_model(
     # 2.13 on Hopper), other bits in each run, and plans each new shape for 30 ms.
     torch.backends.cuda.enable_cudnn_sdp(False)
     precision = trained_precision(ref, precision)
-    with model_files.failures_of_libraries(f"{ref.source} cannot be loaded"):
+    with _LOADING, model_files.failures_of_libraries(f"{ref.source} cannot be loaded"):
         tokenizer = load_tokenizer(ref)
         target = torch.device(device_name(device))
         home = torch.device("cpu") if sharded else target
@@ -260,10 +263,11 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
 def skeleton(ref: ModelRef) -> Any:
     """Return the model of *ref* (not an adapter) on the meta device, where tensors have shapes and no values. Raises
     ModelError if the architecture is unknown, or its tensors are not those of unquantized files on this machine."""
-    if ref.kind != "hub" and stored_format(ref) == "full":
-        return _read_weights(ref, device_map={"": "meta"})
-    config = shape.read_config(local_path(without_weights(ref)), trust_remote_code=ref.trust_remote_code)
-    return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)
+    with _LOADING:
+        if ref.kind != "hub" and stored_format(ref) == "full":
+            return _read_weights(ref, device_map={"": "meta"})
+        config = shape.read_config(local_path(without_weights(ref)), trust_remote_code=ref.trust_remote_code)
+        return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)
 
 
 def _read_weights(ref: ModelRef, **options: Any) -> Any:

@@ -19,7 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from countdown_rl.core import lfs
+from countdown_rl.core import lfs, process_state
 from countdown_rl.core.errors import InputError, first_line
 
 #: Rows of a table that are decoded at once.
@@ -50,7 +50,7 @@ def at(place: str) -> Iterator[None]:
 def records(path: Path) -> Iterator[Record]:
     """The records of the file at *path*, at least one."""
     if path.is_dir():
-        raise InputError(f"{path} has no manifest.json, so it is no data directory; give one of its files.")
+        raise InputError(f"{path} is a directory; give one of its files, such as {path}/train.jsonl.")
     if not path.is_file():
         raise InputError(f"{path} does not exist or is no file; `countdown-rl gen-data` makes data.")
     lfs.check(path, InputError)
@@ -161,7 +161,7 @@ def _check_unique(pairs: list[tuple[str, Any]]) -> None:
 
 def _csv(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
     """The records of a table with a header, with commas, semicolons, tabs or bars between its cells, which are text."""
-    csv.field_size_limit(1 << 28)
+    process_state.on_restore(csv.field_size_limit, csv.field_size_limit(1 << 28))
     number, header = next(lines)
     delimiter = max(",;\t|", key=header.count)
     if "\0" in header or _NOT_UTF8(header) or not (delimiter in header or _NAME(header)):

@@ -111,6 +111,10 @@ class Checkpoints:
             if path.resolve().is_relative_to(out.resolve()):
                 raise UsageError(f"{option} {path} lies in {flag('out')} {out}, which is replaced; give another path.")
             artifacts.check_place(path, option)
+        if log.is_dir():
+            raise UsageError(f"{flag('log')} {log} is a directory; give a file.")
+        if self.directory.is_file():
+            raise UsageError(f"{flag('checkpoints')} {self.directory} is a file; give a directory.")
         if (others := self._directories()) and not (self.directory / RUN).is_file():
             raise ArtifactError(f"{others[0]} is not of countdown-rl; give {flag('checkpoints')} another directory.")
 

@@ -62,6 +62,11 @@ def test_flags_win_over_the_file_and_lists_repeat(tmp_path, nested):
         ("config: x", "no option config"),
         *(("curriculum: maybe", "true or false"), ("max-steps: true", "not be true or false")),
         *((text, "a value or a list") for text in ("max-steps: {a: 1}", "reward: [[1]]")),
+        *((f"{text}: 1", "did you mean rollouts|`trl: top_p=VALUE`") for text in ("use_vllm", "top_p")),
+        *(
+            (text, "max-steps occurs twice")
+            for text in ("max-steps: 3\nmax_steps: 3", "train: {seed: 1, max-steps: 1, max_steps: 1}")
+        ),
         *((text, "a line such as") for text in ("- a", "just text")),
         *((text, "cannot be read") for text in ("a: [", "\x00")),
     ],
@@ -74,6 +79,14 @@ def test_a_faulty_file_is_a_sentence(tmp_path, text, says):
         parsed("train", "--config", tmp_path / "none.yaml")
     with pytest.raises(UsageError, match="cannot be written"):
         config.save(parsed("train", "--save-config", tmp_path))
+
+
+def test_values_are_text_for_the_parser_of_the_command_line(tmp_path):
+    (tmp_path / "c.yaml").write_text("rows: 10:50\nseed: 010\nimpossible: 1e-1\nsize: 3\nn:\n")
+    read = parsed("gen-data", "--config", tmp_path / "c.yaml").params
+    assert (read["rows"], read["seed"], read["impossible"], list(read["size"])) == ("10:50", 10, 0.1, ["3"])
+    (tmp_path / "t.yaml").write_text("reward: {correct: 1, format: 1e-1}\n")
+    assert [*parsed("train", "--config", tmp_path / "t.yaml").params["reward"]] == ["correct=1", "format=1e-1"]
 
 
 def test_the_stage_files_are_such_files():

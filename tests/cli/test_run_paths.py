@@ -54,11 +54,20 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(here, monkeypatch
 @pytest.mark.parametrize(
     "words",
     [
-        *("train --reward corect=1", "train --data nope", "train --out .", "sft --data nope", "sft --log . --out out"),
+        *(
+            "train --reward corect=1",
+            "train --data nope",
+            "train --out .",
+            "sft --data nope",
+            "sft --log . --out out",
+            "train --checkpoints rows --data rows",
+        ),
+        "train --checkpoints file --data file --out out",
         *("merge --adapter nope", "merge --out .", "quantize --model nope", "collect nope"),
     ],
 )
 def test_a_refusal_that_needs_no_model_imports_no_torch(tmp_path, words):
+    (tmp_path / "file").touch()
     code = "import sys; from countdown_rl.cli import main\ntry: main.main()\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, *words.split()], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode > 0, done.stdout) == (True, "False\n"), done.stderr

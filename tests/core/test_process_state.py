@@ -1,6 +1,7 @@
 """A call of the API leaves the process of its caller as it was."""
 
 import asyncio
+import csv
 import logging
 import os
 import random
@@ -10,7 +11,9 @@ import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
+import huggingface_hub.constants
 import numpy as np
 import pytest
 import torch
@@ -30,6 +33,7 @@ CALLS = {
     "grade": lambda: countdown_rl.grade("<answer>1</answer>", **ROWS[0]),
     "solve": lambda: countdown_rl.solve([3, 7, 50], 46),
     "generate": lambda: list(countdown_rl.generate(3)),
+    "read_rows": lambda: countdown_rl.read_rows("rows.csv"),
     "load_model": lambda: countdown_rl.load_model("countdown-tiny"),
     "evaluate": lambda: countdown_rl.evaluate("countdown-tiny", ROWS, max_new_tokens=4, samples=2, threads=1),
     "compare": lambda: countdown_rl.compare([countdown_rl.evaluate("countdown-tiny", ROWS, max_new_tokens=4)] * 2),
@@ -64,6 +68,9 @@ def snapshot() -> dict:
         "random": (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()),
         "torch": (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()),
         "cudnn": (torch.backends.cudnn.benchmark, torch.are_deterministic_algorithms_enabled()),
+        "attention": torch.backends.cuda.cudnn_sdp_enabled(),
+        "telemetry": huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY,
+        "csv": csv.field_size_limit(),
         "bars": transformers_logging.is_progress_bar_enabled(),
         "accelerate": {**AcceleratorState._shared_state},
         "trl": (trl.trainer.utils._use_triton, trl.trainer.utils._CHUNKED_LOGPROB_CHUNK_SIZE),
@@ -83,6 +90,8 @@ def unchanged():
 def test_a_call_leaves_the_process_as_it_was(name, here, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_TELEMETRY", False)
+    Path("rows.csv").write_text("nums;target\n3 7 50;46\n")
     with unchanged(), pytest.raises(CountdownError) if name in FAILING else nullcontext():
         result = CALLS[name]()
     assert name in ("generate", *FAILING) or "\n" not in repr(result)
@@ -131,6 +140,14 @@ def test_a_second_training_in_the_process_is_refused(here):
         thread = threading.Thread(target=train)
         thread.start()
         thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_models_are_loaded_in_several_threads_at_once(here):
+    with unchanged(), ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(CALLS[name]) for name in ("load_model", "evaluate", "train-step")]
+        assert all(call.result() for call in calls)
+    CALLS["load_model"]()
 
 
 def test_patches_end_with_the_last_of_concurrent_calls():

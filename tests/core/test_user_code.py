@@ -34,7 +34,8 @@ partial, given, small, method = functools.partial(short, 1), Short(), lambda x: 
 
 @pytest.fixture
 def own(here, monkeypatch):
-    monkeypatch.setattr(user_code, "_GIVEN", {})
+    for state in ("_GIVEN", "_IMPORTED"):
+        monkeypatch.setattr(user_code, state, {})
     monkeypatch.syspath_prepend(here)
     (here / "own_helper.py").write_text("value = 1")
     (here / "own_reward.py").write_text(SOURCE)
@@ -61,6 +62,10 @@ def test_an_edit_of_the_users_code_is_another_run(own, edited, name, by_name):
     assert finished(own / "adapter", "adapter", run(), overwrite=False)
     assert run().differences(json.loads(json.dumps(before.to_json()))) == ""
     (own / edited).write_text((own / edited).read_text() + "\n# edited\n")
+    if not by_name:  # then it is imported, and another code would run than the file has
+        with pytest.raises(UsageError, match=f"{edited} was changed after it was imported; reload {edited[:-3]}"):
+            run()
+        importlib.reload(sys.modules[edited.removesuffix(".py")])
     assert "code of own_reward:" in run().differences(before.to_json())
     assert run().differences({"options": {}, "inputs": {}}) == ""
     with pytest.raises(ArtifactError, match=r"code of own_reward:.*--overwrite to replace"):
@@ -97,19 +102,26 @@ def test_options_name_code_in_any_field_and_weight():
 
 
 NOTEBOOK = """
-import functools
+import collections, fractions, functools, pathlib, re, types
+import numpy
 LIMIT, WEIGHTS, seen, cache, count = 3, {"a": [1]}, [], {}, 0
+CONSTANTS = numpy.array([8.0]), re.compile("a+"), fractions.Fraction(1, 3), pathlib.Path("here")
+SETTINGS = types.SimpleNamespace(n=6)
+QUEUE = collections.deque([range(7)])
 
 def helper(x):
-    return x + LIMIT
+    from own_helper import value
+    return x + LIMIT + value - value + 0 * len([*CONSTANTS, *QUEUE, SETTINGS])
 
 class Scorer:
     bonus = 1
 
     def __init__(self, scale=2):
-        self.scale = scale
+        self.scale, self.calls, self.seen = scale, 0, []
 
     def __call__(self, x):
+        self.calls += 1
+        self.seen.append(x)
         return helper(x) * self.scale
 
 scorer = Scorer()
@@ -134,11 +146,12 @@ def reward(x):
 #: Edits of the notebook, none of which is in the text of the reward itself.
 EDITS = [("= 3, {", "= 4, {"), ("[1]}", "[2]}"), ("x + LIMIT", "x - LIMIT"), ("bonus = 1", "bonus = 2")]
 EDITS += [("scale=2", "scale=3"), ("* self.scale", "/ self.scale"), ("(x) + 1", "(x) + 2"), ("extra=5", "extra=6")]
+EDITS += [("8.0", "9.0"), ("a+", "b+"), ("(1, 3)", "(1, 4)"), ("here", "there"), ("n=6", "n=5"), ("(7)", "(8)")]
 EDITS += [("scorer = Scorer()", "scorer = Scorer(9)"), ("- penalty", "+ penalty"), ("make(4)", "make(5)")]
 
 
 @pytest.mark.parametrize("source", [True, False])
-def test_a_function_of_a_notebook_counts_with_what_it_refers_to(source, monkeypatch):
+def test_a_function_of_a_notebook_counts_with_what_it_refers_to(source, own, monkeypatch):
     def digest(text, call=()):
         cell = {"__name__": "__main__"}
         name = f"<cell {hash(text)}>"
@@ -147,6 +160,7 @@ def test_a_function_of_a_notebook_counts_with_what_it_refers_to(source, monkeypa
         exec(compile(text, name, "exec"), cell)
         for value in call:
             cell["reward"](value)
+        user_code._GIVEN.clear()  # as of another call
         return user_code.digests([user_code.name_of(cell["reward"])])
 
     before = digest(NOTEBOOK)
@@ -156,6 +170,9 @@ def test_a_function_of_a_notebook_counts_with_what_it_refers_to(source, monkeypa
     if source:  # what a call changes, and what the function does not refer to
         assert digest(NOTEBOOK, [1, 2]) == before
     assert digest(NOTEBOOK + "\nother = 3\n") == before
+    (own / "own_helper.py").write_text("value = 2")
+    user_code._IMPORTED.clear()  # as in another process
+    assert digest(NOTEBOOK) != before
 
 
 def test_closures_and_partial_functions_count_by_the_values_that_they_hold():
@@ -166,4 +183,6 @@ def test_closures_and_partial_functions_count_by_the_values_that_they_hold():
     made.append(functools.partial(make(2), 5))
     digests = [next(iter(user_code.digests([user_code.name_of(function)]).values())) for function in made]
     assert len({*digests}) == 6
-    assert user_code.digests([user_code.name_of(make(1))]) == user_code.digests([user_code.name_of(make(1))])
+    first, second = (user_code.name_of(function) for function in (make(1), make(1)))
+    assert first != second
+    assert len({*user_code.digests([first, second]).values()}) == 1

@@ -105,10 +105,10 @@ def test_a_row_holds_only_settings_that_are_not_the_default():
     ("text", "message"),
     [
         (" a</think>\n<answer>50 - 7 + 3</answer>", "✓ correct: 50 - 7 + 3 = 46"),
-        (" a</think>\n<answer>50 + 7 - 3</answer>", "✗ wrong: 50 + 7 - 3 = 54, not 46"),
-        (" a</think>\n<answer>50 - 4</answer>", "✗ wrong: 50 - 4: a number that is not in the puzzle"),
-        (" a</think>\n<answer>impossible</answer>", "✗ wrong: impossible: a refusal, but there is a solution"),
-        (" a", "✗ wrong: no complete <answer> after the thinking"),
+        (" a</think>\n<answer>50 + 7 - 3</answer>", "✗ incorrect: 50 + 7 - 3 = 54, not 46"),
+        (" a</think>\n<answer>50 - 4</answer>", "✗ incorrect: 50 - 4: a number that is not in the puzzle"),
+        (" a</think>\n<answer>impossible</answer>", "✗ incorrect: impossible: a refusal, but there is a solution"),
+        (" a", "✗ incorrect: no complete <answer> after the thinking"),
     ],
 )
 def test_the_grade_is_printed_in_words_beside_the_solvers_solution(folder, run_command, complete_with, text, message):

@@ -43,7 +43,7 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
             by_prompt.setdefault(json.dumps(sample.row.messages()), {}).setdefault(sample.completion, sample)
     selected = [rows for group in by_prompt.values() if (rows := _selected(group.values(), options))]
     if not selected:
-        wanted = "a correct completion and a wrong one" if options.pairs else "a correct completion"
+        wanted = "a correct completion and an incorrect one" if options.pairs else "a correct completion"
         limit = f" of at most {plural(options.max_tokens, 'token')}" if options.max_tokens else ""
         raise InputError(
             f"no training row has {wanted}{limit} ({correct:,} of {plural(len(samples), 'completion')} are correct, "
