@@ -42,6 +42,7 @@ def export_task(
         rows = {"test": jsonl.read_rows(jsonl.test_file(data))}
         source = file_input(jsonl.test_file(data))
     else:
+        jsonl.check_training(data)
         source = artifacts.read(data, "data").as_input()
         rows = {split: jsonl.read_rows(data / f"{split}.jsonl") for split in splits}
     with artifacts.writing(out, "task", options={"to": to}, inputs={"data": source}) as draft:

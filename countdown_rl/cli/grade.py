@@ -77,6 +77,7 @@ def grade(
             counts["errors"] += 1
             write({"error": str(error)})
 
+        jsonl.check_rules(data, rule=rule, operators=operators)
         known = jsonl.read_rows(jsonl.test_file(data), console.note) if data else ()
         reader = Reader(known, completion_field, style=style, rule=rule, operators=operators)
         name = "standard input" if source == "-" else source

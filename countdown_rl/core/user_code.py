@@ -164,7 +164,7 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
             yield from _parts([kind, _state(value)], seen)
         elif module in _PICKLED:
             with suppress(TypeError):  # it cannot be pickled
-                reduce = copyreg.dispatch_table.get(kind)
+                reduce = copyreg.dispatch_table.get(type(value))
                 yield from _parts(reduce(value) if reduce else value.__reduce_ex__(2), seen)
 
 

@@ -1,5 +1,6 @@
 """The data artifact: from options to train, valid and test files, with counts of what they hold."""
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -37,14 +38,14 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, A
     source: RowSource = resolve_name(task.source)(task, options)
     artifacts.check_writable(out, "data")
     inputs: dict[str, Any] = {}
-    for path in map(Path, options.exclude):
+    for path in map(jsonl.suite_file, options.exclude):
         for place, _, record in external.from_file(path):
             with files.at(place):
                 source.exclude(record)
         inputs.setdefault("exclude", []).append(file_input(path))
     sizes = options
     if options.test_from:
-        path, sizes = Path(options.test_from), replace(options, test=0)
+        path, sizes = jsonl.suite_file(options.test_from), replace(options, test=0)
         source.import_rows(external.from_file(path), sys.maxsize, {}, own_test=True)
         inputs["test"] = file_input(path)
     splits: dict[str, Any] = source.splits
@@ -87,8 +88,10 @@ def _generated(source: RowSource, sizes: dict[str, int], span: str | None) -> di
     if span is None:
         return source.rows(sizes)
     first, _, end = span.partition(":")
-    if not (first.isdecimal() and end.isdecimal() and int(first) < int(end) <= sizes.get("train", sys.maxsize)):
-        raise UsageError(f"{flag('rows')} {span}: write A:B, from 0 up to the {sizes['train']:,} training rows.")
+    is_range = re.fullmatch("[0-9]+:[0-9]+", span) and int(first) < int(end)
+    if not is_range or int(end) > sizes.get("train", sys.maxsize):
+        of = f"the {sizes['train']:,} training rows" if "train" in sizes else "their number"
+        raise UsageError(f"{flag('rows')} {span}: write A:B, from 0 up to {of}.")
     splits = source.rows({split: int(end) if split == "train" else size for split, size in sizes.items()})
     start = {"train": int(first)}
     return {split: (row for row in islice(rows, start.get(split, 0), None)) for split, rows in splits.items()}
@@ -103,6 +106,7 @@ def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict
         entry = {"hub": repository, "revision": commit} | ({"config": config} if config else {})
         return published, entry
     file = Path(options.from_ or "")  # read twice
+    jsonl.check_training(file)
     held = (row for row in external.from_file(file) if held_out(row[1]))
     others = (row for row in external.from_file(file) if not held_out(row[1]))
     return chain(held, others), {}

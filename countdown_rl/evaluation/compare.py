@@ -156,8 +156,8 @@ def scores(results: Mapping[str, Result], against: str | None = None) -> dict[st
     for name, result in results.items():
         metrics = result.metrics.to_json()
         if name in models and name not in compared:
-            first, second = (results[other].metrics.decoding.samples or 1 for other in (name, reference))
-            how = "decoded differently" if first == second else f"sampled {first} and {second} times a puzzle"
+            one, two = (results[other].metrics.decoding.samples or 1 for other in (name, reference))
+            how = "decoded differently" if one == two else f"sampled {one} and {two} times a puzzle"
             raise InputError(f"{name} and {reference} were {how}; evaluate both with the same options.")
         row = {"name": name} | {key: metrics[key] for key in _SCORES if key in metrics}
         if result.runs:

@@ -25,8 +25,6 @@ _ASSISTANTS = ("assistant", "gpt", "model")
 #: Fields that hold a prompt.
 _QUESTIONS = ("question", "problem")
 _ASKING = (*conversations.PROMPTS, *conversations.CONVERSATIONS, "body", *_QUESTIONS)
-#: Fields that hold a completion, of no use in a row.
-_ANSWERED = {*conversations.COMPLETIONS, *conversations.CONVERSATIONS}
 
 #: The row of a record, its completions, its place in the file, and a note on where the row was, "" if in its fields.
 Answered = tuple[Row, list[Completion], str, str]
@@ -131,7 +129,7 @@ class Reader:
         note = ""
         named = self._by_name.get(str(record.get("id", record.get("custom_id", "")))) if self._by_name else None
         try:
-            match = records.find_row({name: value for name, value in record.items() if name not in _ANSWERED})
+            match = records.find_row(record)
         except records.NoRowError as error:
             row = named or self._of_prompt(record, names, str(error))
         else:
@@ -167,6 +165,12 @@ class Reader:
         if len(asked) == 1:
             return asked[0]
         return self._with_settings(registry.parse_row({name: v for name, v in fields[0].items() if v is not None}))
+
+
+def without_completion(row: Row) -> Row:
+    """*row* without the completion of its record."""
+    completed = conversations.COMPLETIONS.__contains__
+    return type(row)({name: row[name] for name in row if not completed(name)}) if any(map(completed, row)) else row
 
 
 def _question(record: Mapping[str, Any], *roles: str) -> str | None:

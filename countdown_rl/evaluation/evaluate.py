@@ -2,7 +2,6 @@
 
 import hashlib
 import random
-from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -17,7 +16,7 @@ from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
-from countdown_rl.evaluation.completions import Reader
+from countdown_rl.evaluation.completions import Reader, without_completion
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
@@ -57,6 +56,7 @@ def evaluate(
         on_batch: called after every batch and within slow ones.
     """
     out, recorded = Path(out), options.recorded
+    jsonl.check_rules(data, rule=options.rule, operators=options.operators)
     if completions and str(data).startswith(jsonl.SUITE) and options.missing == "omit":
         options = replace(options, missing="wrong")
         on_note(f"rows of {data} without a completion count as wrong.")
@@ -123,50 +123,54 @@ def evaluate(
 
 def _made_elsewhere(
     file: Path, known: Sequence[Row], options: EvalOptions, on_warning: OnText
-) -> tuple[Sequence[Row], Stored, dict[str, Any]]:
+) -> tuple[Sequence[Row], Sequence[Sample], dict[str, Any]]:
     """The rows and graded completions of *file*, and fields of :class:`Metrics` about them."""
     errors, stops = list[InputError](), options.on_error == "stop"
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
     reader = Reader(known, options.completion_field, **settings)
     graded = TemporaryFile()  # noqa: SIM115 - the samples keep it
-    answers: dict[str, tuple[Row, array[int]]] = {}  # by the id of the row
+    answers: dict[str, tuple[Row, list[Sample | int]]] = {}  # by the id of the row
     again: dict[str, str] = {}  # the place of the second record of a row
+    number = 0
     with file.open("rb") as stream:
         records = reader.read(stream, str(file), files.stop if stops else errors.append)
         for row, completions, place, _ in records:
             if row.id in answers:
                 again.setdefault(row.id, place)
-            row, starts = answers.setdefault(row.id, (row, array("Q")))
-            starts.extend(Stored.write(graded, Sample.of(row, completion)) for completion in completions)
+            else:
+                answers[row.id] = without_completion(row), []
+            row, entries = answers[row.id]
+            for completion in completions:
+                sample = Sample.of(row, completion, len(entries))
+                entries.append(sample if number < Stored.KEPT else Stored.write(graded, sample))
+                number += 1
     if not answers:
         raise InputError(f"{file} has no completion that can be graded.")
-    counts = Counter(len(starts) for _, starts in answers.values())
+    counts = Counter(len(entries) for _, entries in answers.values())
     most, (usual, share) = max(counts), counts.most_common(1)[0]
     fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})
     if usual < most and share > len(answers) / 2:
-        extra = [name for name, (_, starts) in answers.items() if len(starts) > usual]
+        extra = [name for name, (_, entries) in answers.items() if len(entries) > usual]
         repeated = plural(len(extra), f"repeated {registry.task(row.task).noun}")
         first = next((place for name, place in again.items() if name in {*extra}), file)
-        fault = f"{first}: the first of {repeated}, of {len(answers):,} in all; remove the repeats."
-        if not fill:
-            raise InputError(fault)
-        on_warning(fault)
-    for row, starts in answers.values():
-        if len(starts) < most and not fill:
-            fault = f"{row.headline} has {plural(len(starts), 'completion')}, others {most}"
+        raise InputError(f"{first}: the first of {repeated}, of {len(answers):,} in all; remove the repeats.")
+    for row, entries in answers.values():
+        if len(entries) < most and not fill:
+            fault = f"{row.headline} has {plural(len(entries), 'completion')}, others {most}"
             raise InputError(f"{file}: {fault}; give all as many, or count the others by {flag('missing')} wrong.")
     rows = [row for row in reader.rows.values() if fill or row.id in answers] or [row for row, _ in answers.values()]
-    ordered = array("Q")
+    ordered = list[Sample | int]()
     for row in rows:
-        starts = answers.get(row.id, (row, array("Q")))[1]
-        ordered += starts
-        ordered.extend(Stored.write(graded, Sample.of(row, missing)) for _ in range(len(starts), most))
+        entries = answers.get(row.id, (row, []))[1]
+        entries += [Sample.of(row, missing, turn) for turn in range(len(entries), most)]
+        ordered += entries if most > 1 else [replace(e, turn=None) if isinstance(e, Sample) else e for e in entries]
     about: dict[str, Any] = {"decoding": DecodingSettings(samples=most), "errors": len(errors) or None}
-    return (
-        rows,
-        Stored(graded, rows, ordered),
-        about | {"of": len(reader.rows) if len(reader.rows) > len(rows) else None},
-    )
+    about |= {"of": len(reader.rows) if len(reader.rows) > len(rows) else None}
+    samples = [entry for entry in ordered if isinstance(entry, Sample)]
+    if len(samples) == len(ordered):
+        graded.close()
+        return rows, samples, about
+    return rows, Stored(graded, rows, ordered), about
 
 
 def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:

@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from countdown_rl.core import typed_json
@@ -25,6 +26,7 @@ _EARLY_TOKENS = {
 }
 #: Fields of a sample of training.
 _TRAINING = ("step", "validation", "group", "rewards", "advantage")
+_reading = Lock()
 #: Kinds of baselines, which replace the model in an evaluation.
 BASELINE_KINDS = ("floor", "ceiling")
 
@@ -98,30 +100,41 @@ class Sample:
 
 
 class Stored(Sequence[Sample]):
-    """Samples in *file*, for memory does not hold millions: each from one of *starts* on, as many of each of *rows*."""
+    """Samples of *rows*, as many of each, since memory does not hold millions: *entries*, or from there in *file*."""
 
-    def __init__(self, file: BinaryIO, rows: Sequence[Row], starts: Sequence[int], of: range | None = None) -> None:
-        self._all, self._of = (file, rows, starts), range(len(starts)) if of is None else of
+    #: So many completions of a file are in memory.
+    KEPT = 100_000
+
+    def __init__(
+        self, file: BinaryIO, rows: Sequence[Row], entries: Sequence[Sample | int], of: range | None = None
+    ) -> None:
+        self._all, self._of = (file, rows, entries), range(len(entries)) if of is None else of
 
     @staticmethod
     def write(file: BinaryIO, sample: Sample) -> int:
         """Write *sample* without its row at the end of *file*, where that is; returns its start."""
         start = file.tell()
-        pickle.dump((sample.completion, sample.grade.to_json(), sample.tokens, sample.truncated, sample.details), file)
+        pickle.dump((sample.completion, sample.grade, sample.tokens, sample.truncated, sample.details), file)
         return start
 
     def __len__(self) -> int:
         return len(self._of)
 
     def __getitem__(self, index: Any) -> Any:
-        (file, rows, starts), place = self._all, self._of[index]
+        (file, rows, entries), place = self._all, self._of[index]
         if isinstance(place, range):
-            return Stored(file, rows, starts, place)
-        file.seek(starts[place])
-        text, grade, tokens, truncated, details = pickle.load(file)  # noqa: S301 - of this process
-        row, turn = divmod(place, len(starts) // len(rows))
-        several = len(starts) > len(rows)
-        return Sample(rows[row], text, Grade(**grade), tokens, truncated, turn if several else None, details)
+            return Stored(file, rows, entries, place)
+        if isinstance(entry := entries[place], Sample):
+            return entry
+        with _reading:
+            file.seek(entry)
+            text, grade, tokens, truncated, details = pickle.load(file)  # noqa: S301 - of this process
+        row, number = divmod(place, len(entries) // len(rows))
+        turn = number if len(entries) > len(rows) else None
+        return Sample(rows[row], text, grade, tokens, truncated, turn, details)
+
+    def __reduce__(self) -> Any:
+        return list, ([*self],)
 
 
 @dataclass

@@ -11,7 +11,8 @@ from typing import IO, Any
 import jsonlines
 
 from countdown_rl.core import artifacts, typed_json
-from countdown_rl.core.errors import InputError
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import MANIFEST
 from countdown_rl.tasks import files, records, registry
 from countdown_rl.tasks.task import Row
@@ -42,8 +43,31 @@ def in_suite(row: Row) -> bool:
 
 @cache
 def _suite_identities(name: str) -> set[str]:
-    suites = registry.task(name).suites
-    return {row.identity for suite in suites for row in read_rows(test_file(Path(f"{SUITE}{suite}")))}
+    return {row.identity for row in suite_rows(name)}
+
+
+@cache
+def suite_rows(name: str) -> list[Row]:
+    """The rows of all suites of the task *name*."""
+    return [row for suite in registry.task(name).suites for row in read_rows(test_file(Path(f"{SUITE}{suite}")))]
+
+
+def suite_file(name: str) -> Path:
+    """The file *name*, or that of the suite."""
+    return test_file(Path(name)) if name.startswith(SUITE) else Path(name)
+
+
+def check_training(data: Path | str | None) -> None:
+    """Raise UsageError if *data* is a suite."""
+    if str(data).startswith(SUITE):
+        test_file(Path(str(data)))  # it may be misspelled
+        raise UsageError(f"{data} is a benchmark, which no training may see; make rows for training by gen-data.")
+
+
+def check_rules(data: Path | None, **settings: Any) -> None:
+    """Raise UsageError if *settings* would grade the suite *data* by other rules."""
+    if given := [name for name, value in settings.items() if value is not None and str(data).startswith(SUITE)]:
+        raise UsageError(f"{data} states its own rules; leave {flag(given[0])} out.")
 
 
 def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:

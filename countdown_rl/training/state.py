@@ -208,6 +208,7 @@ class Places:
         log = arguments.log or run_directory(out, by_default=grpo and not arguments.out) / "log.csv"
         checkpoints = Checkpoints(arguments.checkpoints or log.with_name("checkpoints"))
         checkpoints.check_paths(out, options.kind, log)
-        if (data := arguments.data) and not (data.is_file() or str(data).startswith(jsonl.SUITE)):
+        jsonl.check_training(arguments.data)
+        if (data := arguments.data) and not data.is_file():
             artifacts.read(data, "data", verify=False)
         return Places(out=out, log=log, checkpoints=checkpoints)

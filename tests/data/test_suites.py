@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import countdown_rl
+from countdown_rl.cli.main import app
 from countdown_rl.core.errors import CountdownError, InputError, UsageError
 from countdown_rl.data import build, suites
 from countdown_rl.data.config import DataOptions
@@ -66,12 +67,38 @@ def test_no_training_run_sees_a_suite(tmp_path, rows):
     read, _ = grpo._read(arguments, SimpleNamespace(note=notes.append))
     assert [row["nums"] for row in read] == [other["nums"]]
     assert "left out 9 rows" in notes[-1]
-    with pytest.raises(UsageError, match="benchmark"):
-        grpo._read(SimpleNamespace(data=Path(BENCH)), None)
-    prompts = [{"prompt": row.prompt().user, "completion": "a"} for row in rows[:9]]
-    jsonl.write_rows(tmp_path / "demos.jsonl", [*prompts, other | {"completion": "<answer>50 - 7 + 3</answer>"}])
-    known, _ = demonstrations.read(SftOptions(), [tmp_path / "demos.jsonl"], None)
-    assert (known.left_out, len(known.filtered)) == ({"of a benchmark": 9}, 1)
+    joined = [", ", " & ", " plus ", "\n", " | "]
+    texts = [f"Make {row['target']} from {joined[i % 5].join(map(str, row['nums']))}" for i, row in enumerate(rows[:9])]
+    told = [{"prompt": row.prompt().user, "completion": "a"} for row in rows[:9]]
+    told += [{"prompt": text, "completion": "a"} for text in texts]
+    told += [{"instruction": "Go.", "system": text, "output": "a"} for text in texts]
+    jsonl.write_rows(tmp_path / "demos.jsonl", [*told, other | {"completion": "<answer>50 - 7 + 3</answer>"}])
+    known, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], None)
+    assert (known.left_out, len(known.filtered)) == ({"of a benchmark": 27}, 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("train --data", "sft --from rows.jsonl --data", "sft --from", "gen-data --out data --from"),
+        *(f"export-task --to {system} --out out --data" for system in ("verl", "prime-rl", "areal")),
+    ],
+)
+def test_every_command_that_makes_training_data_refuses_a_suite(words, here):
+    Path("rows.jsonl").write_text('{"nums": [3, 7, 50], "target": 46, "completion": "<answer>50 - 7 + 3</answer>"}')
+    for name, says in ((BENCH, "is a benchmark"), (f"{BENCH}/4", "is a benchmark"), ("suite:no", "no suite no")):
+        with pytest.raises(CountdownError, match=says):
+            app([*words.split(), name], standalone_mode=False)
+
+
+def test_a_suite_is_excluded_by_name_and_graded_by_its_own_rules(here):
+    words = f"gen-data --n 300 --valid 0 --test 0 --exclude {BENCH} --out data"
+    app(words.split(), standalone_mode=False)
+    Path("made.jsonl").write_text('{"nums": [3, 7, 50], "target": 46, "completion": "a"}')
+    for command in ("grade made.jsonl", "eval --completions made.jsonl --out out"):
+        for setting in ("--rule television", "--operators +-"):
+            with pytest.raises(UsageError, match="states its own rules"):
+                app([*command.split(), "--data", f"{BENCH}/4", *setting.split()], standalone_mode=False)
 
 
 def test_an_evaluation_has_the_tiers_as_its_groups(tmp_path):

