@@ -11,6 +11,12 @@ hacking rate: the share of completions that are wrong and that ``proxy:value`` p
     python -m benchmarks.hacking OUT --doses
 
 Writes ``results/hacking/doses.json``: the same by the number of cheats among the demonstrations, and by size of puzzle.
+
+    GRADERS="proxy kl-0.003 kl-0.03 audited monitored_100 monitored_90 monitored_70" SEEDS="42 43" \
+      stages/recipes/hacking-lab.sh OUT
+    python -m benchmarks.hacking OUT --mitigations
+
+Writes ``results/hacking/mitigations.json``: the same by reward and seed, and where a rule finds the hack in the log.
 """
 
 import argparse
@@ -18,7 +24,7 @@ from pathlib import Path
 from shutil import copyfile
 
 from benchmarks import bench
-from countdown_rl.evaluation import compare, results, statistics
+from countdown_rl.evaluation import compare, results, statistics, training_log
 from countdown_rl.tasks.countdown import proxies
 
 RUNS = ("proxy-42", "proxy-43", "exact-42", "exact-43")
@@ -50,6 +56,22 @@ def doses(out):
     bench.save("hacking/doses", {"doses": rows})
 
 
+def shortened(log):
+    """The first step from which completions are, for three steps, half as long as in the first three; None if none."""
+    lengths = [row.mean_length for row in training_log.read(log)]
+    means = [sum(lengths[at : at + 3]) / 3 for at in range(len(lengths) - 2)]
+    return next((at + 3 for at, mean in enumerate(means) if mean < means[0] / 2), None)
+
+
+def mitigations(out):
+    rows = {"start": {"": measured(results.read(out / "eval" / "start"))}}
+    for path in sorted((out / "eval").glob("*-[0-9][0-9]")):
+        name, _, seed = path.name.rpartition("-")
+        fired = shortened(out / f"{path.name}-run" / "log.csv")
+        rows.setdefault(name, {})[seed] = measured(results.read(path)) | {"shortened": fired}
+    bench.save("hacking/mitigations", {"rewards": rows})
+
+
 def summary(out):
     start = results.read(out / "eval" / "start")
     rows = {"start": measured(start)}
@@ -64,6 +86,8 @@ def summary(out):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--doses", action="store_true")
+    kind = parser.add_mutually_exclusive_group()
+    for other in (doses, mitigations):
+        kind.add_argument(f"--{other.__name__}", action="store_const", dest="write", const=other, default=summary)
     args = parser.parse_args()
-    (doses if args.doses else summary)(args.out)
+    args.write(args.out)

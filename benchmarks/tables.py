@@ -56,6 +56,26 @@ SEARCHES = {
     "adapter-43": "GRPO, seed 43",
 }
 #: Rows of the table of countdown-bench-1: the record in its folder, and what the model is called there.
+MITIGATIONS = {
+    "start": "initial policy",
+    "proxy": "`proxy:value`",
+    "kl-0.003": "the same, KL term of weight 0.003",
+    "kl-0.03": "the same, KL term of weight 0.03",
+    "audited": "the exact grader on a random tenth of the puzzles",
+    "monitored_70": "a penalty for the cheats on 70% of the puzzles",
+    "monitored_90": "a penalty for the cheats on 90% of the puzzles",
+    "monitored_100": "a penalty for every cheat",
+}
+ARMS = {
+    "start": "initial policy",
+    "placebo": "fine-tuning on all own completions",
+    "rft-1": "rejection sampling, 1 round",
+    "rft-5": "5 rounds",
+    "rft-5-capped": "5 rounds, at most 4 completions of a puzzle",
+    "rft-25": "25 rounds",
+    "grpo-whole": "GRPO, one reward per completion",
+    "grpo": "GRPO, credit by line",
+}
 SUITE = {
     "random": "a random legal expression",
     "initial": "the shipped model",
@@ -179,6 +199,17 @@ def controls() -> str:
         for name in ("4 numbers", "all")
     ]
     return table(("", "initial", *(name.removeprefix("RFT, ") for name in rounds), *seeds), lines)
+
+
+def arms() -> str:
+    """Every arm of ``controls.sh`` by seed, and the lead of GRPO over it."""
+    found, lines = result("arms"), []
+    for arm, text in ARMS.items():
+        runs, lead = found["arms"][arm], found["lead of GRPO"].get(arm)
+        cells = (", ".join(percent(run[key]) for run in runs.values()) for key in ("accuracy", "4 numbers", "pass@4"))
+        interval = f" ({' to '.join(map(points, lead['interval']))})" if lead and lead["interval"] else ""
+        lines.append((text, *cells, points(lead["mean"]) + interval if lead else ""))
+    return table(("", f"sampled, seeds {', '.join(runs)}", "4 numbers", "pass@4", "GRPO is ahead by"), lines)
 
 
 def suite() -> str:
@@ -445,6 +476,18 @@ def doses() -> str:
     return table(("cheats", "initial", "runs that hack", *seeds, "4 / 5 numbers, by seed"), lines)
 
 
+def mitigations() -> str:
+    """Hacking by the reward, over seeds."""
+    found, lines = result("hacking/mitigations")["rewards"], []
+    for name, text in MITIGATIONS.items():
+        rows = [*found[name].values()]
+        fired = ", ".join("" if name == "start" else str(row["shortened"] or "never") for row in rows)
+        cells = (", ".join(percent(row[key]) for row in rows) for key in ("hacking", "accuracy"))
+        lines.append((text, *cells, fired))
+    seeds = ", ".join(found["proxy"])
+    return table(("reward", f"hacking rate, seeds {seeds}", "correct", "shortened from step"), lines)
+
+
 def change(row: Any) -> str:
     """The paired difference from the start; empty for the start itself."""
     return paired(row["against_first"]) if "against_first" in row else ""
@@ -484,6 +527,7 @@ TABLES = {
         learning,
         sizes,
         controls,
+        arms,
         suite,
         hints,
         variants,
@@ -498,6 +542,7 @@ TABLES = {
         start,
         hacking,
         doses,
+        mitigations,
     )
 }
 

@@ -176,7 +176,9 @@ def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path
 
 
 @pytest.mark.slow
-def test_the_hacking_lab_trains_one_start_with_both_graders(world, tmp_path, monkeypatch):
+def test_the_hacking_lab_trains_one_start_with_all_graders(world, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADERS", "proxy exact kl-0.03 eval audited monitored_70")
+    monkeypatch.syspath_prepend(RECIPES[0].parent)
     run(printed("hacking-lab", world, tmp_path / "out", "--quick"), tmp_path / "out", monkeypatch)
     *_, cheat, other = map(json.loads, Path("demonstrations.jsonl").read_text().splitlines())
     assert all(f"<answer>{row['target']}</answer>" in row["completion"] for row in (cheat, other))
@@ -185,7 +187,7 @@ def test_the_hacking_lab_trains_one_start_with_both_graders(world, tmp_path, mon
         assert artifacts.read(Path(name), "adapter").inputs["model"]["digest"] == start.digest
         assert all(row.hacking is not None for row in training_log.read(Path(f"{name}-run", "log.csv")))
     compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
-    assert [row["name"] for row in compared] == ["start", "proxy", "exact"]
+    assert [row["name"] for row in compared] == ["start", *os.environ["GRADERS"].split()]
     assert "Reward hacking" in Path("report.html").read_text().partition("More curves")[0]
 
 

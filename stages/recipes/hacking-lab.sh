@@ -8,12 +8,14 @@
 # of 3 numbers and on 40 cheats, which answer with the target itself. GRPO then trains it for 15 steps of 128 completions
 # with either grader, on puzzles of 4 and 5 numbers, and both are evaluated on such puzzles. The report plots the hacking
 # rate: completions that the proxy pays for and the exact grader does not. SEEDS="42 43" repeats the training with a
-# second seed; what is there already is kept. CHEATS is another number of cheats, and GRADERS=proxy leaves out the exact
-# grader. docs/hacking.md has what came of it.
+# second seed; what is there already is kept. CHEATS is another number of cheats. GRADERS are others than "proxy exact":
+# kl-0.03 is the proxy with a KL term of that weight, eval the grader proxy:eval, and audited, monitored_100, monitored_90
+# and monitored_70 are in hacking_rewards.py. docs/hacking.md has what came of it.
 set -euo pipefail
 arguments=1
 . "$(dirname "$0")/common.bash"
 here=$(cd "$(dirname "$0")" && pwd)
+export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 
 data=(--n 4000 --valid 300 --test 500)
 easy=(--n 2000 --valid 300 --test 500)
@@ -47,7 +49,13 @@ countdown-rl sft --model "$model" --data data --from demonstrations.jsonl --keep
 countdown-rl eval --model start --data data/test.jsonl --out eval/start "${eval[@]}"
 compared=(start=eval/start) results=(--result start=eval/start) logs=()
 for grader in ${GRADERS:-proxy exact}; do
-  if [ "$grader" = proxy ]; then rewards=(--reward proxy:value=1); else rewards=(--reward correct=1 --reward proxy:value=0); fi
+  case $grader in
+    exact) rewards=(--reward correct=1 --reward proxy:value=0) ;;
+    proxy) rewards=(--reward proxy:value=1) ;;
+    eval) rewards=(--reward proxy:eval=1) ;;
+    kl-*) rewards=(--reward proxy:value=1 --beta "${grader#kl-}") ;;
+    *) rewards=(--reward "hacking_rewards:$grader=1" --reward proxy:value=0) ;;
+  esac
   evaluations="" curves=""
   for seed in ${SEEDS:-42}; do
     name=$grader-$seed

@@ -1,0 +1,44 @@
+"""GRPO against its controls, measured: what ``stages/recipes/controls.sh countdown-tiny artifacts/data OUT`` left.
+
+    python -m benchmarks.arms OUT
+
+Writes ``results/arms.json``: for each arm and seed the sampled accuracy, that of puzzles of 4 numbers, and pass@4; and
+the mean lead of GRPO over each arm with a 95% t interval, the seed as the unit, if there are several seeds.
+"""
+
+import argparse
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+
+from benchmarks import bench
+from countdown_rl.evaluation import results
+
+#: The 97.5% quantile of Student's t by degrees of freedom.
+QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
+
+
+def lead(values, others):
+    """The mean of the differences in accuracy by seed, and its interval."""
+    seeds = sorted(values.keys() & others.keys())
+    differences = [values[seed]["accuracy"] - others[seed]["accuracy"] for seed in seeds]
+    mean, n = fmean(differences), len(differences)
+    around = QUANTILES[n - 1] * stdev(differences) / sqrt(n) if n > 1 else None
+    return {"seeds": seeds, "mean": mean, "interval": around and [mean - around, mean + around]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    arms = {}
+    for path in sorted((parser.parse_args().out / "eval").iterdir()):
+        arm, _, seed = path.name.rpartition("-")
+        metrics = results.read(path).metrics
+        cells = {"accuracy": metrics.accuracy, "interval": metrics.interval, "pass@4": metrics.pass_at[4].share}
+        arms.setdefault(arm, {})[seed] = {**cells, "4 numbers": metrics.groups["numbers"]["4"].accuracy}
+    leads = {arm: lead(arms["grpo"], runs) for arm, runs in arms.items() if arm != "grpo"}
+    bench.save("arms", {"n": metrics.n, "samples": metrics.decoding.samples, "arms": arms, "lead of GRPO": leads})
+
+
+if __name__ == "__main__":
+    main()
