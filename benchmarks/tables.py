@@ -80,6 +80,7 @@ SUITE = {
     "random": "a random legal expression",
     "initial": "the shipped model",
     "trained": "after GRPO (`make repro`), merged",
+    "nf4": "the same in 4 bits (NF4)",
     "solver": "the exact solver",
 }
 #: Rows of the table of hints, which are the results over three seeds.
@@ -204,8 +205,8 @@ def controls() -> str:
 def arms() -> str:
     """Every arm of ``controls.sh`` by seed, and the lead of GRPO over it."""
     found, lines = result("arms"), []
-    for arm, text in ARMS.items():
-        runs, lead = found["arms"][arm], found["lead of GRPO"].get(arm)
+    for arm, runs in sorted(found["arms"].items(), key=lambda item: [*ARMS].index(item[0])):
+        text, lead = ARMS[arm], found["lead of GRPO"].get(arm)
         cells = (", ".join(percent(run[key]) for run in runs.values()) for key in ("accuracy", "4 numbers", "pass@4"))
         interval = f" ({' to '.join(map(points, lead['interval']))})" if lead and lead["interval"] else ""
         lines.append((text, *cells, points(lead["mean"]) + interval if lead else ""))

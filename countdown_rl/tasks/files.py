@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from countdown_rl.core import lfs, process_state
 from countdown_rl.core.errors import InputError, first_line
+from countdown_rl.core.manifest import MANIFEST
 
 #: Rows of a table that are decoded at once.
 BATCH = 1_024
@@ -50,7 +51,10 @@ def at(place: str) -> Iterator[None]:
 def records(path: Path) -> Iterator[Record]:
     """The records of the file at *path*, at least one."""
     if path.is_dir():
-        raise InputError(f"{path} is a directory; give one of its files, such as {path}/train.jsonl.")
+        kind = (
+            "is a data directory" if (path / MANIFEST).is_file() else f"has no {MANIFEST}, so it is no data directory"
+        )
+        raise InputError(f"{path} {kind}; give one of its files, such as {path}/train.jsonl.")
     if not path.is_file():
         raise InputError(f"{path} does not exist or is no file; `countdown-rl gen-data` makes data.")
     lfs.check(path, InputError)

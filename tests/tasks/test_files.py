@@ -118,6 +118,9 @@ def test_archives_and_directories_are_refused(tmp_path):
         jsonl.read_rows(tmp_path / "rows.zip")
     with pytest.raises(InputError, match=r"no manifest.json"):
         jsonl.read_rows(jsonl.test_file(tmp_path))
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(InputError, match=r"is a data directory; give one of its files"):
+        jsonl.read_rows(tmp_path)
 
 
 @pytest.mark.parametrize("first", ['{"nums": [3', "{}", "{nope}", '{"nums": NaN}', "[1]", "\xff"])
