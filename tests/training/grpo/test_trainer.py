@@ -1,6 +1,7 @@
 """The gradient of a round against an unchanged ``GRPOTrainer``, for the options of the pipeline and of the recipes."""
 
 import copy
+import re
 import shlex
 from dataclasses import replace
 from itertools import pairwise
@@ -40,7 +41,8 @@ def stage():
 def recipes():
     """The options of each recipe about the loss, from its flags."""
     for path in sorted((STAGES / "recipes").glob("*.sh")):
-        words = shlex.split(path.read_text().partition("train=(")[2].partition("\n)")[0], comments=True)
+        lists = re.findall(r"^(?:train|lora|grpo)\+?=\((.*?)\)$", path.read_text(), re.MULTILINE | re.DOTALL)
+        words = shlex.split("\n".join(lists), comments=True)
         flags = dict(pairwise(words))
         flags["--trl"] = tuple(value for flag, value in pairwise(words) if flag == "--trl")
         yield path.stem, {name: flags[flag] for name in LOSS if (flag := f"--{name.replace('_', '-')}") in flags}
