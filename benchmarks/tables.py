@@ -55,7 +55,7 @@ SEARCHES = {
     "adapter-42": "GRPO, seed 42",
     "adapter-43": "GRPO, seed 43",
 }
-#: Rows of the table of countdown-bench-1: the record in its folder, and what the model is called there.
+#: Rows of the table of rewards in docs/hacking.md: the reward in the file, and what it is called there.
 MITIGATIONS = {
     "start": "initial policy",
     "proxy": "`proxy:value`",
@@ -66,6 +66,7 @@ MITIGATIONS = {
     "monitored_90": "a penalty for the cheats on 90% of the puzzles",
     "monitored_100": "a penalty for every cheat",
 }
+#: Rows of the table of arms in docs/log.md: the arm in the file, and what it is called there.
 ARMS = {
     "start": "initial policy",
     "placebo": "fine-tuning on all own completions",
@@ -76,6 +77,7 @@ ARMS = {
     "grpo-whole": "GRPO, one reward per completion",
     "grpo": "GRPO, credit by line",
 }
+#: Rows of the table of countdown-bench-1: the record in its folder, and what the model is called there.
 SUITE = {
     "random": "a random legal expression",
     "initial": "the shipped model",

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from benchmarks import cards, tables
+from benchmarks import cards, figures, tables
 from countdown_rl.cli import main
 from countdown_rl.core import process_state
 from countdown_rl.core.formatting import percent, plural
@@ -143,6 +143,10 @@ def test_each_path_and_link_exists(name):
 @pytest.mark.parametrize("name", PAGES)
 def test_each_table_of_results_is_that_of_the_files(name):
     assert tables.render(PAGES[name]) == PAGES[name], "python -m benchmarks.tables"
+
+
+def test_each_figure_is_that_of_the_results():
+    assert {path: path.read_text() for path, _ in figures.figures()} == dict(figures.figures()), figures.__name__
 
 
 def test_the_readme_is_short_and_leads_to_every_page():

@@ -101,7 +101,7 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
             for style, ((run, seeds), (column, name)) in enumerate(product(runs.items(), panel.columns.items()))
         ]
         if measured := [line for line in lines if line]:
-            charts.append(_curve(panel, measured))
+            charts.append(draw(panel, measured))
     return charts
 
 
@@ -113,7 +113,7 @@ def budgets(evaluations: Mapping[str, Scores]) -> Curve | None:
         if scores.budgets
     ]
     panel = Curve("Solved by token limit", "the same completions, cut", percent, {})
-    return _curve(panel, lines, "tokens") if lines else None
+    return draw(panel, lines, "tokens") if lines else None
 
 
 def _groups(names: Sequence[str], task: Task) -> list[Curve]:
@@ -175,11 +175,13 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str, every: int) 
     return Line(name, style, mean, low + high[::-1] if len(series) > 1 else [])
 
 
-def _curve(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
+def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
     """The chart of *lines*, with ranges as bands; the vertical axis begins at zero, or at a lower value."""
     text = panel.text
-    changes = [f"{text(line.mean[0][1])} → {text(line.mean[-1][1])}" for line in lines]
-    legend = [f"{line.name} {change}" for line, change in zip(lines, changes, strict=True) if line.name]
+    ends = [[text(line.mean[at][1]) for at in (0, -1)] for line in lines]
+    legend = [
+        f"{line.name} {' → '.join(dict.fromkeys(both))}" for line, both in zip(lines, ends, strict=True) if line.name
+    ]
     points = [point for line in lines for point in line.mean + line.range]
     first, last = 0 if unit == "step" else min(points)[0], max(points)[0]
     marks = ticks(min(0.0, *(value for _, value in points)), max(value for _, value in points))
@@ -206,4 +208,4 @@ def _curve(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
         bands=list(zip(steps, labels, edges, edges[1:], strict=False)),
         left=LEFT, right=right, top=top, bottom=bottom, unit=unit, x=x, y=y,
     )  # fmt: skip
-    return panel._replace(change="" if legend else changes[0], height=bottom + BOTTOM, content=content)
+    return panel._replace(change="" if legend else " → ".join(ends[0]), height=bottom + BOTTOM, content=content)
