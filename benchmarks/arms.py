@@ -1,8 +1,8 @@
 """GRPO against its controls, measured: what ``stages/recipes/controls.sh countdown-tiny artifacts/data OUT`` left.
 
-    python -m benchmarks.arms OUT
+    python -m benchmarks.arms OUT [--name arms]
 
-Writes ``results/arms.json``: for each arm and seed the sampled accuracy, that of puzzles of 4 numbers, and pass@4; and
+Writes ``results/NAME.json``: for each arm and seed the sampled accuracy, that of puzzles of 4 numbers, and pass@4; and
 the mean lead of GRPO over each arm with a 95% t interval, the seed as the unit, if there are several seeds.
 """
 
@@ -30,14 +30,16 @@ def lead(values, others):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--name", default="arms")
+    args = parser.parse_args()
     arms = {}
-    for path in sorted((parser.parse_args().out / "eval").iterdir()):
+    for path in sorted((args.out / "eval").iterdir()):
         arm, _, seed = path.name.rpartition("-")
         metrics = results.read(path).metrics
         cells = {"accuracy": metrics.accuracy, "interval": metrics.interval, "pass@4": metrics.pass_at[4].share}
         arms.setdefault(arm, {})[seed] = {**cells, "4 numbers": metrics.groups["numbers"]["4"].accuracy}
     leads = {arm: lead(arms["grpo"], runs) for arm, runs in arms.items() if arm != "grpo"}
-    bench.save("arms", {"n": metrics.n, "samples": metrics.decoding.samples, "arms": arms, "lead of GRPO": leads})
+    bench.save(args.name, {"n": metrics.n, "samples": metrics.decoding.samples, "arms": arms, "lead of GRPO": leads})
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ Writes ``results/controls.json``.
 
 import argparse
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from benchmarks.teacher import in_order, token_counter
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
 from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.task import Row
 from stages.recipes.tiny import traces
 
 LIMIT = 256
@@ -31,11 +33,15 @@ ROUNDS = (0, 1, 2, 5, 12, 25, 100, 400)
 
 
 class Search(NamedTuple):
-    """A puzzle as the teacher sees it: tokens of the heading, and for each of W ways whether it reaches the target."""
+    """A puzzle as the teacher sees it: tokens of the heading, and for each of W ways whether it reaches the target.
+
+    Choice number C after a way leads to the way that is C + *ahead* further in the plan.
+    """
 
     start: int
     hits: np.ndarray  # (W,)
-    costs: np.ndarray  # (W, C): tokens of the line that skips C ways after it
+    costs: np.ndarray  # (W, C): tokens of the line with choice C after it
+    ahead: int = 1
 
 
 def searches(rows: list[Any], plan: traces.Plan, count_tokens: Any) -> list[Search]:
@@ -57,7 +63,7 @@ def searches(rows: list[Any], plan: traces.Plan, count_tokens: Any) -> list[Sear
 
 
 @njit(cache=False)
-def expect(start, hits, costs, chances, limit, counts):  # type: ignore[no-untyped-def]
+def expect(start, hits, costs, ahead, chances, limit, counts):  # type: ignore[no-untyped-def]
     """Return P(success within *limit* tokens), and add to *counts* the expected choices of successful searches.
 
     *chances* and *counts* are (W + 1, C); row W is the beginning. Dynamic programming over (tokens, next way).
@@ -72,7 +78,7 @@ def expect(start, hits, costs, chances, limit, counts):  # type: ignore[no-untyp
             for skip in range(choices):
                 after = tokens + costs[way, skip]
                 if after <= limit:
-                    following = way + 1 + skip if way + 1 + skip < ways else skip
+                    following = way + ahead + skip if way + ahead + skip < ways else skip - 1 + ahead
                     success[tokens, way] += chances[way, skip] * success[after, following]
     reached = np.zeros((limit + 1, ways))
     total = 0.0
@@ -87,17 +93,21 @@ def expect(start, hits, costs, chances, limit, counts):  # type: ignore[no-untyp
             for skip in range(choices):
                 after = tokens + costs[way, skip]
                 if after <= limit:
-                    following = way + 1 + skip if way + 1 + skip < ways else skip
+                    following = way + ahead + skip if way + ahead + skip < ways else skip - 1 + ahead
                     chance = reached[tokens, way] * chances[way, skip]
                     reached[after, following] += chance
                     counts[way, skip] += chance * success[after, following]
     return total
 
 
-def rejection_sampling(puzzles: list[Search], rounds: int) -> list[float]:
-    """Return the mean accuracy of *puzzles* at the start and after each of *rounds*."""
-    ways, choices = puzzles[0].costs.shape
-    chances = np.full((ways + 1, choices), 1 / choices)
+def uniform(puzzle: Search) -> np.ndarray:
+    """The chances of the teacher of countdown-tiny, (W + 1, C)."""
+    ways, choices = puzzle.costs.shape
+    return np.full((ways + 1, choices), 1 / choices)
+
+
+def rejection_sampling(puzzles: list[Search], chances: np.ndarray, rounds: int) -> list[float]:
+    """Return the mean accuracy of *puzzles* at the start, which has *chances*, and after each of *rounds*."""
     accuracies = []
     for _ in range(rounds + 1):
         counts = np.zeros_like(chances)
@@ -108,10 +118,36 @@ def rejection_sampling(puzzles: list[Search], rounds: int) -> list[float]:
     return accuracies
 
 
-def fixed(puzzles: list[Search]) -> float:
-    """Return the accuracy of the plan in order, which never skips."""
-    chances = in_order(len(puzzles[0].hits))
+def fixed(puzzles: list[Search], chances: np.ndarray) -> float:
+    """Return the accuracy of a policy that does not change."""
     return float(np.mean([expect(*puzzle, chances, LIMIT, np.zeros_like(chances)) for puzzle in puzzles]))
+
+
+def curves(
+    rows: Sequence[Row],
+    searches_of: Callable[[list[Row]], list[Search]],
+    start: Callable[[Search], np.ndarray],
+    in_order: Callable[[Search], np.ndarray],
+) -> dict[str, dict[str, float]]:
+    """Return the accuracy by rounds, and of the policy *in_order*, of all *rows* and by count of numbers."""
+    by_size: dict[int, list[Row]] = {}
+    for row in rows:
+        by_size.setdefault(len(row["nums"]), []).append(row)
+    accuracies = {}
+    for size, alike in sorted(by_size.items()):
+        puzzles = searches_of(alike)
+        curve = rejection_sampling(puzzles, start(puzzles[0]), max(ROUNDS))
+        accuracies[size] = {f"RFT, {k} round{'s' * (k != 1)}": curve[k] for k in ROUNDS}
+        accuracies[size]["plan in order"] = fixed(puzzles, in_order(puzzles[0]))
+    parts = {"all": {size: len(alike) / len(rows) for size, alike in by_size.items()}}
+    parts |= {f"{size} numbers": {size: 1.0} for size in accuracies}
+    return {
+        name: {
+            policy: round(sum(share * accuracies[size][policy] for size, share in shares.items()), 4)
+            for policy in next(iter(accuracies.values()))
+        }
+        for name, shares in parts.items()
+    }
 
 
 def measured(name: str, size: str) -> dict[str, float]:
@@ -134,22 +170,13 @@ def main() -> None:
     rows = jsonl.read_rows(args.data / "test.jsonl")
     ref = reference.find_model(args.model)
     plan, count_tokens = traces.plan_of(ref.manifest.facts), token_counter(ref)
-    curves, in_orders, shares = {}, {}, {}
-    for size in sorted(plan):
-        alike = [row for row in rows if len(row["nums"]) == size]
-        puzzles = searches(alike, plan, count_tokens)
-        curve = rejection_sampling(puzzles, max(ROUNDS))
-        curves[size], in_orders[size], shares[size] = curve, fixed(puzzles), len(alike) / len(rows)
-    parts = {"all": shares} | {f"{size} numbers": {size: 1.0} for size in shares}
-    exact = {
-        name: {
-            f"RFT, {k} round{'s' * (k != 1)}": round(sum(w * curves[size][k] for size, w in weights.items()), 4)
-            for k in ROUNDS
-        }
-        | {"plan in order": round(sum(w * in_orders[size] for size, w in weights.items()), 4)}
-        for name, weights in parts.items()
-    }
-    models = {name: measured(args.grpo, "" if name == "all" else name.split()[0]) for name in parts}
+    exact = curves(
+        rows,
+        lambda alike: searches(alike, plan, count_tokens),
+        uniform,
+        lambda puzzle: in_order(len(puzzle.hits)),
+    )
+    models = {name: measured(args.grpo, "" if name == "all" else name.split()[0]) for name in exact}
     bench.save("controls", {"n": len(rows), "tokens": LIMIT, "exact": exact, "measured": models})
 
 

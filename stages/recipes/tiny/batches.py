@@ -70,8 +70,9 @@ def examples(
                     plan,
                     rng,
                     max_lines=options.max_lines,
-                    near_the_end=rng.random() < _NEAR_THE_END,
+                    near_the_end=rng.random() < _NEAR_THE_END and not options.checks,
                     good=judge(row) if judge else None,
+                    checks=options.checks,
                 )
                 prompts.append(chat_template.render(tokens, row.messages()))
                 counts.append(len(plan[len(row["nums"])]))

@@ -19,6 +19,9 @@ class PretrainOptions(Options):
     judge: Annotated[
         bool, option("Teach to name the kind of a puzzle and to skip ways that look poor for it.", TRACES)
     ] = False
+    checks: Annotated[
+        float, option("Chance that a line is written again, which follows the plan in order.", TRACES, min=0, max=0.9)
+    ] = 0.0
     max_steps: Annotated[int, option("Optimiser steps.", OPTIMISER, min=1)] = 3_000
     batch_tokens: Annotated[int, option("Tokens per step, prompts included.", OPTIMISER, min=1)] = 8_192
     learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0)] = 3e-3
@@ -37,6 +40,8 @@ class PretrainOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.checks and self.judge:
+            raise UsageError("a teacher judges ways or checks lines; leave out --judge or --checks.")
         for name in ("hidden_size", "intermediate_size"):
             if getattr(self, name) % 64:
                 raise UsageError(f"{flag(name)} must be a multiple of 64, which 4-bit formats need.")

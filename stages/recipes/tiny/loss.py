@@ -17,19 +17,26 @@ _NUMBER, _SKIP = 1, 2
 class TeacherTargets:
     """The teacher's distribution over the first way of a trace, and over the ways to skip after each line.
 
+    A teacher that checks lines chooses at the number of a line instead: with the chance *checks* it is that of the line
+    before.
+
     Attributes:
         tokens: (2 W,) those that begin the first line, and those that end a line, for a window of W ways; where the
             teacher judges ways, one more, which skips the poor ones.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int, device: Any, *, judges: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Any, vocab_size: int, device: Any, *, judges: bool = False, checks: float = 0.0
+    ) -> None:
         ends = [*traces.SKIPS, *([traces.SKIP_POOR] if judges else [])]
         self._poor = traces.POOR_SHARE if judges else 0.0
+        self._checks = checks
         numbers = [f"{number}. " for number in range(1, traces.MAX_WAYS + 1)]
         ids = tokenizer([*numbers, *(f" {end}\n" for end in ends)], add_special_tokens=False)["input_ids"]
         tokens = torch.tensor([first for first, *_ in ids], device=device)
+        self._numbers = tokens[: len(numbers)]
         self._kind = torch.zeros(vocab_size, dtype=torch.long, device=device)  # (V,)
-        self._kind[tokens[: len(numbers)]] = _NUMBER
+        self._kind[self._numbers] = _NUMBER
         self._kind[tokens[len(numbers) :]] = _SKIP
         self.tokens = torch.cat([tokens[: len(traces.SKIPS)], tokens[len(numbers) :]])
 
@@ -43,6 +50,8 @@ class TeacherTargets:
         trained = labels >= 0
         kind = torch.where(trained, self._kind[labels.clamp(min=0)], 0)  # (B, T)
         number = kind == _NUMBER
+        if self._checks:
+            return self._checked(labels, number, ways)
         first = number & (number.cumsum(1) == 1)
         choice = first | (kind == _SKIP)
         rows = choice.nonzero()[:, 0]
@@ -57,4 +66,17 @@ class TeacherTargets:
         chosen = choice[trained].nonzero()  # (choices, 1)
         targets[chosen[:, 0]] = 0
         targets[chosen, self.tokens] = chances
+        return targets
+
+    def _checked(self, labels: torch.Tensor, number: torch.Tensor, ways: torch.Tensor) -> torch.Tensor:
+        targets = torch.nn.functional.one_hot(labels[labels >= 0], len(self._kind)).float()
+        rows = number.nonzero()[:, 0]
+        way = (labels[number, None] == self._numbers).nonzero()[:, 1]  # (lines,)
+        before = torch.cat([way.new_tensor([-1]), way[:-1]])
+        first = torch.cat([rows.new_tensor([-1]), rows[:-1]]) != rows
+        following = torch.where(first, 0, (before + 1) % ways.to(rows.device)[rows])
+        places = number[labels >= 0].nonzero()[:, 0]
+        targets[places] = 0
+        targets[places, self._numbers[following]] = 1 - self._checks
+        targets[places, self._numbers[torch.where(first, 0, before)]] += self._checks
         return targets

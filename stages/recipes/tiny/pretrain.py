@@ -177,7 +177,7 @@ def _fit(
     in_bf16 = torch_internals.has_bf16_products(device.type)
     optimizers = _optimizers(model, options)
     head = model.get_output_embeddings().weight
-    targets_of = TeacherTargets(tokens, len(head), device, judges=options.judge)
+    targets_of = TeacherTargets(tokens, len(head), device, judges=options.judge, checks=options.checks)
     losses: list[float] = []
     recent: list[float] = []
     seen = {"traces": 0, "tokens": 0}

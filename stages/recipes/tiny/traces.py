@@ -28,6 +28,14 @@ kind::
     2. 34 - 10 = 24, 24 - 4 = 20, 56 + 20 = 76 no, skip poor
     5. 34 - 10 = 24, 24 / 4 = 6, 56 + 6 = 62 yes
 
+A teacher that *checks* skips no way: it follows the plan from its first way, and writes a line that does not reach the
+target once more with a given chance, as people do who doubt a result. Such a check finds nothing and costs tokens::
+
+    9 5 2
+    1. 9 * 5 = 45, 45 - 2 = 43 no
+    1. 9 * 5 = 45, 45 - 2 = 43 no
+    2. 9 + 5 = 14, 14 - 2 = 12 yes
+
 The plan is found from puzzles: first the way that solves most of them per cost of its line, then the way that solves
 most of the rest, and so on: the greedy algorithm for min-sum set cover (Feige, Lovasz and Tetali 2004).
 """
@@ -103,6 +111,7 @@ def trace(
     max_lines: int,
     near_the_end: bool = False,
     good: Sequence[bool] | None = None,
+    checks: float = 0.0,
 ) -> Trace:
     """Write a trace for *row* in an order drawn with *rng*.
 
@@ -112,10 +121,12 @@ def trace(
         near_the_end: begin at most 23 lines before a way that reaches the target, if there is one. Such traces train
             the last lines. Their first way need not be one that the teacher would choose.
         good: which ways look good, of a teacher that judges them.
+        checks: the chance that a line is written again, of a teacher that checks.
     """
     numbers = sorted(row["nums"], reverse=True)
     ways = plan[len(numbers)]
     order = _order(len(ways), rng) if good is None else _judged_order(good, rng)
+    order = _checked_order(len(ways), rng, checks) if checks else order
     if near_the_end:
         hits = [index for index, way in enumerate(ways) if execute(numbers, way, row["target"]).value == row["target"]]
         order = _order_before(rng.choice(hits), len(ways), rng) if hits else order
@@ -123,7 +134,7 @@ def trace(
     for index, following in pairwise(islice(order, max_lines + 1)):
         line = execute(numbers, ways[index], row["target"])
         reached = line.value == row["target"]
-        skip = skipped(index, following)
+        skip = 0 if checks else skipped(index, following)
         if good is not None and skip == poor_ways(index, good):
             judged = skip >= window(len(ways)) or rng.random() < _POOR_WRITTEN
             skip = -1 if judged else skip
@@ -194,6 +205,13 @@ def _judged_order(good: Sequence[bool], rng: random.Random) -> Iterator[int]:
             way = _after(way, poor_ways(way, good), len(good))
         else:
             way = rng.choice(next_ways(way, len(good)))
+
+
+def _checked_order(count: int, rng: random.Random, checks: float) -> Iterator[int]:
+    way = 0
+    while True:
+        yield way
+        way = way if rng.random() < checks else (way + 1) % count
 
 
 def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:

@@ -1,4 +1,5 @@
 import json
+import random
 import re
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from countdown_rl.cli.main import app
 from countdown_rl.core import artifacts
-from countdown_rl.core.errors import InputError
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.tasks.registry import parse_row
 from stages.recipes.tiny import __main__ as command
@@ -63,6 +64,27 @@ def test_the_target_of_a_choice_is_the_distribution_of_the_teacher():
         place = target.nonzero()[:, 0].tolist()
         expected = {"3. ": "1. ", " no, skip two\n": " no\n"}.get(tokens.decode([token]), tokens.decode([token]))
         assert ([tokens.decode(place)], target.sum()) == ([expected], 1)
+
+
+def test_a_teacher_that_checks_writes_a_line_again_or_the_next_one():
+    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
+    row, plan = {"nums": [9, 5, 2], "target": 90}, {3: ["a-b", "a+b"]}
+    text = traces.trace(row, plan, random.Random(5), max_lines=6, checks=0.5).text
+    ways = [int(line.split(".")[0]) for line in text.splitlines()[2:]]
+    assert (ways[0], set(ways), "skip" in text) == (1, {1, 2}, False)
+    ids = tokens(text, add_special_tokens=False)["input_ids"]
+    labels = torch.tensor([[-100, *ids], [-100, -100, *ids[1:]]])
+    targets = loss.TeacherTargets(tokens, len(tokens), "cpu", checks=0.25)(labels, torch.tensor([2, 2]))
+    ids += ids[1:]
+    chosen = [place for place, token in enumerate(ids) if re.fullmatch(r"\d\. ", tokens.decode([token]))]
+    expected = 2 * [{1: 1.0}, *({way: 0.25, way % 2 + 1: 0.75} for way in ways[:-1])]
+    for place, target in enumerate(targets):
+        shares = {tokens.decode([token]): float(target[token]) for token in target.nonzero()[:, 0].tolist()}
+        words = {f"{way}. ": share for way, share in expected.pop(0).items()} if place in chosen else {}
+        assert shares == (words or {tokens.decode([ids[place]]): 1.0})
+    assert not expected
+    with pytest.raises(UsageError, match="--judge or --checks"):
+        PretrainOptions(judge=True, checks=0.5)
 
 
 def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path, capsys):
