@@ -5,6 +5,7 @@ import copyreg
 import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
 import os
 import re
@@ -25,6 +26,8 @@ _CHANGED = re.compile(
     r"\b(\w+)(?:\.(?:add|append|clear|extend|insert|pop|setdefault|update)\(|\[[^]]*\] *[-+*/|&]?=(?!=))"
     r"|\b(?:global|nonlocal) (.+)"
 )
+#: What imports a module by a text, and what may be such a text.
+_IMPORT, _MODULE = re.compile(r"\bimportlib\b|\b__import__\b|\bimport_module\b"), re.compile(r"\.*[^\W\d][\w.]{0,99}")
 #: Attributes that a method changes, likewise.
 _SET = re.compile(
     r"\bself\.(\w+)(?:\.(?:add|append|clear|extend|insert|pop|setdefault|update)\(|(?:\[[^]]*\])? *[-+*/|&]?=(?!=))"
@@ -112,7 +115,7 @@ def _file(module: str, roots: Iterable[str]) -> Path | None:
 def _imports(module: str, file: Path) -> Iterator[str]:
     """Yield the names of what *module* imports: modules, and what may be modules."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(text := file.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{file} cannot be read as Python ({first_line(error).rstrip('.')}); correct it.") from None
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
@@ -123,6 +126,9 @@ def _imports(module: str, file: Path) -> Iterator[str]:
             above = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
             origin = [*above, *filter(None, [node.module])]
             yield from (".".join([*origin, alias.name]) for alias in node.names)
+        elif isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)) and _IMPORT.search(str(text)):
+            with suppress(ImportError):  # it leads out of the package
+                yield importlib.util.resolve_name(str(node.value), package)
 
 
 def _texts(module: str) -> list[str]:
@@ -199,8 +205,9 @@ def _of_function(function: FunctionType, seen: dict[int, Any], *, alone: bool) -
     if alone:
         steps = [step for part in _codes(code) for step in dis.get_instructions(part)]
         names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-        for name in sorted({step.argval for step in steps if step.opname == "IMPORT_NAME"}):
-            yield from _texts(name)
+        loads = {"IMPORT_NAME", *(["LOAD_CONST"] if any(_IMPORT.search(str(step.argval)) for step in steps) else [])}
+        for name in sorted({str(step.argval) for step in steps if step.opname in loads}):
+            yield from _texts(name) if _MODULE.fullmatch(name) else ()
         yield source or repr([(part.co_code, part.co_names, [*_parts(part.co_consts, {})]) for part in _codes(code)])
         values |= {name: function.__globals__[name] for name in names & function.__globals__.keys()}
         values |= {"": [function.__defaults__, function.__kwdefaults__]}

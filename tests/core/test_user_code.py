@@ -77,6 +77,9 @@ IMPORTS |= dict.fromkeys(("import lib.helper as other", "from lib import helper"
 IMPORTS |= dict.fromkeys(("from lib.helper import value", "from lib.helper import *"), "lib/helper.py")
 IMPORTS |= dict.fromkeys(("from . import helper", "from .helper import value"), "pack/helper.py")
 IMPORTS |= {"from pack.helper import value": "pack/helper.py", "from .lib.helper import value": "pack/lib/helper.py"}
+CALLS = ("import importlib\nimportlib.import_module('helper')", "m = __import__('helper')")
+IMPORTS |= dict.fromkeys((*CALLS, "from importlib import import_module as load\nload('helper')"), "helper.py")
+IMPORTS |= {"import importlib\nimportlib.import_module('.helper', __package__)": "pack/helper.py"}
 IMPORTS |= {"from helper import first": "helper_of_helper.py", "x = 1": "pack/__init__.py"}
 
 
@@ -86,7 +89,7 @@ def test_every_file_of_the_users_that_is_imported_counts(line, own, monkeypatch)
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).write_text("value = first = 1\n")
     (own / "helper.py").write_text("from helper_of_helper import value as first\nvalue = 1\n")
-    (own / "pack" / "reward.py").write_text(f"import json, numpy\n{line}\n")
+    (own / "pack" / "reward.py").write_text(f"import json, numpy\nODD = '..out', 'x' * 300\n{line}\n", "utf-8-sig")
     before = user_code.digests(["pack.reward:short"])
     (own / IMPORTS[line]).write_text("value = first = 2\n")
     assert before != user_code.digests(["pack.reward:short"])
@@ -102,7 +105,7 @@ def test_options_name_code_in_any_field_and_weight():
 
 
 NOTEBOOK = """
-import collections, fractions, functools, pathlib, re, types
+import collections, fractions, functools, importlib, pathlib, re, types
 import numpy
 LIMIT, WEIGHTS, seen, cache, count = 3, {"a": [1]}, [], {}, 0
 CONSTANTS = numpy.array([8.0]), re.compile("a+"), fractions.Fraction(1, 3), pathlib.Path("here")
@@ -150,9 +153,13 @@ EDITS += [("8.0", "9.0"), ("a+", "b+"), ("(1, 3)", "(1, 4)"), ("here", "there"),
 EDITS += [("scorer = Scorer()", "scorer = Scorer(9)"), ("- penalty", "+ penalty"), ("make(4)", "make(5)")]
 
 
+@pytest.mark.parametrize(
+    "line", ["from own_helper import value", "value = importlib.import_module('own_helper').value"]
+)
 @pytest.mark.parametrize("source", [True, False])
-def test_a_function_of_a_notebook_counts_with_what_it_refers_to(source, own, monkeypatch):
+def test_a_function_of_a_notebook_counts_with_what_it_refers_to(source, line, own, monkeypatch):
     def digest(text, call=()):
+        text = text.replace("from own_helper import value", line)
         cell = {"__name__": "__main__"}
         name = f"<cell {hash(text)}>"
         if source:
