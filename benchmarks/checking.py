@@ -1,14 +1,14 @@
-"""A start without a handicap, which checks half of its lines: what imitation can reach from it, and where GRPO checks.
+"""An SFT checkpoint that repeats half of its lines as checks: the bound of imitation, and the checks that GRPO keeps.
 
     stages/recipes/countdown-checking.sh OUT
     SEEDS=42 stages/recipes/controls.sh OUT/model OUT/data OUT/arms
     python -m benchmarks.arms OUT/arms --name checking-arms
     python -m benchmarks.checking OUT
 
-Exact, for a teacher that follows the plan and writes a line again with chance 1/2: its expectation, ideal rounds of
-rejection sampling (a check may depend on its place in the plan, not on the puzzle), and the plan without checks; see
-:mod:`benchmarks.controls`. Measured: the accuracy of the start and of one made with twice the steps (saturated: they
-are equal, and equal to the teacher), and the share of lines that are checks, by position and by count of numbers.
+Exact, for a teacher that follows the plan and repeats a line with probability 1/2: its expected accuracy, ideal rounds
+of rejection sampling (a check may depend on its place in the plan, not on the puzzle), and the plan without checks; see
+:mod:`benchmarks.controls`. Measured: the accuracy of the checkpoint and of one with twice the steps (if imitation is
+saturated, both equal the teacher's), and the share of lines that are checks, by position and by count of numbers.
 Writes ``results/checking.json``.
 """
 
@@ -34,7 +34,7 @@ POSITIONS = (2, 6, 11, 16)
 
 
 def searches(rows: list[Row], plan: traces.Plan, count_tokens: Any) -> list[controls.Search]:
-    """Return the puzzles *rows*, all of one count of numbers; choice 0 after a line is to write it again."""
+    """Return the puzzles *rows*, all of one count of numbers; choice 0 after a line repeats it."""
     return [
         puzzle._replace(costs=puzzle.costs[:, :1].repeat(2, axis=1), ahead=0)
         for puzzle in controls.searches(rows, plan, count_tokens)
@@ -42,7 +42,7 @@ def searches(rows: list[Row], plan: traces.Plan, count_tokens: Any) -> list[cont
 
 
 def chances(puzzle: controls.Search, checks: float) -> np.ndarray:
-    """Return those of a policy that checks so many lines: (W + 1, 2), the last row for the beginning."""
+    """Return the choices of a policy that repeats a share of lines: (W + 1, 2), the last row for the beginning."""
     return np.array([[checks, 1 - checks]] * len(puzzle.hits) + [[1.0, 0.0]])
 
 

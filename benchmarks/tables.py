@@ -215,6 +215,17 @@ def arms() -> str:
     return table(("", f"sampled, seeds {', '.join(runs)}", "4 numbers", "pass@4", "GRPO is ahead by"), lines)
 
 
+def checking() -> str:
+    """Every arm from the checkpoint that repeats half of its lines, and the share of lines repeated after training."""
+    checks, lines = result("checking")["checks"], []
+    arms = result("checking-arms")["arms"]
+    for arm, runs in sorted(arms.items(), key=lambda item: [*ARMS].index(item[0])):
+        cells = [", ".join(percent(run[key]) for run in runs.values()) for key in ("accuracy", "4 numbers", "pass@4")]
+        shares = [checks[f"{arm}-{next(iter(runs))}"][size]["all lines"] for size in ("3 numbers", "4 numbers")]
+        lines.append((ARMS[arm], *cells, *map(percent, shares)))
+    return table(("", "sampled", "4 numbers", "pass@4", "lines checked, 3 numbers", "4 numbers"), lines)
+
+
 def suite() -> str:
     """countdown-bench-1: the records of its evaluations, by tier."""
     lines = []
@@ -531,6 +542,7 @@ TABLES = {
         sizes,
         controls,
         arms,
+        checking,
         suite,
         hints,
         variants,

@@ -60,7 +60,10 @@ def test_a_recipe_is_a_script_whose_flags_are_options_of_its_commands(recipe):
         assert given <= flags(command), (command, given - flags(command))
 
 
-@pytest.mark.parametrize("name", [*FIELD, SMOLLM2.stem, "countdown-tiny", "countdown-judging", "controls"])
+TINY = ("countdown-tiny", "countdown-judging", "countdown-checking")
+
+
+@pytest.mark.parametrize("name", [*FIELD, *TINY, SMOLLM2.stem, "controls"])
 @pytest.mark.parametrize("words", [[], ["--chek", "out"]])
 def test_wrong_arguments_print_the_usage_and_write_nothing(tmp_path, name, words):
     recipe = SMOLLM2.with_name(f"{name}.sh")
@@ -173,6 +176,17 @@ def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path
     compared = json.loads(Path("comparison/comparison.json").read_text())["results"]
     names = "start placebo rft-1 rft-2 rft-2-capped grpo-whole grpo"
     assert " ".join(row["name"] for row in compared) == names
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_checks_lines_is_made_once_and_with_twice_the_steps(tmp_path):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    words = ["bash", SMOLLM2.with_name("countdown-checking.sh"), tmp_path / "out", "--quick"]
+    subprocess.run(words, check=True, env={**os.environ, "PATH": path})
+    for name, steps in (("model", 2), ("longer", 4)):
+        options = artifacts.read(tmp_path / "out" / name, "model").options
+        assert (options["max_steps"], options["checks"]) == (steps, 0.5)
+        assert artifacts.read(tmp_path / "out" / "eval" / name, "eval")
 
 
 @pytest.mark.slow
