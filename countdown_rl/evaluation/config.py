@@ -77,9 +77,13 @@ class EvalOptions(SamplingOptions):
     completion_field: CompletionField = None
     on_error: OnError = "stop"
     missing: Annotated[
-        Literal["omit", "wrong"],
-        option("Rows of --data without a completion: omit them, or count them as wrong.", COMPLETIONS),
-    ] = "omit"
+        Literal["omit", "wrong"] | None,
+        option(
+            "Rows of --data without a completion: omit them, or count them as incorrect.",
+            COMPLETIONS,
+            show_default="omit; wrong for a suite",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -57,9 +57,10 @@ def evaluate(
     """
     out, recorded = Path(out), options.recorded
     jsonl.check_rules(data, rule=options.rule, operators=options.operators)
-    if completions and str(data).startswith(jsonl.SUITE) and options.missing == "omit":
-        options = replace(options, missing="wrong")
-        on_note(f"rows of {data} without a completion count as wrong.")
+    suite = completions and str(data).startswith(jsonl.SUITE)
+    if suite and options.missing == "omit":
+        raise UsageError(f"every row of {data} counts; leave out {flag('missing')} omit.")
+    options = replace(options, missing="wrong" if suite or options.missing == "wrong" else None)
     libraries: tuple[str, ...] = ()
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):

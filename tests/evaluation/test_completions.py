@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import compare, evaluate
-from countdown_rl.core.errors import CountdownError, InputError
+from countdown_rl.core.errors import CountdownError, InputError, UsageError
 from countdown_rl.evaluation import results, sample
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.completions import Reader
@@ -391,6 +391,8 @@ def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_p
     metrics = evaluate(completions=tmp_path / "made.jsonl", rows="suite:countdown-bench-1").metrics
     assert (metrics.n, metrics.of, metrics.reasons["missing"], metrics.grammar) == (1750, None, 1748, GRAMMAR_VERSION)
     assert list(metrics.groups["tier"]) == ["3", "4", "5", "6", "needs-mul", "rare", "impossible"]
+    with pytest.raises(UsageError, match=r"every row of suite:countdown-bench-1.4 counts"):
+        evaluate(completions=tmp_path / "made.jsonl", rows="suite:countdown-bench-1/4", missing="omit")
 
 
 def test_records_that_cannot_be_graded_are_marked(tmp_path):
