@@ -57,10 +57,10 @@ def evaluate(
     """
     out, recorded = Path(out), options.recorded
     jsonl.check_rules(data, rule=options.rule, operators=options.operators)
-    suite = completions and str(data).startswith(jsonl.SUITE)
-    if suite and options.missing == "omit":
+    suite = jsonl.suite_name(data)
+    if completions and suite and options.missing == "omit":
         raise UsageError(f"every row of {data} counts; leave out {flag('missing')} omit.")
-    options = replace(options, missing="wrong" if suite or options.missing == "wrong" else None)
+    options = replace(options, missing="wrong" if (completions and suite) or options.missing == "wrong" else None)
     libraries: tuple[str, ...] = ()
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):
@@ -72,7 +72,7 @@ def evaluate(
     samples: Sequence[Sample]
     if completions and not completions.is_file():
         raise InputError(f"{completions} does not exist or is no file.")
-    inputs: dict[str, Any] = {"data": file_input(file)}
+    inputs: dict[str, Any] = {"data": file_input(file) | ({"suite": suite} if suite else {})}
     baseline, server = registry.baseline(model, rows), None
     description: dict[str, Any]
     if completions:

@@ -148,9 +148,9 @@ def _claims(weights: Weights, manifest: Manifest, recorded: Result) -> Iterator[
     for file in (weights.path / f".eval_results/{metrics.task}.yaml", weights.path / model_card.RECORD):
         if file.exists():
             text = file.read_text("utf-8")
-            dataset = re.search(r'(?:dataset_name"|\bid): "?([^"\n]+)', text)
-            written = model_card.result_files(recorded, facts["name"], dataset[1] if dataset else "")
-            expected = written[file.relative_to(weights.path).as_posix()]
+            dataset = re.search(r'(?:hf_repo"|\bid): "?([^"\n]+)', text)
+            written = model_card.result_files(recorded, facts["name"], dataset[1] if dataset else None)
+            expected = written.get(file.relative_to(weights.path).as_posix(), "")
             numbers = (re.findall(r"[\d.]+", re.sub(r".*schema_version.*", "", each)) for each in (text, expected))
             if next(numbers) != next(numbers):
                 yield f"{file.name} has other metrics than eval"

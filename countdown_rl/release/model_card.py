@@ -167,28 +167,37 @@ def definition(task: Task) -> str:
 
 
 def result_files(evaluation: Result, name: str, dataset: str | None) -> dict[str, str]:
-    """The files with the results of *evaluation*, of the model *name* on the Hub's data set *dataset*, by path."""
-    if dataset is None:
+    """The files with the results of *evaluation*, of the model *name* on the Hub's data set *dataset*, by path.
+
+    Of a benchmark suite that is no data set on the Hub, only the record.
+    """
+    metrics, suite = evaluation.metrics, evaluation.metrics.data.get("suite")
+    if dataset is None and suite is None:
         return {}
+    files = {RECORD: f"{json.dumps(_record(evaluation, name, dataset), indent=2)}\n"}
+    if dataset is None:
+        return files
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump
 
-    metrics, noun = evaluation.metrics, registry.task(evaluation.metrics.task).noun
+    noun = registry.task(metrics.task).noun
     decoding = decoding_text(typed_json.dump(metrics.decoding))
     notes = f"{decoding}; {metrics.n:,} {noun}s, 95% interval {formatting.interval(metrics.interval)}"
+    notes += f"; suite {suite}, sha256 {metrics.data['digest']}, grammar {metrics.grammar}" if suite else ""
     entry = EvalResultEntry(dataset, metrics.task, round(100 * metrics.accuracy, 2), notes=notes)
     entries = yaml_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
-    record = json.dumps(_record(evaluation, name, dataset), indent=2)
-    return {f".eval_results/{metrics.task}.yaml": entries, RECORD: f"{record}\n"}
+    return files | {f".eval_results/{metrics.task}.yaml": entries}
 
 
-def _record(evaluation: Result, name: str, dataset: str) -> dict[str, Any]:
+def _record(evaluation: Result, name: str, dataset: str | None) -> dict[str, Any]:
     """The record of Every Eval Ever. A release has no times, so whoever submits it sets ``retrieved_timestamp``."""
     metrics, manifest, decoding = evaluation.metrics, evaluation.manifest, evaluation.metrics.decoding
     details = {"deployment_type": "self_deployed", "model_availability": "open_weights"}
     details |= {"digest": metrics.model.digest or "", "precision": metrics.precision or ""}
     arguments = {"temperature": decoding.temperature, "top_p": decoding.top_p, "max_tokens": decoding.max_new_tokens}
-    source = {"dataset_name": dataset, "source_type": "hf_dataset", "hf_repo": dataset, "hf_split": "test"}
+    source = {"dataset_name": metrics.data.get("suite") or dataset, "source_type": "other"}
+    source |= {"source_type": "hf_dataset", "hf_repo": dataset, "hf_split": "test"} if dataset else {}
+    source |= {"additional_details": {"sha256": metrics.data["digest"], "grammar": str(metrics.grammar)}}
     scale = {"lower_is_better": False, "score_type": "continuous", "min_score": 0, "max_score": 1}
     model = {"name": name, "id": name, "inference_engine": {"name": metrics.engine or "unknown"}}
     origin = {"source_type": "evaluation_run", "source_organization_name": "unknown"}

@@ -180,8 +180,12 @@ def _puzzles(
     options: DataOptions | None = None
     if source is not None and source.kind == "data" and not source.inputs:
         options = typed_json.build(dict(source.options), DataOptions, f"the manifest of {source.name}")
-    if match := [path for path in map(jsonl.test_file, data) if file_sha256(path) == sha256]:
+    suite = recorded.metrics.data.get("suite")
+    known = map(jsonl.test_file, [*data, *([Path(f"{jsonl.SUITE}{suite}")] if suite else [])])
+    if match := [path for path in known if file_sha256(path) == sha256]:
         rows = jsonl.read_rows(match[0])
+    elif suite:
+        raise _RefutedError(f"the recorded rows are not those of the suite {suite}")
     elif options is None:
         raise ArtifactError(f"no manifest says how to generate the rows {short(sha256)}; give {flag('data')}.")
     elif (size := build.split_sizes(options).get(split, 0)) > max(MAX_PUZZLES, len(recorded.samples)):

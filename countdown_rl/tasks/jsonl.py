@@ -52,6 +52,11 @@ def suite_rows(name: str) -> list[Row]:
     return [row for suite in registry.task(name).suites for row in read_rows(test_file(Path(f"{SUITE}{suite}")))]
 
 
+def suite_name(data: Path | str | None) -> str:
+    """The name of the suite *data*, with its tier; "" of a file."""
+    return str(data).removeprefix(SUITE) if str(data).startswith(SUITE) else ""
+
+
 def suite_file(name: str) -> Path:
     """The file *name*, or that of the suite."""
     return test_file(Path(name)) if name.startswith(SUITE) else Path(name)

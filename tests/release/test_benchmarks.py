@@ -1,6 +1,7 @@
 """Files for the Hub's benchmarks and for Every Eval Ever."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -10,9 +11,14 @@ from huggingface_hub import parse_eval_result_entries
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import UsageError
-from countdown_rl.release import folder, model_card
+from countdown_rl.core.manifest import file_sha256
+from countdown_rl.evaluation import evaluate, results
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.release import folder, model_card, verify
 from countdown_rl.release.config import PublishOptions
-from countdown_rl.tasks import registry
+from countdown_rl.tasks import jsonl, registry
+from countdown_rl.tasks.countdown.expression import GRAMMAR_VERSION
+from tests.support import forgeries
 
 DETAILS = {"type": "object", "additionalProperties": {"type": "string"}}
 DETAILS |= {"required": ["deployment_type", "model_availability"]}
@@ -27,7 +33,12 @@ def fields(required, **others):
 UNCERTAINTY = fields((), confidence_interval=fields(("lower", "upper", "confidence_level")), num_samples={"minimum": 1})
 RESULT = fields(
     ("evaluation_name", "source_data", "metric_config", "score_details"),
-    source_data=fields(("dataset_name", "source_type"), hf_repo={}, hf_split={"const": "test"}),
+    source_data=fields(
+        ("dataset_name", "source_type"),
+        hf_repo={},
+        hf_split={"const": "test"},
+        additional_details={"type": "object", "additionalProperties": {"type": "string"}},
+    ),
     metric_config=fields(("lower_is_better", "score_type", "min_score", "max_score")),
     score_details=fields(("score",), uncertainty=UNCERTAINTY),
     generation_config=fields((), generation_args=fields((), temperature={}, top_p={}, max_tokens={"minimum": 1})),
@@ -55,6 +66,33 @@ def test_the_results_of_a_model_are_written_for_a_benchmark(root):
     assert artifacts.read(Path("release"), "release") == manifest
     with pytest.raises(UsageError, match="--benchmark"):
         PublishOptions(benchmark="no id")
+
+
+@pytest.mark.parametrize("benchmark", [None, "me/bench-1"])
+def test_the_results_on_a_suite_name_it_and_are_verified(root, benchmark):
+    options = EvalOptions(limit=3, max_new_tokens=8, threads=1)
+    evaluate.evaluate(options, model="merged", data=Path("suite:countdown-bench-1/3"), out=Path("suite"))
+    settings = {"model": "merged", "evaluation": "suite", "benchmark": benchmark, "comparison": None}
+    folder.build(PublishOptions(**settings), Path("release"))
+    record = json.loads(Path("release", model_card.RECORD).read_text())
+    source = record["evaluation_results"][0]["source_data"]
+    jsonschema.validate(record, SCHEMA)
+    digest = file_sha256(jsonl.test_file(Path("suite:countdown-bench-1/3")))
+    assert source["dataset_name"] == "countdown-bench-1/3"
+    assert source["additional_details"] == {"sha256": digest, "grammar": str(GRAMMAR_VERSION)}
+    assert source.get("hf_repo") == benchmark
+    assert "`countdown-bench-1/3`" in Path("release/README.md").read_text()
+    file = Path("release/.eval_results/countdown.yaml")
+    entries = parse_eval_result_entries(yaml.safe_load(file.read_text())) if benchmark else []
+    assert all(f"suite countdown-bench-1/3, sha256 {digest}, grammar" in entry.notes for entry in entries)
+    assert file.exists() == bool(benchmark)
+    assert verify.verify("release").reasons == []
+    evaluation = results.read(Path("suite"))
+    data = evaluation.metrics.data | {"suite": "countdown-bench-1/4"}
+    manifest = replace(evaluation.manifest, inputs=evaluation.manifest.inputs | {"data": data})
+    forgeries.record(Path(), replace(evaluation.metrics, data=data), evaluation.samples, manifest, "forged")
+    folder.build(PublishOptions(**settings | {"evaluation": "eval/forged"}), Path("forged"))
+    assert verify.verify("forged").reasons == ["the recorded rows are not those of the suite countdown-bench-1/4"]
 
 
 def test_a_data_set_is_defined_as_a_benchmark():
