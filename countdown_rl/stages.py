@@ -6,9 +6,9 @@ invalid, or *out* cannot be written; ``publish`` raises HubError if the Hub refu
 """
 
 import inspect
-import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,10 +70,9 @@ def train(
     if rewards is not None:
         options["reward"] = _rewards(rewards)
     settings, given = _split(options, TrainOptions, RunArguments)
-    file = _file("data", data, Path(f"{out}-run", "rows.jsonl"))
-    arguments = RunArguments(**given, model=model, data=file, out=out)  # type: ignore[arg-type]
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
-    with process_state.alone():
+    with process_state.alone(), _file("data", data, Path(f"{out}-run", "rows.jsonl")) as file:
+        arguments = RunArguments(**given, model=model, data=file, out=out)  # type: ignore[arg-type]
         return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
 
 
@@ -104,10 +103,10 @@ def sft(
     from countdown_rl.training.sft.run import prepare
 
     settings, given = _split(options, SftOptions, SftArguments)
-    file = _file("demonstrations", demonstrations, Path(f"{out}-run", "demonstrations.jsonl"))
-    arguments = SftArguments(**given, model=model, data=data, files=file, out=out)  # type: ignore[arg-type]
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
-    with process_state.alone():
+    rows = _file("demonstrations", demonstrations, Path(f"{out}-run", "demonstrations.jsonl"))
+    with process_state.alone(), rows as file:
+        arguments = SftArguments(**given, model=model, data=data, files=file, out=out)  # type: ignore[arg-type]
         return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
 
 
@@ -154,15 +153,12 @@ def evaluate(
     sources = {"rows": rows, "completions": completions}
     arguments: dict[str, Any] = {"model": str(model or ""), "revision": revision, "base_model": base_model}
     arguments |= {"trust_remote_code": trust_remote_code, "on_note": on_note, "on_warning": on_warning}
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory() as scratch, ExitStack() as stack:
         for name, source in sources.items():
             file = None if source is None else _file(name, source, Path(scratch, f"{name}.jsonl"))
-            arguments["data" if name == "rows" else name] = file
-        try:
-            place = Path(out or Path(scratch, "eval"))
-            result = evaluation.evaluate(settings, **arguments, out=place, overwrite=overwrite)
-        except InputError as error:  # which names the argument, not a file that the caller did not give
-            raise InputError(re.sub(rf"{re.escape(scratch)}/(\w+)\.jsonl", r"\1", str(error))) from error
+            arguments["data" if name == "rows" else name] = file and stack.enter_context(file)
+        place = Path(out or Path(scratch, "eval"))
+        result = evaluation.evaluate(settings, **arguments, out=place, overwrite=overwrite)
     for sentence in of_evaluation(result):
         on_warning(sentence)
     return result if out else replace(result, path=Path())
@@ -197,7 +193,7 @@ def compare(
         names = [result.metrics.model.source if isinstance(result, Result) else str(result) for result in results]
         if len(set(names)) < len(names):
             names = [f"{name} {number}" for number, name in enumerate(names, 1)]
-    each = [[result if isinstance(result, Result) else Path(result)] for result in results]
+    each = [[item if isinstance(item, Result) else values.convert("evaluations", item, Path)] for item in results]
     return comparison.compare(dict(zip(names, each, strict=True)), Path(out) if out else None, against, on_warning)
 
 
@@ -216,7 +212,7 @@ def merge(
 
     settings = MergeOptions.of(options)
     load.silence_libraries()
-    ref = reference.find_model(str(adapter), revision=revision, base_model=base_model)
+    ref = reference.find_adapter(str(adapter), revision=revision, base_model=base_model)
     return merge_adapter(ref, Path(out), settings)
 
 
@@ -264,16 +260,22 @@ def _split(
     return kind.of(options, *names), {name: options[name] for name in options.keys() & names}
 
 
-def _file(name: str, source: Any, file: Path) -> Path:
-    """Return the path *source*; if *source*, the argument *name*, is rows, write them to *file*."""
+@contextmanager
+def _file(name: str, source: Any, file: Path) -> Iterator[Path]:
+    """Yield the path *source*; if *source*, the argument *name*, is rows, *file* with them, which no error names."""
     if isinstance(source, Source):
-        return Path(values.convert(name, source, Source))
+        yield Path(values.convert(name, source, Source))
+        return
     from countdown_rl.tasks import jsonl
 
-    rows = values.records(source, name)
+    if not (rows := values.records(source, name)):
+        raise InputError(f"{name} is empty: it has no rows.")
     file.parent.mkdir(parents=True, exist_ok=True)
     jsonl.write_rows(file, rows)
-    return file
+    try:
+        yield file
+    except InputError as error:
+        raise InputError(str(error).replace(str(file), name)) from error
 
 
 def _items(name: str, given: Any, kinds: tuple[Any, ...], nouns: str) -> list[Any]:

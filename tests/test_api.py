@@ -117,7 +117,12 @@ def closeness(grade, row, tokens):
         (lambda rows: countdown_rl.quantize("countdown-tiny", "x", format="foo"), UsageError, "format foo is not one"),
         (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"), UsageError, "eval_every"),
         (lambda rows: countdown_rl.train("no-such-model", rows, "z"), countdown_rl.ModelError, "no-such-model"),
-        (lambda rows: countdown_rl.sft("countdown-tiny", [], "z"), InputError, "empty"),
+        (lambda rows: countdown_rl.sft("countdown-tiny", [], "z"), InputError, "^demonstrations is empty"),
+        (lambda rows: countdown_rl.sft("countdown-tiny", [{"x": 1}], "z"), InputError, "^demonstrations, line 1"),
+        (lambda rows: countdown_rl.train("countdown-tiny", [], "z"), InputError, "^data is empty"),
+        (lambda rows: countdown_rl.train("countdown-tiny", [{"nums": [1]}], "z"), InputError, "^data, line 1"),
+        (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", rewards=[]), UsageError, "no reward .*correct=1"),
+        (lambda rows: countdown_rl.compare(["", ""]), UsageError, "evaluations is empty"),
         (lambda rows: countdown_rl.sft("countdown-tiny", rows, "z", style="x"), UsageError, r"style; (?!.*\bpast\b)"),
         (lambda rows: grade("1", nums=[1]), InputError, "target"),
         (lambda rows: countdown_rl.publish("z", model="nowhere"), countdown_rl.ArtifactError, "nowhere"),
@@ -195,7 +200,7 @@ FUNCTIONS = {
     grade: {"completion": RIGHT, **PUZZLE},
     solve: PUZZLE | {"rule": "exactly-once", "operators": "+-*/"},
     generate: {"n": 2, "sizes": (3,), "numbers": (1, 9), "targets": (1, 9), "split": "train", "seed": 1}
-    | {"rule": "", "operators": "", "style": None},
+    | {"rule": "television", "operators": "+", "style": None},
     read_rows: {"path": "nowhere"},
     countdown_rl.load_model: {"model": "nowhere", "revision": None, "precision": "auto", "device": "auto"},
     evaluate: {"model": "solver", "rows": [PUZZLE], "completions": None, "temperature": None, "out": None}
@@ -212,7 +217,8 @@ FUNCTIONS = {
     compute_score: {"data_source": "", "solution_str": RIGHT, "ground_truth": PUZZLE, "format_score": 0.1},
 }
 VALUES = [None, 5, 0.5, math.nan, "x", "", b"x", True, [1, 2], [[1]], [], {"a": 1}, {1}, Path("p"), "a\0b"]
-VALUES += [pd.NA, np.int64(3), np.array([1, 2]), pd.DataFrame([PUZZLE]), pd.Series([1, 2]), (row for row in [PUZZLE])]
+VALUES += ["x" * 300, pd.NA, np.int64(3), np.array([1, 2]), pd.DataFrame([PUZZLE]), pd.Series([1, 2])]
+VALUES += [(row for row in [PUZZLE])]
 #: Words of the error where it does not spell the argument.
 ALSO = {"sizes": "size", "operators": "Operators", "nums": "solver|numbers", "target": "target|solver"}
 

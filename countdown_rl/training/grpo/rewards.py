@@ -7,6 +7,7 @@ are the fields of the rows and ``prompts``.
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from fractions import Fraction
@@ -69,7 +70,7 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
         reward(name)
         weights[name] = _number(text, spec) if "=" in spec else 1.0
     if not any(weights.values()):
-        raise UsageError("all rewards have the weight 0, so nothing would be learned; give one another weight.")
+        raise UsageError("no reward has a weight, so nothing would be learned; give one, such as correct=1.")
     return weights
 
 
@@ -181,16 +182,10 @@ def values(
     if not isinstance(numbers, Sequence) or len(numbers) != len(samples):
         raise UsageError(f"The reward {name} should return a list of one number for each of the completions.")
     for value in numbers:
-        if not (value is None and batch) and not (isinstance(value, Real) and _is_finite(value)):
+        is_finite = isinstance(value, Real) and abs(value) <= sys.float_info.max  # type: ignore[operator]
+        if not is_finite and not (value is None and batch):
             raise UsageError(f"The reward {name} returned {value!r:.100}, which is not a finite number.")
     return [None if value is None else float(value) for value in numbers]
-
-
-def _is_finite(value: Real) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number that no float holds
-        return False
 
 
 def _takes_batches(function: Callable[..., Any], columns: Container[str]) -> bool:
