@@ -38,7 +38,7 @@ def train(
     from countdown_rl.training.state import Places
 
     rewards.parse(options.reward)  # a misspelled name or path is told before torch is imported
-    Places.of(arguments, options)
+    Places.of(arguments, options, overwrite=overwrite or check or probe is not None)
     from countdown_rl.training.grpo.run import prepare
 
     if probe is None or check:

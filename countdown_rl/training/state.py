@@ -17,9 +17,10 @@ from typing import Any
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.identity import RUN, Identity, run_directory
+from countdown_rl.core.identity import RUN, Identity, finished, run_directory
+from countdown_rl.core.manifest import MANIFEST, Manifest
 from countdown_rl.evaluation.training_log import LogRow, StepRow, read, read_samples, samples_file, write
-from countdown_rl.tasks import jsonl
+from countdown_rl.tasks import files, jsonl
 from countdown_rl.training.options import RunArguments, TuningOptions
 
 MARK = "complete"
@@ -201,14 +202,26 @@ class Places:
     checkpoints: Checkpoints
 
     @classmethod
-    def of(cls, arguments: RunArguments, options: TuningOptions) -> "Places":
-        """The paths in *arguments*, or their defaults. Raises an error if one is missing or in the way."""
+    def of(cls, arguments: RunArguments, options: TuningOptions, *, overwrite: bool = True) -> "Places":
+        """The paths in *arguments*, or their defaults. Raises an error if one is missing, empty or in the way.
+
+        Without *overwrite* this includes an artifact at ``out`` of other *options*, but those that the model decides.
+        """
         grpo = options.method == "grpo"
         out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
         log = arguments.log or run_directory(out, by_default=grpo and not arguments.out) / "log.csv"
         checkpoints = Checkpoints(arguments.checkpoints or log.with_name("checkpoints"))
         checkpoints.check_paths(out, options.kind, log)
-        jsonl.check_training(arguments.data)
-        if (data := arguments.data) and not data.is_file():
-            artifacts.read(data, "data", verify=False)
+        for file in [arguments.data, *getattr(arguments, "files", ())]:
+            jsonl.check_training(file)
+            if file == arguments.data and file and not file.is_file():
+                artifacts.read(file, "data", verify=False)
+            elif file:
+                next(files.records(file))
+        if not overwrite and artifacts.peek(out) == options.kind:
+            manifest = Manifest.parse((out / MANIFEST).read_bytes(), out)
+            decided = {name: value for name, value in asdict(options).items() if value not in (None, "auto")}
+            decided["micro_batch"] = options.micro_batch or manifest.options.get("micro_batch")
+            run = Identity(type(options), {**manifest.options, **decided}, manifest.inputs)
+            finished(out, options.kind, run, overwrite=False)
         return Places(out=out, log=log, checkpoints=checkpoints)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.cli.main import app
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import UsageError
 from countdown_rl.inference import engines
 from countdown_rl.models import load
@@ -32,7 +33,7 @@ def test_another_out_has_a_log_and_checkpoints_of_its_own(here, monkeypatch, wor
         raise UsageError("stopped here")
 
     monkeypatch.setattr(Start, "begin", stop)
-    Path("rows.jsonl").touch()
+    Path("rows.jsonl").write_text("{}")
     with pytest.raises(UsageError, match="stopped here"):
         app([*words, "--data", "rows.jsonl", "--check"], standalone_mode=False)
 
@@ -56,7 +57,8 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(here, monkeypatch
     [
         *(
             "train --reward corect=1",
-            "train --data nope",
+            "train --data puzzles --out done --seed 2",
+            *("train --data nope", "train --data file", "sft --from file", "sft --from nope"),
             "train --out .",
             "sft --data nope",
             "sft --log . --out out",
@@ -68,6 +70,9 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(here, monkeypatch
 )
 def test_a_refusal_that_needs_no_model_imports_no_torch(tmp_path, words):
     (tmp_path / "file").touch()
+    (tmp_path / "puzzles").write_text('{"nums": [1, 2], "target": 3}')
+    with artifacts.writing(tmp_path / "done", "adapter", options={"seed": 1}):
+        pass
     code = "import sys; from countdown_rl.cli import main\ntry: main.main()\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, *words.split()], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode > 0, done.stdout) == (True, "False\n"), done.stderr

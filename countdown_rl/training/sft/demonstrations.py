@@ -226,7 +226,6 @@ def read(
 def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]) -> Iterator[external.Published]:
     """The records of files and of Hub data sets; adds their entries to *inputs*."""
     for index, file in enumerate(paths):
-        jsonl.check_training(file)
         yield from external.from_file(file)
         inputs[f"from-{index}" if index else "from"] = file_input(file)
     for index, name in enumerate(names):
