@@ -257,19 +257,21 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
 
 
 def _inspect(data: BinaryIO, source: str, on_error: files.OnError) -> Iterator[files.Record]:
-    """The samples of a log of Inspect; a failed one is an InputError, whatever *on_error* does."""
+    """The samples of a log of Inspect; *on_error* is called for failed ones."""
     from inspect_ai.log import read_eval_log
 
     try:
         log = read_eval_log(io.BytesIO(data.read()))
     except Exception as error:  # zip, JSON and pydantic raise their own
-        raise InputError(f"{source} cannot be read as a log of Inspect: {first_line(error)}") from error
+        raise InputError(f"{source} cannot be read as a log of Inspect: {first_line(error)}.") from error
     if not log.samples:
         raise InputError(f"{source} has no samples.")
     for sample in log.samples:
         place = f"{source}, sample {sample.id}, epoch {sample.epoch}"
         if sample.error or not sample.output.choices:
-            raise InputError(f"{place} failed: {first_line(sample.error.message) if sample.error else 'no output'}.")
+            fault = first_line(sample.error.message) if sample.error else "no output"
+            on_error(InputError(f"{place} failed: {fault}; skip such samples by {flag('on_error')} mark."))
+            continue
         choice = sample.output.choices[0]
         parts = choice.message.content if isinstance(choice.message.content, list) else []
         message = {

@@ -89,7 +89,7 @@ def read(stream: BinaryIO, source: str, on_error: OnError = stop) -> Iterator[Re
     except InputError:
         raise
     except _FAULTS as error:
-        raise InputError(f"{source} cannot be read: {first_line(error)}") from error
+        raise InputError(f"{source} cannot be read: {first_line(error)}.") from error
 
 
 def _decompressed(stream: BinaryIO) -> Any:
@@ -135,11 +135,29 @@ def _items(value: Any, source: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and (key := next((key for key in LISTS if _is_list_of_objects(value.get(key))), None)):
         around = {name: text for name, text in value.items() if isinstance(text, str)}  # such as the split
         value = value[key]
+    value = _by_column(value)
     if not _is_list_of_objects(value):
         yield f"{source}, line 1", value
         return
     for row, item in enumerate(value, 1):
         yield f"{source}, row {row}", around | item if isinstance(item, dict) else item
+
+
+def _by_column(value: Any) -> Any:
+    """The rows of a table that is an object of columns or of rows by index, as of pandas; other values unchanged."""
+    columns = [_by_index(column) for column in value.values()] if isinstance(value, dict) else []
+    lengths = {len(column) if isinstance(column, list) and not _is_chat(column) else 0 for column in columns}
+    if len(columns) < 2 or len(lengths) > 1 or 0 in lengths:
+        return _by_index(value)
+    return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _by_index(value: Any) -> Any:
+    return [*value.values()] if isinstance(value, dict) and value and all(map(str.isdecimal, value)) else value
+
+
+def _is_chat(column: list[Any]) -> bool:
+    return any(isinstance(cell, dict) and not {"role", "from"}.isdisjoint(cell) for cell in column)
 
 
 def _is_list_of_objects(value: Any) -> bool:

@@ -130,6 +130,7 @@ def test_the_traces_of_verifiers_are_judged_as_verifiers_did(tmp_path):
 @pytest.mark.parametrize("form", ["eval", "json"])
 def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeypatch, installed):
     inspect_ai = pytest.importorskip("inspect_ai")
+    from inspect_ai.log import EvalError
     from inspect_ai.model import ModelOutput, _model, get_model
 
     from countdown_rl.integrations.inspect_tasks import exact
@@ -149,6 +150,11 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
     assert round(result.metrics.accuracy * 6) == counted
     assert result.metrics.truncated == 0.5
     assert result.metrics.mean_tokens > 0
+    log.samples[1].error = EvalError(message="timeout", traceback="", traceback_ansi="")
+    inspect_ai.log.write_eval_log(log, failed := str(tmp_path / f"failed.{form}"))
+    with pytest.raises(InputError, match=r"epoch .* failed: timeout; .*on_error mark"):
+        evaluate(completions=failed)
+    assert evaluate(completions=failed, on_error="mark", missing="wrong", rows=rows).metrics.errors == 1
 
 
 @pytest.mark.parametrize(

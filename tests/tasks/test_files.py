@@ -50,6 +50,11 @@ FORMATS = {
     "indented array": json.dumps(ROWS, indent=2).encode(),
     "object with data": json.dumps({"version": 1, "data": ROWS}).encode(),
     "indented object with rows": json.dumps({"rows": ROWS}, indent=1).encode(),
+    "columns": json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}).encode(),
+    "columns by index": json.dumps(
+        {name: {str(i): row[name] for i, row in enumerate(ROWS)} for name in ROWS[0]}
+    ).encode(),
+    "rows by index": json.dumps({str(i): row for i, row in enumerate(ROWS)}, indent=1).encode(),
     "CSV": CSV.encode(),
     "CSV with CRLF and a mark": CSV.replace("\n", "\r\n").encode("utf-8-sig"),
     "CSV with semicolons": CSV.replace(",target", ";target").replace('",', '";').encode(),
