@@ -31,14 +31,18 @@ def diagnose(
 def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
     from countdown_rl.evaluation.diagnose import LABELS
 
-    title = f"{name}: {percent(value['lost'])} of the completions are incorrect"
+    lost = f"{percent(value['lost'])} of the completions are incorrect"
+    title = f"{name}: {lost if value['lost'] else 'all completions are correct, so no fault costs points'}"
     if not value["steps"]:
         title += "; no equation in them can be checked"
+    if not (value["causes"] or value["lost"]):
+        return [title, ""]
     causes = console.table("cause", "points", "completions", "occurrences", title=title)
     for row in value["causes"]:
         written = value["steps"].get(row["cause"].removeprefix("incorrect "), {}).get("written")
         of = f" of {written:,}" if written else ""
         cells = (f"{100 * row['points']:.1f}", f"{row['completions']:,}", f"{row['occurrences']:,}{of}")
         causes.add_row(LABELS.get(row["cause"], row["cause"]) + (" (at most)" if row["at_most"] else ""), *cells)
-    causes.add_row("no single cause", f"{100 * value['unexplained']:.1f}")
+    if value["lost"]:
+        causes.add_row("no single cause", f"{100 * value['unexplained']:.1f}")
     return [causes, ""]

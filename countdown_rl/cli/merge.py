@@ -37,7 +37,7 @@ def merge(
     from countdown_rl.models import load, reference
 
     artifacts.check_writable(out, "merged")  # this and the model are checked before torch is imported
-    ref = reference.find_model(adapter, revision=revision, base_model=base_model)
+    ref = reference.find_adapter(adapter, revision=revision, base_model=base_model)
     load.silence_libraries()
     from countdown_rl.export import agreement
     from countdown_rl.export.merge import merge_adapter

@@ -17,7 +17,7 @@ def publish(
     """Build the release folder of a model or data set, and upload it with --push.
 
     The folder of a model holds weights, tokenizer, a model card with results and training curves, the evaluation, and
-    the chain of manifests from the data to the weights. With --with-demo it also holds index.html, a page that runs
+    the provenance from the data to the weights. With --with-demo it also holds index.html, a page that runs
     GGUF weights in a browser, for a static Space. The folder of a data set (--data) holds its splits, and a
     card from which `load_dataset` reads them. The same artifacts and options give the same bytes.
 

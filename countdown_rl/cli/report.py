@@ -26,7 +26,7 @@ def report(
     """Write one self-contained HTML page about a run.
 
     It shows results with intervals and paired differences, training curves, completions with every equation checked,
-    and the chain of manifests. If the run was validated (train --eval-every), a slider moves through training and shows
+    and the provenance. If the run was validated (train --eval-every), a slider moves through training and shows
     what the model wrote for the same puzzles. The page opens from disk and needs no network.
 
     Given the model as GGUF, it also writes demo.html, on which the model solves the puzzles you type, in the browser

@@ -76,7 +76,7 @@ def _caveats(result: Result) -> list[str]:
         sentences.append(f"{wide}; {plural(enough, noun)} would make it at most {100 * WIDEST:.0f}.")
     if metrics.of:
         measured = f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions"
-        sentences.append(f"{measured}, and the others are not counted; {flag('missing')} wrong counts them as wrong.")
+        sentences.append(f"{measured}, and the others are not counted, unless by {flag('missing')} wrong.")
     if metrics.errors:
         sentences.append(f"{metrics.errors:,} of the records could not be graded and are not counted.")
     if metrics.model.kind == "completions":

@@ -24,7 +24,9 @@ def markdown(values: Mapping[str, Any]) -> str:
 
 def latex(values: Mapping[str, Any]) -> str:
     """The same table as a ``tabular``, with the conditions as a comment."""
-    lines = [" & ".join(map(_tex, row)) + r" \\" for row in _cells(values)]
+    rows = ([one_line(cell).translate(_TEX) for cell in row] for row in _cells(values))
+    signed = (re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", " & ".join(row)) for row in rows)  # signs in math mode
+    lines = [rf"{row} \\" for row in signed]
     begin = r"\begin{tabular}{l" + "r" * lines[0].count(" & ") + "}"
     lines = [begin, r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
     return "\n".join([*lines, f"% {conditions(values)}"]) + "\n"
@@ -83,11 +85,6 @@ _TEX = str.maketrans(
     | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "[": "{[}", "*": "{*}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$"}
 )
-
-
-def _tex(cell: str) -> str:
-    """*cell* with special characters escaped, and the signs of numbers in math mode."""
-    return re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", one_line(cell).translate(_TEX))
 
 
 def largest_k(values: Mapping[str, Any]) -> str | None:

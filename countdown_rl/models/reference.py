@@ -110,6 +110,15 @@ def find_model(
     return ref
 
 
+def find_adapter(source: str, **options: str | None) -> ModelRef:
+    """As :func:`find_model`, with the remedy of an adapter for a path that is no directory."""
+    path = Path(source).expanduser()
+    if path.is_dir() or source in SHIPPED or (HUB_ID.fullmatch(source) and not path.parent.is_dir()):
+        return find_model(source, **options)  # type: ignore[arg-type]
+    _check_finished(source, path)
+    raise ModelError(f"There is no adapter {source}; give {flag('adapter')} a directory of train, or a Hub id.")
+
+
 def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef:
     path = Path(source).expanduser()
     if source in SHIPPED:

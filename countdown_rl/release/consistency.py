@@ -214,7 +214,7 @@ def _header(card: Path) -> dict[str, Any]:
     try:
         header = metadata_load(card) or {}
     except (ValueError, YAMLError) as error:
-        raise ArtifactError(f"{card} has no header that can be read: {first_line(error)}") from error
+        raise ArtifactError(f"{card} has no header that can be read: {first_line(error)}.") from error
     typed_json.build(header.get("model-index") or [], list[_Model], f"the header of {card}")
     return dict(header)
 

@@ -42,11 +42,11 @@ MAX_PUZZLES = 100_000
 #: Share of the greedy fp32 completions that another processor repeats word by word, at least.
 REPEATED = 0.9
 _CHECKED = [
-    "the sha256 of each file, those of the weights also in their chain of manifests",
+    "the sha256 of each file, those of the weights also in their provenance",
     "the metrics in eval, from their samples, graded again",
     "metrics in facts, README.md and benchmark files, with those in eval",
     "the chat template, at other dates and for other prompts",
-    "the base in manifest.json and README.md, with the chain of manifests",
+    "the base in manifest.json and README.md, with the provenance",
 ]
 _NOT_CHECKED = ["the words of README.md", "that training with the recorded options and data gives these weights"]
 

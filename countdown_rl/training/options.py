@@ -404,5 +404,5 @@ class CollectOptions(Options):
     per_puzzle: Annotated[int, option("Maximum completions, or pairs, per puzzle; 0: all.", min=0)] = 0
     shortest: Annotated[bool, option("Select the shortest completions of a puzzle first.", name="--shortest")] = False
     max_tokens: Annotated[int, option("Skip longer completions; 0: no limit.", min=0)] = 0
-    pairs: Annotated[bool, option("Write preference pairs for TRL: correct and wrong.", name="--pairs")] = False
+    pairs: Annotated[bool, option("Write preference pairs for TRL: correct and incorrect.", name="--pairs")] = False
     model: Annotated[str | None, option("Model of the template of --pairs.", show_default="the evaluated one")] = None

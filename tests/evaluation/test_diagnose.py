@@ -1,6 +1,7 @@
 """Diagnosis: the largest cause of lost points is named, and nothing is found in clean work."""
 
 import json
+import re
 
 import pytest
 
@@ -73,7 +74,8 @@ def test_any_text_can_be_diagnosed(text):
 def test_the_command_prints_causes_of_several_evaluations(here, run_command, monkeypatch, capsys):
     result = evaluated([FAULTS[diagnose.ANSWER]] * 9)
     word = evaluated(["3 + 4 = 8\n</think>\n<answer>8</answer>"], [{"task": "gsm8k", "question": "?", "gold": "7"}])
-    for name, each in {"base": result, "adapter": result, "word": word}.items():
+    right = evaluated([f"3 + 7 = 11\n{RIGHT}"] * 2)
+    for name, each in {"base": result, "adapter": result, "word": word, "right": right}.items():
         with artifacts.writing(here / name, "eval", options={}) as draft:
             results.write(draft.path, each.metrics, each.samples)
     assert status(monkeypatch, "diagnose", "base", "adapter", "--json") == 0
@@ -81,3 +83,6 @@ def test_the_command_prints_causes_of_several_evaluations(here, run_command, mon
     assert diagnose.ANSWER in (out := run_command("diagnose", "base", "adapter").out)
     assert "no equation" not in out
     assert "no equation" in run_command("diagnose", "word").out
+    assert re.search(
+        r"all completions are correct(?!.*single)(.|\n)*incorrect sum +0.0", run_command("diagnose", "right").out
+    )

@@ -216,7 +216,7 @@ def _groups(scored: Group) -> list[Group]:
         terms = *sorted(scored[name].puzzles), compare.decoding(scored[name])
         groups.setdefault(terms, {})[name] = scored[name]
     if not groups:
-        raise InputError("give an evaluation of a model beside the baselines.")
+        raise InputError(f"there are evaluations of baselines alone; give {formatting.flag('result')} one of a model.")
     for group in groups.values():
         model = next(iter(group.values()))
         asked = sorted(model.puzzles), model.metrics.decoding.samples or 1
