@@ -7,6 +7,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console, parameters
 from countdown_rl.cli.parameters import BaseModel, Model, Revision, TrustRemoteCode, option
+from countdown_rl.core.errors import input_as_usage
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.evaluation.sample import Sample
@@ -42,7 +43,7 @@ def ask(
     settings = probe.layout(chain) if probe.trained_on(chain).row is CountdownRow else {}
     names = ("rule", "operators", "style", "template")
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
-    with parameters.input_as_usage():
+    with input_as_usage():
         row = puzzle_row(parameters.numbers_in(numbers), target, settings)
     load.silence_libraries()
     with console.status(f"loading {model}"):

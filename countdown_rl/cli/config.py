@@ -1,6 +1,5 @@
 """``--config`` and ``--save-config`` of every command: a YAML file whose keys are the command's flags."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,17 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from countdown_rl.core.errors import UsageError, first_line
-from countdown_rl.core.values import nearest
+from countdown_rl.core.values import check_text, nearest
 
 #: Parameters that no file contains.
 _OWN = ("config", "save_config", "help")
 
 
-def read(ctx: typer.Context, file: Path | None) -> None:
+def read(ctx: typer.Context, file: str | None) -> None:
     """Use the values in *file* as defaults of the options, so that flags win; ``null`` leaves an option out."""
     if file is None:
         return
-    values = options_in(file, str(ctx.info_name))
+    check_text("--config", file)
+    values = options_in(Path(file), str(ctx.info_name))
     options, defaults = {key: option for option in _options(ctx) for key in _keys(option)}, {}
     for name, value in values.items():
         key = str(name).replace("_", "-")
@@ -42,11 +42,11 @@ def options_in(file: Path, command: str) -> dict[str, Any]:
     import yaml
 
     if not file.is_file():
-        raise UsageError(f"{file} does not exist or is no file.")
+        raise UsageError(f"{file} does not exist or is no file; give a YAML file of options.")
     try:
         values = yaml.load(file.read_text("utf-8"), _loader()) or {}  # noqa: S506 - a SafeLoader
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} cannot be read: {first_line(error).rstrip('.')}.") from None
+        raise UsageError(f"{file} cannot be read: {first_line(error)}.") from None
     if isinstance(values, dict) and [*values] == [command]:
         values = values[command] or {}
     if not isinstance(values, dict):
@@ -82,21 +82,19 @@ def save(ctx: Any) -> None:
         return
     import yaml
 
+    check_text("--save-config", file)
     values = {_keys(option)[0]: ctx.params[option.name] for option in _options(ctx)}
-    given = {key: getattr(value, "file", value) for key, value in values.items()}
-    plain = json.loads(
-        json.dumps({key: value for key, value in given.items() if value not in (None, [], ())}, default=str)
-    )
+    plain = {key: value for key, value in values.items() if value not in (None, [], ())}
     try:
-        file.write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), "utf-8")
+        Path(file).write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), "utf-8")
     except OSError as error:
-        raise UsageError(f"--save-config {file} cannot be written: {first_line(error).rstrip('.')}.") from None
+        raise UsageError(f"--save-config {file} cannot be written ({first_line(error)}); give another.") from None
 
 
 Config = Annotated[
-    Path | None, typer.Option(help="YAML file of options; flags win.", metavar="FILE", is_eager=True, callback=read)
+    str | None, typer.Option(help="YAML file of options; flags win.", metavar="FILE", is_eager=True, callback=read)
 ]
-SaveConfig = Annotated[Path | None, typer.Option(help="Write the options in force to a YAML file.", metavar="FILE")]
+SaveConfig = Annotated[str | None, typer.Option(help="Write the options in force to a YAML file.", metavar="FILE")]
 
 
 def _options(ctx: typer.Context) -> Iterator[Any]:

@@ -2,9 +2,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -58,7 +58,9 @@ def grade(
     notes, first = {""}, ""
     unanswered: list[tuple[Row, str]] = []
     with ExitStack() as stack:
-        lines = stack.enter_context(_opened(source))
+        if source != "-" and (not Path(source).exists() or Path(source).is_dir()):  # a pipe is fine: grade <(COMMAND)
+            raise InputError(f"{source} does not exist or is no file.")
+        lines = sys.stdin.buffer if source == "-" else stack.enter_context(Path(source).open("rb"))
         stream: TextIO | None = None if console.as_json else sys.stdout
         if out is not None:
             if out.is_file() and os.path.samestat(os.fstat(lines.fileno()), out.stat()):
@@ -104,11 +106,3 @@ def grade(
     if not console.as_json:
         errors = f", {counts['errors']:,} not gradable" if counts["errors"] else ""
         console.note(f"{counts['n']:,} graded, {counts['correct']:,} correct{errors}.")
-
-
-def _opened(source: str) -> AbstractContextManager[BinaryIO]:
-    if source == "-":
-        return nullcontext(sys.stdin.buffer)
-    if not Path(source).exists() or Path(source).is_dir():  # a pipe is fine: grade <(COMMAND)
-        raise InputError(f"{source} does not exist or is no file.")
-    return Path(source).open("rb")

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -29,7 +30,7 @@ class _Panels:
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
                 panel = param.rich_help_panel or ("Arguments" if param.param_type_name == "argument" else "Options")
-                flags = record[0].replace(" range>", ">").replace("<list[", "<").replace("]>", ">")
+                flags = re.sub(r" range(?=>)|list\[|\](?=>)", "", record[0]).replace("<Path>", "<path>")
                 panels.setdefault(panel, []).append((flags, record[1]))
         for name, command in getattr(self, "commands", {}).items():
             panels.setdefault(command.rich_help_panel, []).append((name, command.help))

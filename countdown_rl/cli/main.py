@@ -144,5 +144,5 @@ def _outcome(error: BaseException) -> tuple[int, str]:
     if isinstance(error, errors.CountdownError):
         return 2 if isinstance(error, errors.UsageError) else 1, str(error)
     if errors.raised_by_user(error):
-        return 1, f"{type(error).__name__}: {errors.first_line(error)}"
+        return 1, f"{type(error).__name__}: {errors.first_line(error)}."
     return 1, BUG

@@ -2,8 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from countdown_rl.cli import config, console
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core import values
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import Option, Options, choices, field_hints, option
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
@@ -33,40 +34,33 @@ def numbers_in(words: Iterable[str]) -> list[int]:
     return list(map(int, parts))
 
 
-@contextmanager
-def input_as_usage() -> Iterator[None]:
-    """Report an invalid puzzle in the arguments as wrong usage."""
-    try:
-        yield
-    except InputError as error:
-        raise UsageError(str(error)) from None
-
-
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter of *command* that is an options dataclass by flags; add those that every command has."""
     groups: dict[str, type[Options]] = {}
-    parameters: list[inspect.Parameter] = []
+    hints: dict[str, Any] = {}
+    defaults: dict[str, Any] = {"as_json": False}
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         kind = parameter.annotation
         if isinstance(kind, type) and issubclass(kind, Options):
-            groups[name], hints = kind, field_hints(kind)
-            defaults = {field.name: field.default for field in fields(kind)}
+            groups[name] = kind
             own = [field for field in kind.__annotations__ if not hasattr(kind.__base__, field)]
-            own_first = dict.fromkeys([*own, *hints])  # before the fields of its base class
-            parameters += [_parameter(field, hints[field], defaults[field]) for field in own_first]
+            hints |= dict.fromkeys(own) | field_hints(kind)  # before the fields of its base class
+            defaults |= {field.name: field.default for field in fields(kind)}
         else:
-            parameters.append(parameter.replace(annotation=_declared(kind)))
-    for name, kind in (("as_json", _declared(AsJson)), ("config", config.Config), ("save_config", config.SaveConfig)):
-        default = False if name == "as_json" else None
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+            hints[name], defaults[name] = kind, parameter.default
+    hints["as_json"] = AsJson
+    parameters = [_parameter(name, hint, defaults[name]) for name, hint in hints.items()]
+    for name, kind in (("config", config.Config), ("save_config", config.SaveConfig)):
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
     @functools.wraps(command)
-    def call(*, as_json: bool, config: Any = None, save_config: Any = None, **values: Any) -> None:
+    def call(*, config: Any = None, save_config: Any = None, **given: Any) -> None:  # these have done their work
+        given = {name: _converted(name, given[name], hint) for name, hint in hints.items()}
         for name, kind in groups.items():
-            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        console.as_json = as_json  # the other two have done their work
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        console.as_json = given.pop("as_json")
         try:
-            command(**values)
+            command(**given)
         finally:
             console.as_json = False
 
@@ -76,7 +70,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    """Return the parameter for a field. A tuple becomes a list, Typer's repeatable flag."""
+    """Return the parameter for *hint*. A tuple becomes a list, Typer's repeatable flag."""
     kind, *extras = get_args(hint)
     if kind == int | str:  # Typer knows no unions
         hint = Annotated[str, *extras]
@@ -88,13 +82,25 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
 
 
 def _declared(hint: Any) -> Any:
-    """Return *hint* with ``typer.Option`` in place of :class:`Option`."""
-    if get_origin(hint) is not Annotated:
-        return hint
-    kind, *extras = get_args(hint)
-    for index, extra in enumerate(extras):
-        if isinstance(extra, Option):
-            settings = asdict(extra)
-            name = settings.pop("name")
-            extras[index] = typer.Option(*filter(None, [name]), **settings)
-    return Annotated[kind, *extras]
+    """Return *hint* with ``typer.Option`` in place of :class:`Option`. What is no number is text to Typer."""
+    kind, declared, *others = get_args(hint)
+    parser = None if {int, float, bool} & {*(get_args(kind) or [kind])} else str
+    if isinstance(declared, Option):
+        settings = asdict(declared) | {"parser": parser}
+        name = settings.pop("name")
+        declared = typer.Option(*filter(None, [name]), **settings)
+    else:
+        declared.parser = parser
+    return Annotated[kind, declared, *others]
+
+
+def _converted(name: str, value: Any, hint: Any) -> Any:
+    """Return *value*, which Typer read for the parameter *name*, as its *hint* says."""
+    declared = get_args(hint)[1]
+    option = (declared.name or flag(name)) if isinstance(declared, Option) else f"the argument {name.upper()}"
+    for text in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(text, str):
+            values.check_text(option, text)
+    if isinstance(declared, Option) and declared.parser and value is not None:
+        value = declared.parser(value)
+    return values.convert(name, value, hint)

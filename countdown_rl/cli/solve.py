@@ -3,6 +3,7 @@ from typing import Annotated
 import typer
 
 from countdown_rl.cli import console, parameters
+from countdown_rl.core.errors import input_as_usage
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.options import RULE, option
 
@@ -26,7 +27,7 @@ def solve(
     from countdown_rl.tasks.countdown import rules, solver
 
     nums = parameters.numbers_in(numbers)
-    with parameters.input_as_usage():
+    with input_as_usage():
         puzzle = rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators))
         solved = solver.solve(puzzle)
     lines = sorted(solver.solutions(puzzle), key=lambda text: (len(text), text)) if every else []

@@ -9,6 +9,7 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -37,10 +38,20 @@ class HubError(CountdownError):
     """The Hub cannot be reached, or refuses a request."""
 
 
+@contextmanager
+def input_as_usage(option: str = "") -> Iterator[None]:
+    """Report invalid input in an option, such as a puzzle, as wrong usage of *option*."""
+    try:
+        yield
+    except InputError as error:
+        raise UsageError(f"{option}: {str(error).rstrip('.')}." if option else str(error)) from error
+
+
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's error message as a sentence, or the error's type if it has none."""
-    text = " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())
-    return text if text.endswith(".") else text + "."
+    """Return the first line of a library's error message without a period, or the error's type if it has none."""
+    text = str(error.strerror if isinstance(error, OSError) and error.filename else error).strip()
+    text = " ".join((text or type(error).__name__).split("\n")[0].split())
+    return re.sub(r"\[Errno -?\d+\] | ?\(os error \d+\)", "", text).rstrip(".")
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -117,7 +128,7 @@ def machine_failure(error: BaseException) -> str | None:
             place = f" ({file})" if file else ""
             return f"{fault[0].lower()}{fault[1:]}{place}; {_RESOURCES[number]} and run the same command again."
     if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
-        return f"{error.filename} cannot be used: {str(error.strerror).lower()}; give another path."
+        return f"{error.filename!s:.60} cannot be used: {str(error.strerror).lower()}; give another path."
     return None
 
 

@@ -79,19 +79,13 @@ class Option:
 option = Option
 
 
-class PromptText(str):
-    """The text of a *file*, which ``--save-config`` names."""
-
-    file: str
-
-
 def _read_prompt(file: str) -> str:
     try:
-        text = PromptText(Path(file).read_text("utf-8"))
-        text.file = file
-        return text
+        text = Path(file).read_text("utf-8")
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"{file} cannot be read: {first_line(error)}") from error
+        raise UsageError(f"{flag('prompt')} {file} cannot be read ({first_line(error)}); give another.") from error
+    values.check_text(f"the file of {flag('prompt')}, {file},", text)
+    return text
 
 
 #: The text of a prompt template; its flag takes the file.

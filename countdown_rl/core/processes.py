@@ -233,5 +233,5 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: Path | No
     except SignalException as error:
         return 128 + int(error.sigval)
     except (ImportError, OSError, ValueError) as error:  # of the configuration, such as a missing DeepSpeed
-        raise UsageError(f"the processes cannot be launched: {first_line(error)}") from error
+        raise UsageError(f"the processes cannot be launched: {first_line(error)}.") from error
     return 0

@@ -63,7 +63,7 @@ def imported(name: str) -> Callable[..., Any]:
     try:
         loaded: Callable[..., Any] = resolve_name(name)
     except (Exception, SystemExit) as error:  # anything may happen in a module of the user's
-        raise UsageError(f"{name} cannot be imported: {first_line(error)}") from error
+        raise UsageError(f"{name} cannot be imported: {first_line(error)}.") from error
     if not callable(loaded):
         raise UsageError(f"{name} is not a function.")
     return loaded
@@ -117,7 +117,7 @@ def _imports(module: str, file: Path) -> Iterator[str]:
     try:
         tree = ast.parse(text := file.read_bytes())
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read as Python ({first_line(error).rstrip('.')}); correct it.") from None
+        raise UsageError(f"{file} cannot be read as Python ({first_line(error)}); correct it.") from None
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -232,4 +232,4 @@ def running(description: str) -> Iterator[None]:
         try:
             yield
         except (Exception, SystemExit) as error:
-            raise UsageError(f"The {description} failed: {type(error).__name__}: {first_line(error)}") from error
+            raise UsageError(f"The {description} failed: {type(error).__name__}: {first_line(error)}.") from error

@@ -1,6 +1,7 @@
 """Doorway of the public API: arguments as its callers have them, in the types that an annotation asks for."""
 
 import difflib
+import errno
 import functools
 import inspect
 import os
@@ -11,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from countdown_rl.core import process_state
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.errors import InputError, UsageError, machine_failure
 from countdown_rl.core.formatting import flag, one_line, spelled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -93,19 +94,15 @@ def shown(value: Any) -> str:
     return f"{type(value).__name__} {one_line(repr(value)):.40}"
 
 
-def converts(hint: Any) -> bool:
-    """Return True if :func:`convert` knows all types in the annotation *hint*."""
-    return not isinstance(hint, str) and all(
-        kind in (*_NOUNS, NoneType) or get_origin(kind) in (tuple, Iterable, Callable) for kind in _kinds(hint)
-    )
-
-
 def convert(name: str, value: Any, hint: Any) -> Any:
     """Return *value*, given as the option *name*, in the type of its annotation *hint*; UsageError if that loses data.
+    A *value* of other types is unchanged.
 
     One item or a mapping becomes a tuple where *hint* is one, a list the text that the command line takes.
     """
     kinds = _kinds(hint)
+    if any(get_origin(kind) is None and kind not in (*_NOUNS, NoneType) for kind in kinds):  # such as a quoted one
+        return value
     if any(get_origin(kind) is Callable for kind in kinds):
         if not callable(value):
             raise UsageError(f"{flag(name)} should be a function, not {shown(value)}.")
@@ -113,28 +110,22 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     value = float(value) if isinstance(value, float) else plain(value)  # not a number is no missing option
     if value is None and NoneType in kinds:
         return None
-    if sequence := next((kind for kind in kinds if get_origin(kind) in (tuple, Iterable)), None):
+    if sequence := next((kind for kind in kinds if get_origin(kind) in (tuple, list, Iterable)), None):
         return _items(name, value, get_args(sequence))
     if isinstance(value, list) and value and str in kinds and Path not in kinds:
         value = ",".join(map(str, value))
     if {Path, str} & {*kinds} and isinstance(value, str | os.PathLike):
-        text = os.fsdecode(value)
-        longest = max(map(len, map(os.fsencode, Path(text).parts)), default=0) if Path in kinds else 0
-        if "\0" in text or longest > 255:
-            raise UsageError(f"{flag(name)} {text!r:.60} should have no null byte, and names of at most 255 bytes.")
-    if bool in kinds and isinstance(value, bool):
-        return value
-    if int in kinds and type(value) is int:
+        check_text(flag(name), os.fsdecode(value))
+        return str(value) if str in kinds else Path(value)
+    if type(value) in (bool, int) and type(value) in kinds:
         return value
     if float in kinds and isinstance(value, Real) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
             raise UsageError(f"{flag(name)} {value!s:.20}... is too large.") from None
-    if str in kinds and (isinstance(value, str | os.PathLike) or (type(value) is int and Path not in kinds)):
+    if str in kinds and type(value) is int and Path not in kinds:
         return str(value)
-    if Path in kinds and isinstance(value, str | os.PathLike):
-        return Path(value)
     allowed = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     if isinstance(value, str) and value in allowed:
         return allowed[allowed.index(value)]  # of a value that Typer made an enumeration of
@@ -142,6 +133,14 @@ def convert(name: str, value: Any, hint: Any) -> Any:
         raise UsageError(f"{flag(name)} {one_line(str(value)):.60} is not one of: {', '.join(allowed)}.")
     nouns = " or ".join(_NOUNS[kind] for kind in kinds if kind in _NOUNS)
     raise UsageError(f"{flag(name)} {one_line(repr(value)):.60} should be {nouns}.")
+
+
+def check_text(option: str, text: str) -> None:
+    """Raise UsageError if *text*, the value of *option* as the user spells it, is empty or has a null byte."""
+    if not text.strip():
+        raise UsageError(f"{option} is empty; give it a value, or leave it out.")
+    if "\0" in text:
+        raise UsageError(f"{option} {text!r:.60} should have no null byte.")
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
@@ -175,9 +174,12 @@ def public(function: Function) -> Function:
                 check_names(keywords, parameters)
             given = signature.bind(*args, **keywords)
             for name, value in given.arguments.items():
-                hint = parameters[name].annotation
-                if converts(hint):
-                    given.arguments[name] = convert(name, value, hint)
-            return function(*given.args, **given.kwargs)
+                given.arguments[name] = convert(name, value, parameters[name].annotation)
+            try:
+                return function(*given.args, **given.kwargs)
+            except OSError as error:
+                if error.errno == errno.ENAMETOOLONG:  # any text may be a path
+                    raise UsageError(str(machine_failure(error))) from error
+                raise
 
     return call  # type: ignore[return-value]

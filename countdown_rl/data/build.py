@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.errors import UsageError, input_as_usage
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
@@ -120,10 +120,8 @@ def _layout(options: DataOptions) -> dict[str, str]:
 def _task(options: DataOptions) -> Task:
     """The task of *options*; a UsageError if another option does not apply to it."""
     file, hub, by_task = flag("from_"), flag("from_hub"), f"{flag('task')} {options.task}"
-    try:
+    with input_as_usage(by_task):
         task = registry.task(options.task)
-    except InputError as error:
-        raise UsageError(f"{by_task}: {error}.") from error
     if options.style not in (None, *(styles := task.row.styles)):
         raise UsageError(f"{flag('style')} {options.style} is not for {by_task}; take {' or '.join(styles)}.")
     for name in _PUZZLES - task.data_options:
@@ -170,10 +168,8 @@ def _write(
             row |= shared
             parsed = registry.parse_row(row)
             if parsed.template is not None:
-                try:
+                with input_as_usage(flag("prompt")):
                     parsed.prompt()
-                except InputError as error:
-                    raise UsageError(f"{flag('prompt')}: {error}.") from error
             for group, value in parsed.groups.items():
                 groups.setdefault(group, Counter())[value] += 1
             yield row

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from countdown_rl.core import processes
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.errors import UsageError, input_as_usage
 from countdown_rl.core.formatting import flag
 from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
@@ -68,11 +68,9 @@ class CountdownSource(RowSource):
 def distribution_of(options: DataOptions) -> Distribution:
     """The distribution that *options* ask for."""
     preset = PRESETS[options.preset]
-    try:
+    with input_as_usage():
         operators = rules.operators(options.operators) if options.operators else preset.operators
         rule = rules.rule(options.rule) if options.rule else preset.rule
-    except InputError as error:
-        raise UsageError(str(error)) from None
     sizes = _sizes(options.size) or preset.sizes
     wanted = replace(preset, impossible=options.impossible, rule=rule, operators=operators, sizes=sizes)
     if options.numbers:

@@ -127,7 +127,7 @@ def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions
     try:
         model = model.merge_and_unload()
     except (ValueError, RuntimeError, NotImplementedError) as error:
-        raise ModelError(f"PEFT cannot merge {ref.source}: {first_line(error)}") from error
+        raise ModelError(f"PEFT cannot merge {ref.source}: {first_line(error)}.") from error
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if model.config.tie_word_embeddings and head is not None:
         if torch.equal(embedding.weight, head.weight):

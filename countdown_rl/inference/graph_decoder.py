@@ -352,7 +352,7 @@ class _Steps:
             if exhausted := next(filter(out_of_memory, causes(error)), None):
                 raise exhausted from None  # the batch is halved
             self._decoder.graphs = False
-            warnings.warn(f"no CUDA graph of this model, completions take longer: {first_line(error)}", stacklevel=2)
+            warnings.warn(f"no CUDA graph of this model, completions take longer: {first_line(error)}.", stacklevel=2)
         else:
             self._graphs[decoding], self._decoder.pool = (graph, logits), graph.pool()
         restore()

@@ -110,7 +110,7 @@ class OpenAI(engines.Engine):
         try:
             return kind(base_url=self._url, api_key=self._key, **settings)
         except (ImportError, OSError, ValueError) as error:
-            reason = first_line(error).rstrip(".")
+            reason = first_line(error)
             advice = "check ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE, or name the host in NO_PROXY"
             raise ModelError(f"no client for {self._url} can be made ({reason}); {advice}.") from error
 
@@ -124,7 +124,7 @@ class OpenAI(engines.Engine):
             if isinstance(error, openai.APIStatusError) and error.status_code in _NO_LIST:
                 return ""
             # A server that is loading its model must not get another prompt than the one it gets later.
-            reason = f"start it, or give its {flag('base_url')}: {first_line(error)}"
+            reason = f"start it, or give its {flag('base_url')}: {first_line(error)}."
             raise ModelError(f"no server answers at {self._url}; {reason}") from error
         owners = [str(model.owned_by) for model in sorted(models, key=lambda model: model.id != self._model)]
         return owners[0] if owners else ""

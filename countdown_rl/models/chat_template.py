@@ -140,7 +140,7 @@ def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) 
             values |= {**tokenizer.special_tokens_map, **arguments, "messages": list(turns)}
             return str(compile_chat_template(template).render(values))
     except Exception as error:  # a template is a program
-        raise InputError(f"{_place(tokenizer)} fails: {first_line(error)}") from error
+        raise InputError(f"{_place(tokenizer)} fails: {first_line(error)}.") from error
 
 
 def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:

@@ -102,7 +102,7 @@ def failures_of_libraries(sentence: str) -> Iterator[None]:
     except Exception as error:
         if out_of_memory(error):
             raise
-        raise ModelError(f"{sentence}: {first_line(error)}") from error
+        raise ModelError(f"{sentence}: {first_line(error)}.") from error
 
 
 def _lacks_attention(settings: dict[str, Any]) -> bool:

@@ -74,7 +74,7 @@ def _render(template: str, role: str, fields: Mapping[str, Any]) -> str:
             return "".join(blocks[role](compiled.new_context(dict(fields)))).strip()
     except Exception as error:  # a template is a program
         known = f"; it has {', '.join(fields) or 'no fields'}" if isinstance(error, UndefinedError) else ""
-        fault = f"the template cannot be rendered: {first_line(error).rstrip('.')}{known}"
+        fault = f"the template cannot be rendered: {first_line(error)}{known}"
         raise InputError(fault) from rewrite_traceback_stack()  # with the lines of the template
 
 

@@ -46,7 +46,7 @@ def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) ->
         try:
             return get_peft_model(model, _new_adapter(options), low_cpu_mem_usage=True)
         except ValueError as error:  # PEFT does not adapt the layers of some architectures
-            raise ModelError(f"{ref.source} cannot have LoRA: {first_line(error)} Give {flag('tune')} all.") from error
+            raise ModelError(f"{ref.source} cannot have LoRA: {first_line(error)}. Give {flag('tune')} all.") from error
     adapter = lora.Adapter(reference.local_path(ref))
     adapter.check_unchanged_base()
     model = adapter.attach(model, trainable=True)

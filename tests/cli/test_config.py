@@ -1,5 +1,6 @@
 """``--config`` and ``--save-config`` of every command."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,35 @@ def test_an_unknown_key_is_wrong_usage_in_every_command(name, tmp_path):
     (tmp_path / "c.yaml").write_text("no-such-option: 1\n")
     with pytest.raises(UsageError, match="no-such-option"):
         parsed(name, "--config", tmp_path / "c.yaml", *REQUIRED.get(name, []))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_that_is_empty_is_named(name, here, run_command):
+    needed = REQUIRED.get(name, [])
+    for param in main.command(name).params:
+        for key in (flag for flag in param.opts if flag.startswith("--") and not param.is_flag):
+            Path("c.yaml").write_text(f"{key.removeprefix('--')}: ''")
+            in_file = [["--config", "c.yaml"]] * (key not in (*needed, "--config", "--save-config"))
+            for words in ([key, ""], [key, " "], *in_file):
+                error = run_command(name, *needed, *words, code=2).err
+                assert re.search(rf"^error: {key} is empty; .*leave it out|should be a valid", error)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("ask 3 4 --target 7 --prompt nowhere", "gen-data --prompt .", "train --config .", "gen-data --save-config ."),
+        *(
+            "train --loss-type x",
+            "train --report-to x",
+            "merge --base x",
+            "grade --style x",
+            "export-task --to x --out o",
+        ),
+    ],
+)
+def test_a_refused_value_has_no_words_of_a_library(words, here, run_command):
+    assert re.match(r"error: (?!.*(Errno|Value error)).*(give|one of)", run_command(*words.split(), code=2).err)
 
 
 @pytest.mark.parametrize("nested", [False, True])

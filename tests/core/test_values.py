@@ -102,8 +102,11 @@ def test_numbers_of_numpy_are_solved_and_graded_as_integers(dtype):
             (partial(countdown_rl.generate, 2, **{name: value}), name)
             for name, value in (("seed", None), ("numbers", 5))
         ),
-        *((partial(countdown_rl.load_model, model), "model") for model in (5, "x" * 300, ["a", "b"])),
-        (lambda: countdown_rl.evaluate("solver", "x/" + "y" * 300), "rows"),
+        *((partial(countdown_rl.load_model, model), "model") for model in (5, "", " ", ["a", "b"])),
+        *(
+            (partial(countdown_rl.load_model, model), "too long; give another path")
+            for model in ("x" * 300, "a/" * 3000)
+        ),
         *(
             (partial(countdown_rl.evaluate, "solver", [ROW], **{name: value}), name)
             for name, value in (("limit", "2"), ("limit", 2.0), ("seed", None), ("samples", True), ("top_p", "1"))

@@ -56,7 +56,7 @@ def rule(name: object) -> Rule:
     """The rule called *name*."""
     if isinstance(name, str) and name in RULES:
         return RULES[name]
-    raise InputError(f"There is no rule {name!r}; take one of {', '.join(RULES)}.")
+    raise InputError(f"There is no rule {name!r:.60}; take one of {', '.join(RULES)}.")
 
 
 def operators(chosen: Iterable[str]) -> str:

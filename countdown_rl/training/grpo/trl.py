@@ -72,7 +72,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[
 
 def refused(options: TrainOptions, error: Exception) -> UsageError:
     """The error for values of ``--trl`` that TRL answers by *error*."""
-    return UsageError(f"{flag('trl')} {' '.join(options.trl)}: TRL refuses this: {first_line(error)}")
+    return UsageError(f"{flag('trl')} {' '.join(options.trl)}: TRL refuses this: {first_line(error)}.")
 
 
 def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, object]:

@@ -109,7 +109,7 @@ def use_engine(
         )
     except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
         share = f"{config.vllm_gpu_memory_utilization:g} by {flag('trl')} vllm_gpu_memory_utilization"
-        reason = first_line(error).rstrip(".")
+        reason = first_line(error)
         cause = f"vLLM cannot complete the prompts: {reason}; give another share of the GPU than {share}"
         if options.rollouts != "auto":
             raise ModelError(f"{cause}, or use {flag('rollouts')} transformers.") from error
@@ -117,7 +117,7 @@ def use_engine(
         return
     trainer.use_engine(engine)
     if engine.directory is None and dtype.itemsize == 2 and options.tune == "lora":
-        remedy = f" To send the adapter alone, see docs/gpu.md: {engine.refusal}" if engine.refusal else ""
+        remedy = f" To send the adapter alone, see docs/gpu.md: {engine.refusal}." if engine.refusal else ""
         text = f"{flag('rollouts')} {rollouts} gets this adapter merged into bf16 weights, which loses small changes."
         on_warning(text + remedy)
     if not (served and processes.is_main()):

@@ -95,7 +95,7 @@ def check_packing(config: PretrainedConfig, *, trust_remote_code: bool = False) 
             inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
             packed = model(**inputs, use_cache=False).logits[0]
     except Exception as error:  # each architecture has its own
-        raise UsageError(f"{config.model_type} does not allow {flag('packing')}: {first_line(error)}") from error
+        raise UsageError(f"{config.model_type} does not allow {flag('packing')}: {first_line(error)}.") from error
     expected = torch.cat(alone)
     if not (packed - expected).abs().max() < 1e-2 * expected.std():
         raise UsageError(f"packed samples would see each other in {config.model_type}; leave {flag('packing')} out.")
