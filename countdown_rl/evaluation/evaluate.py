@@ -4,13 +4,15 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 from countdown_rl.core import artifacts, processes
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.errors import CountdownError, InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input
@@ -29,6 +31,19 @@ from countdown_rl.tasks import files, jsonl, registry
 from countdown_rl.tasks.task import Row
 
 OnText = Callable[[str], None]
+
+
+class _Made(NamedTuple):
+    """Rows with their graded completions, the fields of :class:`Metrics` about these, and the libraries used."""
+
+    rows: Sequence[Row]
+    samples: Sequence[Sample]
+    description: dict[str, Any]
+    libraries: tuple[str, ...] = ()
+
+
+#: Completes rows: from the inputs of the manifest and the file of unfinished work.
+_MadeBy = Callable[[Mapping[str, Any], Path], _Made]
 
 
 def evaluate(
@@ -55,13 +70,11 @@ def evaluate(
         overwrite: replace a finished evaluation at *out*. If False, the same one is returned, and another is an error.
         on_batch: called after every batch and within slow ones.
     """
-    out, recorded = Path(out), options.recorded
+    out, suite = Path(out), jsonl.suite_name(data)
     jsonl.check_rules(data, rule=options.rule, operators=options.operators)
-    suite = jsonl.suite_name(data)
     if completions and suite and options.missing == "omit":
         raise UsageError(f"every row of {data} counts; leave out {flag('missing')} omit.")
     options = replace(options, missing="wrong" if (completions and suite) or options.missing == "wrong" else None)
-    libraries: tuple[str, ...] = ()
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):
         raise UsageError("give a model and rows, or completions.")
@@ -69,63 +82,76 @@ def evaluate(
         raise UsageError(f"{unused[0]} is for completions made elsewhere; give them as {flag('completions')}.")
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
-    samples: Sequence[Sample]
     if completions and not completions.is_file():
         raise InputError(f"{completions} does not exist or is no file.")
     inputs: dict[str, Any] = {"data": file_input(file) | ({"suite": suite} if suite else {})}
-    baseline, server = registry.baseline(model, rows), None
-    description: dict[str, Any]
     if completions:
         recorded = {"pass_at": options.pass_at} | options.of_completions
-        inputs["completions"] = file_input(completions)
-        inputs["model"] = {"source": completions.name, "kind": "completions"}
-        rows, samples, description = _made_elsewhere(completions, rows, options, on_warning)
+        inputs |= {"completions": file_input(completions), "model": {"source": completions.name, "kind": "completions"}}
+        with suppress(CountdownError):  # nothing is there
+            registry.task(results.read(out).metrics.task)  # whose code is a part of the identity
+        made_by: _MadeBy = partial(_made_elsewhere, completions, rows, options)
     else:
+        recorded = options.recorded
         rows = _selected(rows, file, options, on_warning)
-        if baseline:
-            inputs["model"] = {"source": model, "kind": baseline.kind}
-        elif options.engine == "openai":
-            server = engines.engine_class("openai")(model, options)
-            inputs["model"] = server.as_input()
-        else:
-            ref = reference.find_model(
-                model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model
-            )
-            inputs["model"] = ref.as_input()
+        reading = {"revision": revision, "trust_remote_code": trust_remote_code, "base_model": base_model}
+        inputs["model"], made_by = _made_by(model, rows, options, reading, on_batch, on_warning)
     shares = [f".{rank}" if rank else "" for rank in range(processes.world_size())]  # of each process
     unfinished = [out.with_name(f".{out.name}.progress{share}.jsonl") for share in shares]
-    run = Identity.of(EvalOptions, recorded, inputs)  # the tasks of all rows are known
+    run = Identity.of(EvalOptions, recorded, inputs)
     if finished(out, "eval", run, overwrite=overwrite):
         unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
         on_note(f"{out} is up to date (use {flag('overwrite')} to rebuild).")
         return results.read(out)
-    if baseline:
-        draws = [(row, f"{options.seed} {i} {turn}") for i, row in enumerate(rows) for turn in range(options.per_row)]
-        samples = graded(
-            rows, [Completion(baseline.completion(row, random.Random(seed)), 0, True) for row, seed in draws]
-        )
-        description = {"decoding": DecodingSettings(samples=options.per_row, seed=options.seed)}
-    elif not completions:
-        engine = server or load_engine(ref, options, len(rows), on_warning)
-        rows, generated = complete(engine, rows, options, inputs, unfinished[processes.rank()], on_batch=on_batch)
-        description, libraries = _description(engine, options, generated), engine.libraries
-        samples = graded(rows, generated)
-    limits = options.limits if len(options.limits) > 1 and not completions else ()
-    result = measured(rows, samples, inputs, options.pass_at_values, limits, **description)
+    limits = options.limits if len(options.limits) > 1 and not completions else []
+    made = made_by(inputs, unfinished[processes.rank()])
+    result = measured(made.rows, made.samples, inputs, options.pass_at_values, limits, **made.description)
     if not processes.is_main():
         return result
-    with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=libraries) as writer:
-        writer.facts |= {"code": code} if (code := run.machine["code"]) else {}
+    with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=made.libraries) as writer:
+        code = Identity.of(EvalOptions, recorded, inputs).machine["code"]  # now the tasks of all rows are known
+        writer.facts |= {"code": code} if code else {}
         results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
     for file in unfinished:
         file.unlink(missing_ok=True)
     return replace(result, manifest=artifacts.read(out, "eval", verify=False), path=out)
 
 
-def _made_elsewhere(
-    file: Path, known: Sequence[Row], options: EvalOptions, on_warning: OnText
-) -> tuple[Sequence[Row], Sequence[Sample], dict[str, Any]]:
-    """The rows and graded completions of *file*, and fields of :class:`Metrics` about them."""
+def _made_by(
+    model: str,
+    rows: Sequence[Row],
+    options: EvalOptions,
+    reading: Mapping[str, Any],
+    on_batch: OnBatch | None,
+    on_warning: OnText,
+) -> tuple[dict[str, Any], _MadeBy]:
+    """The entry of *model* among the inputs of a manifest, and the function that completes *rows* with it."""
+    if baseline := registry.baseline(model, rows):
+        draws = [(row, f"{options.seed} {i} {turn}") for i, row in enumerate(rows) for turn in range(options.per_row)]
+
+        def drawn(*_: Any) -> _Made:
+            texts = [Completion(baseline.completion(row, random.Random(seed)), 0, True) for row, seed in draws]
+            decoding = DecodingSettings(samples=options.per_row, seed=options.seed)
+            return _Made(rows, graded(rows, texts), {"decoding": decoding})
+
+        return {"source": model, "kind": baseline.kind}, drawn
+    if options.engine == "openai":
+        server = engines.engine_class("openai")(model, options)
+        entry, load = server.as_input(), lambda: server
+    else:
+        ref = reference.find_model(model, **reading)
+        entry, load = ref.as_input(), lambda: load_engine(ref, options, len(rows), on_warning)
+
+    def generated(inputs: Mapping[str, Any], unfinished: Path) -> _Made:
+        engine = load()
+        done, completions = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
+        return _Made(done, graded(done, completions), _description(engine, options, completions), engine.libraries)
+
+    return entry, generated
+
+
+def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *others: Any) -> _Made:
+    """The rows and graded completions of *file*, which needs nothing of *others*."""
     errors, stops = list[InputError](), options.on_error == "stop"
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
     reader = Reader(known, options.completion_field, **settings)
@@ -170,8 +196,8 @@ def _made_elsewhere(
     samples = [entry for entry in ordered if isinstance(entry, Sample)]
     if len(samples) == len(ordered):
         graded.close()
-        return rows, samples, about
-    return rows, Stored(graded, rows, ordered), about
+        return _Made(rows, samples, about)
+    return _Made(rows, Stored(graded, rows, ordered), about)
 
 
 def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:

@@ -10,6 +10,7 @@ import pytest
 
 from countdown_rl import compare, evaluate
 from countdown_rl.core.errors import CountdownError, InputError, UsageError
+from countdown_rl.evaluation import evaluate as evaluation
 from countdown_rl.evaluation import results, sample
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.completions import Reader
@@ -420,7 +421,9 @@ def test_the_command_writes_an_evaluation_that_the_others_read(rows, here, monke
     for tool in ("plain", "trl"):
         words = ("--completions", str(written(here, tool)), "--data", str(rows), "--out", tool, "--pass-at", "1,2")
         assert status(monkeypatch, "eval", *words) == 0
-        assert status(monkeypatch, "eval", *words) == 0  # it is there
+        with monkeypatch.context() as patch:  # it is there: nothing is graded again
+            patch.setattr(evaluation, "Reader", lambda *_, **__: pytest.fail("reads the completions"))
+            assert status(monkeypatch, "eval", *words) == 0
     assert "up to date" in capsys.readouterr().err
     for command in ("diagnose trl", "samples trl", "compare plain trl --out c", "collect trl --out kept"):
         assert status(monkeypatch, *command.split()) == 0, command
