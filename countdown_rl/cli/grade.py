@@ -96,7 +96,7 @@ def grade(
                     unanswered.append((row, completion.text))
                 write(labels | ({"sample": index} if len(completions) > 1 else {}) | graded.to_json())
     if not counts["n"]:
-        raise InputError(f"no completion was graded: {first or f'{name} has no rows'}")
+        raise InputError(f"no completion was graded: {first or f'{name} has no rows.'}")
     if advice := caveats.bare_answers(unanswered, reasons["no-answer"], counts["n"]):
         console.warn(advice)
     del reasons[""]

@@ -30,7 +30,7 @@ def numbers_in(words: Iterable[str]) -> list[int]:
     """Return the numbers of arguments such as ``3 7 50`` or ``3,7,50``."""
     parts = " ".join(words).replace(",", " ").split()
     if wrong := next((part for part in parts if not part.isdecimal()), None):
-        raise UsageError(f"{wrong} is not a whole number.")
+        raise UsageError(f"{wrong} is not a whole number; give numbers such as 3 7 50.")
     return list(map(int, parts))
 
 

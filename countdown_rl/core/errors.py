@@ -127,6 +127,8 @@ def machine_failure(error: BaseException) -> str | None:
             file, fault = getattr(cause, "filename", None), os.strerror(number)
             place = f" ({file})" if file else ""
             return f"{fault[0].lower()}{fault[1:]}{place}; {_RESOURCES[number]} and run the same command again."
+    if loop := re.match("Symlink loop from '(.*)'", str(error)):
+        return f"{loop[1]} is a link that leads to itself; give another path."
     if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
         return f"{error.filename!s:.60} cannot be used: {str(error.strerror).lower()}; give another path."
     return None

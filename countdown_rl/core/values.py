@@ -177,8 +177,8 @@ def public(function: Function) -> Function:
                 given.arguments[name] = convert(name, value, parameters[name].annotation)
             try:
                 return function(*given.args, **given.kwargs)
-            except OSError as error:
-                if error.errno == errno.ENAMETOOLONG:  # any text may be a path
+            except (OSError, RuntimeError) as error:  # any text may be a path
+                if "Symlink loop" in str(error) or getattr(error, "errno", 0) == errno.ENAMETOOLONG:
                     raise UsageError(str(machine_failure(error))) from error
                 raise
 

@@ -172,7 +172,7 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
                 entries.append(sample if number < Stored.KEPT else Stored.write(graded, sample))
                 number += 1
     if not answers:
-        raise InputError(f"{file} has no completion that can be graded.")
+        raise InputError(f"{file} has no completion that can be graded{f': {errors[0]}' if errors else '.'}")
     counts = Counter(len(entries) for _, entries in answers.values())
     most, (usual, share) = max(counts), counts.most_common(1)[0]
     fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})

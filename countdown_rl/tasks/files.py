@@ -56,7 +56,7 @@ def records(path: Path) -> Iterator[Record]:
         )
         raise InputError(f"{path} {kind}; give one of its files, such as {path}/train.jsonl.")
     if not path.is_file():
-        raise InputError(f"{path} does not exist or is no file; `countdown-rl gen-data` makes data.")
+        raise InputError(f"{path} does not exist or is no file; check the path (`countdown-rl gen-data` makes data).")
     lfs.check(path, InputError)
     record = None
     with path.open("rb") as stream:

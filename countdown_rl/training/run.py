@@ -77,7 +77,10 @@ class Start(Places, Generic[Settings]):
         processes.run_alone()
         count = max(arguments.processes, processes.world_size())
         options.micro_batches(count)
-        places = Places.of(arguments, options)
+        places, data = Places.of(arguments, options), arguments.data
+        if options.eval_every and (data is None or data.is_file()):
+            raise UsageError(f"{flag('eval_every')} needs a validation split; give a data directory as {flag('data')}.")
+        validation = jsonl.read_rows(data / "valid.jsonl")[: options.eval_size] if data and options.eval_every else []
         for name in options.report_to:
             if find_spec(name) is None:
                 raise CountdownError(f"{flag('report_to')} {name} needs a package: {packages.pip_install(name)}.")
@@ -103,7 +106,7 @@ class Start(Places, Generic[Settings]):
             ref=ref,
             loaded=load.Loaded(skeleton, tokenizer, light, precision, device, "skeleton"),
             adapted=weights.adapted(light, skeleton, options),
-            validation=_validation(arguments, options),
+            validation=validation,
         )
 
     def recognized(self, row_type: type[LogRow], inputs: Mapping[str, object], **settings: object) -> dict[str, Any]:
@@ -125,15 +128,6 @@ class Start(Places, Generic[Settings]):
         if prompts:
             shape.check_context(context, longest, limit, flag("max_completion_length"))
         return longest
-
-
-def _validation(arguments: RunArguments, options: TuningOptions) -> list[Row]:
-    """The rows that are evaluated during training."""
-    if not options.eval_every:
-        return []
-    if arguments.data is None or arguments.data.is_file():
-        raise UsageError(f"{flag('eval_every')} needs a validation split; give a data directory as {flag('data')}.")
-    return jsonl.read_rows(arguments.data / "valid.jsonl")[: options.eval_size]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -203,10 +203,8 @@ class Places:
 
     @classmethod
     def of(cls, arguments: RunArguments, options: TuningOptions, *, overwrite: bool = True) -> "Places":
-        """The paths in *arguments*, or their defaults. Raises an error if one is missing, empty or in the way.
-
-        Without *overwrite* this includes an artifact at ``out`` of other *options*, but those that the model decides.
-        """
+        """The paths in *arguments*, or their defaults. Raises an error if one is missing, empty or in the way, as is
+        an artifact of other *options* without *overwrite*."""
         grpo = options.method == "grpo"
         out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
         log = arguments.log or run_directory(out, by_default=grpo and not arguments.out) / "log.csv"
@@ -220,8 +218,7 @@ class Places:
                 next(files.records(file))
         if not overwrite and artifacts.peek(out) == options.kind:
             manifest = Manifest.parse((out / MANIFEST).read_bytes(), out)
-            decided = {name: value for name, value in asdict(options).items() if value not in (None, "auto")}
-            decided["micro_batch"] = options.micro_batch or manifest.options.get("micro_batch")
+            decided = {name: value for name, value in asdict(options).items() if value and value != "auto"}
             run = Identity(type(options), {**manifest.options, **decided}, manifest.inputs)
             finished(out, options.kind, run, overwrite=False)
         return Places(out=out, log=log, checkpoints=checkpoints)

@@ -37,15 +37,10 @@ def test_saved_options_are_read_as_the_same_options(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_unknown_key_is_wrong_usage_in_every_command(name, tmp_path):
-    (tmp_path / "c.yaml").write_text("no-such-option: 1\n")
-    with pytest.raises(UsageError, match="no-such-option"):
-        parsed(name, "--config", tmp_path / "c.yaml", *REQUIRED.get(name, []))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_option_that_is_empty_is_named(name, here, run_command):
+def test_an_option_that_is_unknown_or_empty_is_wrong_usage_in_every_command(name, here, run_command):
     needed = REQUIRED.get(name, [])
+    Path("c.yaml").write_text("no-such-option: 1")
+    assert "no-such-option" in run_command(name, *needed, "--config", "c.yaml", code=2).err
     for param in main.command(name).params:
         for key in (flag for flag in param.opts if flag.startswith("--") and not param.is_flag):
             Path("c.yaml").write_text(f"{key.removeprefix('--')}: ''")
@@ -58,7 +53,7 @@ def test_an_option_that_is_empty_is_named(name, here, run_command):
 @pytest.mark.parametrize(
     "words",
     [
-        *("ask 3 4 --target 7 --prompt nowhere", "gen-data --prompt .", "train --config .", "gen-data --save-config ."),
+        *("ask 3 4 --target 7 --prompt no", "gen-data --prompt .", "train --config no", "gen-data --save-config ."),
         *(
             "train --loss-type x",
             "train --report-to x",
@@ -105,10 +100,6 @@ def test_a_faulty_file_is_a_sentence(tmp_path, text, says):
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(UsageError, match=says):
         parsed("train", "--config", tmp_path / "c.yaml")
-    with pytest.raises(UsageError, match="does not exist"):
-        parsed("train", "--config", tmp_path / "none.yaml")
-    with pytest.raises(UsageError, match="cannot be written"):
-        config.save(parsed("train", "--save-config", tmp_path))
 
 
 def test_values_are_text_for_the_parser_of_the_command_line(tmp_path):

@@ -87,7 +87,7 @@ def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -
     default_log, directory = root / "train" / "log.csv", root / "eval"
     runs = compare.by_setting(logs or ([str(default_log)] if default_log.is_file() else []))
     if missing := [path for paths in runs.values() for path in paths if not path.is_file()]:
-        raise ArtifactError(f"{missing[0]} does not exist; `{MADE_BY['adapter']}` writes it.")
+        raise ArtifactError(f"{missing[0]} does not exist or is no file; `{MADE_BY['adapter']}` writes it.")
     paths = results or sorted(str(path) for path in directory.glob("*") if artifacts.peek(path) == "eval")
     if not paths and not runs:
         raise ArtifactError(
