@@ -70,28 +70,22 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    """Return the parameter for *hint*. A tuple becomes a list, Typer's repeatable flag."""
-    kind, *extras = get_args(hint)
+    """Return Typer's parameter for *hint*. A tuple becomes a list, a repeatable flag, and what is no number text."""
+    kind, declared = get_args(hint)
     if kind == int | str:  # Typer knows no unions
-        hint = Annotated[str, *extras]
+        kind = str
     if get_origin(kind) is tuple:
         allowed = choices(kind)  # Typer has no list of a Literal
         item = StrEnum(name, {choice: choice for choice in allowed}) if allowed else get_args(kind)[0]
-        hint, default = Annotated[list[item], *extras], list(default)  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_declared(hint))
-
-
-def _declared(hint: Any) -> Any:
-    """Return *hint* with ``typer.Option`` in place of :class:`Option`. What is no number is text to Typer."""
-    kind, declared, *others = get_args(hint)
+        kind, default = list[item], list(default)  # type: ignore[valid-type]
     parser = None if {int, float, bool} & {*(get_args(kind) or [kind])} else str
     if isinstance(declared, Option):
         settings = asdict(declared) | {"parser": parser}
-        name = settings.pop("name")
-        declared = typer.Option(*filter(None, [name]), **settings)
+        declared = typer.Option(*filter(None, [settings.pop("name")]), **settings)
     else:
         declared.parser = parser
-    return Annotated[kind, declared, *others]
+    annotation = Annotated[kind, declared]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _converted(name: str, value: Any, hint: Any) -> Any:

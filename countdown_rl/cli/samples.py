@@ -42,11 +42,8 @@ def samples(
     samples = _read(result)
     there = sorted({sample.step for sample in samples if sample.step is not None})
     if steps is not None and not any(number in steps for number in there):
-        raise UsageError(
-            f"--step {step}: samples are of steps {', '.join(map(str, there))}."
-            if there
-            else "--step is for samples of training; leave it out."
-        )
+        of = f"{step}: samples are of steps {', '.join(map(str, there))}."
+        raise UsageError(f"--step {of if there else 'is for samples of training; leave it out.'}")
     reasons = {name for sample in samples[:1] for name in {**REASONS, **task_of(sample.row).reasons}}
     if reason is not None and reason not in reasons:
         raise UsageError(f"--reason {reason} is not one of: {', '.join(sorted(reasons))}.")

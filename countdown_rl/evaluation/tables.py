@@ -24,9 +24,8 @@ def markdown(values: Mapping[str, Any]) -> str:
 
 def latex(values: Mapping[str, Any]) -> str:
     """The same table as a ``tabular``, with the conditions as a comment."""
-    rows = ([one_line(cell).translate(_TEX) for cell in row] for row in _cells(values))
-    signed = (re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", " & ".join(row)) for row in rows)  # signs in math mode
-    lines = [rf"{row} \\" for row in signed]
+    rows = (" & ".join(one_line(cell).translate(_TEX) for cell in row) for row in _cells(values))
+    lines = [re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", row) + r" \\" for row in rows]  # signs in math mode
     begin = r"\begin{tabular}{l" + "r" * lines[0].count(" & ") + "}"
     lines = [begin, r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
     return "\n".join([*lines, f"% {conditions(values)}"]) + "\n"
