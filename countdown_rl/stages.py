@@ -150,15 +150,13 @@ def evaluate(
     settings = EvalOptions.of({**options, "temperature": temperature}, *inspect.signature(evaluate).parameters)
     if model is not None:
         load.silence_libraries()
-    sources = {"rows": rows, "completions": completions}
     arguments: dict[str, Any] = {"model": str(model or ""), "revision": revision, "base_model": base_model}
     arguments |= {"trust_remote_code": trust_remote_code, "on_note": on_note, "on_warning": on_warning}
     with TemporaryDirectory() as scratch, ExitStack() as stack:
-        for name, source in sources.items():
+        for name, source in {"rows": rows, "completions": completions}.items():
             file = None if source is None else _file(name, source, Path(scratch, f"{name}.jsonl"))
             arguments["data" if name == "rows" else name] = file and stack.enter_context(file)
-        place = Path(out or Path(scratch, "eval"))
-        result = evaluation.evaluate(settings, **arguments, out=place, overwrite=overwrite)
+        result = evaluation.evaluate(settings, **arguments, out=Path(out or f"{scratch}/eval"), overwrite=overwrite)
     for sentence in of_evaluation(result):
         on_warning(sentence)
     return result if out else replace(result, path=Path())

@@ -96,7 +96,6 @@ def shown(value: Any) -> str:
 
 def convert(name: str, value: Any, hint: Any) -> Any:
     """Return *value*, given as the option *name*, in the type of its annotation *hint*; UsageError if that loses data.
-    A *value* of other types is unchanged.
 
     One item or a mapping becomes a tuple where *hint* is one, a list the text that the command line takes.
     """
