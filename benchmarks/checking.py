@@ -48,18 +48,19 @@ def chances(puzzle: controls.Search, checks: float) -> np.ndarray:
 
 def checked(name: Path) -> dict[str, dict[str, float]]:
     """The share of lines, after the first of a completion, that repeat the line before, in an evaluation."""
-    counts: dict[tuple[str, str], list[bool]] = {}
+    parts = ("all lines", *(f"from line {first}" for first in POSITIONS))
+    counts: dict[str, dict[str, list[bool]]] = {}
     for sample in results.read(name).samples:
         ways = re.findall(r"^(\d+)\. ", sample.completion, re.MULTILINE)
         size = f"{len(sample.row['nums'])} numbers"
         for position, (before, way) in enumerate(pairwise(ways), 2):
             first = max(start for start in POSITIONS if start <= position)
-            for part in ("all lines", f"from line {first}"):
-                counts.setdefault((size, part), []).append(before == way)
-    shares: dict[str, dict[str, float]] = {}
-    for (size, part), repeated in sorted(counts.items()):
-        shares.setdefault(size, {})[part] = round(sum(repeated) / len(repeated), 4)
-    return shares
+            for part in (parts[0], f"from line {first}"):
+                counts.setdefault(size, {name: [] for name in parts})[part].append(before == way)
+    return {
+        size: {part: round(sum(repeated) / len(repeated), 4) for part, repeated in lines.items() if repeated}
+        for size, lines in sorted(counts.items())
+    }
 
 
 def main() -> None:
