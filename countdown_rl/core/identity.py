@@ -54,7 +54,8 @@ class Identity:
         if not all(isinstance(section, Mapping) for section in sections):
             return "it cannot be read"
         now, fields = self.to_json(), self.options_type.__dataclass_fields__
-        old = _as_json(self.options_type.completed(before["options"]))
+        defaults = {name: fields[name].default for name in fields if name in now["options"]}  # of those not completed
+        old = _as_json(defaults | self.options_type.completed(before["options"]))
         new = self.options_type.past | now["options"]
         counted = [key for key in old if key in now["options"] or key not in fields]
         changes = [(key, old[key], new.get(key)) for key in counted if old[key] != new.get(key)]

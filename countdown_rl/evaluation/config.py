@@ -16,7 +16,7 @@ MAX_SAMPLES = 4096
 #: Options that change the speed, not the result; a server's URL is recorded with its model.
 _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
 #: Options for a file of completions alone.
-_COMPLETIONS = ("style", "rule", "operators", "completion_field", "on_error", "missing")
+OF_COMPLETIONS = ("style", "rule", "operators", "completion_field", "on_error", "missing")
 
 CompletionStyle = Annotated[
     StyleChoice | None,
@@ -108,12 +108,12 @@ class EvalOptions(SamplingOptions):
         """The options that decide the result of a model."""
         limits = self.limits[0] if len(self.limits) == 1 else ",".join(map(str, self.limits))
         values = asdict(self) | {"samples": self.per_row, "max_new_tokens": limits}
-        return {name: value for name, value in values.items() if name not in (*_SPEED, *_COMPLETIONS)}
+        return {name: value for name, value in values.items() if name not in (*_SPEED, *OF_COMPLETIONS)}
 
     @property
     def of_completions(self) -> dict[str, Any]:
         """The options on completions made elsewhere that are not at their default, by name."""
-        return {name: value for name in _COMPLETIONS if (value := getattr(self, name)) != getattr(type(self), name)}
+        return {name: value for name in OF_COMPLETIONS if (value := getattr(self, name)) != getattr(type(self), name)}
 
     @property
     def pass_at_values(self) -> list[int]:

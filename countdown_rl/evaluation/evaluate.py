@@ -19,7 +19,7 @@ from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
 from countdown_rl.evaluation.completions import Reader, without_completion
-from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.config import OF_COMPLETIONS, EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample, Stored
@@ -87,18 +87,19 @@ def evaluate(
     inputs: dict[str, Any] = {"data": file_input(file) | ({"suite": suite} if suite else {})}
     if completions:
         recorded = {"pass_at": options.pass_at} | options.of_completions
+        compared = recorded | {name: getattr(options, name) for name in OF_COMPLETIONS}
         inputs |= {"completions": file_input(completions), "model": {"source": completions.name, "kind": "completions"}}
         with suppress(CountdownError):  # nothing is there
             registry.task(results.read(out).metrics.task)  # whose code is a part of the identity
         made_by: _MadeBy = partial(_made_elsewhere, completions, rows, options)
     else:
-        recorded = options.recorded
+        compared = recorded = options.recorded
         rows = _selected(rows, file, options, on_warning)
         reading = {"revision": revision, "trust_remote_code": trust_remote_code, "base_model": base_model}
         inputs["model"], made_by = _made_by(model, rows, options, reading, on_batch, on_warning)
     shares = [f".{rank}" if rank else "" for rank in range(processes.world_size())]  # of each process
     unfinished = [out.with_name(f".{out.name}.progress{share}.jsonl") for share in shares]
-    run = Identity.of(EvalOptions, recorded, inputs)
+    run = Identity.of(EvalOptions, compared, inputs)
     if finished(out, "eval", run, overwrite=overwrite):
         unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
         on_note(f"{out} is up to date (use {flag('overwrite')} to rebuild).")

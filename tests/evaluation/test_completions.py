@@ -14,6 +14,7 @@ from countdown_rl.evaluation import evaluate as evaluation
 from countdown_rl.evaluation import results, sample
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.completions import Reader
+from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.expression import GRAMMAR_VERSION
 from countdown_rl.tasks.registry import parse_row
@@ -400,6 +401,22 @@ def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_p
     assert list(metrics.groups["tier"]) == ["3", "4", "5", "6", "needs-mul", "rare", "impossible"]
     with pytest.raises(UsageError, match=r"every row of suite:countdown-bench-1.4 counts"):
         evaluate(completions=tmp_path / "made.jsonl", rows="suite:countdown-bench-1/4", missing="omit")
+
+
+@pytest.mark.parametrize("before", [{}, {"missing": "wrong"}, {"on_error": "mark"}, {"completion_field": "completion"}])
+def test_every_option_on_completions_decides_whether_it_is_the_same_evaluation(before, rows, tmp_path):
+    jsonl.write_rows(tmp_path / "made.jsonl", [{"id": "b", "completion": RIGHT[1]}])
+    paths = {"out": tmp_path / "out", "completions": tmp_path / "made.jsonl", "data": rows, "overwrite": False}
+    made = evaluation.evaluate(EvalOptions(**before), **paths)
+    assert evaluation.evaluate(EvalOptions(**{"missing": "omit"} | before), **paths).metrics == made.metrics
+    for other in (
+        {"style": "direct"},
+        {"rule": "television"},
+        {"operators": "+-"},
+        {} if before else {"missing": "wrong"},
+    ):
+        with pytest.raises(CountdownError, match="did not make"):
+            evaluation.evaluate(EvalOptions(**other), **paths)
 
 
 def test_records_that_cannot_be_graded_are_marked(tmp_path):
