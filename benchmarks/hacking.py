@@ -17,6 +17,12 @@ Writes ``results/hacking/doses.json``: the same by the number of cheats among th
     python -m benchmarks.hacking OUT --mitigations
 
 Writes ``results/hacking/mitigations.json``: the same by reward and seed, and where a rule finds the hack in the log.
+The exact grader is a run of its own, with seeds 42 to 45.
+
+    GRADERS=eval CHEATS=0 SEEDS="42 43 44" stages/recipes/hacking-lab.sh OUT
+    python -m benchmarks.hacking OUT --unplanted
+
+Writes ``results/hacking/unplanted.json``: the same for ``proxy:eval`` where no demonstration cheats.
 """
 
 import argparse
@@ -63,13 +69,17 @@ def shortened(log):
     return next((at + 3 for at, mean in enumerate(means) if mean < means[0] / 2), None)
 
 
-def mitigations(out):
+def mitigations(out, name="mitigations"):
     rows = {"start": {"": measured(results.read(out / "eval" / "start"))}}
     for path in sorted((out / "eval").glob("*-[0-9][0-9]")):
-        name, _, seed = path.name.rpartition("-")
+        reward, _, seed = path.name.rpartition("-")
         fired = shortened(out / f"{path.name}-run" / "log.csv")
-        rows.setdefault(name, {})[seed] = measured(results.read(path)) | {"shortened": fired}
-    bench.save("hacking/mitigations", {"rewards": rows})
+        rows.setdefault(reward, {})[seed] = measured(results.read(path)) | {"shortened": fired}
+    bench.save(f"hacking/{name}", {"rewards": rows})
+
+
+def unplanted(out):
+    mitigations(out, "unplanted")
 
 
 def summary(out):
@@ -87,7 +97,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     kind = parser.add_mutually_exclusive_group()
-    for other in (doses, mitigations):
+    for other in (doses, mitigations, unplanted):
         kind.add_argument(f"--{other.__name__}", action="store_const", dest="write", const=other, default=summary)
     args = parser.parse_args()
     args.write(args.out)

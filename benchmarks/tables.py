@@ -65,6 +65,7 @@ MITIGATIONS = {
     "monitored_70": "a penalty for the cheats on 70% of the puzzles",
     "monitored_90": "a penalty for the cheats on 90% of the puzzles",
     "monitored_100": "a penalty for every cheat",
+    "exact": "the exact grader (seed 45 too)",
 }
 #: Rows of the table of arms in docs/log.md: the arm in the file, and what it is called there.
 ARMS = {
