@@ -64,6 +64,8 @@ def _view(report: "Verification") -> Table:
     color = {"confirmed": "green", "refuted": "red"}.get(report.conclusion, "yellow")
     conclusion = report.conclusion
     if conclusion == TOO_FEW:
-        conclusion += f": the claim and each measurement need {MIN_PUZZLES} puzzles; raise --limit and --fresh"
+        short_claim = next((claim.n for claim in report.claims if claim.n < MIN_PUZZLES), None)
+        remedy = f"evaluate more than {short_claim} and publish again" if short_claim else "raise --limit and --fresh"
+        conclusion += f": the claim and each measurement need {MIN_PUZZLES} puzzles; {remedy}"
     table.add_row("conclusion", conclusion, style=f"bold {color}")
     return table

@@ -153,7 +153,10 @@ class Reader:
         text = _question(record, "user")
         if text is None:
             missing = f"the fields of a row ({fault}), nor the id of one in {flag('data')}, nor a prompt"
-            remedy = "" if self.rows or not {"id", "custom_id"} & record.keys() else f"; give {flag('data')} for its id"
+            remedy = "" if self.rows or "task" in record else "; rows of other tasks state their `task`"
+            remedy = (
+                f"; give {flag('data')} for its id" if not self.rows and {"id", "custom_id"} & record.keys() else remedy
+            )
             raise InputError(f"it has neither {missing}; its fields are {names}{remedy}")
         if row := self._by_prompt.get(text.strip()):
             return row

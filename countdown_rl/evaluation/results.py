@@ -90,6 +90,7 @@ def split(*results: Result) -> str:
         links, digest = chain(run), str(run.metrics.data.get("digest"))
         data = [link for link in links if link.kind == "data"]
         own = {""} if any(link.inputs for link in data) else {samples[0].row.split for samples in run.by_puzzle}
+        own -= {"train"} if run.metrics.model.kind == "completions" else set()  # nobody knows what it was trained on
         of_file = {Path(name).stem for link in data for name, file in link.files.items() if file["sha256"] == digest}
         splits |= {"train"} if digest in training_data(links) else of_file or own
     return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""

@@ -78,7 +78,9 @@ def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
     if options.trained_over not in ("auto", known):
         raise UsageError(f"{ref.source} was trained over {known} weights; leave {flag('trained_over')} out.")
     if options.base == "dequantized" and known != "nf4":
-        advice = f"; if they were NF4, give {flag('trained_over')} nf4" if known == "auto" else ""
+        advice = (
+            f"; if they were NF4, give {flag('trained_over')} nf4" if known == "auto" else f"; leave {flag('base')} out"
+        )
         raise UsageError(f"{ref.source} was trained over {known} weights: there is nothing to de-quantize{advice}.")
     return "unknown" if known == "auto" else known
 

@@ -181,8 +181,8 @@ def _puzzles(
     if source is not None and source.kind == "data" and not source.inputs:
         options = typed_json.build(dict(source.options), DataOptions, f"the manifest of {source.name}")
     suite = recorded.metrics.data.get("suite")
-    known = map(jsonl.test_file, [*data, *([Path(f"{jsonl.SUITE}{suite}")] if suite else [])])
-    if match := [path for path in known if file_sha256(path) == sha256]:
+    known = [Path(f"{jsonl.SUITE}{suite}")] if suite else data  # --data cannot make up for a wrong name
+    if match := [path for path in map(jsonl.test_file, known) if file_sha256(path) == sha256]:
         rows = jsonl.read_rows(match[0])
     elif suite:
         raise _RefutedError(f"the recorded rows are not those of the suite {suite}")
@@ -198,7 +198,8 @@ def _puzzles(
                 raise _RefutedError("the recorded options do not generate the recorded rows")
             rows = jsonl.read_rows(file)
     if options is None:
-        report.not_checked.append("new rows of the same distribution, as the recorded ones were not generated")
+        unknown = "which no manifest in the release says how to generate"
+        report.not_checked.append(f"new puzzles of the same distribution, {unknown}")
         return rows[: recorded.metrics.n], []
     options = replace(options, n=max(3, fresh + 1), valid=0, test=fresh, seed=report.seed)
     return rows[: recorded.metrics.n], list(map(parse_row, build.generate(options, "test")))

@@ -240,7 +240,7 @@ def test_imported_puzzles_have_to_be_given(root):
         checked(root / "release")
     report = checked(root / "release", data=[root / "data" / "test.jsonl"])
     assert report.conclusion == CONFIRMED
-    assert any("new rows" in subject for subject in report.not_checked)
+    assert any("new puzzles" in subject for subject in report.not_checked)
 
 
 def test_what_cannot_be_measured_is_an_error_and_no_refutation(root, command):
