@@ -178,10 +178,8 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str, every: int) 
 def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
     """The chart of *lines*, with ranges as bands; the vertical axis begins at zero, or at a lower value."""
     text = panel.text
-    ends = [[text(line.mean[at][1]) for at in (0, -1)] for line in lines]
-    legend = [
-        f"{line.name} {' → '.join(dict.fromkeys(both))}" for line, both in zip(lines, ends, strict=True) if line.name
-    ]
+    changes = [f"{text(line.mean[0][1])} → {text(line.mean[-1][1])}" for line in lines]
+    legend = [f"{line.name} {change}" for line, change in zip(lines, changes, strict=True) if line.name]
     points = [point for line in lines for point in line.mean + line.range]
     first, last = 0 if unit == "step" else min(points)[0], max(points)[0]
     marks = ticks(min(0.0, *(value for _, value in points)), max(value for _, value in points))
@@ -208,4 +206,4 @@ def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
         bands=list(zip(steps, labels, edges, edges[1:], strict=False)),
         left=LEFT, right=right, top=top, bottom=bottom, unit=unit, x=x, y=y,
     )  # fmt: skip
-    return panel._replace(change="" if legend else " → ".join(ends[0]), height=bottom + BOTTOM, content=content)
+    return panel._replace(change="" if legend else changes[0], height=bottom + BOTTOM, content=content)
