@@ -57,7 +57,7 @@ def fine_tuned(model: str, tune: str) -> Result:
 def loss_by_hand(model: str) -> float:
     """The mean negative log-likelihood of the tokens of all completions, one at a time."""
     loaded = load_model(find_model(model), precision="fp32")
-    rows = jsonl.read_objects(Path("demos.jsonl"))
+    rows = [*jsonl.read_objects(Path("demos.jsonl"))]
     known = demonstrations.Demonstrations([demonstrations.parse(fields, "") for fields in rows])
     total, count = 0.0, 0
     for example in tokens.tokenize(known, loaded.tokenizer, 1024):

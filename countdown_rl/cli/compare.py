@@ -45,7 +45,7 @@ def compare(
     values = comparison.compare(comparison.by_setting(results), out, against, console.warn)
     view: RenderableType = Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
     if changed:
-        changes = jsonl.read_objects(out / comparison.CHANGES)
+        changes = [*jsonl.read_objects(out / comparison.CHANGES)]
         values["changes"] = changes[:changed]
         count = Text(f"\n{len(values['changes'])} of {len(changes):,} whose grade changed", style="dim")
         view = Group(view, *map(_change, values["changes"]), count)

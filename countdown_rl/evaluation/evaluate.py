@@ -90,7 +90,7 @@ def evaluate(
         compared = recorded | {name: getattr(options, name) for name in OF_COMPLETIONS}
         inputs |= {"completions": file_input(completions), "model": {"source": completions.name, "kind": "completions"}}
         with suppress(CountdownError):  # nothing is there
-            registry.task(results.read(out).metrics.task)  # whose code is a part of the identity
+            registry.task(results.read_metrics(out).task)  # whose code is a part of the identity
         made_by: _MadeBy = partial(_made_elsewhere, completions, rows, options)
     else:
         compared = recorded = options.recorded
@@ -241,11 +241,16 @@ def measured(
         **vars(measure(samples, rows, pass_at, limits=limits)),
         data=inputs["data"],
         model=EvaluatedModel(**{key: inputs["model"].get(key) for key in ("source", "kind", "digest")}),
-        puzzles=hashlib.sha256("\n".join(sorted(row.id for row in rows)).encode()).hexdigest(),
-        grammar=registry.task(rows[0].task).grammar,
+        **identity(rows),
         **description,
     )
     return Result(metrics, samples)
+
+
+def identity(rows: Sequence[Row]) -> dict[str, Any]:
+    """The fields of :class:`Metrics` on what was graded: the sha256 of the ids of *rows*, and the grammar."""
+    digest = hashlib.sha256("\n".join(sorted(row.id for row in rows)).encode()).hexdigest()
+    return {"puzzles": digest, "grammar": registry.task(rows[0].task).grammar}
 
 
 def _description(engine: Engine, options: EvalOptions, completions: Sequence[Completion]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.formatting import interval, percent
 from countdown_rl.core.manifest import Manifest, ProvenanceEntry, provenance_chain
 from countdown_rl.evaluation import sample
-from countdown_rl.evaluation.sample import Accuracy, Metrics, Sample, Scores
+from countdown_rl.evaluation.sample import Accuracy, Metrics, Sample, Scores, Stored
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
 
@@ -58,12 +58,17 @@ def read(path: Path) -> Result:
         remedy = f"grade its completions by `countdown-rl eval --completions {path} --out DIR` and give DIR"
         raise ArtifactError(f"{path} is a file, not an eval artifact; {remedy}.")
     manifest = artifacts.read(path, "eval")
-    metrics = Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
+    metrics = read_metrics(path)
     try:
-        samples = [Sample.from_json(line) for line in jsonl.read_objects(path / SAMPLES)]
+        samples = Stored.of(map(Sample.from_json, jsonl.read_objects(path / SAMPLES)), puzzles=metrics.n)
     except (ArtifactError, InputError) as error:
         raise ArtifactError(f"{path / SAMPLES} is damaged ({error}); make it again.") from error
     return Result(metrics, samples, manifest=manifest, path=path)
+
+
+def read_metrics(path: Path) -> Metrics:
+    """The scores of the evaluation at *path*, without its samples."""
+    return Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
 
 
 def write(directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at: Sequence[int] = ()) -> None:

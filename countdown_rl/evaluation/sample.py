@@ -1,9 +1,11 @@
 """Results of an evaluation: graded completions and scores, and their form in JSON."""
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -109,6 +111,20 @@ class Stored(Sequence[Sample]):
         self, file: BinaryIO, rows: Sequence[Row], entries: Sequence[Sample | int], of: range | None = None
     ) -> None:
         self._all, self._of = (file, rows, entries), range(len(entries)) if of is None else of
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample], puzzles: int) -> Sequence[Sample]:
+        """*samples*, as many of each of so many *puzzles*: a list if they are few."""
+        samples = iter(samples)
+        entries: list[Any] = [*islice(samples, cls.KEPT)]
+        rows = [sample.row for sample in entries]
+        file = None
+        for sample in samples:
+            file = file or TemporaryFile()  # noqa: SIM115 - the samples keep it
+            entries.append(cls.write(file, sample))
+            same = (sample.row.id, sample.row.kept) == (rows[-1].id, rows[-1].kept)
+            rows.append(rows[-1] if same else sample.row)
+        return cls(file, rows[:: len(rows) // puzzles], entries) if file else entries
 
     @staticmethod
     def write(file: BinaryIO, sample: Sample) -> int:

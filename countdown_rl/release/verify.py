@@ -221,7 +221,8 @@ def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -
     metrics, earlier = recorded.metrics, recorded.manifest.version != version()
     pass_at = [k for k in metrics.pass_at if k <= options.per_row] if earlier else options.pass_at_values
     scores = measure(samples, rows, pass_at=pass_at, limits=[*metrics.budgets])
-    details = replace(metrics, **vars(scores)).to_json()
+    graded = evaluate.identity(rows) | ({"grammar": metrics.grammar} if earlier else {})
+    details = replace(metrics, **vars(scores), **graded).to_json()
     if earlier:  # the ends of its intervals are compared in details.json
         scores = replace(scores, interval=metrics.interval, pass_at=metrics.pass_at)
     unknown: list[str] = []

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -90,10 +90,11 @@ def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> li
     return [match.row for match in matches]
 
 
-def read_objects(path: Path) -> list[dict[str, Any]]:
+def read_objects(path: Path) -> Iterator[dict[str, Any]]:
     """The objects in a file that this tool wrote."""
-    lines = path.read_bytes().splitlines()  # lines of text also end at other characters
-    return [typed_json.parse(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
+    with path.open("rb") as lines:  # lines of text also end at other characters
+        for number, line in enumerate(lines, 1):
+            yield typed_json.parse(line, f"{path}, line {number},")
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:

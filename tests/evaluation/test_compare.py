@@ -104,7 +104,7 @@ def test_the_table_has_a_line_per_result_and_the_conditions(three):
 
 def test_changes_hold_both_completions(three):
     compared(three, Path("comparison"))
-    changes = jsonl.read_objects(Path("comparison") / compare.CHANGES)
+    changes = [*jsonl.read_objects(Path("comparison") / compare.CHANGES)]
     marks = {"base": BASE, "adapter": TRAINED, "merged": MERGED}
     pairs = [("base", "adapter"), ("base", "merged"), ("adapter", "merged")]
     assert [(one["from"], one["to"], one["id"], one["side"]) for one in changes] == [
@@ -140,7 +140,7 @@ def test_completions_in_two_files_are_paired_by_the_ids_of_their_puzzles(tmp_pat
     row = api.compare([first, second], out=tmp_path / "out")["results"][1]
     change = row["against_first"]
     assert (change["difference"], change["improved"], change["regressed"]) == (pytest.approx(0.1), 2, 1)
-    changed = jsonl.read_objects(tmp_path / "out" / compare.CHANGES)
+    changed = [*jsonl.read_objects(tmp_path / "out" / compare.CHANGES)]
     assert [(line["nums"][0], line["side"]) for line in changed] == [(1, "regressed"), (4, "improved"), (5, "improved")]
     runs = compare.pooled("runs", [first, second])
     assert [len({sample.row.id for sample in puzzle}) for puzzle in runs.by_puzzle] == [1] * 10

@@ -377,12 +377,17 @@ def test_completions_in_any_order_need_no_memory_for_their_texts(tmp_path, monke
     ]
     lines = [{"nums": [8, 1, n], "target": 9 + n, "completion": text} for text in texts for n in range(20, 320)]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
+    evaluate(completions=tmp_path / "made.jsonl")  # imports are not measured
     tracemalloc.start()
     result = evaluate(completions=tmp_path / "made.jsonl", out=tmp_path / "out")
+    again = evaluation.evaluate(  # finished
+        EvalOptions(), completions=tmp_path / "made.jsonl", out=tmp_path / "out", overwrite=False
+    )
     peak, size = tracemalloc.get_traced_memory()[1], (tmp_path / "made.jsonl").stat().st_size
     tracemalloc.stop()
     assert peak < size / 4
-    samples = results.read(tmp_path / "out").samples
+    assert again.metrics == result.metrics
+    samples = [*again.samples]
     assert [*result.samples] == pickle.loads(pickle.dumps(result.samples)) == samples
     assert result.samples[-1] == samples[-1]
     with ThreadPoolExecutor(4) as pool:

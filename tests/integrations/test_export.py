@@ -83,7 +83,7 @@ def test_rows_for_areal_are_graded_by_the_exported_reward(exported):
     place = exported("areal")
     reward_fn = load(place / "reward.py").reward_fn
     assert yaml.safe_load((place / "config.yaml").read_text())["train_dataset"]["path"] == "train.jsonl"
-    item = jsonl.read_objects(place / "train.jsonl")[0]
+    item = next(jsonl.read_objects(place / "train.jsonl"))
     assert set(item) == {"messages", "row"}
     texts = ["<think>\n</think>\n<answer>3 + 4</answer>", "<answer>3</answer>"]
     assert [reward_fn("prompt", text, [], [], **item) for text in texts] == [1.0, 0.0]

@@ -229,6 +229,8 @@ FORGERIES: list[tuple[str, Callable[[Path], None]]] = [
     (f"{FIGURES} .accuracy", forged_figure(lambda values: values.update(accuracy=0.9))),
     (f"{FIGURES} .interval", forged_figure(lambda values: values.update(interval=[0.49, 0.51]))),
     (f"{FIGURES} .pass_at", forged_figure(lambda values: values["pass_at"].update({"64": values["pass_at"]["4"]}))),
+    (f"{FIGURES} .puzzles", forged_figure(lambda values: values.update(puzzles="0" * 64))),
+    (f"{FIGURES} .grammar", forged_figure(lambda values: values.update(grammar=1))),
     (f"{FIGURES} .majority", forged_figure(lambda values: values["majority"].update(share=0.99))),
     (f"{FIGURES} .groups", forged_figure(lambda values: values["groups"]["numbers"]["4"].update(accuracy=0.99))),
     (f"{FIGURES} .pass@4", forged_figure(lambda all: all.update({"pass@4": 0.99}), "metrics.json", pass_at="1,4")),
@@ -337,6 +339,11 @@ _INSIDE: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
         ("names the base", facts(base_model="me/other")),
         ("every_eval_ever.json has other", benchmark('"score": 0.5', '"score": 0.9')),
         ("countdown.yaml has other", benchmark("value: 50.0", "value: 99.0", OTHER_RESULTS)),
+        (
+            "every_eval_ever.json .*says",
+            benchmark('"inference_engine": {', '"inference_engine": {"speed": "fastest", '),
+        ),
+        ("countdown.yaml .*says", benchmark("notes:", "notes: best of all;", OTHER_RESULTS)),
         ("countdown.yaml has other", benchmark("$", "\n- {value: 99.0}", OTHER_RESULTS)),
     ],
     "adapter": [

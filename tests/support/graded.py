@@ -43,4 +43,4 @@ def graded(task: str, folder: Path) -> tuple[list[dict[str, Any]], list[dict[str
     grade(str(folder / "samples.jsonl"), out=folder / "grades.jsonl")
     data = folder / "data.jsonl"
     jsonl.write_rows(data, ({key: row[key] for key in row if key != "completion"} for row in written))
-    return written, jsonl.read_objects(folder / "grades.jsonl"), data
+    return written, [*jsonl.read_objects(folder / "grades.jsonl")], data

@@ -46,7 +46,7 @@ def evaluation(path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", diges
 
 def collect(out: Path, *evaluations: Path, **options) -> list[dict]:
     selection.collect(evaluations, CollectOptions(**options), out)
-    return jsonl.read_objects(out / selection.FILE)
+    return [*jsonl.read_objects(out / selection.FILE)]
 
 
 @pytest.mark.parametrize(
