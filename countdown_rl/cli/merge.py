@@ -50,7 +50,8 @@ def merge(
         f"{out}: {plural(facts['parameters'], 'parameter')}, {facts['bytes'] / 1e6:,.1f} MB, "
         f"{plural(facts['adapted_modules'], 'module')} merged into the {facts['base']} base"
     ]
-    names = {"with_definition": "the adapter over that base", "with_policy_as_trained": "the policy as trained"}
-    for key, name in names.items() if "agreement" in facts else ():
-        lines += agreement.described(name, facts["agreement"][key])
+    names = {"with_policy_as_trained": "the policy as trained", "with_definition": "the adapter over that base"}
+    if found := facts.get("agreement"):
+        different = {str(found[key]): (name, found[key]) for key, name in names.items()}
+        lines += [line for name, agreed in different.values() for line in agreement.described(name, agreed)]
     console.result({"out": str(out), **facts}, "\n".join(lines))

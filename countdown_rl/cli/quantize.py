@@ -22,7 +22,8 @@ def quantize(
     would round the adapter away.
 
     - gguf: one file with tokenizer and chat template for llama.cpp, LM Studio and Ollama (ollama create NAME -f
-    Modelfile). Merge with --base dequantized. With the llama-cpp extra, llama.cpp reads the file back.
+    Modelfile). Before, merge an adapter trained over NF4 with --base dequantized. With the llama-cpp extra,
+    llama.cpp reads the file back.
 
     Weights are written a shard at a time, so the model may be larger than memory. Up to half a billion parameters, the
     result is compared with its source on 8 prompts.

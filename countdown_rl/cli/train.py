@@ -14,7 +14,8 @@ def train(
     overwrite: parameters.Overwrite = False,
     check: runs.Check = False,
     probe: Annotated[
-        int | None, option("Dry run: sample N groups (64 or more), report reward variance.", RUN, metavar="N", min=1)
+        int | None,
+        option("Dry run: sample N groups (better 64 or more), report reward variance.", RUN, metavar="N", min=1),
     ] = None,
 ) -> None:
     """Train a LoRA adapter, or all weights, with GRPO.
