@@ -2,7 +2,7 @@
 
     python examples/grade_datasets.py completions.jsonl 8
 
-Each line has the fields of a row (``nums`` and ``target``) and ``completion``.
+Each line has the fields of a row (``nums`` and ``target``, and others such as ``rule``) and ``completion``.
 """
 
 import sys
@@ -14,8 +14,8 @@ import countdown_rl
 
 
 def graded(record: dict[str, Any]) -> dict[str, bool]:
-    completion, row = record["completion"], {name: record[name] for name in ("nums", "target")}
-    return {"correct": countdown_rl.grade(completion, **row).correct}
+    row = {name: value for name, value in record.items() if value is not None}  # None: a field of other lines
+    return {"correct": countdown_rl.grade(row.pop("completion"), **row).correct}
 
 
 def accuracy(path: str, processes: int) -> float:

@@ -2,7 +2,7 @@
 
     python examples/grade_ray.py completions.jsonl 8
 
-Each line has the fields of a row (``nums`` and ``target``) and ``completion``.
+Each line has the fields of a row (``nums`` and ``target``, and others such as ``rule``) and ``completion``.
 """
 
 import sys
@@ -13,16 +13,15 @@ import ray
 import countdown_rl
 
 
-def graded(batch: dict[str, Any]) -> dict[str, list[float]]:
-    records = zip(batch["completion"], batch["nums"], batch["target"], strict=True)
-    verdicts = [countdown_rl.grade(text, nums=nums, target=target).correct for text, nums, target in records]
-    return {"correct": list(map(float, verdicts))}
+def graded(record: dict[str, Any]) -> dict[str, float]:
+    row = {name: value for name, value in record.items() if value is not None}  # None: a field of other lines
+    return {"correct": float(countdown_rl.grade(row.pop("completion"), **row).correct)}
 
 
 def accuracy(path: str, workers: int) -> float:
     """The share of correct completions in the file or the directory at *path*."""
     strategy = ray.data.TaskPoolStrategy(size=workers)
-    return float(ray.data.read_json(path).map_batches(graded, compute=strategy).mean("correct"))
+    return float(ray.data.read_json(path).map(graded, compute=strategy).mean("correct"))
 
 
 if __name__ == "__main__":

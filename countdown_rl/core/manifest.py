@@ -91,7 +91,9 @@ def _check(manifest: Manifest, source: Path | str) -> None:
     for outside in (name for name in manifest.files if not _is_below(name)):
         raise ArtifactError(f"{source} lists {outside!r}, which is no file below it; do not use this artifact.")
     typed_json.build(manifest.files, dict[str, _File], source)
-    entries: list[Any] = [*manifest.inputs.values()]
+    entries: list[Any] = []
+    for value in manifest.inputs.values():
+        entries += value if isinstance(value, list) else [value]
     for value in entries:
         entry: _Input = typed_json.build(value, _Input, source)
         if entry.manifest:

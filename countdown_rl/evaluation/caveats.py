@@ -74,11 +74,15 @@ def _caveats(result: Result) -> list[str]:
         enough = ceil((metrics.n + Z**2) * (width / WIDEST) ** 2 - Z**2)
         wide = f"the 95% interval is {100 * width:.1f} points wide with {plural(metrics.n, noun)}"
         sentences.append(f"{wide}; {plural(enough, noun)} would make it at most {100 * WIDEST:.0f}.")
-    if metrics.of:
+    if metrics.of and metrics.model.kind != "completions":
+        part = f"only the first {metrics.n:,} of the {plural(metrics.of, noun)} were evaluated"
+        sentences.append(f"{part}, which is no result of {metrics.data.get('suite')}; leave {flag('limit')} out.")
+    elif metrics.of:
         measured = f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions"
         sentences.append(f"{measured}, and the others are not counted, unless by {flag('missing')} wrong.")
     if metrics.errors:
-        sentences.append(f"{metrics.errors:,} of the records could not be graded and are not counted.")
+        counted = "their rows count as incorrect" if metrics.reasons.get("missing") else "are not counted"
+        sentences.append(f"{metrics.errors:,} of the records could not be graded, and {counted}.")
     if metrics.model.kind == "completions":
         unanswered = ((one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer")
         if advice := bare_answers(unanswered, metrics.reasons.get("no-answer", 0), len(result.samples)):

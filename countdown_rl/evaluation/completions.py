@@ -44,6 +44,9 @@ class Reader:
         self.rows = {row.id: row for row in map(self._with_settings, known)}
         self._by_name = {str(row["id"]): row for row in self.rows.values() if "id" in row}
         self._by_prompt = {row.prompt().user.strip(): row for row in self.rows.values()}
+        self._by_question: dict[tuple[str, str], list[Row]] = {}
+        for row in self.rows.values():
+            self._by_question.setdefault((row.identity, row.reference), []).append(row)
         self._task = ""
         self._checked: tuple[list[Any], str] = [], ""
         #: By document of lm-evaluation-harness, which writes the same responses on a line for each filter.
@@ -145,9 +148,18 @@ class Reader:
             note = records.check_prompt(row, question or "") or note
         if not self.rows:
             return row, note
-        if row.id not in self.rows:
+        known = self.rows.get(row.id) or self._of_other_rules(row, record)
+        if known is None:
             raise InputError(f"{row.headline} is not in {flag('data')}")
-        return self.rows[row.id], note
+        return known, note
+
+    def _of_other_rules(self, row: Row, record: Mapping[str, Any]) -> Row | None:
+        """The only row that asks what *row* does, whose *record* states no rules."""
+        stated = {"rule", "operators"}
+        if stated & (self._settings.keys() | {name for name in stated if record.get(name) is not None}):
+            return None
+        same = self._by_question.get((row.identity, row.reference), ())
+        return same[0] if len(same) == 1 else None
 
     def _of_prompt(self, record: Mapping[str, Any], names: str, fault: str) -> Row:
         text = _question(record, "user")

@@ -1,6 +1,6 @@
 """Options of ``eval``."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
@@ -114,6 +114,12 @@ class EvalOptions(SamplingOptions):
     def of_completions(self) -> dict[str, Any]:
         """The options on completions made elsewhere that are not at their default, by name."""
         return {name: value for name in OF_COMPLETIONS if (value := getattr(self, name)) != getattr(type(self), name)}
+
+    @property
+    def of_models(self) -> list[str]:
+        """The options that decide what a model writes and are not at their default."""
+        own = replace(self, samples=self.samples or 1, pass_at=None).recorded
+        return [name for name, value in type(self)().recorded.items() if value != own[name]]
 
     @property
     def pass_at_values(self) -> list[int]:

@@ -80,11 +80,14 @@ def evaluate(
         raise UsageError("give a model and rows, or completions.")
     if not completions and (unused := [*map(flag, options.of_completions)]):
         raise UsageError(f"{unused[0]} is for completions made elsewhere; give them as {flag('completions')}.")
+    if completions and (unused := [*map(flag, options.of_models)]):
+        raise UsageError(f"{unused[0]} is for a model that completes rows; leave it out with {flag('completions')}.")
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
     if completions and not completions.is_file():
         raise InputError(f"{completions} does not exist or is no file.")
     inputs: dict[str, Any] = {"data": file_input(file) | ({"suite": suite} if suite else {})}
+    part: dict[str, Any] = {}  # of a suite
     if completions:
         recorded = {"pass_at": options.pass_at} | options.of_completions
         compared = recorded | {name: getattr(options, name) for name in OF_COMPLETIONS}
@@ -94,7 +97,8 @@ def evaluate(
         made_by: _MadeBy = partial(_made_elsewhere, completions, rows, options)
     else:
         compared = recorded = options.recorded
-        rows = _selected(rows, file, options, on_warning)
+        asked, rows = len(rows), _selected(rows, str(data), options, on_warning)
+        part = {"of": asked} if suite and len(rows) < asked else {}
         reading = {"revision": revision, "trust_remote_code": trust_remote_code, "base_model": base_model}
         inputs["model"], made_by = _made_by(model, rows, options, reading, on_batch, on_warning)
     shares = [f".{rank}" if rank else "" for rank in range(processes.world_size())]  # of each process
@@ -106,7 +110,7 @@ def evaluate(
         return results.read(out)
     limits = options.limits if len(options.limits) > 1 and not completions else []
     made = made_by(inputs, unfinished[processes.rank()])
-    result = measured(made.rows, made.samples, inputs, options.pass_at_values, limits, **made.description)
+    result = measured(made.rows, made.samples, inputs, options.pass_at_values, limits, **made.description | part)
     if not processes.is_main():
         return result
     with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=made.libraries) as writer:
@@ -201,16 +205,16 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
     return _Made(rows, Stored(graded, rows, ordered), about)
 
 
-def _selected(rows: Sequence[Row], file: Path, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:
-    """The *rows* of *file* up to ``options.limit``."""
+def _selected(rows: Sequence[Row], name: str, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:
+    """The *rows* of the file or suite *name* up to ``options.limit``."""
     if options.per_row > 1 and options.temperature == 0:
         raise UsageError(f"several completions of a row need a {flag('temperature')} above 0; greedy ones are equal.")
     if options.limit is not None and options.limit > len(rows):
-        raise InputError(f"{file} has {plural(len(rows), 'row')}, fewer than {flag('limit')} {options.limit}.")
+        raise InputError(f"{name} has {plural(len(rows), 'row')}, fewer than {flag('limit')} {options.limit}.")
     rows = rows[: options.limit]
     if repeats := len(rows) - len({row.id for row in rows}):
         remedy = f"remove them, and give {flag('samples')} for several completions of a row"
-        count = f"{repeats:,} of the {plural(len(rows), 'row')} in {file}"
+        count = f"{repeats:,} of the {plural(len(rows), 'row')} in {name}"
         on_warning(f"{count} are repeats, which the intervals count as independent; {remedy}.")
     return rows
 

@@ -57,7 +57,7 @@ class StepRow:
     eval_kl: float | None = None  # from the initial policy, nats per token of the first 64 of these
     importance_sampling_ratio: float | None = None  # mean ratio of the policy's probabilities to vLLM's
     draws: float | None = None  # groups sampled for the round; None without dynamic sampling
-    hacking: float | None = None  # share of wrong completions that a proxy reward scores 1; None without such a reward
+    hacking: float | None = None  # share that are wrong and a proxy reward scores 1; None without such a reward
     #: Share correct by group, under its column (``correct_numbers_4``), and the mean and standard deviation of each of
     #: several rewards (``rewards/NAME/mean``); None in a step without such a row.
     groups: Mapping[str, float | None] = field(default_factory=dict)

@@ -184,6 +184,7 @@ def result_files(evaluation: Result, name: str, dataset: str | None) -> dict[str
     decoding = decoding_text(typed_json.dump(metrics.decoding))
     notes = f"{decoding}; {metrics.n:,} {noun}s, 95% interval {formatting.interval(metrics.interval)}"
     notes += f"; suite {suite}, sha256 {metrics.data['digest']}, grammar {metrics.grammar}" if suite else ""
+    notes += f"; the first {metrics.n:,} of {metrics.of:,} {noun}s alone" if metrics.of else ""
     entry = EvalResultEntry(dataset, metrics.task, round(100 * metrics.accuracy, 2), notes=notes)
     entries = yaml_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
     return files | {f".eval_results/{metrics.task}.yaml": entries}
@@ -197,7 +198,8 @@ def _record(evaluation: Result, name: str, dataset: str | None) -> dict[str, Any
     arguments = {"temperature": decoding.temperature, "top_p": decoding.top_p, "max_tokens": decoding.max_new_tokens}
     source = {"dataset_name": metrics.data.get("suite") or dataset, "source_type": "other"}
     source |= {"source_type": "hf_dataset", "hf_repo": dataset, "hf_split": "test"} if dataset else {}
-    source |= {"additional_details": {"sha256": metrics.data["digest"], "grammar": str(metrics.grammar)}}
+    part = {"rows": f"the first {metrics.n} of {metrics.of}"} if metrics.of else {}
+    source |= {"additional_details": {"sha256": metrics.data["digest"], "grammar": str(metrics.grammar), **part}}
     scale = {"lower_is_better": False, "score_type": "continuous", "min_score": 0, "max_score": 1}
     model = {"name": name, "id": name, "inference_engine": {"name": metrics.engine or "unknown"}}
     origin = {"source_type": "evaluation_run", "source_organization_name": "unknown"}

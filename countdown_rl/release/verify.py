@@ -184,6 +184,8 @@ def _puzzles(
     known = [Path(f"{jsonl.SUITE}{suite}")] if suite else data  # --data cannot make up for a wrong name
     if match := [path for path in map(jsonl.test_file, known) if file_sha256(path) == sha256]:
         rows = jsonl.read_rows(match[0])
+        if suite and (recorded.metrics.of or recorded.metrics.n) != len(rows):
+            raise _RefutedError(f"the evaluation is of a part of the suite {suite}, and does not say so")
     elif suite:
         raise _RefutedError(f"the recorded rows are not those of the suite {suite}")
     elif options is None:
@@ -226,7 +228,7 @@ def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -
     if earlier:  # the ends of its intervals are compared in details.json
         scores = replace(scores, interval=metrics.interval, pass_at=metrics.pass_at)
     unknown: list[str] = []
-    for file, computed in ((DETAILS, details), (METRICS, results.flat(scores, pass_at))):
+    for file, computed in ((DETAILS, details), (METRICS, results.flat(scores, pass_at, metrics.of))):
         written = renamed(typed_json.read(recorded.path / file))
         different = [name for name in written if written[name] != computed.get(name)]
         if earlier:

@@ -59,7 +59,7 @@ def suite_name(data: Path | str | None) -> str:
 
 def suite_file(name: str) -> Path:
     """The file *name*, or that of the suite."""
-    return test_file(Path(name)) if name.startswith(SUITE) else Path(name)
+    return test_file(path) if str(path := Path(name)).startswith(SUITE) else path
 
 
 def check_training(data: Path | str | None) -> None:

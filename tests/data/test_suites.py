@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +10,12 @@ import pytest
 
 import countdown_rl
 from countdown_rl.cli.main import app
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import CountdownError, InputError, UsageError
 from countdown_rl.data import build, suites
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.generate import PRESETS
+from countdown_rl.evaluation import caveats, results
 from countdown_rl.tasks import jsonl
 from countdown_rl.training.grpo import run as grpo
 from countdown_rl.training.options import SftOptions
@@ -72,9 +75,11 @@ def test_no_training_run_sees_a_suite(tmp_path, rows):
     told = [{"prompt": row.prompt().user, "completion": "a"} for row in rows[:9]]
     told += [{"prompt": text, "completion": "a"} for text in texts]
     told += [{"instruction": "Go.", "system": text, "output": "a"} for text in texts]
-    jsonl.write_rows(tmp_path / "demos.jsonl", [*told, other | {"completion": "<answer>50 - 7 + 3</answer>"}])
+    own = other | {"completion": "<answer>50 - 7 + 3</answer>"}
+    told += [own | {"prompt": f"{text}\nNow make 46 from 3, 7 and 50."} for text in texts]  # as an example
+    jsonl.write_rows(tmp_path / "demos.jsonl", [*told, own, own | {"prompt": "Make 46 from 3, 7 and 50."}])
     known, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], None)
-    assert (known.left_out, len(known.filtered)) == ({"of a benchmark": 27}, 1)
+    assert (known.left_out, len(known.filtered)) == ({"of a benchmark": 36}, 2)
 
 
 @pytest.mark.parametrize(
@@ -94,11 +99,48 @@ def test_every_command_that_makes_training_data_refuses_a_suite(words, here):
 def test_a_suite_is_excluded_by_name_and_graded_by_its_own_rules(here):
     words = f"gen-data --n 300 --valid 0 --test 0 --exclude {BENCH} --out data"
     app(words.split(), standalone_mode=False)
+    app(words.split(), standalone_mode=False)  # again
+    assert artifacts.read(Path("data"), "data").inputs["exclude"][0]["digest"]
     Path("made.jsonl").write_text('{"nums": [3, 7, 50], "target": 46, "completion": "a"}')
     for command in ("grade made.jsonl", "eval --completions made.jsonl --out out"):
         for setting in ("--rule television", "--operators +-"):
             with pytest.raises(UsageError, match="states its own rules"):
                 app([*command.split(), "--data", f"{BENCH}/4", *setting.split()], standalone_mode=False)
+
+
+def test_completions_name_a_row_of_a_suite_by_its_numbers_whatever_its_rules(rows, here):
+    shown = ("nums", "target")
+    records = [
+        {**{name: row[name] for name in shown}, "completion": f"<answer>{row.right_answer or 'impossible'}</answer>"}
+        for row in rows
+    ]
+    jsonl.write_rows(Path("made.jsonl"), records)
+    result = countdown_rl.evaluate(completions="made.jsonl", rows=BENCH)
+    assert (result.metrics.n, result.metrics.accuracy) == (1_750, 1)
+    jsonl.write_rows(Path("other.jsonl"), [{**record, "rule": "at-most-once"} for record in records])
+    with pytest.raises(InputError, match="is not in data"):
+        countdown_rl.evaluate(completions="other.jsonl", rows=BENCH)
+
+
+def test_a_part_of_a_suite_says_so(here):
+    words = ["eval", "--model", "solver", "--data", f"{BENCH}/6", "--limit", "7", "--out", "part"]
+    app(words, standalone_mode=False)
+    metrics = results.read(Path("part")).metrics
+    assert (metrics.n, metrics.of) == (7, 250)
+    named = replace(metrics, model=replace(metrics.model, kind="directory"))
+    said = caveats.caveats({"": replace(results.read(Path("part")), metrics=named)})
+    assert any(
+        "only the first 7 of the 250 puzzles" in sentence and "countdown-bench-1/6" in sentence for sentence in said
+    )
+    with pytest.raises(InputError, match=r"suite:countdown-bench-1.6 has 250 rows"):
+        countdown_rl.evaluate("solver", f"{BENCH}/6", limit=251)
+
+
+@pytest.mark.parametrize("option", ["--limit 1", "--samples 2", "--temperature 0.5", "--max-new-tokens 9", "--seed 7"])
+def test_an_option_of_models_is_refused_with_completions(option, here):
+    Path("made.jsonl").write_text('{"nums": [3, 7, 50], "target": 46, "completion": "a"}')
+    with pytest.raises(UsageError, match=f"{option.split()[0]} is for a model"):
+        app(["eval", "--completions", "made.jsonl", "--out", "out", *option.split()], standalone_mode=False)
 
 
 def test_an_evaluation_has_the_tiers_as_its_groups(tmp_path):

@@ -79,20 +79,40 @@ def test_the_results_on_a_suite_name_it_and_are_verified(root, benchmark):
     jsonschema.validate(record, SCHEMA)
     digest = file_sha256(jsonl.test_file(Path("suite:countdown-bench-1/3")))
     assert source["dataset_name"] == "countdown-bench-1/3"
-    assert source["additional_details"] == {"sha256": digest, "grammar": str(GRAMMAR_VERSION)}
+    assert source["additional_details"] == {
+        "sha256": digest,
+        "grammar": str(GRAMMAR_VERSION),
+        "rows": "the first 3 of 250",
+    }
     assert source.get("hf_repo") == benchmark
-    assert "`countdown-bench-1/3`" in Path("release/README.md").read_text()
+    card = Path("release/README.md").read_text()
+    assert "`countdown-bench-1/3`" in card
+    assert "only the first 3 of its 250 rows" in card
     file = Path("release/.eval_results/countdown.yaml")
     entries = parse_eval_result_entries(yaml.safe_load(file.read_text())) if benchmark else []
     assert all(f"suite countdown-bench-1/3, sha256 {digest}, grammar" in entry.notes for entry in entries)
+    assert all("the first 3 of 250 puzzles alone" in entry.notes for entry in entries)
     assert file.exists() == bool(benchmark)
     assert verify.verify("release").reasons == []
     evaluation = results.read(Path("suite"))
     data = evaluation.metrics.data | {"suite": "countdown-bench-1/4"}
-    manifest = replace(evaluation.manifest, inputs=evaluation.manifest.inputs | {"data": data})
-    forgeries.record(Path(), replace(evaluation.metrics, data=data), evaluation.samples, manifest, "forged")
-    folder.build(PublishOptions(**settings | {"evaluation": "eval/forged"}), Path("forged"))
-    assert verify.verify("forged").reasons == ["the recorded rows are not those of the suite countdown-bench-1/4"]
+    renamed = replace(evaluation.manifest, inputs=evaluation.manifest.inputs | {"data": data})
+    for metrics, manifest, reason in (
+        (
+            replace(evaluation.metrics, data=data),
+            renamed,
+            "the recorded rows are not those of the suite countdown-bench-1/4",
+        ),
+        (
+            replace(evaluation.metrics, of=None),
+            evaluation.manifest,
+            "is of a part of the suite countdown-bench-1/3, and",
+        ),
+    ):
+        forgeries.record(Path(), metrics, evaluation.samples, manifest, "forged")
+        folder.build(PublishOptions(**settings | {"evaluation": "eval/forged"}), Path("forged"))
+        [said] = verify.verify("forged").reasons
+        assert reason in said
 
 
 def test_a_data_set_is_defined_as_a_benchmark():

@@ -214,7 +214,9 @@ def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
     ceiling, floor = {"source": "solver", "kind": "ceiling"}, {"source": "random", "kind": "floor"}
     write_eval(run / "eval" / "ceiling", "+" * 12, model=ceiling, decoding={"samples": 1})
     write_eval(run / "eval" / "a", "-" * 12, model=floor, decoding={"samples": 1})
+    write_eval(run / "eval" / "twice", "-" * 24, samples=2, model=floor, decoding={"samples": 2})
     text = page()
+    assert "twice: left out, as the evaluation has other puzzles" in text
     rows = re.findall(r'<tr(?: class="bound")? data-row="([^"]*)">', text)
     assert rows == ["base", "adapter", "merged", "a", "ceiling"]
     assert re.findall(r'<tr class="bound" data-row="([^"]*)">', text) == ["a", "ceiling"]

@@ -204,7 +204,8 @@ def _compared(scored: Group, puzzles: int) -> dict[str, Any]:
         "lost": {name: diagnose.diagnose(groups[0][name]) for name in dict.fromkeys((names[0], names[-1]))},
         "chain": [(link, _summary(link)) for link in chain],
         "versions": last.manifest.versions,
-        "warnings": caveats({name: item for group in groups for name, item in group.items()}),
+        "warnings": _left_out(scored, groups)
+        + caveats({name: item for group in groups for name, item in group.items()}),
     }
 
 
@@ -225,6 +226,14 @@ def _groups(scored: Group) -> list[Group]:
     return sorted(map(compare.paired, groups.values()), key=len, reverse=True)
 
 
+def _left_out(scored: Group, groups: Sequence[Group]) -> list[str]:
+    """A sentence about the baselines of no group."""
+    if names := [name for name in scored if all(name not in group for group in groups)]:
+        why = "other puzzles or another number of completions than the models"
+        return [f"{', '.join(names)}: left out, as the evaluation has {why}."]
+    return []
+
+
 def _table(group: Group) -> dict[str, Any]:
     """One comparison: its rows, breakdowns, and the reasons why answers were incorrect."""
     values = compare.scores(group)
@@ -233,7 +242,8 @@ def _table(group: Group) -> dict[str, Any]:
     for row in values["results"]:
         metrics, completions = group[row["name"]].metrics, len(group[row["name"]].samples)
         baseline = registry.task(metrics.task).baselines.get(metrics.model.source)
-        about = baseline.about if baseline else f"{metrics.model.source}, loaded in {metrics.precision}"
+        loaded = f", loaded in {metrics.precision}" if metrics.precision else ""
+        about = baseline.about if baseline else metrics.model.source + loaded
         if "runs" in row:
             about = f"mean of {formatting.plural(len(row['runs']), 'run')}, ± {100 * row['sd']:.1f}"
         row |= {"bound": metrics.is_baseline, "about": about, "metrics": metrics, "completions": completions}

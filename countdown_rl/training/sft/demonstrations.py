@@ -139,14 +139,13 @@ class _HeldOut:
 
 
 def _of_suite(demonstration: Demonstration) -> bool:
-    """Return True if *demonstration* is of a puzzle of a benchmark; in words that are not read, also if a text has the
-    numbers and the result of one."""
+    """Return True if *demonstration* is of a puzzle of a benchmark, or has the numbers and the result of one: in the
+    prompt, which may show another puzzle as an example; in words that are not read, also in the completion."""
     asked = demonstration.asked_row
     if asked is not None and jsonl.in_suite(asked):
         return True
-    if demonstration.row is not None and demonstration.shows_row and task_of(demonstration.row).suites:
-        return False
-    text = demonstration.every_turn
+    is_read = demonstration.row is not None and demonstration.shows_row
+    text = demonstration.turns("system", "user", "assistant") if is_read else demonstration.every_turn
     numbers = {*re.findall(r"[0-9]+", text)}
     for task in map(registry.task, registry.names()):
         named = [row for row in jsonl.suite_rows(task.name) if row.reference in numbers]
