@@ -3,7 +3,8 @@
     python -m benchmarks.arms OUT [--name arms]
 
 Writes ``results/NAME.json``: for each arm and seed the sampled accuracy, that of puzzles of 4 numbers, and pass@4; and
-the mean lead of GRPO over each arm with a 95% t interval, the seed as the unit, if there are several seeds.
+the mean lead of GRPO over each arm with a 95% t interval, the seed as the unit, if there are several seeds; and the
+lead by seed, with the interval over pairs of puzzles.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from benchmarks import bench
-from countdown_rl.evaluation import results
+from countdown_rl.evaluation import compare, results
 
 #: The 97.5% quantile of Student's t by degrees of freedom.
 QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
@@ -32,13 +33,16 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--name", default="arms")
     args = parser.parse_args()
-    arms = {}
+    arms, read = {}, {}
     for path in sorted((args.out / "eval").iterdir()):
         arm, _, seed = path.name.rpartition("-")
-        metrics = results.read(path).metrics
+        read[arm, seed] = results.read(path)
+        metrics = read[arm, seed].metrics
         cells = {"accuracy": metrics.accuracy, "interval": metrics.interval, "pass@4": metrics.pass_at[4].share}
         arms.setdefault(arm, {})[seed] = {**cells, "4 numbers": metrics.groups["numbers"]["4"].accuracy}
     leads = {arm: lead(arms["grpo"], runs) for arm, runs in arms.items() if arm != "grpo"}
+    for arm, over in leads.items():
+        over["paired"] = {seed: compare.difference(read[arm, seed], read["grpo", seed]) for seed in over["seeds"]}
     bench.save(args.name, {"n": metrics.n, "samples": metrics.decoding.samples, "arms": arms, "lead of GRPO": leads})
 
 

@@ -1,4 +1,4 @@
-"""An SFT checkpoint that repeats half of its lines as checks: the bound of imitation, and the checks that GRPO keeps.
+"""An SFT checkpoint that repeats half of its lines as checks: what imitation can reach, and the checks that GRPO keeps.
 
     stages/recipes/countdown-checking.sh OUT
     SEEDS=42 stages/recipes/controls.sh OUT/model OUT/data OUT/arms
@@ -24,7 +24,6 @@ from benchmarks import bench, controls
 from benchmarks.teacher import token_counter
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
-from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from stages.recipes.tiny import traces
 
@@ -67,11 +66,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     out = parser.parse_args().out
-    rows = jsonl.read_rows(out / "data" / "test.jsonl")
     ref = reference.find_model(str(out / "model"))
     plan, count_tokens = traces.plan_of(ref.manifest.facts), token_counter(ref)
     exact = controls.curves(
-        rows,
+        out / "data",
         lambda alike: searches(alike, plan, count_tokens),
         lambda puzzle: chances(puzzle, CHECKS),
         lambda puzzle: chances(puzzle, 0.0),
@@ -81,7 +79,7 @@ def main() -> None:
         metrics = results.read(out / "eval" / name).metrics
         starts[name] = {"accuracy": metrics.accuracy, "4 numbers": metrics.groups["numbers"]["4"].accuracy}
     arms = {path.name: checked(path) for path in sorted((out / "arms" / "eval").iterdir())}
-    bench.save("checking", {"n": len(rows), "exact": exact, "starts": starts, "checks": arms})
+    bench.save("checking", {"training": controls.TRAINING, "exact": exact, "starts": starts, "checks": arms})
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ MITIGATIONS = {
     "monitored_70": "a penalty for the cheats on 70% of the puzzles",
     "monitored_90": "a penalty for the cheats on 90% of the puzzles",
     "monitored_100": "a penalty for every cheat",
+    "stop": "`proxy:value`, stopped at the knee of the reward",
     "exact": "the exact grader (seed 45 too)",
 }
 #: Rows of the table of arms in docs/log.md: the arm in the file, and what it is called there.
@@ -94,8 +95,8 @@ HINTS = {
 }
 #: Rows of the table of the hacking lab, by the first word of their name.
 HACKING = {"start": "initial policy", "proxy": "GRPO with `proxy:value`", "exact": "GRPO with the exact grader"}
-#: Demonstrations of the hacking lab that do not cheat.
-CORRECT = 400
+#: Demonstrations of the hacking lab that do not cheat, and that do.
+CORRECT, CHEATS = 400, ("0", "2", "4", "9", "18", "40")
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
 #: Runs from the start that judges: the prefix of their result files, and what follows the seed in their rows.
@@ -208,12 +209,14 @@ def controls() -> str:
 def arms() -> str:
     """Every arm of ``controls.sh`` by seed, and the lead of GRPO over it."""
     found, lines = result("arms"), []
+    seeds = ", ".join(found["arms"]["grpo"])
     for arm, runs in sorted(found["arms"].items(), key=lambda item: [*ARMS].index(item[0])):
-        text, lead = ARMS[arm], found["lead of GRPO"].get(arm)
+        own, lead = ", ".join(runs), found["lead of GRPO"].get(arm)
+        text = ARMS[arm] if own == seeds else f"{ARMS[arm]} (seed {own})"
         cells = (", ".join(percent(run[key]) for run in runs.values()) for key in ("accuracy", "4 numbers", "pass@4"))
         interval = f" ({' to '.join(map(points, lead['interval']))})" if lead and lead["interval"] else ""
         lines.append((text, *cells, points(lead["mean"]) + interval if lead else ""))
-    return table(("", f"sampled, seeds {', '.join(runs)}", "4 numbers", "pass@4", "GRPO is ahead by"), lines)
+    return table(("", f"sampled, seeds {seeds}", "4 numbers", "pass@4", "GRPO is ahead by"), lines)
 
 
 def checking() -> str:
@@ -471,24 +474,38 @@ def hacking() -> str:
             grader, _, seed = name.partition("-")
             text = f"{HACKING[grader]}, seed {seed}" if seed else HACKING[grader]
             exact, gain = f"{percent(row['accuracy'])}", paired(row["against_start"]) if seed else ""
-            lines.append(
-                (text, f"{percent(row['hacking'])} ({' to '.join(map(percent, row['hacking_interval']))})", exact, gain)
-            )
-    return table(("", "hacking rate", "correct", "change"), lines)
+            rate = f"{percent(row['hacking'])} ({' to '.join(map(percent, row['hacking_interval']))})"
+            lines.append((text, rate, " / ".join(map(percent, row["hacking_by_size"].values())), exact, gain))
+    return table(("", "hacking rate", "4 / 5 numbers", "correct", "change"), lines)
 
 
 def doses() -> str:
-    """Hacking by the number of cheats among the demonstrations: the start, the mean of its runs, and each of them."""
+    """Hacking by the number of cheats among the demonstrations."""
+    shares = {cheats: f"{cheats} ({percent(int(cheats) / (int(cheats) + CORRECT))})" for cheats in CHEATS}
+    return hacked_by("doses", "cheats", shares)
+
+
+def reversal() -> str:
+    """Hacked models before and after training on with the exact grader."""
     lines = []
-    for cheats, rows in result("hacking/doses")["doses"].items():
-        start, *runs = rows.values()
+    for seed, row in result("hacking/reversal")["seeds"].items():
+        cells = (percent(row[when][key]) for key in ("hacking", "accuracy") for when in ("before", "after"))
+        lines.append((seed, *cells, percent(row["pass_at"]["64"])))
+    title = ("seed", "hacking rate", "after", "correct", "after", "pass@64 of the hacked model")
+    return table(title, lines)
+
+
+def hacked_by(name: str, title: str, labels: Any) -> str:
+    """Hacking in the groups of the file *name*: the start, and each run."""
+    lines = []
+    for group, label in labels.items():
+        start, *runs = (rows := result(f"hacking/{name}")[name][group]).values()
         rates = [row["hacking"] for row in runs]
         sizes = [" / ".join(percent(rate) for rate in row["hacking_by_size"].values()) for row in runs]
-        share = percent(int(cheats) / (int(cheats) + CORRECT))
         hacked = f"{sum(rate > 0.5 for rate in rates)} of {len(rates)}"
-        lines.append((f"{cheats} ({share})", percent(start["hacking"]), hacked, *map(percent, rates), "; ".join(sizes)))
-    seeds = [name.replace("proxy-", "seed ") for name in rows if name != "start"]
-    return table(("cheats", "initial", "runs that hack", *seeds, "4 / 5 numbers, by seed"), lines)
+        lines.append((label, percent(start["hacking"]), hacked, *map(percent, rates), "; ".join(sizes)))
+    seeds = [run.replace("proxy-", "seed ") for run in rows if run != "start"]
+    return table((title, "initial", "runs that hack", *seeds, "4 / 5 numbers, by seed"), lines)
 
 
 def mitigations() -> str:
@@ -559,6 +576,7 @@ TABLES = {
         hacking,
         doses,
         mitigations,
+        reversal,
     )
 }
 

@@ -191,7 +191,7 @@ def test_a_checkpoint_that_checks_lines_is_made_once_and_with_twice_the_steps(tm
 
 @pytest.mark.slow
 def test_the_hacking_lab_trains_one_start_with_all_graders(world, tmp_path, monkeypatch):
-    monkeypatch.setenv("GRADERS", "proxy exact kl-0.03 eval audited monitored_70")
+    monkeypatch.setenv("GRADERS", "proxy exact kl-0.03 eval audited monitored_70 stop-1 reversed")
     monkeypatch.syspath_prepend(RECIPES[0].parent)
     run(printed("hacking-lab", world, tmp_path / "out", "--quick"), tmp_path / "out", monkeypatch)
     *_, cheat, other = map(json.loads, Path("demonstrations.jsonl").read_text().splitlines())

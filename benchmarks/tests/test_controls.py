@@ -38,7 +38,7 @@ def test_an_exact_expectation_is_the_share_of_simulated_searches(searches, chanc
             trace = traces.trace(row, PLAN, rng, max_lines=40, **written)
             solved.append(trace.ended and len(trace.text) <= controls.LIMIT)
     puzzles = searches(ROWS, PLAN, count)
-    exact, after = controls.rejection_sampling(puzzles, chances(puzzles[0]), 1)
+    exact, after = controls.rejection_sampling(puzzles, puzzles, chances(puzzles[0]), (0, 1)).values()
     assert 0.1 < exact < 0.9
     assert abs(exact - np.mean(solved)) < 4 * (exact * (1 - exact) / len(solved)) ** 0.5
     assert after > exact

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An SFT checkpoint without a handicap: countdown-tiny, fine-tuned to follow its plan and to repeat half of the lines, as
+# An SFT checkpoint that skips nothing: countdown-tiny, fine-tuned to follow its plan and to repeat half of the lines, as
 # people do who check a result. GRPO and its controls can learn when a check is worth its tokens.
 #
 #   countdown-checking.sh OUT [--check] [--quick]
