@@ -176,9 +176,8 @@ def _run(line: str) -> str:
     if program.startswith("stages/"):
         calls = cards.recipe_commands(Path(program).stem, Path(arguments[0]), *arguments[1:])
     else:
-        quick = (
-            value for (name, flag), value in QUICK.items() if name == arguments[0] and (not flag or flag in arguments)
-        )
+        given = {"", *arguments} if "--completions" not in arguments else set()  # no model runs
+        quick = (value for (name, flag), value in QUICK.items() if name == arguments[0] and flag in given)
         calls = [[*arguments, *shlex.split(" ".join(quick))]]
     with redirect_stdout(io.StringIO()) as stdout, pytest.MonkeyPatch.context() as patch:
         for call in calls:

@@ -144,10 +144,13 @@ def _of_suite(demonstration: Demonstration) -> bool:
     asked = demonstration.asked_row
     if asked is not None and jsonl.in_suite(asked):
         return True
-    is_read = demonstration.row is not None and demonstration.shows_row
-    text = demonstration.turns("system", "user", "assistant") if is_read else demonstration.every_turn
+    text = demonstration.every_turn
+    if demonstration.row is not None and demonstration.shows_row and task_of(demonstration.row).suites:
+        text = demonstration.turns("system", "user", "assistant")
+        for number in demonstration.row.asked:  # what is left may be an example
+            text = re.sub(rf"(?<!\d){re.escape(number)}(?!\d)", "", text, count=1)
     numbers = {*re.findall(r"[0-9]+", text)}
-    for task in map(registry.task, registry.names()):
+    for task in map(registry.task, registry.names()) if numbers else ():
         named = [row for row in jsonl.suite_rows(task.name) if row.reference in numbers]
         if named and task.row.finder(named)(text):
             return True
