@@ -4,10 +4,12 @@
 
 Writes ``results/NAME.json``: for each arm and seed the sampled accuracy, that of puzzles of 4 numbers, and pass@4; and
 the mean lead of GRPO over each arm with a 95% t interval, the seed as the unit, if there are several seeds; and the
-lead by seed, with the interval over pairs of puzzles.
+lead by seed, with the interval over pairs of puzzles. Seeds that OUT does not have stay in the file: remove it when
+the model or the recipe changes.
 """
 
 import argparse
+import json
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -33,16 +35,23 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--name", default="arms")
     args = parser.parse_args()
-    arms, read = {}, {}
-    for path in sorted((args.out / "eval").iterdir()):
-        arm, _, seed = path.name.rpartition("-")
-        read[arm, seed] = results.read(path)
+    path, saved = bench.RESULTS / f"{args.name}.json", {"arms": {}, "lead of GRPO": {}}
+    if path.exists():
+        saved = json.loads(path.read_text())
+    arms, read = saved["arms"], {}
+    for place in sorted((args.out / "eval").iterdir()):
+        arm, _, seed = place.name.rpartition("-")
+        read[arm, seed] = results.read(place)
         metrics = read[arm, seed].metrics
         cells = {"accuracy": metrics.accuracy, "interval": metrics.interval, "pass@4": metrics.pass_at[4].share}
         arms.setdefault(arm, {})[seed] = {**cells, "4 numbers": metrics.groups["numbers"]["4"].accuracy}
+    arms = {arm: dict(sorted(runs.items())) for arm, runs in sorted(arms.items())}
     leads = {arm: lead(arms["grpo"], runs) for arm, runs in arms.items() if arm != "grpo"}
     for arm, over in leads.items():
-        over["paired"] = {seed: compare.difference(read[arm, seed], read["grpo", seed]) for seed in over["seeds"]}
+        over["paired"] = dict(saved["lead of GRPO"].get(arm, {}).get("paired", {}))
+        for seed in over["seeds"]:
+            if {(arm, seed), ("grpo", seed)} <= read.keys():
+                over["paired"][seed] = compare.difference(read[arm, seed], read["grpo", seed])
     bench.save(args.name, {"n": metrics.n, "samples": metrics.decoding.samples, "arms": arms, "lead of GRPO": leads})
 
 
