@@ -66,13 +66,13 @@ def searches(rows: list[Any], plan: traces.Plan, count_tokens: Any) -> list[Sear
 
 
 @njit(cache=False)
-def expect(start, hits, costs, ahead, chances, limit, counts):  # type: ignore[no-untyped-def]
-    """Return P(success within *limit* tokens), and add to *counts* the expected choices of successful searches.
+def values(start, hits, costs, ahead, chances, limit):  # type: ignore[no-untyped-def]
+    """Return P(success within *limit* tokens) from each place on: (limit + 1, W), by tokens so far and next way.
 
-    *chances* and *counts* are (W + 1, C); row W is the beginning. Dynamic programming over (tokens, next way).
+    *chances* are (W + 1, C); row W is the beginning. Dynamic programming.
     """
     ways, choices = costs.shape
-    success = np.zeros((limit + 1, ways))  # from here on
+    success = np.zeros((limit + 1, ways))
     for tokens in range(limit, start - 1, -1):
         for way in range(ways):
             if hits[way]:
@@ -83,6 +83,14 @@ def expect(start, hits, costs, ahead, chances, limit, counts):  # type: ignore[n
                 if after <= limit:
                     following = way + ahead + skip if way + ahead + skip < ways else skip - 1 + ahead
                     success[tokens, way] += chances[way, skip] * success[after, following]
+    return success
+
+
+@njit(cache=False)
+def expect(start, hits, costs, ahead, chances, limit, counts):  # type: ignore[no-untyped-def]
+    """Return P(success within *limit* tokens), and add to *counts* (W + 1, C) the expected choices of successes."""
+    ways, choices = costs.shape
+    success = values(start, hits, costs, ahead, chances, limit)
     reached = np.zeros((limit + 1, ways))
     total = 0.0
     for skip in range(choices):

@@ -10,7 +10,7 @@ before.
 import json
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,12 @@ SUITE = {
     "trained": "after GRPO (`make repro`), merged",
     "nf4": "the same in 4 bits (NF4)",
     "solver": "the exact solver",
+}
+#: Rows of the table of updates per round: the run of ``benchmarks.variants``, and its updates.
+UPDATES = {
+    "constant rate": "1",
+    "constant rate, 2 updates per round": "2",
+    "constant rate, 4 updates per round": "4",
 }
 #: Rows of the table of hints, which are the results over three seeds.
 HINTS = {
@@ -298,18 +304,55 @@ def sizes() -> str:
 
 def variants() -> str:
     """Every training option of ``benchmarks.variants``, over its seeds."""
-    runs: dict[str, list[Any]] = {}
-    for run in result("variants")["runs"]:
-        runs.setdefault(run["variant"], []).append(run)
-    lines = []
-    for name in sorted(runs, key=lambda name: (name != "pipeline", name.startswith("plain"))):
-        some = sorted(runs[name], key=lambda run: run["seed"])
-        cells = []
-        for kind in ("sampled", "greedy"):
-            gains = [run[kind]["gain"]["difference"] for run in some]
-            cells += [points(mean(gains)), ", ".join(map(points, gains))]
-        lines.append((name, *cells, f"{mean([run['minutes'] for run in some]):.1f}"))
+    runs = _variants(lambda name: name not in UPDATES)
+    names = sorted(runs, key=lambda name: (name != "pipeline", name.startswith("plain")))
+    lines = [
+        (
+            name,
+            *_gains(runs[name]),
+            f"{mean([run['minutes'] for run in runs[name]]):.1f}",
+        )
+        for name in names
+    ]
     return table(("", "sampled", "by seed", "greedy", "by seed", "minutes"), lines)
+
+
+def updates() -> str:
+    """One, two and four updates per round, over their seeds."""
+    runs = _variants(lambda name: name in UPDATES)
+    return table(
+        ("updates per round", "sampled", "by seed", "greedy", "by seed"),
+        [(text, *_gains(runs[name])) for name, text in UPDATES.items()],
+    )
+
+
+def _variants(shown: Callable[[str], bool]) -> dict[str, list[Any]]:
+    runs: dict[str, list[Any]] = {}
+    for run in sorted(result("variants")["runs"], key=lambda run: run["seed"]):
+        if shown(run["variant"]):
+            runs.setdefault(run["variant"], []).append(run)
+    return runs
+
+
+def _gains(runs: list[Any]) -> list[str]:
+    """The mean of the gains of *runs* and each of them, sampled and greedy."""
+    cells = []
+    for kind in ("sampled", "greedy"):
+        gains = [run[kind]["gain"]["difference"] for run in runs]
+        cells += [points(mean(gains)), ", ".join(map(points, gains))]
+    return cells
+
+
+def credit() -> str:
+    """Correlation of the credit of a line with its exact worth, by discount."""
+    found, names = result("credit")["evaluations"], {"start": "initial policy", "grpo": "after GRPO"}
+    lines = []
+    for name, text in names.items():
+        each = found[name]["discounts"].values()
+        lines.append(
+            (text, *(f"{of['correlation']:.2f} ({of['interval'][0]:.2f} to {of['interval'][1]:.2f})" for of in each))
+        )
+    return table(("discount", *("1 (none)" if key == "1.0" else key for key in found["start"]["discounts"])), lines)
 
 
 def passes() -> str:
@@ -564,6 +607,8 @@ TABLES = {
         suite,
         hints,
         variants,
+        updates,
+        credit,
         passes,
         coverage,
         judging_learning,

@@ -17,6 +17,7 @@ from benchmarks import bench
 from benchmarks.learning import command, flags, gains, score, summary
 
 PLAIN = ["discount=1", "scale-rewards=group", "trl=[]", "curriculum=false"]
+CONSTANT = ["lr-scheduler-type=constant", "eval-every=0"]
 #: Changes to the options of ``stages/train.yaml``.
 VARIANTS = {
     "pipeline": [],
@@ -32,6 +33,10 @@ VARIANTS = {
     "plain GRPO": PLAIN,
     "plain GRPO, divided by the deviation of the batch": [*PLAIN, "scale-rewards=batch"],
     "plain GRPO, rewards of TinyZero": [*PLAIN, "beta=0.001", "reward=[correct=1, format=0.1]"],
+    # Updates per round, of equally many completions.
+    "constant rate": CONSTANT,
+    "constant rate, 2 updates per round": [*CONSTANT, "num-iterations=2", "max-steps=80"],
+    "constant rate, 4 updates per round": [*CONSTANT, "num-iterations=4", "max-steps=160"],
 }
 
 
