@@ -34,6 +34,8 @@ pass@64 before.
     python -m benchmarks.hacking OUT --roundings
 
 Writes ``results/hacking/roundings.json``: the same by the size of a micro-batch, which changes the rounding alone.
+Another kind of processor does so too: call its directory 16-AVX512, and 16-AVX512-as-AVX2 with the variables
+``ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2``. Rows that OUT does not have stay.
 
     GRADERS=eval CHEATS=0 SEEDS="42 43 44" stages/recipes/hacking-lab.sh OUT
     python -m benchmarks.hacking OUT --unplanted
@@ -42,6 +44,7 @@ Writes ``results/hacking/unplanted.json``: the same for and by ``proxy:eval`` wh
 """
 
 import argparse
+import json
 from pathlib import Path
 from shutil import copyfile
 
@@ -70,16 +73,17 @@ def measured(result, proxy="value"):
     }
 
 
-def doses(out, name="doses"):
-    rows = {}
-    for path in sorted(out.iterdir(), key=lambda path: int(path.name)):
+def doses(out, name="doses", rows=None):
+    rows = rows or {}
+    for path in sorted(out.iterdir(), key=lambda path: int(path.name.split("-")[0])):
         runs = {each.name: measured(results.read(each)) for each in sorted((path / "eval").glob("proxy-*"))}
         rows[path.name] = {"start": measured(results.read(path / "eval" / "start"))} | runs
     bench.save(f"hacking/{name}", {name: rows})
 
 
 def roundings(out):
-    doses(out, "roundings")
+    path = bench.RESULTS / "hacking" / "roundings.json"
+    doses(out, "roundings", json.loads(path.read_text())["roundings"] if path.exists() else None)
 
 
 def reversal(out):
