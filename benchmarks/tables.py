@@ -91,6 +91,7 @@ SUITE = {
 UPDATES = {
     "constant rate": "1",
     "constant rate, 2 updates per round": "2",
+    "constant rate, 2 updates per round, half the rate": "2, at half the rate",
     "constant rate, 4 updates per round": "4",
 }
 #: Rows of the table of hints, which are the results over three seeds.
@@ -320,10 +321,11 @@ def variants() -> str:
 def updates() -> str:
     """One, two and four updates per round, over their seeds."""
     runs = _variants(lambda name: name in UPDATES)
-    return table(
-        ("updates per round", "sampled", "by seed", "greedy", "by seed"),
-        [(text, *_gains(runs[name])) for name, text in UPDATES.items()],
-    )
+    lines = []
+    for name, text in UPDATES.items():
+        seeds = ", ".join(str(run["seed"]) for run in runs[name])
+        lines.append((text, seeds, *_gains(runs[name])))
+    return table(("updates per round", "seeds", "sampled", "by seed", "greedy", "by seed"), lines)
 
 
 def _variants(shown: Callable[[str], bool]) -> dict[str, list[Any]]:

@@ -36,6 +36,12 @@ VARIANTS = {
     # Updates per round, of equally many completions.
     "constant rate": CONSTANT,
     "constant rate, 2 updates per round": [*CONSTANT, "num-iterations=2", "max-steps=80"],
+    "constant rate, 2 updates per round, half the rate": [
+        *CONSTANT,
+        "num-iterations=2",
+        "max-steps=80",
+        "learning-rate=0.0004",
+    ],
     "constant rate, 4 updates per round": [*CONSTANT, "num-iterations=4", "max-steps=160"],
 }
 
