@@ -30,6 +30,9 @@ def restored() -> Iterator[None]:
         if _depth == 1:
             _undo.enter_context(warnings.catch_warnings())
             remember(*(name for name in _SETTINGS if sys.modules.get(name)))
+            quantizer = logging.getLogger("bitsandbytes")  # PEFT imports it, and with AVX-512 it logs while imported
+            on_restore(quantizer.setLevel, quantizer.level)
+            quantizer.setLevel(logging.ERROR)
             os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub, which TRL reports with
             if constants := sys.modules.get("huggingface_hub.constants"):  # it was read already
                 patch(constants, "HF_HUB_DISABLE_TELEMETRY", True)

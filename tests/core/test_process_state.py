@@ -63,7 +63,9 @@ def snapshot() -> dict:
         "directory": os.getcwd(),
         "filters": [*warnings.filters],
         "disabled": logging.root.manager.disable,
-        "levels": {name: logging.getLogger(name).level for name in ("", "torch", "transformers", "trl", "peft")},
+        "levels": {
+            name: logging.getLogger(name).level for name in ("", "bitsandbytes", "torch", "transformers", "trl", "peft")
+        },
         "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "random": (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()),
         "torch": (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()),
@@ -83,6 +85,11 @@ def unchanged():
     yield
     after = snapshot()
     assert not [key for key in before if before[key] != after[key]]
+
+
+def test_a_library_that_logs_while_it_is_imported_is_silent():
+    with process_state.restored():  # before any command imports it
+        assert not logging.getLogger("bitsandbytes.backends.cpu.ops").isEnabledFor(logging.WARNING)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
