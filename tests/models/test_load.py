@@ -3,6 +3,7 @@ import shutil
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -397,3 +398,19 @@ def test_a_directory_with_a_gguf_file_is_a_base_beside_its_adapter(base, here):
     quantize_model(find_model(str(base)), here / "there" / "base", QuantizeOptions(format="gguf", gguf_type="f16"))
     adapter_over(base, here / "there" / "adapter", "base")
     assert find_model("there/adapter").base.kind == "gguf"
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_model_that_reads_later_tokens_is_refused_and_one_that_rounds_by_length_is_not(causal):
+    table = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+
+    class Model(torch.nn.Module):
+        dtype, device = torch.bfloat16, "cpu"
+
+        def forward(self, input_ids):
+            seen = table[input_ids] * (1 + 0.2 * input_ids.shape[1])  # as by another kernel
+            return SimpleNamespace(logits=seen if causal else seen + seen.mean(1, keepdim=True))
+
+    loaded = SimpleNamespace(model=Model(), ref=SimpleNamespace(source="some"))
+    with nullcontext() if causal else pytest.raises(ModelError, match="some reads later tokens"):
+        load._check_logits(loaded)
