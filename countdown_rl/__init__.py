@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import values
 from countdown_rl.core.errors import ArtifactError, CountdownError, HubError, InputError, ModelError, UsageError
-from countdown_rl.core.formatting import spelled
 from countdown_rl.core.values import public
 
 if TYPE_CHECKING:
@@ -112,14 +111,7 @@ def generate(
     options = DataOptions(**counts, **ranges, rule=rule, operators=operators, seed=seed)
     rows = islice(build.generate(options, split), n)
 
-    def named() -> Iterator["Row"]:
-        while True:
-            with spelled(in_python=True):
-                if (row := next(rows, None)) is None:
-                    return
-            yield parse_row(row)
-
-    return named()
+    return (parse_row(row) for row in rows)
 
 
 @public

@@ -41,7 +41,7 @@ def compare(
     from countdown_rl.tasks import jsonl
 
     if format and console.as_json:
-        raise UsageError("--json has a format of its own; leave it or --format out.")
+        raise UsageError("has a format of its own; leave it or --format out.", option="json")
     values = comparison.compare(comparison.by_setting(results), out, against, console.warn)
     view: RenderableType = Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
     if changed:

@@ -31,7 +31,7 @@ def read(ctx: typer.Context, file: str | None) -> None:
             remedy = f"did you mean {close}?" if close else f"see `countdown-rl {ctx.info_name} --help`."
             if "trl" in names:
                 remedy += f" An option of TRL is written `trl: {key.replace('-', '_')}=VALUE`."
-            raise UsageError(f"--config {file}: {ctx.info_name} has no option {name}; {remedy}")
+            raise UsageError(f"{file}: {ctx.info_name} has no option {name}; {remedy}", option="config")
         if value is not None:
             defaults[options[key].name] = _value(options[key], value, f"--config {file}: {name}")
     ctx.default_map = defaults
@@ -88,7 +88,8 @@ def save(ctx: Any) -> None:
     try:
         Path(file).write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), "utf-8")
     except OSError as error:
-        raise UsageError(f"--save-config {file} cannot be written ({first_line(error)}); give another.") from None
+        fault = f"{file} cannot be written ({first_line(error)}); give another."
+        raise UsageError(fault, option="save_config") from None
 
 
 Config = Annotated[

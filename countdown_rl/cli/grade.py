@@ -64,7 +64,7 @@ def grade(
         stream: TextIO | None = None if console.as_json else sys.stdout
         if out is not None:
             if out.is_file() and os.path.samestat(os.fstat(lines.fileno()), out.stat()):
-                raise UsageError("--out is the input file; give another one.")
+                raise UsageError("is the input file; give another one.", option="out")
             if out.is_file() or not out.exists():  # else a device or a pipe
                 artifacts.check_place(out, "--out")
                 out = stack.enter_context(artifacts.replacing(Path(os.path.realpath(out))))

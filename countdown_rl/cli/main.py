@@ -16,7 +16,7 @@ import typer
 
 from countdown_rl.cli.help import Command, CommandGroup, as_command
 from countdown_rl.core import errors, packages, process_state, processes
-from countdown_rl.core.formatting import spelled
+from countdown_rl.core.formatting import flag
 
 COMMANDS = {
     "Stages, in order": {
@@ -110,7 +110,7 @@ def main(run: Callable[[], Any] = app) -> None:
         if isinstance(stream, io.TextIOWrapper):  # tests and notebooks have others
             stream.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
     try:
-        with process_state.restored(), spelled(in_python=False), processes.signals_as_exceptions():
+        with process_state.restored(), processes.signals_as_exceptions():
             run()
     except (KeyboardInterrupt, processes.Terminated, Exception) as error:
         _fail(error)
@@ -142,7 +142,8 @@ def _outcome(error: BaseException) -> tuple[int, str]:
     if sentence := errors.machine_failure(error):
         return 1, sentence
     if isinstance(error, errors.CountdownError):
-        return 2 if isinstance(error, errors.UsageError) else 1, str(error)
+        subject = f"{flag(error.option)} " if error.option else ""
+        return 2 if isinstance(error, errors.UsageError) else 1, subject + error.sentence
     if errors.raised_by_user(error):
         return 1, f"{type(error).__name__}: {errors.first_line(error)}."
     return 1, BUG

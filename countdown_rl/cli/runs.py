@@ -30,7 +30,7 @@ def start_processes(count: int, launch: Path | None = None) -> None:
     if processes.launched():
         if count not in (1, processes.world_size()):
             cause = f"WORLD_SIZE, RANK and LOCAL_RANK are those of {processes.world_size()} that a launcher started"
-            raise UsageError(f"--processes {count}: {cause}; leave --processes out, or unset them.")
+            raise UsageError(f"{count}: {cause}; leave --processes out, or unset them.", option="processes")
     elif count > 1 or launch:
         raise typer.Exit(processes.launch(sys.argv[1:], processes=count, configuration=launch))
 
@@ -85,7 +85,7 @@ def _show_check(run: "Prepared[Settings]") -> None:
     if memory.fits is False:
         console.warn(
             f"the run needs about {needed} and a margin, and this machine has {available}; lower "
-            f"{' or '.join(map(flag, run.less_memory))}, or add {flag('gradient_checkpointing')}."
+            f"{' or '.join(map(flag, run.less_memory))}, or add --gradient-checkpointing."
         )
     if memory.free is not None and memory.available and memory.free < 0.95 * memory.available:
         console.warn(f"other processes use this GPU: {_size(memory.free)} of {available} are free.")

@@ -37,16 +37,16 @@ def samples(
         countdown-rl samples artifacts/train --step 50-100 --n 20
     """
     if correct and (incorrect or reason):
-        raise UsageError("--correct excludes --incorrect and --reason; leave them out.")
+        raise UsageError("excludes --incorrect and --reason; leave them out.", option="correct")
     steps = _steps(step) if step else None
     samples = _read(result)
     there = sorted({sample.step for sample in samples if sample.step is not None})
     if steps is not None and not any(number in steps for number in there):
         of = f"{step}: samples are of steps {', '.join(map(str, there))}."
-        raise UsageError(f"--step {of if there else 'is for samples of training; leave it out.'}")
+        raise UsageError(f"{of if there else 'is for samples of training; leave it out.'}", option="step")
     reasons = {name for sample in samples[:1] for name in {**REASONS, **task_of(sample.row).reasons}}
     if reason is not None and reason not in reasons:
-        raise UsageError(f"--reason {reason} is not one of: {', '.join(sorted(reasons))}.")
+        raise UsageError(f"{reason} is not one of: {', '.join(sorted(reasons))}.", option="reason")
     selected = [
         sample
         for sample in samples
@@ -79,7 +79,7 @@ def _read(result: Path) -> "Sequence[Sample]":
 def _steps(text: str) -> range:
     first, dash, last = text.partition("-")
     if not (first.isdecimal() and (last.isdecimal() if dash else True)):
-        raise UsageError(f"--step {text} is neither a step nor a range of steps such as 50-100.")
+        raise UsageError(f"{text} is neither a step nor a range of steps such as 50-100.", option="step")
     return range(int(first), int(last if dash else first) + 1)
 
 

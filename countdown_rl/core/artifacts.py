@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import (
     MADE_BY,
     MANIFEST,
@@ -153,14 +152,14 @@ def check_writable(out: Path, kind: str) -> None:
     """Check, before a long run, what :func:`writing` requires."""
     real = out.resolve()
     if real.is_mount() or real in (Path.cwd(), *Path.cwd().parents):
-        raise ArtifactError(f"{out} is a mount point or the directory you are in; give {flag('out')} one in it.")
-    check_place(out, flag("out"))
+        raise ArtifactError(f"{out} is a mount point or the directory you are in; give --out one in it.")
+    check_place(out, "--out")
     if out.is_file():
-        raise ArtifactError(f"{out} is a file; give {flag('out')} a directory.")
+        raise ArtifactError(f"{out} is a file; give --out a directory.")
     present = peek(out)
     if present != kind and out.exists() and any(path.name != IGNORED for path in out.iterdir()):
         contents = with_article(present) if present else "files that countdown-rl did not write"
-        raise ArtifactError(f"{out} holds {contents}; give {flag('out')} another directory, or remove it first.")
+        raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
 
 
 def _check_names(path: Path, listed: Collection[str]) -> None:

@@ -15,7 +15,20 @@ from types import FrameType
 
 
 class CountdownError(Exception):
-    """Base of the errors below; the command exits with status 1."""
+    """Base of the errors below; the command exits with status 1.
+
+    Args:
+        sentence: what is wrong, where, and what to do.
+        option: the option that the sentence is about, as a keyword of Python; the sentence goes on after its name.
+    """
+
+    def __init__(self, sentence: str, *, option: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.option = option.rstrip("_")
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.sentence}".lstrip()
 
 
 class UsageError(CountdownError, ValueError):

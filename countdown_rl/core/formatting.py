@@ -1,9 +1,7 @@
 """Text for people: numbers, options as flags, and model text that is safe to show."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,26 +55,8 @@ def short(digest: Any) -> str:
     return str(digest or "unknown")[:12]
 
 
-#: True in a call of the Python API, where options are keyword arguments; False in a command.
-_IN_PYTHON: ContextVar[bool | None] = ContextVar("_IN_PYTHON", default=None)
-
-
-@contextmanager
-def spelled(*, in_python: bool) -> Iterator[None]:
-    """Let :func:`flag` spell options as keyword arguments or as flags; the outermost block decides."""
-    token = _IN_PYTHON.set(in_python if _IN_PYTHON.get() is None else _IN_PYTHON.get())
-    try:
-        yield
-    finally:
-        _IN_PYTHON.reset(token)
-
-
 def flag(name: str) -> str:
-    """Return the option *name*, without the underscore of ``from_``, as the user spells it."""
-    return name.rstrip("_") if _IN_PYTHON.get() else _flag(name)
-
-
-def _flag(name: str) -> str:
+    """Return the flag of the option *name*, which may end in an underscore, as ``from_`` does."""
     return "--" + name.rstrip("_").replace("_", "-")
 
 
@@ -85,9 +65,9 @@ def flags(options: Mapping[str, Any]) -> str:
     words = []
     for key, option in options.items():
         if isinstance(option, bool):
-            words.append(_flag(key if option else f"no-{key}"))
+            words.append(flag(key if option else f"no-{key}"))
         elif option is not None:
-            words += [f"{_flag(key)} {item}" for item in (option if isinstance(option, list | tuple) else [option])]
+            words += [f"{flag(key)} {item}" for item in (option if isinstance(option, list | tuple) else [option])]
     return " ".join(words)
 
 

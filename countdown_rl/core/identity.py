@@ -88,6 +88,6 @@ def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifes
     if differences := run.differences({**manifest.facts, "options": manifest.options, "inputs": manifest.inputs}):
         raise ArtifactError(
             f"{out} holds {with_article(kind)} that this command did not make ({differences}), which would be lost; "
-            f"give {flag('out')} another directory, or {flag('overwrite')} to replace it."
+            f"give --out another directory, or --overwrite to replace it."
         )
     return manifest

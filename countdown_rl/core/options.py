@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from countdown_rl.core import typed_json, values
 from countdown_rl.core.errors import ArtifactError, UsageError, first_line
-from countdown_rl.core.formatting import flag
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp16", "fp32"]
@@ -83,8 +82,8 @@ def _read_prompt(file: str) -> str:
     try:
         text = Path(file).read_text("utf-8")
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"{flag('prompt')} {file} cannot be read ({first_line(error)}); give another.") from error
-    values.check_text(f"the file of {flag('prompt')}, {file},", text)
+        raise UsageError(f"{file} cannot be read ({first_line(error)}); give another.", option="prompt") from error
+    values.check_text(f"the file of --prompt, {file},", text)
     return text
 
 
@@ -112,11 +111,11 @@ def _check(name: str, value: Any, hint: Any) -> None:
     if not isinstance(value, int | float):
         return
     if not math.isfinite(value):
-        raise UsageError(f"{flag(name)} {value} is not a finite number.")
+        raise UsageError(f"{value} is not a finite number.", option=name)
     limit = MAX_INTEGER if isinstance(value, int) else MAX_FLOAT
     for bounds in get_args(hint)[1:]:  # the Option beside the type
         smallest = -limit if bounds.min is None else bounds.min
         largest = limit if bounds.max is None else bounds.max
         if not smallest <= value <= largest:
             fault = "too small" if value < smallest else "too large"
-            raise UsageError(f"{flag(name)} {value} is {fault}; it must be from {smallest} to {largest}.")
+            raise UsageError(f"{value} is {fault}; it must be from {smallest} to {largest}.", option=name)

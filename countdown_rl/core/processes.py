@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any
 
 from countdown_rl.core.errors import UsageError, first_line
-from countdown_rl.core.formatting import flag
 
 #: Parameters of glibc's ``mallopt`` (``malloc.h``) and of Linux's ``prctl`` (``prctl.h``).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -219,7 +218,7 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: Path | No
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     if 0 < (gpus := torch.cuda.device_count()) < processes:
-        raise UsageError(f"{flag('processes')} {processes}: this machine has {gpus} GPUs, one for each process.")
+        raise UsageError(f"{processes}: this machine has {gpus} GPUs, one for each process.", option="processes")
     # A process reports its failure itself; the launcher would repeat it with a traceback, and each signal.
     logging.disable(logging.ERROR)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "900")  # 30 s would kill a large model in its round

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from countdown_rl.core import process_state
 from countdown_rl.core.errors import InputError, UsageError, machine_failure
-from countdown_rl.core.formatting import flag, one_line, spelled
+from countdown_rl.core.formatting import flag, one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -80,7 +80,7 @@ def records(source: Any, name: str) -> list[dict[str, Any]]:
         source = source.to_dict("records")
     rows = [source] if isinstance(source, Mapping) else source
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes):
-        raise InputError(f"{flag(name)} should be a path or rows, not {shown(source)}.")
+        raise InputError(f"should be a path or rows, not {shown(source)}.", option=name)
     converted = []
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -104,7 +104,7 @@ def convert(name: str, value: Any, hint: Any) -> Any:
         return value
     if any(get_origin(kind) is Callable for kind in kinds):
         if not callable(value):
-            raise UsageError(f"{flag(name)} should be a function, not {shown(value)}.")
+            raise UsageError(f"should be a function, not {shown(value)}.", option=name)
         return value
     value = float(value) if isinstance(value, float) else plain(value)  # not a number is no missing option
     if value is None and NoneType in kinds:
@@ -122,16 +122,16 @@ def convert(name: str, value: Any, hint: Any) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise UsageError(f"{flag(name)} {value!s:.20}... is too large.") from None
+            raise UsageError(f"{value!s:.20}... is too large.", option=name) from None
     if str in kinds and type(value) is int and Path not in kinds:
         return str(value)
     allowed = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     if isinstance(value, str) and value in allowed:
         return allowed[allowed.index(value)]  # of a value that Typer made an enumeration of
     if allowed:
-        raise UsageError(f"{flag(name)} {one_line(str(value)):.60} is not one of: {', '.join(allowed)}.")
+        raise UsageError(f"{one_line(str(value)):.60} is not one of: {', '.join(allowed)}.", option=name)
     nouns = " or ".join(_NOUNS[kind] for kind in kinds if kind in _NOUNS)
-    raise UsageError(f"{flag(name)} {one_line(repr(value)):.60} should be {nouns}.")
+    raise UsageError(f"{one_line(repr(value)):.60} should be {nouns}.", option=name)
 
 
 def check_text(option: str, text: str) -> None:
@@ -156,7 +156,7 @@ def _items(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     items = [value] if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable) else [*value]
     of_one_kind = len(kinds) == 1 or kinds[-1] is Ellipsis
     if not of_one_kind and len(items) != len(kinds):
-        raise UsageError(f"{flag(name)} {one_line(repr(value)):.60} should be {len(kinds)} values.")
+        raise UsageError(f"{one_line(repr(value)):.60} should be {len(kinds)} values.", option=name)
     return tuple(convert(name, item, kinds[0] if of_one_kind else kinds[i]) for i, item in enumerate(items))
 
 
@@ -168,7 +168,7 @@ def public(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        with spelled(in_python=True), process_state.restored():
+        with process_state.restored():
             if not is_open:
                 check_names(keywords, parameters)
             given = signature.bind(*args, **keywords)

@@ -13,7 +13,6 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import UsageError, input_as_usage
-from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
 from countdown_rl.data.config import DataOptions
@@ -91,7 +90,7 @@ def _generated(source: RowSource, sizes: dict[str, int], span: str | None) -> di
     is_range = re.fullmatch("[0-9]+:[0-9]+", span) and int(first) < int(end)
     if not is_range or int(end) > sizes.get("train", sys.maxsize):
         of = f"the {sizes['train']:,} training rows" if "train" in sizes else "their number"
-        raise UsageError(f"{flag('rows')} {span}: write A:B, from 0 up to {of}.")
+        raise UsageError(f"{span}: write A:B, from 0 up to {of}.", option="rows")
     splits = source.rows({split: int(end) if split == "train" else size for split, size in sizes.items()})
     start = {"train": int(first)}
     return {split: (row for row in islice(rows, start.get(split, 0), None)) for split, rows in splits.items()}
@@ -119,22 +118,22 @@ def _layout(options: DataOptions) -> dict[str, str]:
 
 def _task(options: DataOptions) -> Task:
     """The task of *options*; a UsageError if another option does not apply to it."""
-    file, hub, by_task = flag("from_"), flag("from_hub"), f"{flag('task')} {options.task}"
+    file, hub, by_task = "--from", "--from-hub", f"--task {options.task}"
     with input_as_usage(by_task):
         task = registry.task(options.task)
     if options.style not in (None, *(styles := task.row.styles)):
-        raise UsageError(f"{flag('style')} {options.style} is not for {by_task}; take {' or '.join(styles)}.")
+        raise UsageError(f"{options.style} is not for {by_task}; take {' or '.join(styles)}.", option="style")
     for name in _PUZZLES - task.data_options:
         if getattr(options, name) != getattr(type(options), name, None):
-            raise UsageError(f"{flag(name)} does not apply to {by_task}; leave it out.")
+            raise UsageError(f"does not apply to {by_task}; leave it out.", option=name)
     if options.rows and (options.from_ or options.from_hub):
-        raise UsageError(f"{flag('rows')} goes with generated puzzles; leave {file} and {hub} out.")
+        raise UsageError(f"goes with generated puzzles; leave {file} and {hub} out.", option="rows")
     if options.from_ and options.from_hub:
         raise UsageError(f"Give {file} or {hub}, not both.")
     if options.test_from and options.test is not None:
-        raise UsageError(f"{flag('test_from')} has all test puzzles; leave out {flag('test')}.")
+        raise UsageError("has all test puzzles; leave out --test.", option="test_from")
     if options.revision and "@" in (options.from_hub or "@"):
-        raise UsageError(f"{flag('revision')} goes with {hub}, where NAME@REVISION does not name one already.")
+        raise UsageError(f"goes with {hub}, where NAME@REVISION does not name one already.", option="revision")
     return task
 
 
@@ -145,7 +144,7 @@ def split_sizes(options: DataOptions) -> dict[str, int]:
     valid = tenth if options.valid is None else options.valid
     train = options.n - valid - test
     if train < 1:
-        held, total = f"{flag('valid')} {valid} and {flag('test')} {test}", f"{flag('n')} {options.n}"
+        held, total = f"--valid {valid} and --test {test}", f"--n {options.n}"
         raise UsageError(f"{held} leave no rows for training out of {total}.")
     return {"train": train, "valid": valid, "test": test}
 
@@ -168,7 +167,7 @@ def _write(
             row |= shared
             parsed = registry.parse_row(row)
             if parsed.template is not None:
-                with input_as_usage(flag("prompt")):
+                with input_as_usage("--prompt"):
                     parsed.prompt()
             for group, value in parsed.groups.items():
                 groups.setdefault(group, Counter())[value] += 1

@@ -7,7 +7,6 @@ from typing import Any
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError, input_as_usage
-from countdown_rl.core.formatting import flag
 from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.generate import MAX_WIDTH, PRESETS, Distribution, is_excluded
@@ -55,7 +54,7 @@ class CountdownSource(RowSource):
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
         fields = generate.solved_row(rules.Puzzle(tuple(nums), target, wanted.rule, wanted.operators))
         if not (fields["solutions"] or own_test or self.options.impossible):
-            raise Dropped("impossible", f"proved to have no solution; {flag('impossible')} 1 keeps such puzzles")
+            raise Dropped("impossible", "proved to have no solution; --impossible 1 keeps such puzzles")
         return fields
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
@@ -74,16 +73,16 @@ def distribution_of(options: DataOptions) -> Distribution:
     sizes = _sizes(options.size) or preset.sizes
     wanted = replace(preset, impossible=options.impossible, rule=rule, operators=operators, sizes=sizes)
     if options.numbers:
-        items = [_range(flag("numbers"), item) for item in options.numbers.split(",")]
+        items = [_range("--numbers", item) for item in options.numbers.split(",")]
         values = sorted(value for low, high, copies in items for value in [*range(low, high + 1)] * copies)
         wanted = replace(wanted, values=tuple(values), tiles=len(items) > 1 or "x" in options.numbers)
     if options.targets:
-        low, high, _ = _range(flag("targets"), options.targets)
+        low, high, _ = _range("--targets", options.targets)
         wanted = replace(wanted, low=low, high=high)
     elif not {"+", "-"} & set(operators) and wanted.low < wanted.high:  # few products are below 100
         wanted = replace(wanted, high=9_999)
     if wanted.tiles and max(wanted.sizes) > len(wanted.values):
-        raise UsageError(f"{flag('numbers')} has {len(wanted.values)} tiles, too few for {max(wanted.sizes)} numbers.")
+        raise UsageError(f"has {len(wanted.values)} tiles, too few for {max(wanted.sizes)} numbers.", option="numbers")
     return wanted
 
 
@@ -98,7 +97,7 @@ def _sizes(specs: Iterable[str]) -> dict[int, float]:
         except ValueError:
             fits = False
         if not fits:
-            raise UsageError(f"{flag('size')} {spec}: write 1 to {rules.MAX_NUMBERS}, or with a weight above 0: 4=0.5.")
+            raise UsageError(f"{spec}: write 1 to {rules.MAX_NUMBERS}, or with a weight above 0: 4=0.5.", option="size")
     return sizes
 
 
@@ -106,8 +105,8 @@ def _range(name: str, spec: str) -> tuple[int, int, int]:
     """The lowest and the highest value of a range, and its copies."""
     match = _RANGE(spec.strip())
     low, high, copies = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
-    if not 1 <= low <= high or (copies != 1 and name == flag("targets")):
-        tiles = "" if name == flag("targets") else ", or tiles such as 25,50,1-10x2"
+    if not 1 <= low <= high or (copies != 1 and name == "--targets"):
+        tiles = "" if name == "--targets" else ", or tiles such as 25,50,1-10x2"
         raise UsageError(f"{name} {spec}: write a range such as 10-100{tiles}, from 1 on, the lower end first.")
     if high - low >= MAX_WIDTH:
         raise UsageError(f"{name} {spec}: a range has at most {MAX_WIDTH:,} values; lower its upper end.")

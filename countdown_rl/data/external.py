@@ -12,7 +12,6 @@ from typing import Any
 
 from countdown_rl.core import hub_requests
 from countdown_rl.core.errors import InputError, ModelError
-from countdown_rl.core.formatting import flag
 from countdown_rl.tasks import files, records
 from countdown_rl.tasks.splits import held_out
 
@@ -107,7 +106,7 @@ def _read_errors(source: str) -> Iterator[None]:
     except InputError:
         raise
     except ModelError as error:  # of the download
-        raise InputError(f"{str(error).rstrip('.')}; or give a downloaded file with {flag('from_')}.") from error
+        raise InputError(f"{str(error).rstrip('.')}; or give a downloaded file with --from.") from error
     except Exception as error:
         text = hub_requests.words(error.__cause__ or error)
         raise InputError(f"{source} cannot be read: {text}.") from error

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.formatting import plural
 from countdown_rl.tasks.countdown import kernel, kernel_numba, solver
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, RULES, Puzzle, Rule
 from countdown_rl.tasks.splits import PARTS, SPLITS, parts_of
@@ -81,7 +81,7 @@ class SplitPlan:
         values, most = sorted(distribution.values), max(distribution.sizes)
         largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
         if 16 * distribution.high * largest >= 1 << 62 or distribution.high - distribution.low >= MAX_WIDTH:
-            options = f"{flag('numbers')} or {flag('targets')}"
+            options = "--numbers or --targets"
             raise UsageError(f"{options} are too large, or have over {MAX_WIDTH:,} values; lower the upper ends.")
         self.distribution, self.exclude, self.split, self.seed = distribution, exclude, split, seed
         self.sizes = zeros(n)
@@ -126,7 +126,7 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
                 del weights[solvable][size]
                 if not weights[solvable]:
                     kind = f"{'solvable' if solvable else 'impossible'} puzzle of {size} numbers"
-                    change = f"lower {flag('n')}, or change {flag('numbers')}, {flag('targets')} or {flag('operators')}"
+                    change = "lower --n, or change --numbers, --targets or --operators"
                     raise InputError(
                         f"After {plural(index, 'row')} for {plan.split}, no new {kind} is found; {change}."
                     )

@@ -67,7 +67,7 @@ class RowSource:
         """New rows for each split, as many as *sizes* says; row i depends on the seed and i alone."""
         if self.task.draw is None:
             name = self.task.name
-            raise UsageError(f"{flag('task')} {name} has no generator; give {flag('from_')} or {flag('from_hub')}.")
+            raise UsageError(f"{name} has no generator; give --from or --from-hub.", option="task")
         return {split: self._sampled(self.task.draw, split, count) for split, count in sizes.items()}
 
     def _sampled(self, draw: Callable[..., Mapping[str, Any]], split: str, count: int) -> Iterator[dict[str, Any]]:
@@ -79,7 +79,7 @@ class RowSource:
                 if row.split == split and row.id not in seen and row.identity not in self._excluded:
                     break
             else:
-                raise InputError(f"After {index} rows for {split}, {LIMIT:,} draws gave no new one; lower {flag('n')}.")
+                raise InputError(f"After {index} rows for {split}, {LIMIT:,} draws gave no new one; lower --n.")
             seen.add(row.id)
             yield {"id": row.id, **row}
 
@@ -111,7 +111,7 @@ class RowSource:
             reasons = "; ".join(f"{times:,} {self.examples[why]}" for why, times in self.dropped.most_common())
             raise InputError(f"None of the {plural(self.read, 'row')} can be used: {reasons or 'there are none'}.")
         if count == n and not self.splits["train"]:
-            raise InputError(f"The first {plural(n, 'row')} are all held out, none for training; raise {flag('n')}.")
+            raise InputError(f"The first {plural(n, 'row')} are all held out, none for training; raise --n.")
         for split, limit in limits.items():
             if limit is not None and (available := len(self.splits[split])) < limit:
                 raise InputError(f"{plural(available, 'row')} for {split}, fewer than {limit:,}; lower {flag(split)}.")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import ceil
 
-from countdown_rl.core.formatting import flag, percent, plural
+from countdown_rl.core.formatting import percent, plural
 from countdown_rl.evaluation.results import Result, chain, split
 from countdown_rl.evaluation.statistics import Z
 from countdown_rl.tasks.registry import task
@@ -35,7 +35,7 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
             truncated.setdefault(result.metrics.decoding.max_new_tokens, []).append(share)
     sentences = [f"{', '.join(of)}: {sentence}" if len(results) > 1 else sentence for sentence, of in names.items()]
     for limit, shares in truncated.items():
-        at = f"at {plural(limit, 'token')}; raise {flag('max_new_tokens')}" if limit else "by a token limit; raise it"
+        at = f"at {plural(limit, 'token')}; raise --max-new-tokens" if limit else "by a token limit; raise it"
         sentences.append(f"{', '.join(shares)} of the completions are truncated {at}.")
     (first, start), *others = models.items()
     trained = [(name, other) for name, other in others if other.metrics.model.kind in _TRAINED and not other.runs]
@@ -59,7 +59,7 @@ def _origin(result: Result) -> str | None:
 def of_evaluation(result: Result) -> list[str]:
     """Sentences on what limits the conclusions from *result* alone, and on a format that it does not keep."""
     metrics = result.metrics
-    hint = no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, flag("max_new_tokens"))
+    hint = no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens")
     hints = [hint] if hint and metrics.model.kind != "completions" else []
     return hints + caveats({metrics.model.source: result})
 
@@ -76,10 +76,10 @@ def _caveats(result: Result) -> list[str]:
         sentences.append(f"{wide}; {plural(enough, noun)} would make it at most {100 * WIDEST:.0f}.")
     if metrics.of and metrics.model.kind != "completions":
         part = f"only the first {metrics.n:,} of the {plural(metrics.of, noun)} were evaluated"
-        sentences.append(f"{part}, which is no result of {metrics.data.get('suite')}; leave {flag('limit')} out.")
+        sentences.append(f"{part}, which is no result of {metrics.data.get('suite')}; leave --limit out.")
     elif metrics.of:
         measured = f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions"
-        sentences.append(f"{measured}, and the others are not counted, unless by {flag('missing')} wrong.")
+        sentences.append(f"{measured}, and the others are not counted, unless by --missing wrong.")
     if metrics.errors:
         counted = "their rows count as incorrect" if metrics.reasons.get("missing") else "are not counted"
         sentences.append(f"{metrics.errors:,} of the records could not be graded, and {counted}.")
@@ -106,7 +106,7 @@ def bare_answers(unanswered: Iterable[tuple[Row, str]], count: int, n: int) -> s
     if 2 * bare <= len(tried):
         return ""
     text = f"no <answer> in {count:,} of {plural(n, 'completion')}, and most of these are answers without tags"
-    return f"{text}; give {flag('style')} direct."
+    return f"{text}; give --style direct."
 
 
 def no_format(form: float, correct: float, truncated: float, limit: str) -> str:

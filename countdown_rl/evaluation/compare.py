@@ -12,7 +12,6 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation import tables
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.metrics import measure, puzzle_share, rounded
@@ -101,7 +100,7 @@ def paired(results: Mapping[str, Result]) -> dict[str, Result]:
                 words = [", ".join(" ".join(filter(None, term)) for term in each) for each in (terms, expected)]
                 raise InputError(f"{other} is of {words[0]}, and {name} of {words[1]}; compare one task and rule.")
             shared = f"{(own & puzzles).total():,} {task(first.metrics.task).noun}s in common"
-            counts, rows = f"{own.total():,} and {puzzles.total():,}", f"{flag('data')} and {flag('limit')}"
+            counts, rows = f"{own.total():,} and {puzzles.total():,}", "--data and --limit"
             raise InputError(f"{other} and {name} have {shared}, of {counts}; evaluate both on the same rows ({rows}).")
         groups: dict[Any, list[Sequence[Sample]]] = {}
         for key, samples in zip(result.puzzles, result.by_puzzle, strict=True):
@@ -220,7 +219,7 @@ def decoding(result: Result) -> DecodingSettings:
 def _references(results: Mapping[str, Result], models: Sequence[str], against: str | None) -> dict[str, dict[str, str]]:
     """The names that each result is compared with, by the key of the difference."""
     if against is not None and against not in results:
-        raise UsageError(f"{flag('against')} {against} is none of the results: {', '.join(results)}.")
+        raise UsageError(f"{against} is none of the results: {', '.join(results)}.", option="against")
     alike: dict[DecodingSettings | None, list[str]] = {}
     for name in models if len(models) > 1 else results:
         alike.setdefault(decoding(results[name]) if len(models) > 1 else None, []).append(name)

@@ -75,7 +75,7 @@ class Reader:
             record = self._with_completion(_flat(fields))
             completions = list(_completions(record))
         except InputError as error:
-            remedy = f"choose one with {flag('completion_field')}, or skip such records by {flag('on_error')} mark"
+            remedy = "choose one with --completion-field, or skip such records by --on-error mark"
             raise InputError(f"{str(error).rstrip('.')}; its fields are {names}; {remedy}") from error
         row, note = self._row(record, names)
         if self._task not in ("", row.task):
@@ -150,7 +150,7 @@ class Reader:
             return row, note
         known = self.rows.get(row.id) or self._of_other_rules(row, record)
         if known is None:
-            raise InputError(f"{row.headline} is not in {flag('data')}")
+            raise InputError(f"{row.headline} is not in --data")
         return known, note
 
     def _of_other_rules(self, row: Row, record: Mapping[str, Any]) -> Row | None:
@@ -164,11 +164,9 @@ class Reader:
     def _of_prompt(self, record: Mapping[str, Any], names: str, fault: str) -> Row:
         text = _question(record, "user")
         if text is None:
-            missing = f"the fields of a row ({fault}), nor the id of one in {flag('data')}, nor a prompt"
+            missing = f"the fields of a row ({fault}), nor the id of one in --data, nor a prompt"
             remedy = "" if self.rows or "task" in record else "; rows of other tasks state their `task`"
-            remedy = (
-                f"; give {flag('data')} for its id" if not self.rows and {"id", "custom_id"} & record.keys() else remedy
-            )
+            remedy = "; give --data for its id" if not self.rows and {"id", "custom_id"} & record.keys() else remedy
             raise InputError(f"it has neither {missing}; its fields are {names}{remedy}")
         if row := self._by_prompt.get(text.strip()):
             return row
@@ -176,7 +174,7 @@ class Reader:
         stated, text = self._settings.keys(), _question(record, "system", "user") or ""
         fields = [fields for task in registry.own_tasks() if (fields := task.row.fields_in(text, stated))]
         if len(asked) != 1 and len(fields) != 1:
-            raise InputError(f"its prompt and fields ({fault}) name no row for certain; give {flag('data')} or fields")
+            raise InputError(f"its prompt and fields ({fault}) name no row for certain; give --data or fields")
         if len(asked) == 1:
             return asked[0]
         return self._with_settings(registry.parse_row({name: v for name, v in fields[0].items() if v is not None}))
@@ -285,7 +283,7 @@ def _inspect(data: BinaryIO, source: str, on_error: files.OnError) -> Iterator[f
         place = f"{source}, sample {sample.id}, epoch {sample.epoch}"
         if sample.error or not sample.output.choices:
             fault = first_line(sample.error.message) if sample.error else "no output"
-            on_error(InputError(f"{place} failed: {fault}; skip such samples by {flag('on_error')} mark."))
+            on_error(InputError(f"{place} failed: {fault}; skip such samples by --on-error mark."))
             continue
         choice = sample.output.choices[0]
         parts = choice.message.content if isinstance(choice.message.content, list) else []

@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import MAX_INTEGER, RULE, Device, Precision, option
 from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
 from countdown_rl.inference.engines import EngineName
@@ -89,12 +88,12 @@ class EvalOptions(SamplingOptions):
         super().__post_init__()
         largest = max(self.pass_at_values, default=1)
         if largest > MAX_SAMPLES:
-            raise UsageError(f"{flag('samples')} {largest} is too large; give {flag('pass_at')} up to {MAX_SAMPLES}.")
+            raise UsageError(f"{largest} is too large; give --pass-at up to {MAX_SAMPLES}.", option="samples")
         if len(self.limits) > 1 and self.engine == "openai":
-            raise UsageError(f"a server does not send token ids; give one limit in {flag('max_new_tokens')}.")
+            raise UsageError("a server does not send token ids; give one limit in --max-new-tokens.")
         if self.samples is not None and self.samples < largest:
-            needed = f"{flag('samples')} {largest} or more; leave {flag('samples')} out"
-            raise UsageError(f"{flag('pass_at')} {self.pass_at} needs {needed}.")
+            needed = f"--samples {largest} or more; leave --samples out"
+            raise UsageError(f"{self.pass_at} needs {needed}.", option="pass_at")
         local = ("batch_size", "tensor_parallel", "precision", "device", "threads")
         check_server(self, self.engine, self.base_url, *local)
 
@@ -124,12 +123,12 @@ class EvalOptions(SamplingOptions):
     @property
     def pass_at_values(self) -> list[int]:
         """The values of ``pass_at``, smallest first."""
-        return [] if self.pass_at is None else _numbers(flag("pass_at"), self.pass_at)
+        return [] if self.pass_at is None else _numbers("--pass-at", self.pass_at)
 
     @property
     def limits(self) -> list[int]:
         """The token limits in ``max_new_tokens``, smallest first."""
-        return _numbers(flag("max_new_tokens"), str(self.max_new_tokens))
+        return _numbers("--max-new-tokens", str(self.max_new_tokens))
 
 
 def _numbers(flag: str, text: str) -> list[int]:

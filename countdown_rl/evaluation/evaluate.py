@@ -73,15 +73,15 @@ def evaluate(
     out, suite = Path(out), jsonl.suite_name(data)
     jsonl.check_rules(data, rule=options.rule, operators=options.operators)
     if completions and suite and options.missing == "omit":
-        raise UsageError(f"every row of {data} counts; leave out {flag('missing')} omit.")
+        raise UsageError(f"every row of {data} counts; leave out --missing omit.")
     options = replace(options, missing="wrong" if (completions and suite) or options.missing == "wrong" else None)
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):
         raise UsageError("give a model and rows, or completions.")
     if not completions and (unused := [*map(flag, options.of_completions)]):
-        raise UsageError(f"{unused[0]} is for completions made elsewhere; give them as {flag('completions')}.")
+        raise UsageError(f"{unused[0]} is for completions made elsewhere; give them as --completions.")
     if completions and (unused := [*map(flag, options.of_models)]):
-        raise UsageError(f"{unused[0]} is for a model that completes rows; leave it out with {flag('completions')}.")
+        raise UsageError(f"{unused[0]} is for a model that completes rows; leave it out with --completions.")
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
     if completions and not completions.is_file():
@@ -106,7 +106,7 @@ def evaluate(
     run = Identity.of(EvalOptions, compared, inputs)
     if finished(out, "eval", run, overwrite=overwrite):
         unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
-        on_note(f"{out} is up to date (use {flag('overwrite')} to rebuild).")
+        on_note(f"{out} is up to date (use --overwrite to rebuild).")
         return results.read(out)
     limits = options.limits if len(options.limits) > 1 and not completions else []
     made = made_by(inputs, unfinished[processes.rank()])
@@ -189,7 +189,7 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
     for row, entries in answers.values():
         if len(entries) < most and not fill:
             fault = f"{row.headline} has {plural(len(entries), 'completion')}, others {most}"
-            raise InputError(f"{file}: {fault}; give all as many, or count the others by {flag('missing')} wrong.")
+            raise InputError(f"{file}: {fault}; give all as many, or count the others by --missing wrong.")
     rows = [row for row in reader.rows.values() if fill or row.id in answers] or [row for row, _ in answers.values()]
     ordered = list[Sample | int]()
     for row in rows:
@@ -208,12 +208,12 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
 def _selected(rows: Sequence[Row], name: str, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:
     """The *rows* of the file or suite *name* up to ``options.limit``."""
     if options.per_row > 1 and options.temperature == 0:
-        raise UsageError(f"several completions of a row need a {flag('temperature')} above 0; greedy ones are equal.")
+        raise UsageError("several completions of a row need a --temperature above 0; greedy ones are equal.")
     if options.limit is not None and options.limit > len(rows):
-        raise InputError(f"{name} has {plural(len(rows), 'row')}, fewer than {flag('limit')} {options.limit}.")
+        raise InputError(f"{name} has {plural(len(rows), 'row')}, fewer than --limit {options.limit}.")
     rows = rows[: options.limit]
     if repeats := len(rows) - len({row.id for row in rows}):
-        remedy = f"remove them, and give {flag('samples')} for several completions of a row"
+        remedy = "remove them, and give --samples for several completions of a row"
         count = f"{repeats:,} of the {plural(len(rows), 'row')} in {name}"
         on_warning(f"{count} are repeats, which the intervals count as independent; {remedy}.")
     return rows

@@ -22,7 +22,6 @@ from gguf import GGMLQuantizationType as Type
 
 from countdown_rl.core import packages
 from countdown_rl.core.errors import ModelError
-from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.export import gguf_tokenizer, llama_cpp
 from countdown_rl.export.quantize import Source
@@ -240,7 +239,7 @@ def _ggml() -> ctypes.CDLL:
         import libggml
     except ImportError as error:
         install = packages.pip_install("libggml-python")
-        raise ModelError(f"q4_k_m needs ggml: {install}, or give {flag('gguf_type')} q8_0 or q4_0.") from error
+        raise ModelError(f"q4_k_m needs ggml: {install}, or give --gguf-type q8_0 or q4_0.") from error
     package = Path(libggml.__file__).parent
     library = ctypes.CDLL(str(next(path for path in package.rglob("*ggml-base.*") if path.suffix != ".lib")))
     library.ggml_quantize_chunk.restype = ctypes.c_size_t

@@ -13,7 +13,6 @@ import torch
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError, first_line
-from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import Manifest
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
@@ -39,7 +38,7 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
     Raises ModelError if the adapter cannot be merged, or the merged model differs from the adapter over that base.
     """
     if ref.base is None:
-        raise ModelError(f"{ref.source} is not an adapter; give {flag('adapter')} what `countdown-rl train` made.")
+        raise ModelError(f"{ref.source} is not an adapter; give --adapter what `countdown-rl train` made.")
     artifacts.check_writable(out, "merged")
     adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
     stored = model_files.quantization_config(base)
@@ -47,7 +46,7 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
     if stored and (method := stored.get("quant_method")) != "bitsandbytes":
         raise ModelError(f"{ref.base.source} is quantized with {method}; train over unquantized weights to merge.")
     if stored and options.base == "original":
-        advice = f"merge with {flag('base')} dequantized, or name the unquantized model by {flag('base_model')}"
+        advice = "merge with --base dequantized, or name the unquantized model by --base-model"
         raise UsageError(f"{ref.base.source} is a 4-bit checkpoint and has no original weights; {advice}.")
     adapter.check_unchanged_base()
     settings, inputs = asdict(options), {"adapter": ref.as_input()}
@@ -76,11 +75,9 @@ def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
     recorded = trained_precision(ref, "auto")
     known = options.trained_over if recorded == "auto" else recorded
     if options.trained_over not in ("auto", known):
-        raise UsageError(f"{ref.source} was trained over {known} weights; leave {flag('trained_over')} out.")
+        raise UsageError(f"{ref.source} was trained over {known} weights; leave --trained-over out.")
     if options.base == "dequantized" and known != "nf4":
-        advice = (
-            f"; if they were NF4, give {flag('trained_over')} nf4" if known == "auto" else f"; leave {flag('base')} out"
-        )
+        advice = "; if they were NF4, give --trained-over nf4" if known == "auto" else "; leave --base out"
         raise UsageError(f"{ref.source} was trained over {known} weights: there is nothing to de-quantize{advice}.")
     return "unknown" if known == "auto" else known
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import RULE, Device, Options, Precision, Prompt, option
 from countdown_rl.tasks.response_format import StyleName
 
@@ -20,11 +19,11 @@ def check_server(options: Options, engine: str, base_url: str, *local: str) -> N
     """Raise UsageError for --base-url without a server, and for *local* options with one."""
     if engine != "openai":
         if base_url != OPENAI:
-            raise UsageError(f"{flag('base_url')} is for servers; add {flag('engine')} openai.")
+            raise UsageError("is for servers; add --engine openai.", option="base_url")
         return
     for name in local:
         if getattr(options, name) != getattr(type(options), name):
-            raise UsageError(f"{flag(name)} is for models on this machine; leave it out with {flag('engine')} openai.")
+            raise UsageError("is for models on this machine; leave it out with --engine openai.", option=name)
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class SamplingOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.temperature < 0.01:
-            raise UsageError(f"{flag('temperature')} {self.temperature} is too small; give 0, or at least 0.01.")
+            raise UsageError(f"{self.temperature} is too small; give 0, or at least 0.01.", option="temperature")
 
 
 @dataclass(frozen=True)

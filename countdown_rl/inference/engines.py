@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core import packages
 from countdown_rl.core.errors import ModelError, UsageError
-from countdown_rl.core.formatting import flag
 
 if TYPE_CHECKING:
     from countdown_rl.inference.generate import Completion
@@ -79,7 +78,7 @@ class Engine:
 
         prompts = chat_template.encode(self.tokenizer, (row.messages() for row in rows))
         longest = max(map(len, prompts))
-        shape.check_context(self.prepare(longest + max_new_tokens), longest, max_new_tokens, flag("max_new_tokens"))
+        shape.check_context(self.prepare(longest + max_new_tokens), longest, max_new_tokens, "--max-new-tokens")
         return rows, prompts
 
     def complete(self, prompts: Sequence[Any], number: int = 0) -> "list[Completion]":
@@ -107,18 +106,18 @@ def choose_engine(ref: "ModelRef", options: Any, tokens: float) -> Any:
     else:
         kind = engine_class(options.engine)
         if reason := kind.unsupported(ref, options):
-            raise UsageError(f"{flag('engine')} {kind.name} {reason}.")
+            raise UsageError(f"{kind.name} {reason}.", option="engine")
         check_installed(kind.name)
     if options.tensor_parallel > 1 and kind.name != "vllm":
-        engine = f"{flag('engine')} vllm, and this is {kind.name}"
-        raise UsageError(f"{flag('tensor_parallel')} is for {engine}; leave it out.")
+        engine = f"--engine vllm, and this is {kind.name}"
+        raise UsageError(f"is for {engine}; leave it out.", option="tensor_parallel")
     return kind
 
 
 def check_installed(name: str) -> None:
     """Raise ModelError if the package of the engine *name* is not installed."""
     if reason := missing_package(name):
-        raise ModelError(f"{flag('engine')} {name} {reason}, or leave {flag('engine')} out.")
+        raise ModelError(f"{name} {reason}, or leave --engine out.", option="engine")
 
 
 def missing_package(name: str) -> str:

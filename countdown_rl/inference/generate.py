@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import ModelError, out_of_memory
-from countdown_rl.core.formatting import flag
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.sampling import Decoding, Stop, stopping_criteria
@@ -118,7 +117,7 @@ class Generator(Engine):
             if not out_of_memory(error):
                 raise
             if len(prompts) == 1:
-                advice = f"give a smaller {flag('max_new_tokens')}"
+                advice = "give a smaller --max-new-tokens"
                 raise ModelError(f"the model and one completion do not fit in memory; {advice}.") from error
         from accelerate.utils.memory import clear_device_cache
 

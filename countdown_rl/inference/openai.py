@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from countdown_rl.core.errors import ModelError, UsageError, first_line
-from countdown_rl.core.formatting import flag
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.config import OPENAI
 from countdown_rl.inference.generate import Completion
@@ -51,7 +50,7 @@ class OpenAI(engines.Engine):
     def __init__(self, model: str, options: Any) -> None:
         if not re.fullmatch(r"https?://[^\s@?]+", options.base_url):  # a password would be written into the manifest
             advice = "without a password or a query; its key is read from OPENAI_API_KEY"
-            raise UsageError(f"{flag('base_url')} should be like http://127.0.0.1:8000/v1, {advice}.")
+            raise UsageError(f"should be like http://127.0.0.1:8000/v1, {advice}.", option="base_url")
         engines.check_installed(self.name)
         self._url, self._model, self._decoding = options.base_url, model, Decoding.of(options)
         self._concurrency, self._timeout = options.concurrency, options.timeout
@@ -63,7 +62,7 @@ class OpenAI(engines.Engine):
         turn = "continued" if self.prefills else "left out"
         self.endpoint: dict[str, Any] = {"base_url": self._url, "server": self.server, "prefill": turn}
         if not self.prefills and (options.top_k or options.min_p):
-            raise UsageError(f"{flag('top_k')} and {flag('min_p')} are for vLLM and llama.cpp; leave them out.")
+            raise UsageError("and --min-p are for vLLM and llama.cpp; leave them out.", option="top_k")
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest; its digest is of names, not of weights."""
@@ -124,7 +123,7 @@ class OpenAI(engines.Engine):
             if isinstance(error, openai.APIStatusError) and error.status_code in _NO_LIST:
                 return ""
             # A server that is loading its model must not get another prompt than the one it gets later.
-            reason = f"start it, or give its {flag('base_url')}: {first_line(error)}."
+            reason = f"start it, or give its --base-url: {first_line(error)}."
             raise ModelError(f"no server answers at {self._url}; {reason}") from error
         owners = [str(model.owned_by) for model in sorted(models, key=lambda model: model.id != self._model)]
         return owners[0] if owners else ""
@@ -147,13 +146,13 @@ class OpenAI(engines.Engine):
                 return await self._complete(client, prompt, number)
             cause: BaseException | str = error
         except TimeoutError:
-            cause = f"no answer within {flag('timeout')} {self._timeout:g} s"
+            cause = f"no answer within --timeout {self._timeout:g} s"
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
         except (openai.APIError, LookupError, AttributeError, TypeError, ValueError) as error:
             cause = f"malformed response: {error}"
         reason = " ".join(str(cause).replace(self._key, "***").split()).rstrip(".")
-        remedy = f"check {flag('base_url')}, {flag('model')} and OPENAI_API_KEY, or wait; then run it again to resume"
+        remedy = "check --base-url, --model and OPENAI_API_KEY, or wait; then run it again to resume"
         raise ModelError(f"{self._url} failed ({reason:.300}); {remedy}.")
 
     def _options(self, prompt: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError
-from countdown_rl.core.formatting import flag
 from countdown_rl.inference import generate
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion
@@ -65,15 +64,15 @@ class Vllm(Engine):
     @classmethod
     def unsupported(cls, ref: ModelRef, options: Any) -> str:
         if reason := unsupported_weights(ref):
-            return f"{reason}; leave {flag('engine')} out"
+            return f"{reason}; leave --engine out"
         if load.trained_precision(ref, options.precision) == "nf4":
-            return f"does not run NF4 weights; leave {flag('engine')} out, or merge an adapter over them first"
+            return "does not run NF4 weights; leave --engine out, or merge an adapter over them first"
         if ref.base is not None and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
             return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
         if processes.launched():
-            return f"starts its own processes; give {flag('tensor_parallel')} in place of {flag('processes')}"
+            return "starts its own processes; give --tensor-parallel in place of --processes"
         if options.device not in ("auto", "cuda"):
-            return f"runs on a GPU; leave {flag('device')} {options.device} out"
+            return f"runs on a GPU; leave --device {options.device} out"
         return ""
 
     def prepare(self, length: int) -> int | None:
@@ -108,7 +107,7 @@ class Vllm(Engine):
             ids = self.tokenizer("3 7 50")["input_ids"]
             # vLLM ignores LoRA in some hybrid models (vllm-project/vllm issue 49354).
             if log_probabilities(self._llm, ids, None) == log_probabilities(self._llm, ids, self._lora_request):
-                advice = f"merge it, or give {flag('engine')} transformers"
+                advice = "merge it, or give --engine transformers"
                 raise ModelError(f"vLLM ignores the adapter {self._ref.source}; {advice}.")
         return None
 

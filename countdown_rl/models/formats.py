@@ -7,7 +7,6 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core.errors import ModelError
-from countdown_rl.core.formatting import flag
 from countdown_rl.models import model_files
 
 
@@ -85,7 +84,7 @@ class Gguf(WeightFormat):
         from countdown_rl.models import shape
 
         if native:
-            raise ModelError(f"{path} is too large for NF4 on this GPU; give {flag('precision')} bf16, or safetensors.")
+            raise ModelError(f"{path} is too large for NF4 on this GPU; give --precision bf16, or safetensors.")
         return {"quantization_config": GgufConfig(dequantize=True), "config": shape.read_config(path)}
 
 
@@ -113,5 +112,5 @@ def format_of(path: Path) -> WeightFormat:
         if kind.matches(path):
             return kind
     method = model_files.quantization_config(path).get("quant_method", "an unknown method")
-    advice = f"give NF4 or unquantized weights, or {flag('engine')} vllm, which may run it"
+    advice = "give NF4 or unquantized weights, or --engine vllm, which may run it"
     raise ModelError(f"{path} is quantized with {method}; {advice}.")

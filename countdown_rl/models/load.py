@@ -16,7 +16,6 @@ from typing import Any
 
 from countdown_rl.core import process_state
 from countdown_rl.core.errors import ModelError
-from countdown_rl.core.formatting import flag
 from countdown_rl.models import formats, model_files, shape, transformers_internals
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
@@ -143,7 +142,7 @@ def _check_logits(loaded: Loaded) -> None:
     if not first.isfinite().all():
         cause = "its weights are damaged"
         if loaded.model.dtype == torch.float16:
-            cause = f"they may exceed the range of fp16, so give {flag('precision')} fp32, or {cause}"
+            cause = f"they may exceed the range of fp16, so give --precision fp32, or {cause}"
         raise ModelError(f"{loaded.ref.source} computes logits that are not finite; {cause}.")
     if (first - other).abs().max() > 0.1 * first.std():
         raise ModelError(f"{loaded.ref.source} reads later tokens, as a masked model does; give a causal one.")
@@ -176,7 +175,7 @@ def device_name(name: str) -> str:
     if name == "auto":
         return "mps" if has_mps else "cpu"
     if (name.startswith("cuda") and not has_cuda) or (name == "mps" and not has_mps):
-        raise ModelError(f"this machine has no {name} device that torch can use; leave {flag('device')} out.")
+        raise ModelError(f"this machine has no {name} device that torch can use; leave --device out.")
     return name
 
 
@@ -232,7 +231,7 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
         plain = 2 * skeleton(ref).num_parameters() < torch.cuda.mem_get_info(device)[1] / 2
     native = native and not plain
     if precision == "nf4" and device.type == "mps":
-        raise ModelError(f"an Apple GPU has no 4-bit weights; give {flag('precision')} bf16, or {flag('device')} cpu.")
+        raise ModelError("an Apple GPU has no 4-bit weights; give --precision bf16, or --device cpu.")
 
     dtypes = {"auto": "auto", "fp32": torch.float32, "fp16": torch.float16}
     options = formats.FORMATS[stored].load_options(local_path(ref), native=native, home=home)

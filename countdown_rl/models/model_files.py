@@ -11,7 +11,6 @@ from typing import Any
 
 from countdown_rl.core import lfs, typed_json
 from countdown_rl.core.errors import CountdownError, ModelError, first_line, out_of_memory
-from countdown_rl.core.formatting import flag
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -136,5 +135,5 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
         except ValueError as error:
             if "trust_remote_code" not in str(error):
                 raise
-            advice = f"read it, then give {flag('trust_remote_code')} where a command has it"
+            advice = "read it, then give --trust-remote-code where a command has it"
             raise ModelError(f"{path} needs code of its own; {advice}.") from error

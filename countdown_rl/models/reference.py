@@ -16,7 +16,6 @@ from typing import Any
 
 from countdown_rl.core import artifacts, lfs
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.core.formatting import flag
 from countdown_rl.core.hub_requests import download
 from countdown_rl.core.identity import RUN, run_directory
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, portable
@@ -101,10 +100,10 @@ def find_model(
     """Find the model that *source* names and check that its files are complete. *base_model* is the reference of an
     adapter's base, in place of the one that the adapter records."""
     if revision is not None and _is_local(source):
-        raise UsageError(f"{flag('revision')} is for models on the Hub, and {source} is not one; leave it out.")
+        raise UsageError(f"is for models on the Hub, and {source} is not one; leave it out.", option="revision")
     ref = _find(source, revision, base_model)
     if base_model is not None and ref.base is None:
-        raise UsageError(f"{flag('base_model')} is for adapters, and {source} is not one; leave it out.")
+        raise UsageError(f"is for adapters, and {source} is not one; leave it out.", option="base_model")
     if trust_remote_code:
         ref = replace(ref, base=ref.base and replace(ref.base, trust_remote_code=True), trust_remote_code=True)
     return ref
@@ -116,7 +115,7 @@ def find_adapter(source: str, **options: str | None) -> ModelRef:
     if path.is_dir() or source in SHIPPED or (HUB_ID.fullmatch(source) and not path.parent.is_dir()):
         return find_model(source, **options)  # type: ignore[arg-type]
     _check_finished(source, path)
-    raise ModelError(f"There is no adapter {source}; give {flag('adapter')} a directory of train, or a Hub id.")
+    raise ModelError(f"There is no adapter {source}; give --adapter a directory of train, or a Hub id.")
 
 
 def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef:
@@ -170,7 +169,7 @@ def _check_finished(source: str, path: Path) -> None:
     log = run_directory(path, by_default=path.name in ("adapter", "model"))
     for place in (path, path.parent, path / "checkpoints", log / "checkpoints"):
         if (place / RUN).is_file():
-            raise ModelError(f"{source} is of an unfinished run; run that again, and give its {flag('out')}.")
+            raise ModelError(f"{source} is of an unfinished run; run that again, and give its --out.")
 
 
 def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
@@ -200,13 +199,13 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
     name = base_model or config.get("base_model_name_or_path")
     if not name or not isinstance(name, str):
         _check_finished(source, path)
-        raise ModelError(f"{source} has no base_model_name_or_path; name its base by {flag('base_model')}.")
+        raise ModelError(f"{source} has no base_model_name_or_path; name its base by --base-model.")
     revision = None if base_model else trained_over.get("revision") or config.get("revision")
     place = base_model or _place(name, path.resolve())
     try:
         base = find_model(place, revision=None if _is_local(place) else revision)
     except ModelError as error:
-        advice = f"Name it by {flag('base_model')}."
+        advice = "Name it by --base-model."
         raise ModelError(f"{source} adapts {name} (base_model_name_or_path): {error} {advice}") from error
     # The manifest has the commit of a base on the Hub, which is not comparable with a digest of files.
     comparable = not base_model or (base.revision is None) == ("revision" not in trained_over)
@@ -214,7 +213,7 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
     if base.digest != digest and comparable:
         raise ArtifactError(
             f"{source} was trained over another {name} than {place} (its digest was {digest[:12]}, now "
-            f"{base.digest[:12]}); restore that one, or name it by {flag('base_model')}."
+            f"{base.digest[:12]}); restore that one, or name it by --base-model."
         )
     if base.kind == "adapter":
         raise ModelError(f"{source} adapts {name}, which is an adapter itself; merge that one first.")

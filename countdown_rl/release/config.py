@@ -44,16 +44,16 @@ class PublishOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_hub_id(flag("base_model"), self.base_model)
-        _check_hub_id(flag("benchmark"), self.benchmark)
+        _check_hub_id("--base-model", self.base_model)
+        _check_hub_id("--benchmark", self.benchmark)
         for name in ("name", "license", "trained_on"):
             if not (text := "".join(getattr(self, name) or "")).isprintable():
-                raise UsageError(f"{flag(name)} should be one line of printable characters, not {text!r:.40}.")
+                raise UsageError(f"should be one line of printable characters, not {text!r:.40}.", option=name)
         for field in fields(self) if self.data is not None else ():
             if field.name not in DATA_OPTIONS and getattr(self, field.name) != field.default:
-                raise UsageError(f"{flag(field.name)} is for the release of a model; leave it out with {flag('data')}.")
+                raise UsageError(f"{flag(field.name)} is for the release of a model; leave it out with --data.")
         if self.license_file and not Path(self.license_file).is_file():
-            raise UsageError(f"{flag('license_file')} {self.license_file} is not a file.")
+            raise UsageError(f"{self.license_file} is not a file.", option="license_file")
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class UploadOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_hub_id(flag("repo_id"), self.repo_id)
+        _check_hub_id("--repo-id", self.repo_id)
         if self.push and self.repo_id is None:
-            raise UsageError(f"{flag('push')} needs a repository; give {flag('repo_id')} NAME/MODEL.")
+            raise UsageError("needs a repository; give --repo-id NAME/MODEL.", option="push")
         if not self.push and (self.repo_id or self.public):
-            raise UsageError(f"{flag('repo_id')} and {flag('public')} go with {flag('push')}; add it.")
+            raise UsageError("and --public go with --push; add it.", option="repo_id")

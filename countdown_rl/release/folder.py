@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core import artifacts, formatting, hub_requests
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
-from countdown_rl.core.formatting import as_section, flag
+from countdown_rl.core.formatting import as_section
 from countdown_rl.core.manifest import MADE_BY, MANIFEST, Manifest, file_input, initial_model, provenance_chain
 from countdown_rl.core.packages import version
 from countdown_rl.evaluation import results, training_log
@@ -115,10 +115,10 @@ def read_inputs(options: PublishOptions) -> Release:
     if license is None and (initial.name in SHIPPED or (initial.kind == "model" and base_model is None)):
         license = "apache-2.0"  # of this package, which made the base
     if options.with_demo and weights.gguf is None:
-        quantize = f"run `countdown-rl quantize --format gguf` and give its directory to {flag('model')}"
-        raise UsageError(f"{flag('with_demo')} needs GGUF weights: {quantize}.")
+        quantize = "run `countdown-rl quantize --format gguf` and give its directory to --model"
+        raise UsageError(f"needs GGUF weights: {quantize}.", option="with_demo")
     if weights.format.name == "adapter" and base_model is None:
-        advice = f"merge it first, or give {flag('base_model')}"
+        advice = "merge it first, or give --base-model"
         raise UsageError(f"an adapter needs its base, and {initial.name} is not on the Hub; {advice}.")
     revision = initial.revision if options.base_model is None else None
     licenses = {"license": license} if license else base_license(base_model, revision)
@@ -148,7 +148,7 @@ def base_license(base_model: str | None, revision: str | None) -> dict[str, str]
         if hub_requests.is_absent(error):
             return {}
         cause = hub_requests.reason(error, revision)
-        raise HubError(f"the card of {base_model} cannot be read, as {cause}; or give {flag('license')}.") from error
+        raise HubError(f"the card of {base_model} cannot be read, as {cause}; or give --license.") from error
     return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
 
 
@@ -266,14 +266,14 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     api.create_repo(repo_id, repo_type=repo_type, private=True, exist_ok=True)
     info: Any = api.repo_info(repo_id, repo_type=repo_type)
     if not info.private and not options.public:
-        raise HubError(f"{repo_id} is public; give {flag('public')} to publish there, or another {flag('repo_id')}.")
+        raise HubError(f"{repo_id} is public; give --public to publish there, or another --repo-id.")
     present = {sibling.rfilename for sibling in info.siblings or ()} - {".gitattributes"}  # the Hub's own file
     previous = None
     if MANIFEST in present:
         file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
         previous = artifacts.peek(Path(file).parent)
     if present and previous != manifest.kind:
-        raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another {flag('repo_id')}.")
+        raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id.")
     files: Any = {"folder_path": folder, "allow_patterns": [*manifest.files, MANIFEST], "delete_patterns": "*"}
     files |= {"commit_message": f"Release {manifest.digest[:12]}", "parent_commit": info.sha}
     commit = api.upload_folder(repo_id=repo_id, repo_type=repo_type, **files).oid

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from countdown_rl.core import artifacts, hub_requests, typed_json
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.core.formatting import flag, percent, plural, short
+from countdown_rl.core.formatting import percent, plural, short
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, provenance_chain
 from countdown_rl.core.packages import version
 from countdown_rl.data import build
@@ -189,9 +189,9 @@ def _puzzles(
     elif suite:
         raise _RefutedError(f"the recorded rows are not those of the suite {suite}")
     elif options is None:
-        raise ArtifactError(f"no manifest says how to generate the rows {short(sha256)}; give {flag('data')}.")
+        raise ArtifactError(f"no manifest says how to generate the rows {short(sha256)}; give --data.")
     elif (size := build.split_sizes(options).get(split, 0)) > max(MAX_PUZZLES, len(recorded.samples)):
-        raise ArtifactError(f"the recorded options generate {plural(size, 'row')}, too many; give {flag('data')}.")
+        raise ArtifactError(f"the recorded options generate {plural(size, 'row')}, too many; give --data.")
     else:
         with TemporaryDirectory() as scratch:
             file = Path(scratch, "puzzles.jsonl")

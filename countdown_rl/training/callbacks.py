@@ -20,7 +20,6 @@ from transformers import TrainingArguments as Arguments
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import CountdownError
-from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import GROUP, PART, LogRow, rounded
 from countdown_rl.models import chat_template
@@ -49,11 +48,11 @@ _TRL_NAMES = {
 }
 #: Causes of a number that is not finite, most likely first, with their remedies.
 _CAUSES = {
-    "loss": "The updates were too large: begin again with {restart} and a lower {learning_rate}.",
+    "loss": "The updates were too large: begin again with --restart and a lower --learning-rate.",
     "grad_norm": (
         "The loss is finite, so a kernel of the backward pass is the likely cause: run the command again to resume, "
         "with another version of torch if the step fails again. Otherwise the updates were too large: begin again "
-        "with {restart} and a lower {learning_rate}."
+        "with --restart and a lower --learning-rate."
     ),
     "reward": "Correct the reward function that returned it, and run the command again to resume.",
 }
@@ -173,7 +172,7 @@ class CheckpointCallback(TrainerCallback):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise CountdownError(
                     f"step {state.global_step}: {name} is {logs[name]}; training stopped, and its last checkpoint is "
-                    f"kept. {_CAUSES[name].format(restart=flag('restart'), learning_rate=flag('learning_rate'))}"
+                    f"kept. {_CAUSES[name]}"
                 )
         row = replace(self.row(state.global_step, logs, time.perf_counter() - self._start), **self._evaluation)
         self._evaluation = {}

@@ -160,7 +160,7 @@ class TuningOptions(Options):
         if self.step_size % (self.per_device_batch * processes):
             raise UsageError(
                 f"{processes} processes cannot share the {self.step_size} examples of a step evenly in batches of "
-                f"{flag('micro_batch')} {self.per_device_batch}; lower that, or give a step more examples."
+                f"--micro-batch {self.per_device_batch}; lower that, or give a step more examples."
             )
         return self.step_size // (self.per_device_batch * processes)
 
@@ -174,16 +174,16 @@ class TuningOptions(Options):
         if self.step_size > MAX_STEP:
             yield f"a step has {plural(self.step_size, 'example')}, more than {MAX_STEP:,}; give it fewer."
         if self.step_size % self.per_device_batch:
-            yield f"{flag('micro_batch')} {self.micro_batch} does not divide the {self.step_size} examples of a step."
+            yield f"--micro-batch {self.micro_batch} does not divide the {self.step_size} examples of a step."
         if self.tune == "all" and self.precision == "nf4":
-            yield f"{flag('tune')} all with {flag('precision')} nf4: 4 bits are frozen; add {flag('precision')} auto."
+            yield "--tune all with --precision nf4: 4 bits are frozen; add --precision auto."
         if self.tune == "all" and (name := self.given("lora_r", "lora_alpha", "lora_dropout")):
-            yield f"{flag('tune')} all trains no adapter; leave {flag(name)} out."
+            yield f"--tune all trains no adapter; leave {flag(name)} out."
         evaluation = self.given("eval_size", "eval_samples", "eval_temperature", "keep")
         if evaluation and not self.eval_every:
-            yield f"{flag(evaluation)} needs evaluations; add {flag('eval_every')}."
+            yield f"{flag(evaluation)} needs evaluations; add --eval-every."
         if self.eval_samples > 1 and not self.eval_temperature:
-            yield f"{flag('eval_samples')} needs {flag('eval_temperature')} above 0; greedy completions are the same."
+            yield "--eval-samples needs --eval-temperature above 0; greedy completions are the same."
 
     def given(self, *names: str) -> str:
         """The first of the options *names* that has another value than its default, or ""."""
@@ -291,8 +291,9 @@ class TrainOptions(TuningOptions):
         grouped = self.given("discount", "dynamic_sampling") or own
         if grouped and self.prompts * self.steps_per_generation % processes:
             raise UsageError(
-                f"{flag(grouped)} compares the completions of a puzzle in one process, and {processes} processes "
-                f"cannot share {plural(self.prompts, 'puzzle')} evenly; change {flag('prompts')}."
+                f"compares the completions of a puzzle in one process, and {processes} processes "
+                f"cannot share {plural(self.prompts, 'puzzle')} evenly; change --prompts.",
+                option=grouped,
             )
         return super().micro_batches(processes)
 
@@ -300,31 +301,31 @@ class TrainOptions(TuningOptions):
         yield from super()._conflicts()
         for item in self.trl:
             if not item.partition("=")[1] or not item.partition("=")[0].isidentifier():
-                yield f"{flag('trl')} {item} is not of the form key=value."
+                yield f"--trl {item} is not of the form key=value."
         if self.curriculum and self.sampler:
-            yield f"{flag('curriculum')} with {flag('sampler')}: both choose the puzzles; leave one out."
+            yield "--curriculum with --sampler: both choose the puzzles; leave one out."
         if self.dynamic_sampling and (order := self.given("curriculum", "sampler")):
-            yield f"{flag('dynamic_sampling')} with {flag(order)}, which would see no equal rewards: leave one out."
+            yield f"--dynamic-sampling with {flag(order)}, which would see no equal rewards: leave one out."
         if self.advantage and (name := self.given("baseline", "discount", "scale_rewards")):
-            yield f"{flag('advantage')} replaces {flag(name)}; leave one out."
+            yield f"--advantage replaces {flag(name)}; leave one out."
         if self.loss and self.given("loss_type"):
-            yield f"{flag('loss')} replaces {flag('loss_type')}; leave one out."
+            yield "--loss replaces --loss-type; leave one out."
         if self.discount < 1 and self.scale_rewards != "none":
-            scale = flag("scale_rewards")
+            scale = "--scale-rewards"
             yield (
-                f"{flag('discount')} {self.discount} with {scale} {self.scale_rewards}: advantages per line are not "
+                f"--discount {self.discount} with {scale} {self.scale_rewards}: advantages per line are not "
                 f"divided by a deviation; add {scale} none."
             )
         yield from self._trl_conflicts()
 
     def _trl_conflicts(self) -> Iterator[str]:
         """Sentences about values of ``--trl`` that exclude an option, or that have no effect."""
-        given, trl = self.trl_fields, flag("trl")
+        given, trl = self.trl_fields, "--trl"
         by_sum = self.given("advantage", "baseline", "discount")
         if by_sum and given.get("multi_objective_aggregation") == "normalize_then_sum":
             yield f"{flag(by_sum)} uses the sum of rewards; leave {trl} multi_objective_aggregation out."
-        loss = f"{flag('loss_type')} {self.loss_type}"
-        loss = f"{flag('loss')} {self.loss}" if self.loss else loss
+        loss = f"--loss-type {self.loss_type}"
+        loss = f"--loss {self.loss}" if self.loss else loss
         if not self.aggregation.by_sequence and given.get("importance_sampling_level") == "sequence":
             yield f"{loss} has weights per completion of its own; leave {trl} importance_sampling_level=sequence out."
         mode = given.get("vllm_importance_sampling_mode", "")
@@ -336,13 +337,13 @@ class TrainOptions(TuningOptions):
                 "unlikely tokens the ratio of a whole completion is near 0; leave the mode out."
             )
         if self.lr_scheduler_type == "constant" and given.get("warmup_steps", "0").strip("0."):
-            yield _WARMUP.format(flag("lr_scheduler_type"), f"{trl} warmup_steps")
+            yield _WARMUP.format("--lr-scheduler-type", f"{trl} warmup_steps")
         engine = {"transformers": "vllm_", "vllm": "vllm_server_"}.get(self.rollouts, " ")
         for key in given:
             if key.startswith(engine):
-                yield f"{flag('rollouts')} {self.rollouts} does not use {trl} {key}; leave one out."
+                yield f"--rollouts {self.rollouts} does not use {trl} {key}; leave one out."
             if not self.beta and key in _WITH_BETA:
-                yield f"{trl} {key} changes the KL divergence, which has no weight; add {flag('beta')}."
+                yield f"{trl} {key} changes the KL divergence, which has no weight; add --beta."
             of_losses = any(key.startswith(entry.fields) for entry in LOSSES.values())
             unused = of_losses and not key.startswith(self.aggregation.fields)
             if unused or (self.loss and key.startswith(_NOT_OWN)):
@@ -390,11 +391,11 @@ class SftOptions(TuningOptions):
     def _conflicts(self) -> Iterator[str]:
         yield from super()._conflicts()
         if not self.max_steps and not self.num_train_epochs:
-            yield f"{flag('num_train_epochs')} 0 trains nothing; give more, or {flag('max_steps')}."
+            yield "--num-train-epochs 0 trains nothing; give more, or --max-steps."
         if self.max_steps and self.given("num_train_epochs"):
-            yield f"{flag('max_steps')} replaces {flag('num_train_epochs')}; leave one out."
+            yield "--max-steps replaces --num-train-epochs; leave one out."
         if self.lr_scheduler_type == "constant" and self.warmup_steps:
-            yield _WARMUP.format(flag("lr_scheduler_type"), flag("warmup_steps"))
+            yield _WARMUP.format("--lr-scheduler-type", "--warmup-steps")
 
 
 @dataclass(frozen=True)

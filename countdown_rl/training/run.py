@@ -19,7 +19,6 @@ from transformers import Trainer
 
 from countdown_rl.core import artifacts, packages, process_state, processes
 from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
-from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation import training_log
@@ -79,11 +78,11 @@ class Start(Places, Generic[Settings]):
         options.micro_batches(count)
         places, data = Places.of(arguments, options), arguments.data
         if options.eval_every and (data is None or data.is_file()):
-            raise UsageError(f"{flag('eval_every')} needs a validation split; give a data directory as {flag('data')}.")
+            raise UsageError("needs a validation split; give a data directory as --data.", option="eval_every")
         validation = jsonl.read_rows(data / "valid.jsonl")[: options.eval_size] if data and options.eval_every else []
         for name in options.report_to:
             if find_spec(name) is None:
-                raise CountdownError(f"{flag('report_to')} {name} needs a package: {packages.pip_install(name)}.")
+                raise CountdownError(f"--report-to {name} needs a package: {packages.pip_install(name)}.")
         load.silence_libraries("datasets.utils")
         process_state.remember_contents(*transformers_internals.accelerate_states())
         given = {name: getattr(arguments, name) for name in ("revision", "trust_remote_code", "base_model")}
@@ -126,7 +125,7 @@ class Start(Places, Generic[Settings]):
         longest = max(map(len, prompts), default=0)
         context = shape.ModelShape.of(self.loaded.model.config).context_length
         if prompts:
-            shape.check_context(context, longest, limit, flag("max_completion_length"))
+            shape.check_context(context, longest, limit, "--max-completion-length")
         return longest
 
 
@@ -153,10 +152,10 @@ class Prepared(Start[Settings], ABC):
         """Warnings about a finished run with these *facts*, whose validation accuracy was *start* before."""
         texts = {}
         if facts["steps"] > 1 and facts.get("loss_last_tenth", 0.0) >= facts.get("loss_first", 1.0):
-            texts["loss"] = f"the loss did not fall; more steps or another {flag('learning_rate')}."
+            texts["loss"] = "the loss did not fall; more steps or another --learning-rate."
         if start is not None and (share := facts.get("eval_correct", start)) < start:
             fall = f"validation accuracy fell from {start:.1%} to {share:.1%}"
-            texts["fall"] = f"{fall}; {flag('keep')} best keeps the best weights."
+            texts["fall"] = f"{fall}; --keep best keeps the best weights."
         return texts
 
     @abstractmethod
@@ -300,7 +299,7 @@ def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> No
             if not out_of_memory(error):
                 raise
             # A CountdownError is printed by rank 0 alone, and the memory of another process may be exhausted.
-            lower = f"{flag('micro_batch')} or {run.length_options(trainer)}, or add {flag('gradient_checkpointing')}"
+            lower = f"--micro-batch or {run.length_options(trainer)}, or add --gradient-checkpointing"
             kind = ModelError if processes.is_main() else MemoryError
             raise kind(f"the run does not fit in memory; lower {lower}.") from error
         if (number := processes.received_signal()) and trainer.state.global_step < run.max_steps:

@@ -16,7 +16,6 @@ from typing import Any
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
-from countdown_rl.core.formatting import flag
 from countdown_rl.core.identity import RUN, Identity, finished, run_directory
 from countdown_rl.core.manifest import MANIFEST, Manifest
 from countdown_rl.evaluation.training_log import LogRow, StepRow, read, read_samples, samples_file, write
@@ -95,7 +94,7 @@ def check_log(log: Path | None, kind: type[LogRow]) -> None:
             if file.exists() and (file.stat().st_size or not file.is_file()):
                 read(file, kind) if file == log else read_samples(file)
         except (OSError, InputError) as error:
-            raise ArtifactError(f"{error} Give {flag('log')} another path, or remove {file} first.") from error
+            raise ArtifactError(f"{error} Give --log another path, or remove {file} first.") from error
 
 
 @dataclass(frozen=True)
@@ -108,16 +107,16 @@ class Checkpoints:
         """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*,
         neither in *out* nor in the way of another program's file."""
         artifacts.check_writable(out, kind)  # before the lock of *checkpoints*, which could be a file in *out*
-        for option, path in ((flag("log"), log), (flag("checkpoints"), self.directory)):
+        for option, path in (("--log", log), ("--checkpoints", self.directory)):
             if path.resolve().is_relative_to(out.resolve()):
-                raise UsageError(f"{option} {path} lies in {flag('out')} {out}, which is replaced; give another path.")
+                raise UsageError(f"{option} {path} lies in --out {out}, which is replaced; give another path.")
             artifacts.check_place(path, option)
         if log.is_dir():
-            raise UsageError(f"{flag('log')} {log} is a directory; give a file.")
+            raise UsageError(f"{log} is a directory; give a file.", option="log")
         if self.directory.is_file():
-            raise UsageError(f"{flag('checkpoints')} {self.directory} is a file; give a directory.")
+            raise UsageError(f"{self.directory} is a file; give a directory.", option="checkpoints")
         if (others := self._directories()) and not (self.directory / RUN).is_file():
-            raise ArtifactError(f"{others[0]} is not of countdown-rl; give {flag('checkpoints')} another directory.")
+            raise ArtifactError(f"{others[0]} is not of countdown-rl; give --checkpoints another directory.")
 
     def to_resume(self, run: Identity) -> Path | None:
         """The newest complete checkpoint, or None; ArtifactError if it does not belong to *run*."""
@@ -125,13 +124,13 @@ class Checkpoints:
             return newest
         raise ArtifactError(
             f"{self.directory} holds an unfinished run that is not this one ({differences}); "
-            f"use its options to resume it, or give {flag('restart')} to begin again."
+            f"use its options to resume it, or give --restart to begin again."
         )
 
     def how_to_continue(self) -> str:
         """The sentence for a user who stopped a run: the step from which it resumes."""
         if newest := self.newest():
-            return f"The run continues after step {step_of(newest)}; add {flag('restart')} to begin again."
+            return f"The run continues after step {step_of(newest)}; add --restart to begin again."
         return "There is no checkpoint of this run yet, so it starts again."
 
     def _differences(self, run: Identity) -> str:

@@ -22,13 +22,13 @@ from countdown_rl.training.options import TuningOptions
 def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
     """Check that *ref* can be trained with *options*; *sharded*: each process holds a part of the weights."""
     if options.tune == "all" and ref.base is not None:
-        raise UsageError(f"{flag('tune')} all trains a whole model, and {ref.source} is an adapter; merge it first.")
+        raise UsageError(f"all trains a whole model, and {ref.source} is an adapter; merge it first.", option="tune")
     trained = model_files.adapter_config(reference.local_path(ref)) if ref.base is not None else {}
     for name, key in (("lora_r", "r"), ("lora_alpha", "lora_alpha"), ("lora_dropout", "lora_dropout")):
         if options.given(name) and getattr(options, name) != trained.get(key, getattr(options, name)):
             raise UsageError(f"the adapter {ref.source} has {flag(name)} {trained[key]}; leave {flag(name)} out.")
     if sharded and load.trained_precision(ref, options.precision) == "nf4":
-        raise UsageError(f"FSDP and ZeRO-3 cannot shard 4-bit weights; add {flag('precision')} bf16.")
+        raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16.")
 
 
 def _new_adapter(options: TuningOptions) -> LoraConfig:
@@ -46,7 +46,7 @@ def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) ->
         try:
             return get_peft_model(model, _new_adapter(options), low_cpu_mem_usage=True)
         except ValueError as error:  # PEFT does not adapt the layers of some architectures
-            raise ModelError(f"{ref.source} cannot have LoRA: {first_line(error)}. Give {flag('tune')} all.") from error
+            raise ModelError(f"{ref.source} cannot have LoRA: {first_line(error)}. Give --tune all.") from error
     adapter = lora.Adapter(reference.local_path(ref))
     adapter.check_unchanged_base()
     model = adapter.attach(model, trainable=True)

@@ -1,7 +1,6 @@
 """Checks of the options dataclasses, which library calls get as the commands do."""
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +17,6 @@ from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.training.options import SftOptions, TrainOptions
-from tests.support.command import flags
 
 PACKAGE = Path(main.__file__).parents[1]
 STAGES = [DataOptions, TrainOptions, EvalOptions, MergeOptions, QuantizeOptions, PublishOptions, SftOptions, AskOptions]
@@ -67,12 +65,3 @@ def texts(file: Path) -> Iterator[str]:
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left_out:
             yield node.value
-
-
-def test_texts_that_python_shows_too_do_not_spell_options_as_flags():
-    known = set().union(*(flags(name) for panel in main.COMMANDS.values() for name in panel))
-    for file in set(PACKAGE.rglob("*.py")) - set((PACKAGE / "cli").iterdir()):
-        for text in texts(file):
-            spelled = re.findall(r"--[\w-]+", re.sub(r"`[^`]*`|^countdown-rl .*", "", text))
-            assert not known & set(spelled), (file, text)
-            assert " --{}" not in text, (file, text)

@@ -90,17 +90,15 @@ def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -
         raise ArtifactError(f"{missing[0]} does not exist or is no file; `{MADE_BY['adapter']}` writes it.")
     paths = results or sorted(str(path) for path in directory.glob("*") if artifacts.peek(path) == "eval")
     if not paths and not runs:
-        raise ArtifactError(
-            f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one, or give {formatting.flag('log')}."
-        )
+        raise ArtifactError(f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one, or give --log.")
     return compare.by_setting(paths), runs
 
 
 def save(page: str, out: Path) -> int:
     """Write *page* at *out*, atomically, and return its size in bytes."""
     if out.is_dir():
-        raise ArtifactError(f"{out} is a directory; give {formatting.flag('out')} a file.")
-    artifacts.check_place(out, formatting.flag("out"))
+        raise ArtifactError(f"{out} is a directory; give --out a file.")
+    artifacts.check_place(out, "--out")
     with artifacts.replacing(out) as partial:
         return partial.write_bytes(page.encode())
 
@@ -143,7 +141,7 @@ def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
     scored = {name: compare.pooled(name, [*map(results.read, paths)]) for name, paths in evaluations.items()}
     logs = {path: training_log.read(path) for paths in training.values() for path in paths}
     if empty := [path for path, rows in logs.items() if not rows]:
-        raise InputError(f"{empty[0]} has no steps yet; give another {formatting.flag('log')}, or continue the run.")
+        raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
     runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
     compared = _compared(scored, puzzles) if scored else {key: {} for key in _COMPARED}
     chain = [link for link, _ in compared["chain"]]
@@ -217,7 +215,7 @@ def _groups(scored: Group) -> list[Group]:
         terms = *sorted(scored[name].puzzles), compare.decoding(scored[name])
         groups.setdefault(terms, {})[name] = scored[name]
     if not groups:
-        raise InputError(f"there are evaluations of baselines alone; give {formatting.flag('result')} one of a model.")
+        raise InputError("there are evaluations of baselines alone; give --result one of a model.")
     for group in groups.values():
         model = next(iter(group.values()))
         asked = sorted(model.puzzles), model.metrics.decoding.samples or 1

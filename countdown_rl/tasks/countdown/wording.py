@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.core.formatting import flag
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, RULES
 
 _OWN = re.compile(
@@ -176,7 +175,7 @@ def _check_rules(text: str, stated: frozenset[str]) -> None:
         about = (_TOPIC if operators else _ABOUT).search(sentence)
         rule = about and _strange(_OPERATION.sub(" ", _SIGNS.sub(" ", words)))
         if (operators and "operators" not in stated) or (rule and "rule" not in stated):
-            remedy = f"give {flag('data')}, or {flag('rule')} and {flag('operators')}"
+            remedy = "give --data, or --rule and --operators"
             raise InputError(f'its prompt says "{sentence[:80]}", which may change the rules; {remedy}')
 
 

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.statistics import Interval, wilson
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.training import weights
@@ -90,7 +89,7 @@ def probe(run: GrpoRun, count: int) -> Probe:
                 by_kind.setdefault(task.group(name).name(value), []).append(group)
     kinds = {name: Shares.of(by_kind[name]) for name in sorted(by_kind, key=lambda name: (len(name), name))}
     total = Shares.of(groups)
-    more = f"larger groups ({flag('num_generations')}) or {flag('dynamic_sampling')} give it more."
+    more = "larger groups (--num-generations) or --dynamic-sampling give it more."
     thin, ready = f"GRPO will learn slowly; {more}", "GRPO has something to learn from."
     text = {"no signal": total.advice, "thin": thin, "ready": ready}[total.verdict]
     advice = [f"{total.mixed:.0%} of the groups have reward variance: {text}"]

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.user_code import imported, running
 from countdown_rl.tasks.task import Row, check_text
 from countdown_rl.training.grpo import advantages
@@ -171,7 +171,7 @@ def order(
         elif sorted(row for row, _ in sampled) != sorted(row for row, *_ in outcomes[number]):
             raise UsageError(
                 f"The sampler {name} yields other rows for round {number + 1} than before the run was interrupted; "
-                f"let it depend on its arguments and outcomes alone, and begin again with {flag('restart')}."
+                f"let it depend on its arguments and outcomes alone, and begin again with --restart."
             )
 
 

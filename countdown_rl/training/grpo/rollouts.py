@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 
-from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion, batches, decoder_of, generate, max_rows, to_completion
 from countdown_rl.inference.graph_decoder import GraphDecoder
@@ -114,7 +113,7 @@ class Rollouts:
         prompt_ids = dict(zip(rendered, chat_template.token_ids(self.stop.tokenizer, texts), strict=True))
         if any(hint for _, hint in rendered.values()):
             context, longest = ModelShape.of(trainer.model.config).context_length, max(map(len, prompt_ids.values()))
-            check_context(context, longest, trainer.args.max_completion_length, flag("max_completion_length"))
+            check_context(context, longest, trainer.args.max_completion_length, "--max-completion-length")
         completions, logps = self.complete([prompt_ids[pair] for pair in pairs], trainer, self._decoder(trainer))
         if self._graphs is not None and not self.keeps_graphs:
             self._graphs.release()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import CountdownError, InputError, UsageError
-from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
@@ -79,8 +79,8 @@ class GrpoRun(Prepared[TrainOptions]):
 
     def length_options(self, trainer: "RoundTrainer") -> str:
         colocated = self.rollouts == "vllm" and trainer.use_vllm  # else it did not start
-        share = f" or {flag('trl')} vllm_gpu_memory_utilization" if colocated else ""
-        return flag("max_completion_length") + share
+        share = " or --trl vllm_gpu_memory_utilization" if colocated else ""
+        return "--max-completion-length" + share
 
     def validate(self, trainer: "RoundTrainer", loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
         return trainer.rollouts.validate(prompts, trainer, self.options.eval_temperature)
@@ -125,7 +125,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     engine, planned = plan(options)
     reporter.note(f"Peak learning rate: {options.peak(options.max_steps, warmup):g}.")
     if options.curriculum:
-        harder = f"the curriculum samples harder {task_of(rows[0]).noun}s; see {flag('eval_every')}."
+        harder = f"the curriculum samples harder {task_of(rows[0]).noun}s; see --eval-every."
         reporter.note(f"Training accuracy may fall while the model improves, as {harder}")
     example = rows[0].messages()
     run = GrpoRun(
@@ -189,7 +189,7 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
     """The rows to train on, and the entry of their file in the manifest."""
     data = arguments.data
     if data is None:
-        raise UsageError(f"there is nothing to train on; give {flag('data')}.")
+        raise UsageError("there is nothing to train on; give --data.")
     if not data.is_file():
         entry = artifacts.read(data, "data").as_input()
         return jsonl.read_rows(data / "train.jsonl", reporter.note), entry
@@ -206,8 +206,9 @@ def _check_model(options: TrainOptions, loaded: load.Loaded) -> None:
     """Check that the skeleton *loaded* can be trained with *options*."""
     if options.tune == "all" and options.beta and load.stored_format(loaded.ref) == "gguf":
         raise UsageError(
-            f"{flag('beta')} with {flag('tune')} all needs the initial model a second time, and TRL cannot load "
-            f"{loaded.ref.source}; give it as safetensors, or leave {flag('beta')} out."
+            f"with --tune all needs the initial model a second time, and TRL cannot load "
+            f"{loaded.ref.source}; give it as safetensors, or leave --beta out.",
+            option="beta",
         )
     if options.share_prompts:
         shared_prompts.check(loaded.model)

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import Module
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag
 from countdown_rl.models.transformers_internals import attention_of
 
 
@@ -62,7 +61,7 @@ def check(model: Module) -> None:
     """Raise UsageError unless every layer of *model* is full attention by torch's kernel, which takes any mask."""
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or attention_of(model) != "sdpa":
-        raise UsageError(f"{flag('share_prompts')} is for models with full attention in every layer; leave it out.")
+        raise UsageError("is for models with full attention in every layer; leave it out.", option="share_prompts")
 
 
 def layout(ids: Tensor, mask: Tensor, columns: int) -> Layout:

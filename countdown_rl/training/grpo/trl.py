@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import UsageError, first_line
-from countdown_rl.core.formatting import flag
 from countdown_rl.models.load import Loaded
 from countdown_rl.training import weights
 from countdown_rl.training.options import TrainOptions
@@ -72,7 +71,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[
 
 def refused(options: TrainOptions, error: Exception) -> UsageError:
     """The error for values of ``--trl`` that TRL answers by *error*."""
-    return UsageError(f"{flag('trl')} {' '.join(options.trl)}: TRL refuses this: {first_line(error)}.")
+    return UsageError(f"{' '.join(options.trl)}: TRL refuses this: {first_line(error)}.", option="trl")
 
 
 def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, object]:
@@ -86,15 +85,15 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, object]:
     free = GRPOConfig.__dataclass_fields__.keys() - _FIXED - set(owned)
     for key in keys:
         if key not in free or key.startswith(_FIXED_PREFIXES):
-            raise UsageError(f"{flag('trl')} {key}: GRPOConfig has no such field, or it follows from another option.")
+            raise UsageError(f"{key}: GRPOConfig has no such field, or it follows from another option.", option="trl")
     try:
         values = HfArgumentParser(GRPOConfig, exit_on_error=False).parse_args([f"--{item}" for item in trl])
     except argparse.ArgumentError as error:
-        raise UsageError(f"{flag('trl')} {' '.join(trl)}: {error.message[:200]}.") from error
+        raise UsageError(f"{' '.join(trl)}: {error.message[:200]}.", option="trl") from error
     for key in keys:
         value = getattr(values, key)
         if isinstance(value, int | float) and not (key in _SIGNED or 0 <= value <= (1 if key in _SHARES else inf)):
-            raise UsageError(f"{flag('trl')} {key}={value} is not from 0 to {1 if key in _SHARES else 'infinity'}.")
+            raise UsageError(f"{key}={value} is not from 0 to {1 if key in _SHARES else 'infinity'}.", option="trl")
         if key in _CHOICES and value not in _CHOICES[key]:
-            raise UsageError(f"{flag('trl')} {key}={value} is not one of: {', '.join(_CHOICES[key])}.")
+            raise UsageError(f"{key}={value} is not one of: {', '.join(_CHOICES[key])}.", option="trl")
     return {key: getattr(values, key) for key in keys}

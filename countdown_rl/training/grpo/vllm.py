@@ -10,7 +10,6 @@ import torch
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, first_line
-from countdown_rl.core.formatting import flag
 from countdown_rl.inference import engines
 from countdown_rl.inference.vllm import LORA_RANKS, unsupported_weights
 from countdown_rl.models import load, lora, model_files, reference
@@ -45,11 +44,11 @@ def plan(
     auto, gpu = options.rollouts == "auto", loaded.device == "cuda"
     reason = unsupported_weights(loaded.ref) or engines.missing_package("vllm")
     if not reason and any(map(lora.is_special, adapted.modules())):
-        reason = f"supports LoRA without variants and biases; use {flag('rollouts')} transformers"
+        reason = "supports LoRA without variants and biases; use --rollouts transformers"
     if options.rollouts == "transformers" or (auto and (reason or not gpu)):
         return "transformers", make_plan()
     if reason:
-        raise ModelError(f"{flag('rollouts')} {options.rollouts} {reason}.")
+        raise ModelError(f"{options.rollouts} {reason}.", option="rollouts")
     colocated = gpu and options.rollouts != "vllm-server"
     with_engine = make_plan(vllm=make_config().vllm_gpu_memory_utilization if colocated else 0.0)
     weights = loaded.model.num_parameters() * memory.forward_width(loaded.precision, loaded.device, loaded.model)
@@ -108,17 +107,17 @@ def use_engine(
             **{name: getattr(config, name) for name in _SAMPLING},
         )
     except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
-        share = f"{config.vllm_gpu_memory_utilization:g} by {flag('trl')} vllm_gpu_memory_utilization"
+        share = f"{config.vllm_gpu_memory_utilization:g} by --trl vllm_gpu_memory_utilization"
         reason = first_line(error)
         cause = f"vLLM cannot complete the prompts: {reason}; give another share of the GPU than {share}"
         if options.rollouts != "auto":
-            raise ModelError(f"{cause}, or use {flag('rollouts')} transformers.") from error
+            raise ModelError(f"{cause}, or use --rollouts transformers.") from error
         on_warning(f"{cause}; transformers now completes them, more slowly.")
         return
     trainer.use_engine(engine)
     if engine.directory is None and dtype.itemsize == 2 and options.tune == "lora":
         remedy = f" To send the adapter alone, see docs/gpu.md: {engine.refusal}." if engine.refusal else ""
-        text = f"{flag('rollouts')} {rollouts} gets this adapter merged into bf16 weights, which loses small changes."
+        text = f"--rollouts {rollouts} gets this adapter merged into bf16 weights, which loses small changes."
         on_warning(text + remedy)
     if not (served and processes.is_main()):
         return

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from countdown_rl.core.formatting import flag
 from countdown_rl.evaluation.caveats import no_format
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import StepRow
@@ -37,13 +36,13 @@ def warnings(rows: Sequence[StepRow], samples: Sequence[Sample]) -> dict[str, st
     if len(last) == WINDOW:
         entropies = [row.entropy for row in last if row.entropy is not None]
         if entropies and _mean(entropies) < NO_ENTROPY:
-            remedy = f"try a lower {flag('learning_rate')}, a higher {flag('temperature')}, or {flag('beta')} 0.01."
+            remedy = "try a lower --learning-rate, a higher --temperature, or --beta 0.01."
             texts["entropy"] = (
                 f"entropy has fallen to {_mean(entropies):.4f} nats per token: all completions of a prompt are nearly "
                 f"equal and give no advantage; {remedy}"
             )
         if (truncated := _mean([row.truncated for row in last])) > 0.5:
-            remedy = f"{flag('max_completion_length')}, or reward short ones ({flag('reward')} length:100=0.1)."
+            remedy = "--max-completion-length, or reward short ones (--reward length:100=0.1)."
             texts["length"] = f"{truncated:.0%} of completions are truncated at the length limit; raise {remedy}"
         if not any(row.correct > 0 for row in last):
             remedy = f"start with `countdown-rl sft`, or use easier data. {common_fault(samples)}"
@@ -63,13 +62,13 @@ def common_fault(samples: Sequence[Sample]) -> str:
 
 def no_signal(form: float, correct: float, truncated: float) -> str:
     """What to do where groups have equal rewards, by the shares of completions in the format, correct and truncated."""
-    if text := no_format(form, correct, truncated, flag("max_completion_length")):
+    if text := no_format(form, correct, truncated, "--max-completion-length"):
         return text
     if correct < NEARLY_NONE:
         return f"{correct:.1%} of the completions are correct; begin with `countdown-rl sft`, or use easier data."
     if correct > 1 - NEARLY_NONE:
         return f"{correct:.0%} of the completions are correct; use harder data."
-    return f"raise {flag('temperature')} or {flag('num_generations')}."
+    return "raise --temperature or --num-generations."
 
 
 def _start(first: Sequence[StepRow]) -> str:
@@ -79,7 +78,7 @@ def _start(first: Sequence[StepRow]) -> str:
     names = ("format", "correct", "truncated")
     form, correct, truncated = (_mean([getattr(row, name) for row in first]) for name in names)
     if any(row.frac_reward_zero_std < 1 for row in first):
-        return no_format(form, correct, truncated, flag("max_completion_length"))
+        return no_format(form, correct, truncated, "--max-completion-length")
     cause = no_signal(form, correct, truncated)
     return f"in the first {START} steps all completions of each prompt had equal rewards, so no advantage: {cause}"
 
@@ -92,7 +91,7 @@ def _ratio(last: Sequence[StepRow]) -> str:
     return (
         f"the policy gives tokens {ratio:.2g} times the probability that vLLM reports (importance ratio, mean of "
         f"{START} steps), which biases the loss; leave out top_p, top_k and min_p, start a server with "
-        f"--logprobs-mode processed_logprobs, or give {flag('rollouts')} transformers."
+        f"--logprobs-mode processed_logprobs, or give --rollouts transformers."
     )
 
 
@@ -102,8 +101,8 @@ def _collapse(rows: Sequence[StepRow]) -> dict[str, str]:
     if not fall:
         return {}
     if _fall([row.reward for row in rows]):
-        return {COLLAPSE: f"training diverges: {fall}; try a lower {flag('learning_rate')}, or {flag('beta')} 0.01."}
-    remedy = f"give correct answers more weight ({flag('reward')} correct=1), and other rewards less."
+        return {COLLAPSE: f"training diverges: {fall}; try a lower --learning-rate, or --beta 0.01."}
+    remedy = "give correct answers more weight (--reward correct=1), and other rewards less."
     return {f"{COLLAPSE} of correctness": f"the reward is kept up without correct answers: {fall}; {remedy}"}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
-from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
@@ -47,7 +47,7 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
         limit = f" of at most {plural(options.max_tokens, 'token')}" if options.max_tokens else ""
         raise InputError(
             f"no training row has {wanted}{limit} ({correct:,} of {plural(len(samples), 'completion')} are correct, "
-            f"{plural(len(test), 'row')} of a test split left out); evaluate more {flag('samples')} of each, or "
+            f"{plural(len(test), 'row')} of a test split left out); evaluate more --samples of each, or "
             "easier ones."
         )
     inputs = {f"eval-{n}" if n else "eval": result.manifest.as_input() for n, result in enumerate(evaluated)}

@@ -18,7 +18,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
 from countdown_rl.tasks import conversations, files, jsonl, records, registry
@@ -176,7 +176,7 @@ def read(
     *data*, and in its validation split if that is evaluated, and those published in such a split.
     """
     if not (paths or options.from_hub or options.demonstrator):
-        sources = f"{flag('from_')} FILE, {flag('from_hub')} NAME or {flag('demonstrator')} NAME"
+        sources = "--from FILE, --from-hub NAME or --demonstrator NAME"
         raise UsageError(f"there is nothing to learn from; give {sources}.")
     result, inputs, held_out = Demonstrations(), dict[str, Any](), {}
     layout: Mapping[str, str] = {}
@@ -220,7 +220,7 @@ def read(
     result.validation = [*islice(correct, options.eval_size)]
     if not result.filtered:
         reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
-        wrong = f" ({flag('keep_wrong')} keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
+        wrong = f" (--keep-wrong keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
         raise InputError(f"none of the demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}.")
     return result, inputs
 
@@ -258,13 +258,13 @@ def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: st
     if not name:
         return
     if data is None:
-        raise UsageError(f"{flag('demonstrator')} {name} answers the training rows of {flag('data')}; give that too.")
+        raise UsageError(f"{name} answers the training rows of --data; give that too.", option="demonstrator")
     rows = jsonl.read_rows(data / f"{split}.jsonl")
     task, baseline = task_of(rows[0]), registry.baseline(name, rows)
     demonstrate = task.demonstrators.get(name)
     if baseline is None and demonstrate is None:
         names = ", ".join((*task.demonstrators, *task.baselines))
-        raise UsageError(f"{flag('demonstrator')} {name}: the task {task.name} has {names}.")
+        raise UsageError(f"{name}: the task {task.name} has {names}.", option="demonstrator")
     for index, row in enumerate(rows):
         seed = f"{options.seed} {index}" if split == "train" else f"{options.seed} {split} {index}"
         if baseline:
@@ -273,7 +273,7 @@ def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: st
             lines = demonstrate(row, random.Random(seed))
             completion = _within(lines, row, tokenizer, options.max_completion_length)
         else:
-            raise UsageError(f"{flag('demonstrator')} {name} thinks before the answer, and the style direct does not.")
+            raise UsageError(f"{name} thinks before the answer, and the style direct does not.", option="demonstrator")
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row, generated=True)
 
 
@@ -332,8 +332,8 @@ def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, s
         return
     fields = {key: value for key, value in row.items() if key not in ("style", "template")}
     if list(demonstration.prompt) != parse_row({**fields, **layout}).messages():
-        fields_or_option = f"its `prompt`, `style` and `template` out, or {flag('eval_every')}"
+        fields_or_option = "its `prompt`, `style` and `template` out, or --eval-every"
         raise InputError(
-            f"{demonstration.place} has another prompt or style than the validation rows of {flag('data')}, which "
+            f"{demonstration.place} has another prompt or style than the validation rows of --data, which "
             f"would measure what is not learned; leave {fields_or_option}."
         )

@@ -15,7 +15,7 @@ from transformers import Trainer
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.formatting import plural
 from countdown_rl.evaluation.training_log import SftRow
 from countdown_rl.inference.generate import Completion, Generator, batches
 from countdown_rl.inference.sampling import Decoding
@@ -64,7 +64,7 @@ class SftRun(Prepared[SftOptions]):
         return weights.make_trainer(SFTTrainer, loaded, self.options, **settings), callback
 
     def length_options(self, trainer: Trainer) -> str:
-        return flag("max_length")
+        return "--max-length"
 
     def validate(self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
         policy, options = trainer.accelerator.unwrap_model(trainer.model), self.options
@@ -120,7 +120,7 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     start = Start.begin(arguments, options, reporter)
     options, tokenizer = start.options, start.loaded.tokenizer
     if options.eval_every and processes.shards_weights():
-        raise UsageError(f"{flag('eval_every')} needs all weights in each process, which FSDP and ZeRO-3 split.")
+        raise UsageError("needs all weights in each process, which FSDP and ZeRO-3 split.", option="eval_every")
     known, inputs = demonstrations.read(options, arguments.files, arguments.data, reporter.progress, tokenizer)
     for text in known.notes:
         reporter.note(f"Of the demonstrations: {text}.")
@@ -136,9 +136,7 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     longest = max(map(len, dataset["input_ids"]))
     context = shape.ModelShape.of(start.loaded.model.config).context_length
     if context and longest > context:
-        raise UsageError(
-            f"the model reads {context} tokens; lower {flag('max_length')}, a demonstration has {longest}."
-        )
+        raise UsageError(f"the model reads {context} tokens; lower --max-length, a demonstration has {longest}.")
     max_steps = options.max_steps or ceil(options.num_train_epochs * ceil(len(dataset) / options.batch_size))
     options = replace(options, warmup_steps=options.warmup(max_steps))
     recognized = start.recognized(SftRow, inputs, warmup_steps=options.warmup_steps)

@@ -7,7 +7,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from countdown_rl.core.errors import InputError, UsageError, first_line
-from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.formatting import plural
 from countdown_rl.models import chat_template, ends, load
 from countdown_rl.training.options import SftOptions
 from countdown_rl.training.sft.demonstrations import Demonstrations
@@ -55,10 +55,10 @@ def tokenize(known: Demonstrations, tokenizer: PreTrainedTokenizerBase, max_leng
         else:
             raise InputError(
                 f"{demonstration.place}: prompt and completion have {plural(length, 'token')}, more than "
-                f"{flag('max_length')} {max_length}; raise it, or remove that row."
+                f"--max-length {max_length}; raise it, or remove that row."
             )
     if known.filtered and not filtered:
-        raise InputError(f"all demonstrations are longer than {flag('max_length')} {max_length}; raise it.")
+        raise InputError(f"all demonstrations are longer than --max-length {max_length}; raise it.")
     known.filtered = filtered
     return examples
 
@@ -95,10 +95,10 @@ def check_packing(config: PretrainedConfig, *, trust_remote_code: bool = False) 
             inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
             packed = model(**inputs, use_cache=False).logits[0]
     except Exception as error:  # each architecture has its own
-        raise UsageError(f"{config.model_type} does not allow {flag('packing')}: {first_line(error)}.") from error
+        raise UsageError(f"{config.model_type} does not allow --packing: {first_line(error)}.") from error
     expected = torch.cat(alone)
     if not (packed - expected).abs().max() < 1e-2 * expected.std():
-        raise UsageError(f"packed samples would see each other in {config.model_type}; leave {flag('packing')} out.")
+        raise UsageError(f"packed samples would see each other in {config.model_type}; leave --packing out.")
 
 
 def _shallow(config: PretrainedConfig) -> PretrainedConfig:
