@@ -12,7 +12,9 @@ def differences() -> list[str]:
     """Return a line for each stage and file that is not as in dvc.lock, by ``dvc status``."""
     command = [sys.executable, "-m", "dvc", "status", "--json"]
     lines = []
-    for stage, changes in json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout).items():
+    for stage, changes in json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    ).items():
         for change in changes:
             if isinstance(change, str):  # of the command
                 lines.append(f"{stage}: {change}")
@@ -28,4 +30,8 @@ def differences() -> list[str]:
 
 if __name__ == "__main__":
     if lines := differences():
-        sys.exit("\n".join([*lines, "dvc.lock is not that of this code: run `dvc repro`, or `dvc commit -f`."]))
+        sys.exit(
+            "\n".join(
+                [*lines, "dvc.lock is not that of this code: run `dvc repro`, or `dvc commit -f`."]
+            )
+        )

@@ -29,7 +29,11 @@ LENGTH = 96
 def measure(precision: str, sent: str, model: str, prompts: int) -> dict[str, Any]:
     """The figures of an engine that gets the adapter, or all weights in bf16, in a process of its own."""
     words = ("--model", model, "--prompts", str(prompts), "--engine", precision, sent)
-    done = subprocess.run([sys.executable, "-m", "benchmarks.adapter_sync", *words], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.adapter_sync", *words],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     return dict(json.loads(done.stdout))
 
 
@@ -46,7 +50,9 @@ class Policy:
         self.ref = reference.find_model(name)
         self.tokenizer = load.load_tokenizer(self.ref)
         self.model, self.low = (self._model(precision) for precision in ("fp32", "bf16"))
-        self.sequences = [self._complete(f"Numbers: {n} 7 50 3 Target: {n + 10}") for n in range(10, 10 + prompts)]
+        self.sequences = [
+            self._complete(f"Numbers: {n} 7 50 3 Target: {n + 10}") for n in range(10, 10 + prompts)
+        ]
         self.start = {name: value.clone() for name, value in self._adapter(self.model).items()}
 
     def _model(self, precision: str) -> Any:
@@ -55,7 +61,9 @@ class Policy:
 
         from countdown_rl.models import load
 
-        config = peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+        config = peft.LoraConfig(
+            r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"
+        )
         model = peft.get_peft_model(load.load_model(self.ref, precision=precision).model, config)
         for parameter in model.parameters():
             parameter.data = parameter.data.float() if parameter.requires_grad else parameter.data
@@ -69,7 +77,9 @@ class Policy:
     def _complete(self, text: str) -> tuple[list[int], list[int]]:
         import torch
 
-        prompt = self.tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
+        prompt = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True
+        )
         ids = torch.tensor([prompt["input_ids"]])
         drawn = self.model.generate(input_ids=ids, do_sample=True, top_k=0, max_new_tokens=LENGTH)
         return prompt["input_ids"], drawn[0, ids.shape[1] :].tolist()
@@ -81,7 +91,9 @@ class Policy:
         own = self._adapter(self.model)
         for name, value in self.start.items():
             own[name].copy_(value)
-        optimiser = torch.optim.AdamW([value for value in self.model.parameters() if value.requires_grad], lr=rate)
+        optimiser = torch.optim.AdamW(
+            [value for value in self.model.parameters() if value.requires_grad], lr=rate
+        )
         for _ in range(3):
             for number, sequence in enumerate(self.sequences):
                 ((-1) ** number * self._logps(self.model, *sequence).mean()).backward()
@@ -97,7 +109,9 @@ class Policy:
         with torch.no_grad():
             exact = torch.cat([self._logps(self.model, *sequence) for sequence in self.sequences])
             with torch.autocast("cpu", torch.bfloat16):
-                return exact, torch.cat([self._logps(self.low, *sequence) for sequence in self.sequences])
+                return exact, torch.cat(
+                    [self._logps(self.low, *sequence) for sequence in self.sequences]
+                )
 
     @staticmethod
     def _logps(model: Any, prompt: list[int], completion: list[int]) -> Any:
@@ -131,19 +145,25 @@ def figures(policy: Policy, precision: str, sent: str) -> dict[str, Any]:
 
     def logps() -> torch.Tensor:
         engine.sync_weights()
-        inputs = [{"prompt_token_ids": prompt + completion} for prompt, completion in policy.sequences]
+        inputs = [
+            {"prompt_token_ids": prompt + completion} for prompt, completion in policy.sequences
+        ]
         params = SamplingParams(max_tokens=1, prompt_logprobs=0)
         outputs = engine.llm.generate(inputs, params, use_tqdm=False)
         values = []
         for (prompt, completion), output in zip(policy.sequences, outputs, strict=True):
             ranked = output.prompt_logprobs[len(prompt) :]
-            values += [logprobs[token].logprob for logprobs, token in zip(ranked, completion, strict=True)]
+            values += [
+                logprobs[token].logprob for logprobs, token in zip(ranked, completion, strict=True)
+            ]
         return torch.tensor(values)
 
     def rate() -> float:
         params = SamplingParams(max_tokens=LENGTH, ignore_eos=True)
         begin = time.process_time()
-        engine.llm.generate([{"prompt_token_ids": prompt} for prompt, _ in policy.sequences], params, use_tqdm=False)
+        engine.llm.generate(
+            [{"prompt_token_ids": prompt} for prompt, _ in policy.sequences], params, use_tqdm=False
+        )
         return len(policy.sequences) * LENGTH / (time.process_time() - begin)
 
     (exact, low), own, rows = policy.logps(), logps(), []
@@ -156,11 +176,18 @@ def figures(policy: Policy, precision: str, sent: str) -> dict[str, Any]:
             row[f"{name}_correlation"] = float(torch.corrcoef(torch.stack([change, other]))[0, 1])
             row[f"{name}_share"] = float(change @ other / change.square().sum())
         rows.append(row)
-    return {"precision": precision, "sent": sent, "tokens_a_second": max(rate() for _ in range(3)), "rows": rows}
+    return {
+        "precision": precision,
+        "sent": sent,
+        "tokens_a_second": max(rate() for _ in range(3)),
+        "rows": rows,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="countdown-tiny")
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--engine", nargs=2, help="print the figures of this one")
@@ -169,7 +196,9 @@ def main() -> None:
         print(json.dumps(figures(Policy(args.model, args.prompts), *args.engine)))
         return
     results = [measure(*engine, args.model, args.prompts) for engine in ENGINES]
-    bench.save("adapter_sync", {"model": args.model, "completions": args.prompts, "engines": results})
+    bench.save(
+        "adapter_sync", {"model": args.model, "completions": args.prompts, "engines": results}
+    )
 
 
 if __name__ == "__main__":

@@ -43,8 +43,15 @@ def main():
         arm, _, seed = place.name.rpartition("-")
         read[arm, seed] = results.read(place)
         metrics = read[arm, seed].metrics
-        cells = {"accuracy": metrics.accuracy, "interval": metrics.interval, "pass@4": metrics.pass_at[4].share}
-        arms.setdefault(arm, {})[seed] = {**cells, "4 numbers": metrics.groups["numbers"]["4"].accuracy}
+        cells = {
+            "accuracy": metrics.accuracy,
+            "interval": metrics.interval,
+            "pass@4": metrics.pass_at[4].share,
+        }
+        arms.setdefault(arm, {})[seed] = {
+            **cells,
+            "4 numbers": metrics.groups["numbers"]["4"].accuracy,
+        }
     arms = {arm: dict(sorted(runs.items())) for arm, runs in sorted(arms.items())}
     leads = {arm: lead(arms["grpo"], runs) for arm, runs in arms.items() if arm != "grpo"}
     for arm, over in leads.items():
@@ -52,7 +59,10 @@ def main():
         for seed in over["seeds"]:
             if {(arm, seed), ("grpo", seed)} <= read.keys():
                 over["paired"][seed] = compare.difference(read[arm, seed], read["grpo", seed])
-    bench.save(args.name, {"n": metrics.n, "samples": metrics.decoding.samples, "arms": arms, "lead of GRPO": leads})
+    bench.save(
+        args.name,
+        {"n": metrics.n, "samples": metrics.decoding.samples, "arms": arms, "lead of GRPO": leads},
+    )
 
 
 if __name__ == "__main__":

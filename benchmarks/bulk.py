@@ -26,13 +26,19 @@ def main(puzzles=250_000, each=8):
                 if (*nums, target) not in seen:
                     seen.add((*nums, target))
                     for text in rng.sample(texts, each):
-                        stream.write(json.dumps({"nums": nums, "target": target, "completion": text}) + "\n")
+                        stream.write(
+                            json.dumps({"nums": nums, "target": target, "completion": text}) + "\n"
+                        )
         command = ["countdown-rl", "eval", "--completions", str(file), "--out", str(out)]
         used = []
         for _ in ("judged", "finished"):
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             used.append(resource.getrusage(resource.RUSAGE_CHILDREN))
-        result = {"puzzles": puzzles, "completions": puzzles * each, "file_mb": round(file.stat().st_size / 1e6)}
+        result = {
+            "puzzles": puzzles,
+            "completions": puzzles * each,
+            "file_mb": round(file.stat().st_size / 1e6),
+        }
     judged, both = (round(usage.ru_utime + usage.ru_stime) for usage in used)
     result |= {
         "peak_mb": round(used[1].ru_maxrss / 1024),

@@ -61,7 +61,11 @@ def recipe_commands(recipe: str, out: Path, *words: Any, **environment: str) -> 
         script = ROOT / "stages" / "recipes" / f"{recipe}.sh"
         arguments = [script, *map(str, words), out]
         done = subprocess.run(
-            arguments, env=os.environ | path | environment, stdout=subprocess.PIPE, text=True, check=True
+            arguments,
+            env=os.environ | path | environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         )
     return [line.split("\0")[:-1] for line in done.stdout.splitlines()]
 
@@ -81,7 +85,12 @@ def _options(words: list[str]) -> Any:
 
     values = main.command("train").make_context("train", words).params
     given = {field.name: values[field.name] for field in fields(TrainOptions)}
-    return TrainOptions(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    return TrainOptions(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given.items()
+        }
+    )
 
 
 @cache
@@ -97,7 +106,11 @@ def _skeleton(shape_name: str) -> Any:
 def page_options(model: str) -> Any:
     """The options of the command in docs/gpu.md that trains *model*."""
     text = (ROOT / "docs" / "gpu.md").read_text().replace("\\\n", "")
-    words = next(line.split() for line in text.splitlines() if f"--model {model} " in line and "--check" in line)
+    words = next(
+        line.split()
+        for line in text.splitlines()
+        if f"--model {model} " in line and "--check" in line
+    )
     return _options(words[2:])
 
 
@@ -125,7 +138,12 @@ class Plan(NamedTuple):
 
 
 def plan(
-    shape_name: str, options: Any, card: Card, *, device: str = "cuda", installed: Sequence[str] = ("vllm",)
+    shape_name: str,
+    options: Any,
+    card: Card,
+    *,
+    device: str = "cuda",
+    installed: Sequence[str] = ("vllm",),
 ) -> Plan:
     """The plan of ``train --check`` where the optional packages *installed* are there."""
     from countdown_rl.inference import engines
@@ -141,9 +159,13 @@ def plan(
     with (
         mock.patch.object(load, "device_name", return_value=device),
         mock.patch.object(vllm, "unsupported_weights", return_value=""),
-        mock.patch.object(weights, "computes_in_bf16", return_value=False),  # TRL refuses it where there is no GPU
+        mock.patch.object(
+            weights, "computes_in_bf16", return_value=False
+        ),  # TRL refuses it where there is no GPU
         mock.patch.object(memory, "_device_memory", return_value=int(card.memory)),
-        mock.patch.object(memory, "forward_width", lambda precision, *_: 4 if precision == "fp32" else 2),
+        mock.patch.object(
+            memory, "forward_width", lambda precision, *_: 4 if precision == "fp32" else 2
+        ),
         mock.patch.object(engines, "find_spec", lambda name: name if name in installed else None),
     ):
         adapted = weights.adapted(ref, model, options)

@@ -57,7 +57,11 @@ def checked(name: Path) -> dict[str, dict[str, float]]:
             for part in (parts[0], f"from line {first}"):
                 counts.setdefault(size, {name: [] for name in parts})[part].append(before == way)
     return {
-        size: {part: round(sum(repeated) / len(repeated), 4) for part, repeated in lines.items() if repeated}
+        size: {
+            part: round(sum(repeated) / len(repeated), 4)
+            for part, repeated in lines.items()
+            if repeated
+        }
         for size, lines in sorted(counts.items())
     }
 
@@ -77,9 +81,15 @@ def main() -> None:
     starts = {}
     for name in ("model", "longer"):
         metrics = results.read(out / "eval" / name).metrics
-        starts[name] = {"accuracy": metrics.accuracy, "4 numbers": metrics.groups["numbers"]["4"].accuracy}
+        starts[name] = {
+            "accuracy": metrics.accuracy,
+            "4 numbers": metrics.groups["numbers"]["4"].accuracy,
+        }
     arms = {path.name: checked(path) for path in sorted((out / "arms" / "eval").iterdir())}
-    bench.save("checking", {"training": controls.TRAINING, "exact": exact, "starts": starts, "checks": arms})
+    bench.save(
+        "checking",
+        {"training": controls.TRAINING, "exact": exact, "starts": starts, "checks": arms},
+    )
 
 
 if __name__ == "__main__":

@@ -81,7 +81,9 @@ def values(start, hits, costs, ahead, chances, limit):  # type: ignore[no-untype
             for skip in range(choices):
                 after = tokens + costs[way, skip]
                 if after <= limit:
-                    following = way + ahead + skip if way + ahead + skip < ways else skip - 1 + ahead
+                    following = (
+                        way + ahead + skip if way + ahead + skip < ways else skip - 1 + ahead
+                    )
                     success[tokens, way] += chances[way, skip] * success[after, following]
     return success
 
@@ -104,7 +106,9 @@ def expect(start, hits, costs, ahead, chances, limit, counts):  # type: ignore[n
             for skip in range(choices):
                 after = tokens + costs[way, skip]
                 if after <= limit:
-                    following = way + ahead + skip if way + ahead + skip < ways else skip - 1 + ahead
+                    following = (
+                        way + ahead + skip if way + ahead + skip < ways else skip - 1 + ahead
+                    )
                     chance = reached[tokens, way] * chances[way, skip]
                     reached[after, following] += chance
                     counts[way, skip] += chance * success[after, following]
@@ -135,7 +139,9 @@ def rejection_sampling(
 
 def fixed(puzzles: list[Search], chances: np.ndarray) -> float:
     """Return the accuracy of a policy that does not change."""
-    return float(np.mean([expect(*puzzle, chances, LIMIT, np.zeros_like(chances)) for puzzle in puzzles]))
+    return float(
+        np.mean([expect(*puzzle, chances, LIMIT, np.zeros_like(chances)) for puzzle in puzzles])
+    )
 
 
 def by_size(rows: Sequence[Row]) -> dict[int, list[Row]]:
@@ -153,7 +159,9 @@ def curves(
     in_order: Callable[[Search], np.ndarray],
 ) -> dict[str, dict[str, float]]:
     """Return accuracies by rounds, and of the policy *in_order*, of all test rows of *data* and by count of numbers."""
-    training, rows = (by_size(jsonl.read_rows(data / f"{split}.jsonl")) for split in ("train", "test"))
+    training, rows = (
+        by_size(jsonl.read_rows(data / f"{split}.jsonl")) for split in ("train", "test")
+    )
     accuracies = {}
     for size, alike in rows.items():
         puzzles = searches_of(alike)
@@ -167,7 +175,9 @@ def curves(
     parts |= {f"{size} numbers": {size: 1.0} for size in accuracies}
     return {
         name: {
-            policy: round(sum(share * accuracies[size][policy] for size, share in shares.items()), 4)
+            policy: round(
+                sum(share * accuracies[size][policy] for size, share in shares.items()), 4
+            )
             for policy in next(iter(accuracies.values()))
         }
         for name, shares in parts.items()
@@ -179,7 +189,10 @@ def measured(name: str, size: str) -> dict[str, float]:
     runs = json.loads((bench.RESULTS / "learning.json").read_text())
     parts = {"initial policy": runs["base"]["sampled"]}
     parts |= {f"GRPO, seed {run['seed']}": run["sampled"] for run in runs["runs"]}
-    accuracies = {key: part["groups"]["numbers"][size] if size else part["accuracy"] for key, part in parts.items()}
+    accuracies = {
+        key: part["groups"]["numbers"][size] if size else part["accuracy"]
+        for key, part in parts.items()
+    }
     metrics = results.read(Path(name)).metrics
     own = metrics.groups["numbers"][size] if size else metrics
     return {"GRPO, seed 42": own.accuracy, **accuracies}
@@ -189,7 +202,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("artifacts/data"))
     parser.add_argument("--model", default="countdown-tiny")
-    parser.add_argument("--grpo", default="artifacts/eval/adapter-sampled", metavar="EVAL", help="seed 42, sampled")
+    parser.add_argument(
+        "--grpo", default="artifacts/eval/adapter-sampled", metavar="EVAL", help="seed 42, sampled"
+    )
     args = parser.parse_args()
     ref = reference.find_model(args.model)
     plan, count_tokens = traces.plan_of(ref.manifest.facts), token_counter(ref)
@@ -200,7 +215,9 @@ def main() -> None:
         lambda puzzle: in_order(len(puzzle.hits)),
     )
     models = {name: measured(args.grpo, "" if name == "all" else name.split()[0]) for name in exact}
-    bench.save("controls", {"training": TRAINING, "tokens": LIMIT, "exact": exact, "measured": models})
+    bench.save(
+        "controls", {"training": TRAINING, "tokens": LIMIT, "exact": exact, "measured": models}
+    )
 
 
 if __name__ == "__main__":

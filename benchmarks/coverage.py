@@ -37,7 +37,9 @@ def limited(result, limit):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("evals", nargs=2, metavar="NAME=EVAL")
     paths = dict(pair.split("=", 1) for pair in parser.parse_args().evals)
     evals = {name: results.read(Path(path)) for name, path in paths.items()}
@@ -46,7 +48,9 @@ def main():
         cut = {name: limited(result, limit) for name, result in evals.items()}
         limits[limit] = {
             name: {
-                key: value for key, value in result.metrics.to_json().items() if key in ("n", "mean_tokens", "pass_at")
+                key: value
+                for key, value in result.metrics.to_json().items()
+                if key in ("n", "mean_tokens", "pass_at")
             }
             for name, result in cut.items()
         }

@@ -36,8 +36,13 @@ LINE = re.compile(rf"(\d+)\. .* ({'|'.join(sorted(traces.SKIPS, key=len, reverse
 
 def choices(completion: str) -> list[tuple[int, int, int]]:
     """The way, the choice after it, and its place among all lines, of each line that does not reach the target."""
-    found = ((place, LINE.fullmatch(line)) for place, line in enumerate(completion.splitlines(keepends=True)))
-    return [(int(match[1]) - 1, traces.SKIPS.index(match[2]), place) for place, match in found if match]
+    found = (
+        (place, LINE.fullmatch(line))
+        for place, line in enumerate(completion.splitlines(keepends=True))
+    )
+    return [
+        (int(match[1]) - 1, traces.SKIPS.index(match[2]), place) for place, match in found if match
+    ]
 
 
 def frequencies(completions: list[str], ways: int) -> np.ndarray:
@@ -57,13 +62,18 @@ def worth(puzzle: controls.Search, chances: np.ndarray, completion: str) -> list
     for way, skip, place in choices(completion):
         before, tokens = success[min(tokens, controls.LIMIT), way], tokens + puzzle.costs[way, skip]
         following = traces.next_ways(way, ways)[skip]
-        found.append((place, (success[tokens, following] if tokens <= controls.LIMIT else 0.0) - before))
+        found.append(
+            (place, (success[tokens, following] if tokens <= controls.LIMIT else 0.0) - before)
+        )
     return found
 
 
 def credits(completions: list[str], correct: list[bool], discount: float) -> np.ndarray:
     """The advantage of each line of a group: (completions, lines)."""
-    lines = [[line.endswith("\n") for line in completion.splitlines(keepends=True)] for completion in completions]
+    lines = [
+        [line.endswith("\n") for line in completion.splitlines(keepends=True)]
+        for completion in completions
+    ]
     longest = max(map(len, lines))
     mask = torch.tensor([[[1] * len(line) + [0] * (longest - len(line)) for line in lines]])
     ends = torch.tensor([[line + [False] * (longest - len(line)) for line in lines]])
@@ -76,14 +86,21 @@ def credits(completions: list[str], correct: list[bool], discount: float) -> np.
 def correlation(pairs: list[np.ndarray]) -> dict[str, Any]:
     """Pearson's correlation of pairs (n, 2), an array for each puzzle, and its interval over 2,000 draws of puzzles."""
     sums = np.array([[len(of), *of.sum(0), *(of**2).sum(0), of.prod(1).sum()] for of in pairs])
-    draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), 2_000)
+    draws = np.random.default_rng(0).multinomial(
+        len(sums), np.full(len(sums), 1 / len(sums)), 2_000
+    )
     n, x, y, xx, yy, xy = (np.vstack([np.ones(len(sums)), draws]) @ sums).T
     found = (n * xy - x * y) / np.sqrt((n * xx - x**2) * (n * yy - y**2))
-    return {"correlation": round(found[0], 4), "interval": np.quantile(found[1:], (0.025, 0.975)).round(4).tolist()}
+    return {
+        "correlation": round(found[0], 4),
+        "interval": np.quantile(found[1:], (0.025, 0.975)).round(4).tolist(),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("evals", nargs="+", type=Path)
     parser.add_argument("--model", default="countdown-tiny")
     args = parser.parse_args()
@@ -91,17 +108,26 @@ def main() -> None:
     plan, count_tokens = traces.plan_of(ref.manifest.facts), token_counter(ref)
     rows: dict[str, Any] = {}
     for path in args.evals:
-        samples = [sample for sample in results.read(path).samples if len(sample.row["nums"]) == SIZE]
+        samples = [
+            sample for sample in results.read(path).samples if len(sample.row["nums"]) == SIZE
+        ]
         chances = frequencies([sample.completion for sample in samples], len(plan[SIZE]))
         pairs: dict[float, list[np.ndarray]] = {discount: [] for discount in DISCOUNTS}
         for _, together in groupby(samples, key=lambda sample: sample.row["id"]):
             group = list(together)
-            completions, correct = [each.completion for each in group], [each.grade.correct for each in group]
+            completions, correct = (
+                [each.completion for each in group],
+                [each.grade.correct for each in group],
+            )
             (puzzle,) = controls.searches([group[0].row], plan, count_tokens)
             values = [worth(puzzle, chances, completion) for completion in completions]
             for discount in DISCOUNTS:
                 credit = credits(completions, correct, discount)
-                own = [(credit[at, place], value) for at, lines in enumerate(values) for place, value in lines]
+                own = [
+                    (credit[at, place], value)
+                    for at, lines in enumerate(values)
+                    for place, value in lines
+                ]
                 pairs[discount].append(np.array(own).reshape(-1, 2))
         rows[path.name] = {
             "completions": len(samples),

@@ -51,7 +51,9 @@ def steps(path):
         alike = [[each for each in seen if each["size"] == size] for seen in rounds]
         counts[f"{size} numbers"] = {
             "completions": [len(seen) for seen in alike],
-            "cheats": [sum(each["copied"] and not each["right"] for each in seen) for seen in alike],
+            "cheats": [
+                sum(each["copied"] and not each["right"] for each in seen) for seen in alike
+            ],
             "correct": [sum(each["right"] > 0 for each in seen) for seen in alike],
         }
     return counts

@@ -44,7 +44,9 @@ def notebook(loaded, prompts, max_new_tokens, *, length=None, **options):
 
 
 def static(loaded, prompts, max_new_tokens):
-    return notebook(loaded, prompts, max_new_tokens, cache_implementation="static", disable_compile=True)
+    return notebook(
+        loaded, prompts, max_new_tokens, cache_implementation="static", disable_compile=True
+    )
 
 
 def compiled(loaded, prompts, max_new_tokens):
@@ -54,9 +56,16 @@ def compiled(loaded, prompts, max_new_tokens):
     config = CompileConfig(mode="default", fullgraph=False)
     config._compile_all_devices = True  # noqa: SLF001
     # All batches have one shape, otherwise each is compiled again.
-    length = max(len(ids) for ids in loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"])
+    length = max(
+        len(ids) for ids in loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    )
     return notebook(
-        loaded, prompts, max_new_tokens, length=length, cache_implementation="static", compile_config=config
+        loaded,
+        prompts,
+        max_new_tokens,
+        length=length,
+        cache_implementation="static",
+        compile_config=config,
     )
 
 
@@ -78,7 +87,9 @@ def continuous(loaded, prompts, max_new_tokens):
         inputs=ids, generation_config=config, continuous_batching_config=pages, progress_bar=False
     )
     written = {tuple(result.prompt_ids): result.generated_tokens for result in results.values()}
-    return loaded.tokenizer.batch_decode([written[tuple(prompt)] for prompt in ids], skip_special_tokens=True)
+    return loaded.tokenizer.batch_decode(
+        [written[tuple(prompt)] for prompt in ids], skip_special_tokens=True
+    )
 
 
 TRIALS = {method.__name__: method for method in (static, compiled, continuous)}
@@ -92,8 +103,12 @@ def ours(loaded, prompts, max_new_tokens):
 
     generator = generate.Generator(loaded, generate.Decoding(max_new_tokens))
     texts = [""] * len(ids)
-    for batch in generate.batches(lengths, lambda length: generator.max_rows(length, max_new_tokens)):
-        for row, completion in zip(batch, generator.complete([ids[row] for row in batch]), strict=True):
+    for batch in generate.batches(
+        lengths, lambda length: generator.max_rows(length, max_new_tokens)
+    ):
+        for row, completion in zip(
+            batch, generator.complete([ids[row] for row in batch]), strict=True
+        ):
             texts[row] = completion.text
     return texts
 
@@ -119,12 +134,16 @@ def main():
     parser.add_argument("--model", default="countdown-tiny")
     parser.add_argument("--data", type=Path, default=Path("artifacts/data/test.jsonl"))
     parser.add_argument("--n", type=int, default=200)
-    parser.add_argument("--loop-n", type=int, help="puzzles for the loop, which is slow at a steady rate")
+    parser.add_argument(
+        "--loop-n", type=int, help="puzzles for the loop, which is slow at a steady rate"
+    )
     parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--trial", action="append", choices=TRIALS, default=[], help="may be repeated")
+    parser.add_argument(
+        "--trial", action="append", choices=TRIALS, default=[], help="may be repeated"
+    )
     parser.add_argument("--name", default="evaluation")
     options = parser.parse_args()
 
@@ -140,7 +159,9 @@ def main():
     prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in rows]
     texts = {}
 
-    counts = dict.fromkeys(["notebook", *options.trial], options.loop_n or len(prompts)) | {"ours": len(prompts)}
+    counts = dict.fromkeys(["notebook", *options.trial], options.loop_n or len(prompts)) | {
+        "ours": len(prompts)
+    }
 
     def work(write):
         some = prompts[: counts[write.__name__]]
@@ -149,10 +170,17 @@ def main():
 
     methods = (notebook, ours, *(TRIALS[name] for name in options.trial))
     for method in methods:  # warm-up; compiling needs the shape that is measured
-        method(loaded, prompts[: counts["notebook"]][:BATCH], options.max_new_tokens if method is compiled else 8)
-    rates = bench.rates({method.__name__: partial(work, method) for method in methods}, rounds=options.rounds)
+        method(
+            loaded,
+            prompts[: counts["notebook"]][:BATCH],
+            options.max_new_tokens if method is compiled else 8,
+        )
+    rates = bench.rates(
+        {method.__name__: partial(work, method) for method in methods}, rounds=options.rounds
+    )
     grades = {
-        name: [row.grade(upto_answer(text)) for row, text in zip(rows, texts[name], strict=False)] for name in texts
+        name: [row.grade(upto_answer(text)) for row, text in zip(rows, texts[name], strict=False)]
+        for name in texts
     }
     others = [method.__name__ for method in methods[1:]]
     bench.save(
@@ -164,11 +192,17 @@ def main():
             "puzzles": counts,
             "max_new_tokens": options.max_new_tokens,
             "threads": options.threads,
-            "completions_a_second_of_processor_time": {name: round(rate, 2) for name, rate in rates.items()},
+            "completions_a_second_of_processor_time": {
+                name: round(rate, 2) for name, rate in rates.items()
+            },
             "times_faster": {name: round(rates[name] / rates["notebook"], 2) for name in others},
-            "accuracy": {name: sum(grade.correct for grade in grades[name]) / counts[name] for name in grades},
+            "accuracy": {
+                name: sum(grade.correct for grade in grades[name]) / counts[name] for name in grades
+            },
             "agreement": {
-                name: agreement(*(some[key] for some in (texts, grades) for key in ("notebook", name)))
+                name: agreement(
+                    *(some[key] for some in (texts, grades) for key in ("notebook", name))
+                )
                 for name in others
             },
         },

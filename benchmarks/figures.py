@@ -32,32 +32,54 @@ def _read(name: str) -> Any:
 def _line(name: str, style: int, values: Mapping[int, Sequence[float]]) -> Line:
     """The mean of the seeds' *values* by place, and the range of several."""
     mean, low, high = ([(x, of(seeds)) for x, seeds in values.items()] for of in (fmean, min, max))
-    return Line(name, style, mean, low + high[::-1] if any(len(seeds) > 1 for seeds in values.values()) else [])
+    return Line(
+        name,
+        style,
+        mean,
+        low + high[::-1] if any(len(seeds) > 1 for seeds in values.values()) else [],
+    )
 
 
 def controls() -> Curve:
     """Puzzles of 4 numbers, which decide: those of 3 are solved before."""
     exact, arms = _read("controls")["exact"]["4 numbers"], _read("arms")["arms"]
-    ideal = {int(name.split()[1]): [share] for name, share in exact.items() if name.startswith("RFT")}
+    ideal = {
+        int(name.split()[1]): [share] for name, share in exact.items() if name.startswith("RFT")
+    }
 
     def measured(arm: str) -> list[float]:
         return [run["4 numbers"] for run in arms[arm].values()]
 
     lines = [
-        _line("exact rounds", 4, {rounds: share for rounds, share in ideal.items() if rounds <= max(ROUNDS)}),
+        _line(
+            "exact rounds",
+            4,
+            {rounds: share for rounds, share in ideal.items() if rounds <= max(ROUNDS)},
+        ),
         _line("real rounds", 1, {rounds: measured(arm) for rounds, arm in ROUNDS.items()}),
         *(_line(*line, dict.fromkeys(ROUNDS, measured(arm))) for arm, line in GRPO.items()),
     ]
-    panel = Curve("GRPO and rejection sampling", "puzzles of 4 numbers solved, 6,400 completions a run", percent, {})
+    panel = Curve(
+        "GRPO and rejection sampling",
+        "puzzles of 4 numbers solved, 6,400 completions a run",
+        percent,
+        {},
+    )
     return draw(panel, lines, "rounds of rejection sampling")
 
 
 def doses() -> Curve:
     """The hacking rate after training, by the number of numbers of the puzzles."""
-    runs = {int(cheats): list(rows.values())[1:] for cheats, rows in _read("hacking/doses")["doses"].items()}
+    runs = {
+        int(cheats): list(rows.values())[1:]
+        for cheats, rows in _read("hacking/doses")["doses"].items()
+    }
 
     def rates(size: str) -> dict[int, list[float]]:
-        return {cheats: [run["hacking_by_size"][size] for run in seeds] for cheats, seeds in sorted(runs.items())}
+        return {
+            cheats: [run["hacking_by_size"][size] for run in seeds]
+            for cheats, seeds in sorted(runs.items())
+        }
 
     lines = [_line(f"{size} numbers", style, rates(size)) for style, size in enumerate("45")]
     panel = Curve("Hacking after training", "mean and range of three seeds", percent, {})
@@ -67,7 +89,10 @@ def doses() -> Curve:
 def figures() -> Iterable[tuple[Path, str]]:
     """Path and text of each figure."""
     for name, curve in (("controls", controls()), ("hacking-doses", doses())):
-        yield IMAGES / f"{name}.svg", re.sub(r"([\d.]+%) → \1", r"\1", picture([curve]))  # of a constant line
+        yield (
+            IMAGES / f"{name}.svg",
+            re.sub(r"([\d.]+%) → \1", r"\1", picture([curve])),
+        )  # of a constant line
 
 
 if __name__ == "__main__":

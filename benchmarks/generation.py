@@ -95,7 +95,11 @@ def main():
         "generation",
         {
             "rows_a_second": {name: round(rate, 1) for name, rate in speed.items()},
-            "times": {name: round(speed["ours"] / rate, 1) for name, rate in speed.items() if name != "ours"},
+            "times": {
+                name: round(speed["ours"] / rate, 1)
+                for name, rate in speed.items()
+                if name != "ours"
+            },
             "microseconds_a_row_by_n": flat,
             f"rows_a_second_by_the_clock_on_{cores}_cores": round(both),
             "first_call_seconds": round(first, 2),

@@ -45,7 +45,9 @@ def run_part(name: str, *, model: Path | None = None, tiny: bool = False) -> dic
     from benchmarks import gpu_parts
 
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="countdown-rl-gpu-", ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(
+        prefix="countdown-rl-gpu-", ignore_cleanup_errors=True
+    ) as place:
         try:
             result = gpu_parts.PARTS[name](Settings(name, Path(place), model, tiny))
         except Skipped as error:
@@ -53,7 +55,9 @@ def run_part(name: str, *, model: Path | None = None, tiny: bool = False) -> dic
         except Exception as error:
             traceback.print_exc()
             before = _read(name)
-            result = (before if before.get("unfinished") else {}) | {"failed": f"{type(error).__name__}: {error}"}
+            result = (before if before.get("unfinished") else {}) | {
+                "failed": f"{type(error).__name__}: {error}"
+            }
     seconds = round(time.perf_counter() - begin, 1)
     result |= {"device": device(), "seconds": seconds} | ({"tiny": True} if tiny else {})
     bench.save(f"gpu-{name}", result)
@@ -86,22 +90,32 @@ def run_all(names: list[str], words: list[str]) -> dict[str, str]:
             process.wait()
         result = _read(name)
         if not result or result.get("unfinished"):
-            result = {key: value for key, value in result.items() if key != "machine"} | {"failed": status}
+            result = {key: value for key, value in result.items() if key != "machine"} | {
+                "failed": status
+            }
             bench.save(f"gpu-{name}", result)
-        outcomes[name] = next((f"{key}: {result[key]}" for key in ("failed", "skipped") if key in result), "done")
+        outcomes[name] = next(
+            (f"{key}: {result[key]}" for key in ("failed", "skipped") if key in result), "done"
+        )
     return outcomes
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(MINUTES))
     parser.add_argument("--model", type=Path, help="supervised start of SmolLM2-135M")
     parser.add_argument("--out", type=Path, default=bench.RESULTS, help="directory of the results")
-    parser.add_argument("--tiny", action="store_true", help="small shapes and short runs, to test the parts")
+    parser.add_argument(
+        "--tiny", action="store_true", help="small shapes and short runs, to test the parts"
+    )
     parser.add_argument("--alone", action="store_true", help="run the parts in this process")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(MINUTES):
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(MINUTES)}")
+        parser.error(
+            f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(MINUTES)}"
+        )
     bench.RESULTS = args.out.resolve()
     names = args.parts or list(MINUTES)
     model = args.model and args.model.resolve()
@@ -113,7 +127,12 @@ def main() -> None:
 
     if warning := load.unused_gpu():
         print(warning, file=sys.stderr)
-    words = ["--out", str(bench.RESULTS), *(["--model", str(model)] if model else []), *(["--tiny"] * args.tiny)]
+    words = [
+        "--out",
+        str(bench.RESULTS),
+        *(["--model", str(model)] if model else []),
+        *(["--tiny"] * args.tiny),
+    ]
     outcomes = run_all(names, words)
     for name, outcome in outcomes.items():
         print(f"{name:30} {outcome}")

@@ -30,9 +30,13 @@ VARIED = ("benchmarks.gpu_settings:varied=1",)
 def command(settings: Settings, *words: Any, check: bool = True) -> dict[str, Any]:
     """Run a command of countdown-rl in the part's directory; its JSON and its seconds."""
     begin = time.perf_counter()
-    done = subprocess.run(_words(*words), cwd=settings.place, env=environment(), stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        _words(*words), cwd=settings.place, env=environment(), stdout=subprocess.PIPE, text=True
+    )
     if check and done.returncode:
-        raise RuntimeError(f"countdown-rl {' '.join(map(str, words))} failed with status {done.returncode}")
+        raise RuntimeError(
+            f"countdown-rl {' '.join(map(str, words))} failed with status {done.returncode}"
+        )
     return json.loads(done.stdout) | {"command_seconds": round(time.perf_counter() - begin, 1)}
 
 
@@ -41,7 +45,20 @@ def _words(*words: Any) -> list[str]:
 
 
 def make_data(settings: Settings) -> Path:
-    command(settings, "gen-data", "--n", 300, "--valid", 100, "--test", 10, "--seed", 42, "--out", "data")
+    command(
+        settings,
+        "gen-data",
+        "--n",
+        300,
+        "--valid",
+        100,
+        "--test",
+        10,
+        "--seed",
+        42,
+        "--out",
+        "data",
+    )
     return settings.place / "data"
 
 
@@ -51,7 +68,11 @@ def make_checkpoint(settings: Settings, name: str) -> Path:
 
     load.silence_libraries()
     tokenizer = load.load_tokenizer(reference.find_model("countdown-tiny"))
-    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    ends = {
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+    }
     shape = SHAPES[name] | (TINY if settings.tiny else {}) | ends
     config = AutoConfig.for_model(shape.pop("model_type"), **shape)
     torch.manual_seed(0)
@@ -80,7 +101,9 @@ def decoding(way: str) -> Iterator[None]:
     supports = graph_decoder.supports if way == "graphs" else lambda model: False
     with (
         mock.patch.object(cpu_decoder, "supports", supports),
-        mock.patch.object(cpu_decoder, "Decoder", lambda model, _: graph_decoder.GraphDecoder(model)),
+        mock.patch.object(
+            cpu_decoder, "Decoder", lambda model, _: graph_decoder.GraphDecoder(model)
+        ),
         mock.patch.object(graph_decoder, "supports", supports),
     ):
         yield
@@ -107,9 +130,13 @@ def logit_difference(model: Any, prompts: list[list[int]], tokens: int) -> float
     shortest = min(map(len, prompts))  # of one length, so that no row is padded
     prompts = [prompt[:shortest] for prompt in prompts[:8]]
     _, steps = GraphDecoder(model)._read(prompts, tokens)  # noqa: SLF001 - decoding samples its own tokens
-    forced = torch.randint(5, 3_000, (steps.rows, tokens), generator=torch.Generator().manual_seed(2))
+    forced = torch.randint(
+        5, 3_000, (steps.rows, tokens), generator=torch.Generator().manual_seed(2)
+    )
     forced = forced.to(model.device)
-    ours = torch.stack([steps.step(column).clone() for column in forced.T], 1)[: len(prompts)].float()
+    ours = torch.stack([steps.step(column).clone() for column in forced.T], 1)[
+        : len(prompts)
+    ].float()
     ids = torch.cat([torch.tensor(prompts, device=model.device), forced[: len(prompts)]], 1)
     theirs = model(input_ids=ids, use_cache=False).logits[:, shortest:].float()
     return round(float((ours - theirs).abs().max() / theirs.std()), 4)
@@ -123,16 +150,22 @@ def train(settings: Settings, model: Path, data: Path, options: Any, name: str) 
 
     reset_peak()
     place = settings.place / name
-    arguments = RunArguments(model=str(model), data=data, out=place / "adapter", checkpoints=place / "checkpoints")
+    arguments = RunArguments(
+        model=str(model), data=data, out=place / "adapter", checkpoints=place / "checkpoints"
+    )
     prepared = prepare(arguments, options)
     rows = training.train(prepared).rows
     last = rows[-1]
     tokens = last.mean_length * options.step_size
     result: dict[str, Any] = {
-        "options": {key: getattr(options, key) for key in ("prompts", "num_generations", "micro_batch")},
+        "options": {
+            key: getattr(options, key) for key in ("prompts", "num_generations", "micro_batch")
+        },
         "completion_tokens": last.mean_length,
         "gradient_norms": [row.grad_norm for row in rows],
-        "seconds": {key: getattr(last, f"seconds{key and '_'}{key}") for key in ("", "generation", "loss")},
+        "seconds": {
+            key: getattr(last, f"seconds{key and '_'}{key}") for key in ("", "generation", "loss")
+        },
         "tokens_a_second": {
             "generation": round(tokens / last.seconds_generation, 1),
             "loss": round(tokens / max(last.seconds_loss, 1e-9), 1),
@@ -152,9 +185,13 @@ def recipe_llama(settings: Settings) -> dict[str, Any]:
     """Two steps of the Llama-3.1-8B recipe over random NF4 weights on 24 GB, by ``generate`` and by graphs."""
     from countdown_rl.training import memory
 
-    options = replace(cards.recipe_options("llama-3.1-8b-countdown"), max_steps=2, save_steps=0, reward=VARIED)
+    options = replace(
+        cards.recipe_options("llama-3.1-8b-countdown"), max_steps=2, save_steps=0, reward=VARIED
+    )
     if settings.tiny:
-        options = replace(options, prompts=2, num_generations=2, micro_batch=4, max_completion_length=8)
+        options = replace(
+            options, prompts=2, num_generations=2, micro_batch=4, max_completion_length=8
+        )
     model, data = make_checkpoint(settings, "llama-3.1-8b"), make_data(settings)
     available = int(cards.CARDS["24 GB"].memory)
     if torch.cuda.is_available():
@@ -167,10 +204,14 @@ def recipe_llama(settings: Settings) -> dict[str, Any]:
     from countdown_rl.models import chat_template
     from countdown_rl.tasks import jsonl
 
-    loaded = load.load_model(reference.find_model(str(settings.place / "graphs" / "adapter")), precision="nf4")
+    loaded = load.load_model(
+        reference.find_model(str(settings.place / "graphs" / "adapter")), precision="nf4"
+    )
     rows = jsonl.read_rows(data / "train.jsonl")[: settings.pick(8, 2)]
     prompts = chat_template.encode(loaded.tokenizer, [row.messages() for row in rows])
-    return result | {"logit_difference": logit_difference(loaded.model, prompts, options.max_completion_length)}
+    return result | {
+        "logit_difference": logit_difference(loaded.model, prompts, options.max_completion_length)
+    }
 
 
 def recipe_smollm2(settings: Settings) -> dict[str, Any]:
@@ -196,7 +237,16 @@ def recipe_smollm2(settings: Settings) -> dict[str, Any]:
             settings.save_progress(result)
 
     evaluate("start", model)
-    facts = command(settings, *words["train"], "--model", model, "--eval-every", settings.pick(20, 1), "--seed", 44)
+    facts = command(
+        settings,
+        *words["train"],
+        "--model",
+        model,
+        "--eval-every",
+        settings.pick(20, 1),
+        "--seed",
+        44,
+    )
     keys = ("reward_first", "reward_last_tenth", "correct_last_tenth", "steps", "command_seconds")
     result["training"] = {key: facts[key] for key in keys}
     evaluate("trained", "adapter")
@@ -206,7 +256,16 @@ def recipe_smollm2(settings: Settings) -> dict[str, Any]:
 #: What ``--tiny`` adds to the commands of the pipeline.
 _TINY = {
     "gen-data": ("--n", 300, "--valid", 20, "--test", 20),
-    "train": ("--max-steps", 2, "--prompts", 2, "--num-generations", 4, "--max-completion-length", 16),
+    "train": (
+        "--max-steps",
+        2,
+        "--prompts",
+        2,
+        "--num-generations",
+        4,
+        "--max-completion-length",
+        16,
+    ),
     "eval": ("--limit", 10, "--max-new-tokens", 16),
 }
 
@@ -221,7 +280,9 @@ def pipeline(settings: Settings) -> dict[str, Any]:
             accuracies[stage.partition("@")[2]] = facts["accuracy"]
         settings.save_progress({"stage_seconds": seconds, "accuracies": accuracies})
     limits = settings.pick((), ("--limit", 4, "--fresh", 4))
-    report = command(settings, "verify", "artifacts/release", *limits, check=False)  # it fails if nothing is confirmed
+    report = command(
+        settings, "verify", "artifacts/release", *limits, check=False
+    )  # it fails if nothing is confirmed
     return {"stage_seconds": seconds, "accuracies": accuracies, "verify": report}
 
 
@@ -230,21 +291,33 @@ def pipeline_commands() -> list[tuple[str, list[str]]]:
     file = yaml.safe_load((ROOT / "dvc.yaml").read_text())
     values: dict[str, Any] = {}
     for variable in file["vars"]:
-        values |= variable if isinstance(variable, dict) else yaml.safe_load((ROOT / variable).read_text())
+        values |= (
+            variable
+            if isinstance(variable, dict)
+            else yaml.safe_load((ROOT / variable).read_text())
+        )
     waiting = {}
     for name, stage in file["stages"].items():
         for key, item in stage.get("foreach", {"": ""}).items():
             own = values | {"key": key, "item": item}
             body = stage.get("do", stage)
-            paths = {kind: [_resolved(path, own) for path in _paths(body.get(kind, []))] for kind in ("deps", "outs")}
-            waiting[f"{name}@{key}" if key else name] = (_resolved(body["cmd"], own).split()[1:], paths)
+            paths = {
+                kind: [_resolved(path, own) for path in _paths(body.get(kind, []))]
+                for kind in ("deps", "outs")
+            }
+            waiting[f"{name}@{key}" if key else name] = (
+                _resolved(body["cmd"], own).split()[1:],
+                paths,
+            )
     commands = []
     while waiting:
         missing = [out for _, paths in waiting.values() for out in paths["outs"]]
         ready = [
             name
             for name, (_, paths) in waiting.items()
-            if not any(out == dep or out.startswith(f"{dep}/") for out in missing for dep in paths["deps"])
+            if not any(
+                out == dep or out.startswith(f"{dep}/") for out in missing for dep in paths["deps"]
+            )
             and not any(dep.startswith(f"{out}/") for out in missing for dep in paths["deps"])
         ]
         commands += [(name, waiting.pop(name)[0]) for name in ready]
@@ -260,7 +333,9 @@ def _resolved(text: str, values: dict[str, Any]) -> str:
 
     def value(match: re.Match[str]) -> str:
         found = reduce(lambda part, key: part[key], match[1].split("."), values)
-        return _resolved(" ".join(learning.flags(match[1])) if isinstance(found, dict) else str(found), values)
+        return _resolved(
+            " ".join(learning.flags(match[1])) if isinstance(found, dict) else str(found), values
+        )
 
     return re.sub(r"\$\{([\w.-]+)\}", value, text)
 
@@ -286,7 +361,9 @@ def vllm_rollouts(settings: Settings, precision: str = "bf16") -> dict[str, Any]
         reward=VARIED,
         save_steps=0,
     )
-    return train(settings, make_checkpoint(settings, "qwen2.5-3b"), make_data(settings), options, "vllm")
+    return train(
+        settings, make_checkpoint(settings, "qwen2.5-3b"), make_data(settings), options, "vllm"
+    )
 
 
 def decode(settings: Settings) -> dict[str, Any]:
@@ -322,8 +399,26 @@ def resume(settings: Settings) -> dict[str, Any]:
 
     make_data(settings)
     model = make_checkpoint(settings, "qwen2-small").name
-    options = ("--precision", "nf4", "--max-steps", 6, "--save-steps", 2, "--prompts", 2, "--num-generations", 4)
-    options += ("--micro-batch", 4, "--max-completion-length", settings.pick(400, 8), "--rollouts", "transformers")
+    options = (
+        "--precision",
+        "nf4",
+        "--max-steps",
+        6,
+        "--save-steps",
+        2,
+        "--prompts",
+        2,
+        "--num-generations",
+        4,
+    )
+    options += (
+        "--micro-batch",
+        4,
+        "--max-completion-length",
+        settings.pick(400, 8),
+        "--rollouts",
+        "transformers",
+    )
     options += ("--share-prompts",)
 
     def words(name: str) -> tuple[Any, ...]:
@@ -332,7 +427,9 @@ def resume(settings: Settings) -> dict[str, Any]:
 
     command(settings, *words("whole"))
     process = subprocess.Popen(_words(*words("killed")), cwd=settings.place, env=environment())
-    while process.poll() is None and not list(settings.place.glob("killed-checkpoints/checkpoint-*/complete")):
+    while process.poll() is None and not list(
+        settings.place.glob("killed-checkpoints/checkpoint-*/complete")
+    ):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -343,7 +440,11 @@ def resume(settings: Settings) -> dict[str, Any]:
     whole, killed = map(load_file, files)
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     difference = max(float((whole[key] - killed[key]).abs().max()) for key in whole)
-    return {"resumed": continued["resumed"], "same_bytes": digests[0] == digests[1], "largest_difference": difference}
+    return {
+        "resumed": continued["resumed"],
+        "same_bytes": digests[0] == digests[1],
+        "largest_difference": difference,
+    }
 
 
 def gradients(settings: Settings) -> dict[str, Any]:
@@ -380,7 +481,9 @@ def gradients(settings: Settings) -> dict[str, Any]:
     # Both start from one adapter, neither half of which is zero.
     loaded = load.load_model(reference.find_model(str(base)), precision="nf4")
     torch.manual_seed(1)
-    config = peft.LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    config = peft.LoraConfig(
+        r=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
+    )
     adapter = settings.place / "start"
     adapter.mkdir()
     lora.save(peft.get_peft_model(loaded.model, config), adapter, base=str(base))
@@ -390,20 +493,28 @@ def gradients(settings: Settings) -> dict[str, Any]:
         draw = torch.Generator().manual_seed(2)
         longest = options.max_completion_length
         lengths = torch.randint(2, longest + 1, (len(prompt_ids),), generator=draw).tolist()
-        return [torch.randint(5, 3_000, (n,), generator=draw).tolist() for n in lengths], [None] * len(lengths)
+        return [torch.randint(5, 3_000, (n,), generator=draw).tolist() for n in lengths], [
+            None
+        ] * len(lengths)
 
     recorded: list[torch.Tensor] = []
 
     def record(optimizer: Any, *_: Any) -> None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        recorded.append(torch.cat([parameter.grad.double().cpu().flatten() for parameter in parameters]))
+        parameters = [
+            parameter for group in optimizer.param_groups for parameter in group["params"]
+        ]
+        recorded.append(
+            torch.cat([parameter.grad.double().cpu().flatten() for parameter in parameters])
+        )
 
     hook = register_optimizer_step_pre_hook(record)
     try:
         with mock.patch.object(rollouts.Rollouts, "complete", completions):
             paths = {"out": settings.place / "adapter", "checkpoints": settings.place / "kept"}
             train(prepare(RunArguments(model=str(adapter), data=data, **paths), options))
-            loaded = load.load_model(reference.find_model(str(adapter)), precision="nf4", trainable=True)
+            loaded = load.load_model(
+                reference.find_model(str(adapter)), precision="nf4", trainable=True
+            )
             rows = jsonl.read_rows(data / "train.jsonl")
             order = in_turn(len(rows), options.seed)
             prompts = [{"prompt": next(order)} for _ in range(options.prompts)]
@@ -430,7 +541,9 @@ def gradients(settings: Settings) -> dict[str, Any]:
                     disable_tqdm=True,
                 ),
                 train_dataset=datasets.Dataset.from_list(prompts),
-                rollout_func=rollouts.Rollouts(rows, Stop(loaded.tokenizer, loaded.model, STOP), {}),
+                rollout_func=rollouts.Rollouts(
+                    rows, Stop(loaded.tokenizer, loaded.model, STOP), {}
+                ),
                 processing_class=loaded.tokenizer,
             )
             plain.train()

@@ -16,7 +16,9 @@ from countdown_rl.tasks.countdown.task import CountdownRow
 from tests.support import oracle as brute_force
 
 ANSWER = re.compile(r"<answer>(.*?)<\/answer>", re.DOTALL)
-FORMAT = re.compile(r"^<think>([^<]*(?:<(?!/?think>)[^<]*)*)<\/think>\n<answer>([\s\S]*?)<\/answer>$")
+FORMAT = re.compile(
+    r"^<think>([^<]*(?:<(?!/?think>)[^<]*)*)<\/think>\n<answer>([\s\S]*?)<\/answer>$"
+)
 
 
 def copied_equation(completion, row):
@@ -55,7 +57,9 @@ def realistic(rng, count):
         value, _ = CountdownRow({"nums": nums, "target": 1}).judge(text)
         right = value is not None and "/" not in value and int(value) > 0
         shuffled = rng.sample(nums, len(nums))
-        row = CountdownRow({"nums": shuffled, "target": int(value) if right and rng.random() < 0.6 else 50})
+        row = CountdownRow(
+            {"nums": shuffled, "target": int(value) if right and rng.random() < 0.6 else 50}
+        )
         thinking = []
         while sum(map(len, thinking)) < 230:
             a, b = rng.randint(1, 99), rng.randint(1, 99)
@@ -69,14 +73,18 @@ def realistic(rng, count):
 
 # --- The oracle: another way to read the same language. ---------------------------------------------------
 
-CLASSES = str.maketrans(dict.fromkeys("x×X·⋅∗", "*") | dict.fromkeys("÷∕", "/") | dict.fromkeys("−–", "-"))
+CLASSES = str.maketrans(
+    dict.fromkeys("x×X·⋅∗", "*") | dict.fromkeys("÷∕", "/") | dict.fromkeys("−–", "-")
+)
 
 
 def oracle(text, nums, target, rule):
     """Return True if *text* is right: by rewriting parentheses from the inside out, or by brute force."""
     text = text.strip()
     if text.lower().rstrip(".!") == "impossible":
-        return brute_force.count(nums, target, every=RULES[rule].every, whole=RULES[rule].whole) == 0
+        return (
+            brute_force.count(nums, target, every=RULES[rule].every, whole=RULES[rule].whole) == 0
+        )
     if len(text) > 4_096:
         return False
     first, *claims = text.split("=")
@@ -159,7 +167,11 @@ def hostile(rng):
     nums = [rng.randint(1, 12) for _ in range(rng.choice([2, 3, 4]))]
     text = _grammar(rng, rng.sample(nums, len(nums)))
     found = _value(text)
-    target = int(found[0]) if found and found[0] > 0 and found[0].denominator == 1 else rng.randint(1, 30)
+    target = (
+        int(found[0])
+        if found and found[0] > 0 and found[0].denominator == 1
+        else rng.randint(1, 30)
+    )
     rule = rng.choice(list(RULES))
     if rng.random() < 0.05:
         nums.append(rng.randint(1, 12))  # left out
@@ -168,16 +180,23 @@ def hostile(rng):
         for _ in range(rng.randint(0, 3)):
             at = rng.randrange(len(text) + 1)
             noise = rng.choice("0123456789+-*/()=xX×÷−·.,_^e%! \n٣²=½") * rng.randint(1, 2)
-            text = text[:at] + (noise if rng.random() < 0.7 else "") + text[at + rng.randint(0, 1) :]
+            text = (
+                text[:at] + (noise if rng.random() < 0.7 else "") + text[at + rng.randint(0, 1) :]
+            )
     elif kind == 4:
         depth = rng.choice([10, 100, 1_000])
         text = "(" * depth + text + ")" * (depth - rng.choice([0, 0, 1]))
     elif kind == 5:
         text = f"{text} = {target + rng.choice([0, 0, 1, -1])}"
     elif kind == 6:
-        text = text.replace("(", rng.choice(["2(", "((", "-("])).replace("+", rng.choice(["+", "++", "+-", "−"]))
+        text = text.replace("(", rng.choice(["2(", "((", "-("])).replace(
+            "+", rng.choice(["+", "++", "+-", "−"])
+        )
     elif kind == 7 and len(nums) < 4 and rng.random() < 0.3:
-        text, target = rng.choice(["impossible", "Impossible.", "IMPOSSIBLE!", "impossible?"]), rng.randint(1, 99)
+        text, target = (
+            rng.choice(["impossible", "Impossible.", "IMPOSSIBLE!", "impossible?"]),
+            rng.randint(1, 99),
+        )
     return text, nums, target, rule
 
 
@@ -239,10 +258,15 @@ def main():
     bench.save(
         "grading",
         {
-            "characters_mean": sum(len(completion) for completion, _ in completions) / len(completions),
+            "characters_mean": sum(len(completion) for completion, _ in completions)
+            / len(completions),
             "completions_a_second": {name: round(rate) for name, rate in speed.items()},
-            "times_the_copied_equation_reward": round(speed["ours_everything"] / speed["copied_equation_only"], 2),
-            "times_the_copied_rewards": round(speed["ours_everything"] / speed["copied_format_and_equation"], 2),
+            "times_the_copied_equation_reward": round(
+                speed["ours_everything"] / speed["copied_equation_only"], 2
+            ),
+            "times_the_copied_rewards": round(
+                speed["ours_everything"] / speed["copied_format_and_equation"], 2
+            ),
             "hostile": {
                 "strings": 100_000,
                 "right_by_rule": dict(right),

@@ -69,14 +69,19 @@ def measured(result, proxy="value"):
         "interval": metrics.interval,
         "hacking": hacks / metrics.n,
         "hacking_interval": statistics.wilson(hacks, metrics.n),
-        "hacking_by_size": {str(size): sum(hacked) / len(hacked) for size, hacked in sorted(by_size.items())},
+        "hacking_by_size": {
+            str(size): sum(hacked) / len(hacked) for size, hacked in sorted(by_size.items())
+        },
     }
 
 
 def doses(out, name="doses", rows=None):
     rows = rows or {}
     for path in sorted(out.iterdir(), key=lambda path: int(path.name.split("-")[0])):
-        runs = {each.name: measured(results.read(each)) for each in sorted((path / "eval").glob("proxy-*"))}
+        runs = {
+            each.name: measured(results.read(each))
+            for each in sorted((path / "eval").glob("proxy-*"))
+        }
         rows[path.name] = {"start": measured(results.read(path / "eval" / "start"))} | runs
     bench.save(f"hacking/{name}", {name: rows})
 
@@ -90,7 +95,10 @@ def reversal(out):
     rows = {}
     for path in sorted((out / "eval").glob("coverage-*")):
         seed, coverage = path.name.rpartition("-")[2], results.read(path).metrics
-        rows[seed] = {"pass_at": {str(k): coverage.pass_at[k].share for k in (1, 64)}, "n": coverage.n}
+        rows[seed] = {
+            "pass_at": {str(k): coverage.pass_at[k].share for k in (1, 64)},
+            "n": coverage.n,
+        }
         for when, name in (("before", "proxy"), ("after", "reversed")):
             rows[seed][when] = measured(results.read(out / "eval" / f"{name}-{seed}"))
     bench.save("hacking/reversal", {"seeds": rows})
@@ -104,7 +112,10 @@ def smoothed(values):
 def knee(log):
     """The step whose reward, as a mean of three steps, is farthest above the line from the first to the last."""
     means = smoothed([row.reward for row in training_log.read(log)])
-    above = [mean - means[0] - (means[-1] - means[0]) * at / (len(means) - 1) for at, mean in enumerate(means)]
+    above = [
+        mean - means[0] - (means[-1] - means[0]) * at / (len(means) - 1)
+        for at, mean in enumerate(means)
+    ]
     return above.index(max(above)) + 3
 
 
@@ -152,6 +163,8 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     kind = parser.add_mutually_exclusive_group()
     for other in (doses, roundings, reversal, mitigations, unplanted):
-        kind.add_argument(f"--{other.__name__}", action="store_const", dest="write", const=other, default=summary)
+        kind.add_argument(
+            f"--{other.__name__}", action="store_const", dest="write", const=other, default=summary
+        )
     args = parser.parse_args()
     args.write(args.out)

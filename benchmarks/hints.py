@@ -46,7 +46,9 @@ def hinted(rows, size, seed):
         rng = np.random.default_rng((seed, number))
         prompts = []
         for row in rounds.send(outcomes):
-            lines = search(rows[row], ways).split("\n")[1:-2]  # without the end of the thinking and the answer
+            lines = search(rows[row], ways).split("\n")[
+                1:-2
+            ]  # without the end of the thinking and the answer
             first = lines[: rng.binomial(len(lines), share)]
             prompts.append((row, "\n".join(["", *first, ""]) if first else ""))
         outcomes = yield prompts

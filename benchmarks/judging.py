@@ -83,7 +83,8 @@ def bits(samples: Sequence[Sample], count: int) -> float:
     """:func:`information` of *samples*, less what few counts feign: the same with completions of other puzzles."""
     order = np.random.default_rng(0).permutation(len(samples))
     others = [
-        replace(sample, completion=samples[other].completion) for sample, other in zip(samples, order, strict=True)
+        replace(sample, completion=samples[other].completion)
+        for sample, other in zip(samples, order, strict=True)
     ]
     return information(skips_of(samples, count)) - information(skips_of(others, count))
 
@@ -99,7 +100,9 @@ def skipping_poor(good: Sequence[bool], share: float) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("evals", nargs="+", metavar="NAME=EVAL")
     parser.add_argument("--training", type=Path, required=True)
     parser.add_argument("--model", required=True)
@@ -116,7 +119,9 @@ def main() -> None:
 
     def expected(policies: Iterable[np.ndarray], *, judged: bool = True) -> float:
         solved = [
-            traces.expected_accuracy(row, plan, count_tokens, budgets=[BUDGET], chances=chances, judged=judged)[0]
+            traces.expected_accuracy(
+                row, plan, count_tokens, budgets=[BUDGET], chances=chances, judged=judged
+            )[0]
             for row, chances in zip(rows, policies, strict=True)
         ]
         return round(fmean(solved), 4)
@@ -129,7 +134,12 @@ def main() -> None:
     models = {}
     for name, paths in (pair.split("=", 1) for pair in args.evals):
         evaluations = [results.read(Path(path)) for path in paths.split(",")]
-        samples = [sample for found in evaluations for sample in found.samples if len(sample.row["nums"]) == SIZE]
+        samples = [
+            sample
+            for found in evaluations
+            for sample in found.samples
+            if len(sample.row["nums"]) == SIZE
+        ]
         marginal = skips_of(samples, count).sum(0) + 1e-9
         ends = [end for sample in samples for end in END.findall(sample.completion)]
         models[name] = {
@@ -141,7 +151,9 @@ def main() -> None:
             "skips_poor": round(fmean(end == traces.SKIP_POOR for end in ends), 4),
             "bits": round(bits(samples, count), 4),
         }
-    bench.save("judging", {"n": len(rows), "budget": BUDGET, "without a mistake": exact, "models": models})
+    bench.save(
+        "judging", {"n": len(rows), "budget": BUDGET, "without a mistake": exact, "models": models}
+    )
 
 
 if __name__ == "__main__":

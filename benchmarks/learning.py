@@ -29,18 +29,25 @@ STAGES = Path(__file__).parent.parent / "stages"
 def flags(stage, changes=()):
     """The flags of *stage* from its options file, overridden by *changes* ("key=value")."""
     options = yaml.safe_load((STAGES / f"{stage}.yaml").read_text())[stage]
-    options |= {key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in changes)}
+    options |= {
+        key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in changes)
+    }
     words = []
     for key, value in options.items():
         for item in value if isinstance(value, list) else [value]:
-            words += [f"--{'' if item is not False else 'no-'}{key}", *([] if isinstance(item, bool) else [str(item)])]
+            words += [
+                f"--{'' if item is not False else 'no-'}{key}",
+                *([] if isinstance(item, bool) else [str(item)]),
+            ]
     return words
 
 
 def sft_flags(demonstrations, seed=42):
     """The flags of ``sft`` for an epoch of *demonstrations* in steps of 128, with the adapter of ``train``."""
     train = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]
-    shared = {key: train[key] for key in ("lora-r", "lora-alpha", "precision", "max-completion-length")}
+    shared = {
+        key: train[key] for key in ("lora-r", "lora-alpha", "precision", "max-completion-length")
+    }
     options = shared | {
         "from": demonstrations,
         "num-train-epochs": 1,
@@ -61,7 +68,10 @@ def command(*words, program="countdown_rl"):
 def score(model, puzzles, out, *, samples=2):
     """The evaluations of *model* by way of decoding, as in ``dvc.yaml``."""
     temperature = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]["temperature"]
-    ways = {"greedy": ["--temperature", 0], "sampled": ["--temperature", temperature, "--samples", samples]}
+    ways = {
+        "greedy": ["--temperature", 0],
+        "sampled": ["--temperature", temperature, "--samples", samples],
+    }
     for name, words in ways.items():
         where = ["--data", puzzles, "--out", out / name]
         command("eval", "--model", model, *where, *words, *flags("eval"))
@@ -81,7 +91,8 @@ def summary(result):
 def gains(base, trained):
     """The summary of each evaluation of *trained*, and its paired difference to that of *base*."""
     return {
-        name: {"gain": compare.difference(base[name], result)} | summary(result) for name, result in trained.items()
+        name: {"gain": compare.difference(base[name], result)} | summary(result)
+        for name, result in trained.items()
     }
 
 
@@ -101,21 +112,45 @@ def main():
         base = score(args.model, args.data / "test.jsonl", out / "base")
         for seed in args.seeds:
             place = out / str(seed)
-            options = sft_flags(args.sft, seed) if args.sft else flags("train", [*args.set, f"seed={seed}"])
+            options = (
+                sft_flags(args.sft, seed)
+                if args.sft
+                else flags("train", [*args.set, f"seed={seed}"])
+            )
             log = place / "log.csv"
-            words = ["--model", args.model, "--data", args.data, "--out", place / "adapter", "--log", log]
-            command("sft" if args.sft else "train", *words, *options, "--checkpoints", place / "checkpoints")
+            words = [
+                "--model",
+                args.model,
+                "--data",
+                args.data,
+                "--out",
+                place / "adapter",
+                "--log",
+                log,
+            ]
+            command(
+                "sft" if args.sft else "train",
+                *words,
+                *options,
+                "--checkpoints",
+                place / "checkpoints",
+            )
             trained = score(place / "adapter", args.data / "test.jsonl", place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
-            runs.append({"seed": seed, "minutes": round(bench.minutes(log.read_text()), 2)} | gains(base, trained))
+            runs.append(
+                {"seed": seed, "minutes": round(bench.minutes(log.read_text()), 2)}
+                | gains(base, trained)
+            )
             print(json.dumps(runs[-1]), file=sys.stderr)
             bench.save(
                 args.name,
                 {
                     "model": base["greedy"].metrics.to_json()["model"],
                     "data": base["greedy"].metrics.data,
-                    "decoding": {name: result.metrics.to_json()["decoding"] for name, result in base.items()},
+                    "decoding": {
+                        name: result.metrics.to_json()["decoding"] for name, result in base.items()
+                    },
                     "options": sft_flags(args.sft.name) if args.sft else flags("train", args.set),
                     "base": {name: summary(result) for name, result in base.items()},
                     "runs": runs,

@@ -27,10 +27,19 @@ TRAINING = "--max-steps 1 --prompts 4 --num-generations 8 --micro-batch 32 --max
 VARIANTS = {
     "default": {},
     "one thread": {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
-    "spinning": {"OMP_WAIT_POLICY": "", "GOMP_SPINCOUNT": "300000"},  # what libgomp takes where nothing is set
+    "spinning": {
+        "OMP_WAIT_POLICY": "",
+        "GOMP_SPINCOUNT": "300000",
+    },  # what libgomp takes where nothing is set
 }
 #: What is timed: with or without the neighbour, and the variant.
-CASES = [("idle", "default"), ("idle", "spinning"), ("busy", "default"), ("busy", "one thread"), ("busy", "spinning")]
+CASES = [
+    ("idle", "default"),
+    ("idle", "spinning"),
+    ("busy", "default"),
+    ("busy", "one thread"),
+    ("busy", "spinning"),
+]
 
 
 @contextmanager
@@ -56,7 +65,9 @@ def measure(words: list[str], out: Path, environment: dict[str, str]) -> tuple[f
     started, before = time.perf_counter(), os.times()
     subprocess.run(command, env=os.environ | environment, check=True, capture_output=True)
     after = os.times()
-    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    spent = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return time.perf_counter() - started, spent
 
 

@@ -22,16 +22,27 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["countdown-tiny", "artifacts/adapter"])
     parser.add_argument("--data", type=Path, default=Path("artifacts/data"))
     parser.add_argument("--limit", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=Path("artifacts/passes"), help="directory of the evaluations")
+    parser.add_argument(
+        "--out", type=Path, default=Path("artifacts/passes"), help="directory of the evaluations"
+    )
     parser.add_argument("--name", default="passes")
     args = parser.parse_args()
     training = yaml.safe_load(Path("stages/train.yaml").read_text())["train"]
-    options = ["--limit", args.limit, "--samples", SAMPLES, "--temperature", training["temperature"]]
+    options = [
+        "--limit",
+        args.limit,
+        "--samples",
+        SAMPLES,
+        "--temperature",
+        training["temperature"],
+    ]
     options += ["--max-new-tokens", training["max-completion-length"]]
     scored = {}
     for model in args.models:
         out = args.out / model.replace("/", "-")
-        learning.command("eval", "--model", model, "--data", args.data / "test.jsonl", "--out", out, *options)
+        learning.command(
+            "eval", "--model", model, "--data", args.data / "test.jsonl", "--out", out, *options
+        )
         scored[model] = results.read(out)
     figures = compare.scores(scored)
     bench.save(args.name, {key: figures[key] for key in ("decoding", "data", "results")})

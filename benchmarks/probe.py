@@ -22,7 +22,16 @@ from countdown_rl.evaluation import results
 DATA = ["--n", 40_000, "--valid", 500, "--test", 10, "--size", 3]
 PRETRAIN = ["--batch-tokens", 2_048]
 #: All else is as by default: 8 puzzles a step, 16 completions each, a learning rate of 2e-4.
-TRAIN = ["--max-steps", 30, "--max-completion-length", 128, "--precision", "auto", "--scale-rewards", "group"]
+TRAIN = [
+    "--max-steps",
+    30,
+    "--max-completion-length",
+    128,
+    "--precision",
+    "auto",
+    "--scale-rewards",
+    "group",
+]
 EVAL = ["--temperature", 1, "--samples", 2, "--max-new-tokens", 128]
 GROUPS = 64
 
@@ -36,7 +45,11 @@ def agrees(verdict, gain):
     above_zero = gain["interval"][0] > 0
     if verdict == "ready":
         return above_zero
-    return gain["difference"] < 0.1 if verdict == "thin" else gain["difference"] < 0.03 or not above_zero
+    return (
+        gain["difference"] < 0.1
+        if verdict == "thin"
+        else gain["difference"] < 0.03 or not above_zero
+    )
 
 
 def measure(place, data, steps, seed):
@@ -46,10 +59,21 @@ def measure(place, data, steps, seed):
         words = ["--data", data, "--out", model, "--max-steps", steps, "--seed", seed]
         command(*words, *PRETRAIN, program="stages.recipes.tiny")
     words = ["train", "--model", model, *run, "--probe", GROUPS, "--json"]
-    probe = json.loads(subprocess.check_output([sys.executable, "-m", "countdown_rl", *map(str, words)]))
+    probe = json.loads(
+        subprocess.check_output([sys.executable, "-m", "countdown_rl", *map(str, words)])
+    )
     command("train", "--model", model, *run, "--out", place / "adapter")
     for name in ("model", "adapter"):
-        command("eval", "--model", place / name, "--data", data / "valid.jsonl", *EVAL, "--out", place / "eval" / name)
+        command(
+            "eval",
+            "--model",
+            place / name,
+            "--data",
+            data / "valid.jsonl",
+            *EVAL,
+            "--out",
+            place / "eval" / name,
+        )
     start, trained = (results.read(place / "eval" / name) for name in ("model", "adapter"))
     scored = gains({"": start}, {"": trained})[""]
     return {
@@ -66,7 +90,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, nargs="+", default=[50, 100, 150, 200, 300])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("artifacts/probe"), help="directory of models and runs")
+    parser.add_argument(
+        "--out", type=Path, default=Path("artifacts/probe"), help="directory of models and runs"
+    )
     args = parser.parse_args()
     scratch = args.out / str(args.seed)
     data = scratch / "data"

@@ -18,8 +18,12 @@ def main(rows=1_000_000):
 
         def made(span):
             out = Path(scratch, span.replace(":", "-"))
-            words = f"--n {rows + 2_000} --valid 1000 --test 1000 --workers 1 --rows {span} --out {out}"
-            subprocess.run(["countdown-rl", "gen-data", *words.split()], check=True, stdout=subprocess.DEVNULL)
+            words = (
+                f"--n {rows + 2_000} --valid 1000 --test 1000 --workers 1 --rows {span} --out {out}"
+            )
+            subprocess.run(
+                ["countdown-rl", "gen-data", *words.split()], check=True, stdout=subprocess.DEVNULL
+            )
             return out / "train.jsonl"
 
         def digest(*files):
@@ -30,7 +34,10 @@ def main(rows=1_000_000):
         equal = digest(made(f"0:{half}"), made(f"{half}:{rows}")) == whole
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = {"rows": rows, "ranges": [half, rows - half], "equal": equal, "sha256": whole}
-    result |= {"peak_mb": round(used.ru_maxrss / 1024), "processor_seconds": round(used.ru_utime + used.ru_stime)}
+    result |= {
+        "peak_mb": round(used.ru_maxrss / 1024),
+        "processor_seconds": round(used.ru_utime + used.ru_stime),
+    }
     bench.save("ranges", result)
 
 

@@ -29,13 +29,18 @@ class ReplayingTrainer(trainer.Trainer):
         solved = rewards.view(-1, self.num_generations).mean(1)
         rare = ((solved > 0) & (solved <= RARE)).repeat_interleave(self.num_generations)
         *parts, last = super().micro_batches(batch | {"rare": rare}, sampled)
-        replayed, self.replayed = self.replayed, joined([chosen(part, part["rare"]) for part in (*parts, last)])
+        replayed, self.replayed = (
+            self.replayed,
+            joined([chosen(part, part["rare"]) for part in (*parts, last)]),
+        )
         return [*parts, last if replayed is None else joined([last, replayed])]
 
 
 def chosen(part, rows):
     """The *rows* of a micro-batch, without the factor of its loss."""
-    return {key: value[rows] if value.ndim else value for key, value in part.items() if key != "share"}
+    return {
+        key: value[rows] if value.ndim else value for key, value in part.items() if key != "share"
+    }
 
 
 def joined(parts):
@@ -53,7 +58,10 @@ def joined(parts):
             width = max(value.shape[1] for value in values)
             left = key.startswith("prompt")
             missing = [width - value.shape[1] for value in values]
-            values = [pad(value, (n, 0) if left else (0, n)) for value, n in zip(values, missing, strict=True)]
+            values = [
+                pad(value, (n, 0) if left else (0, n))
+                for value, n in zip(values, missing, strict=True)
+            ]
         joint[key] = torch.cat(values)
     return first | joint
 

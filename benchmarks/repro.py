@@ -17,7 +17,12 @@ from pathlib import Path
 
 from benchmarks import bench
 
-AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+AVX2 = {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+}
 # Stands for the command: runs that of the clone and adds what it took to a log.
 COMMAND = """#!{python}
 import json, os, subprocess, sys
@@ -40,13 +45,19 @@ def start(commit: str, core: int, directory: Path) -> subprocess.Popen[bytes]:
     subprocess.run(["git", "clone", "-q", here, directory / "clone"], check=True)
     subprocess.run(["git", "-C", directory / "clone", "checkout", "-q", commit], check=True)
     command = directory / "countdown-rl"
-    command.write_text(COMMAND.format(python=sys.executable, log=str(directory / "log")), encoding="utf-8")
+    command.write_text(
+        COMMAND.format(python=sys.executable, log=str(directory / "log")), encoding="utf-8"
+    )
     command.chmod(0o755)
     path = os.pathsep.join([str(directory), str(Path(sys.executable).parent), os.environ["PATH"]])
     words = [sys.executable, "-m", "dvc", "repro", "--force"]
     with (directory / "output").open("wb") as output:
         process = subprocess.Popen(
-            words, cwd=directory / "clone", env=os.environ | AVX2 | {"PATH": path}, stdout=output, stderr=output
+            words,
+            cwd=directory / "clone",
+            env=os.environ | AVX2 | {"PATH": path},
+            stdout=output,
+            stderr=output,
         )
     os.sched_setaffinity(process.pid, [core])
     return process
@@ -76,7 +87,9 @@ def main() -> None:
         "repro",
         {
             "commit_before": args.before,
-            "seconds": {key: {k: round(v, 1) for k, v in stages.items()} for key, stages in seconds.items()},
+            "seconds": {
+                key: {k: round(v, 1) for k, v in stages.items()} for key, stages in seconds.items()
+            },
             "total_seconds": {key: round(value, 1) for key, value in totals.items()},
             "ratio": round(totals["now"] / totals["before"], 3),
         },

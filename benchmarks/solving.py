@@ -50,7 +50,10 @@ def main():
             "counts_unlike_brute_force": len(differ),
             "examples": differ[:5],
             "milliseconds_a_puzzle": {
-                who: {f"{size} numbers": round(1e3 * seconds / checked[size], 3) for size, seconds in times.items()}
+                who: {
+                    f"{size} numbers": round(1e3 * seconds / checked[size], 3)
+                    for size, seconds in times.items()
+                }
                 for who, times in spent.items()
             },
             "milliseconds_for_six_numbers": round(six_ms, 2),

@@ -21,7 +21,9 @@ ROUNDS = 5
 def seconds(*words: str, text: bytes = b"") -> float:
     """Seconds until Python with the arguments *words* has ended or, where *text* is given, has printed that."""
     started = time.perf_counter()
-    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         assert process.stdout is not None
         printed = b""
         while (part := process.stdout.read1()) and (not text or text not in printed + part):
@@ -34,17 +36,25 @@ def seconds(*words: str, text: bytes = b"") -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         program = ("-m", "countdown_rl")
-        subprocess.run([sys.executable, *program, "gen-data", "--n", "600", "--out", f"{directory}/data"], check=True)
+        subprocess.run(
+            [sys.executable, *program, "gen-data", "--n", "600", "--out", f"{directory}/data"],
+            check=True,
+        )
         paths = ("--data", f"{directory}/data", "--out", f"{directory}/adapter")
         works = {
             "import torch": lambda: seconds("-c", "import torch"),
-            "ask": lambda: seconds(*program, "ask", "3", "7", "50", "--target", "46", text=b"<think>"),
+            "ask": lambda: seconds(
+                *program, "ask", "3", "7", "50", "--target", "46", text=b"<think>"
+            ),
             "train --check": lambda: seconds(*program, "train", "--check", *paths),
         }
         times = [{name: work() for name, work in works.items()} for _ in range(ROUNDS + 1)][1:]
     medians = {name: median(each[name] for each in times) for name in works}
     ratios = {name: round(value / medians["import torch"], 2) for name, value in medians.items()}
-    bench.save("starting", {"median_seconds": {k: round(v, 2) for k, v in medians.items()}, "ratios": ratios})
+    bench.save(
+        "starting",
+        {"median_seconds": {k: round(v, 2) for k, v in medians.items()}, "ratios": ratios},
+    )
 
 
 if __name__ == "__main__":

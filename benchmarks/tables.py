@@ -21,7 +21,12 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 #: Rows of the README's table: the evaluation, and what it is called there.
-SUMMARY = {"base": "initial policy", "adapter": "trained with GRPO", "merged": "merged", "quantized": "4-bit (NF4)"}
+SUMMARY = {
+    "base": "initial policy",
+    "adapter": "trained with GRPO",
+    "merged": "merged",
+    "quantized": "4-bit (NF4)",
+}
 #: Rows of the table of SmolLM2-135M in docs/experiments.md: the evaluation, and what it is called there.
 PRETRAINED = {
     "sft": "SFT checkpoint",
@@ -101,7 +106,11 @@ HINTS = {
     "hints-sft": "fine-tuning on the same searches",
 }
 #: Rows of the table of the hacking lab, by the first word of their name.
-HACKING = {"start": "initial policy", "proxy": "GRPO with `proxy:value`", "exact": "GRPO with the exact grader"}
+HACKING = {
+    "start": "initial policy",
+    "proxy": "GRPO with `proxy:value`",
+    "exact": "GRPO with the exact grader",
+}
 #: Demonstrations of the hacking lab that do not cheat, and that do.
 CORRECT, CHEATS = 400, ("0", "2", "4", "9", "18", "40")
 #: What computes completions, by the name of ``--rollouts``.
@@ -109,7 +118,12 @@ ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
 #: Runs from the start that judges: the prefix of their result files, and what follows the seed in their rows.
 JUDGING = {"judging": "", "judging-no-kl": ", no KL term"}
 #: Rows of the table of sizes: parameters in millions, and the file of results.
-SIZES = {"1.08": "learning-1m", "3.48 (shipped)": "learning-110", "5.16": "learning-5m", "10.21": "learning-10m"}
+SIZES = {
+    "1.08": "learning-1m",
+    "3.48 (shipped)": "learning-110",
+    "5.16": "learning-5m",
+    "10.21": "learning-10m",
+}
 
 
 def render(text: str) -> str:
@@ -125,7 +139,9 @@ def result(name: str) -> Any:
 def committed(path: str) -> str:
     """The text of *path* in Git's index. The file itself has other roundings after ``make repro`` on another processor.
     A copy without Git has the file alone."""
-    done = subprocess.run(["git", "show", f":{path}"], cwd=ROOT, capture_output=True, encoding="utf-8")
+    done = subprocess.run(
+        ["git", "show", f":{path}"], cwd=ROOT, capture_output=True, encoding="utf-8"
+    )
     return (ROOT / path).read_text("utf-8") if done.returncode else done.stdout
 
 
@@ -149,7 +165,12 @@ def compared_pretrained() -> dict[str, Any]:
 
 def summary() -> str:
     """The model of the pipeline at each stage; only the start and the adapter were sampled."""
-    columns = {"solved": "greedy", "95%": "95% interval", "3 numbers": "3 numbers", "4 numbers": "4 numbers"}
+    columns = {
+        "solved": "greedy",
+        "95%": "95% interval",
+        "3 numbers": "3 numbers",
+        "4 numbers": "4 numbers",
+    }
     rows, lines = compared(), []
     for name, text in SUMMARY.items():
         sampled = rows.get(f"{name}-sampled", {"solved": "", "pass@2": ""})
@@ -161,15 +182,23 @@ def summary() -> str:
 def learning() -> str:
     """The gains of every seed: 42 is the pipeline's own run."""
     rows = compared()
-    cells = [rows[name][column] for name in ("adapter-sampled", "adapter") for column in ("solved", before(rows))]
-    return by_seed([("42", *cells, minutes(committed("artifacts/train/log.csv"))), *seeds("learning")])
+    cells = [
+        rows[name][column]
+        for name in ("adapter-sampled", "adapter")
+        for column in ("solved", before(rows))
+    ]
+    return by_seed(
+        [("42", *cells, minutes(committed("artifacts/train/log.csv"))), *seeds("learning")]
+    )
 
 
 def pretrained() -> str:
     """SmolLM2-135M before and after GRPO: sampled, where it was, and greedily."""
     sampled, greedy, lines = sampled_results("sampled"), compared_pretrained(), []
     for name, text in PRETRAINED.items():
-        cells = sampled_cells(sampled[f"{name}-sampled"]) if f"{name}-sampled" in sampled else [""] * 4
+        cells = (
+            sampled_cells(sampled[f"{name}-sampled"]) if f"{name}-sampled" in sampled else [""] * 4
+        )
         lines.append((text, *cells, percent(greedy[name]["accuracy"]), change(greedy[name])))
     return table(("", "sampled", "gain", "pass@16", "change", "greedy", "gain"), lines)
 
@@ -181,17 +210,39 @@ def starts() -> str:
         rows = sampled_results(name)
         before, after = sampled_cells(rows[start]), sampled_cells(rows[trained])
         lines.append((text, f"{rows[start]['n']:,}", before[0], *after[:2], before[2], *after[2:]))
-    header = ("demonstrations", "puzzles", "initial", "trained", "gain", "pass@16, initial", "trained", "change")
+    header = (
+        "demonstrations",
+        "puzzles",
+        "initial",
+        "trained",
+        "gain",
+        "pass@16, initial",
+        "trained",
+        "change",
+    )
     return table(header, lines)
 
 
 def searches() -> str:
     """SmolLM2-135M from the searches of `sft --demonstrator search`, and what GRPO has over each control."""
-    against, lines = [sampled_results(f"heuristic-against-{name}") for name in ("more-sft", "rejection")], []
+    against, lines = (
+        [sampled_results(f"heuristic-against-{name}") for name in ("more-sft", "rejection")],
+        [],
+    )
     for name, row in sampled_results("heuristic").items():
-        over = [paired(rows[name]["against"]) if name.startswith("adapter") else "" for rows in against]
+        over = [
+            paired(rows[name]["against"]) if name.startswith("adapter") else "" for rows in against
+        ]
         lines.append((SEARCHES[name.removesuffix("-sampled")], *sampled_cells(row), *over))
-    header = ("", "sampled", "gain", "pass@16", "change", "over more fine-tuning", "over rejection sampling")
+    header = (
+        "",
+        "sampled",
+        "gain",
+        "pass@16",
+        "change",
+        "over more fine-tuning",
+        "over rejection sampling",
+    )
     return table(header, lines)
 
 
@@ -205,7 +256,10 @@ def controls() -> str:
             name,
             *(
                 f"{accuracy:.1%}"
-                for accuracy in (*map(exact[name].get, (first, *rounds)), *map(measured[name].get, seeds))
+                for accuracy in (
+                    *map(exact[name].get, (first, *rounds)),
+                    *map(measured[name].get, seeds),
+                )
             ),
         ]
         for name in ("4 numbers", "all")
@@ -220,8 +274,13 @@ def arms() -> str:
     for arm, runs in sorted(found["arms"].items(), key=lambda item: [*ARMS].index(item[0])):
         own, lead = ", ".join(runs), found["lead of GRPO"].get(arm)
         text = ARMS[arm] if own == seeds else f"{ARMS[arm]} (seed {own})"
-        cells = (", ".join(percent(run[key]) for run in runs.values()) for key in ("accuracy", "4 numbers", "pass@4"))
-        interval = f" ({' to '.join(map(points, lead['interval']))})" if lead and lead["interval"] else ""
+        cells = (
+            ", ".join(percent(run[key]) for run in runs.values())
+            for key in ("accuracy", "4 numbers", "pass@4")
+        )
+        interval = (
+            f" ({' to '.join(map(points, lead['interval']))})" if lead and lead["interval"] else ""
+        )
         lines.append((text, *cells, points(lead["mean"]) + interval if lead else ""))
     return table(("", f"sampled, seeds {seeds}", "4 numbers", "pass@4", "GRPO is ahead by"), lines)
 
@@ -231,10 +290,18 @@ def checking() -> str:
     checks, lines = result("checking")["checks"], []
     arms = result("checking-arms")["arms"]
     for arm, runs in sorted(arms.items(), key=lambda item: [*ARMS].index(item[0])):
-        cells = [", ".join(percent(run[key]) for run in runs.values()) for key in ("accuracy", "4 numbers", "pass@4")]
-        shares = [checks[f"{arm}-{next(iter(runs))}"][size]["all lines"] for size in ("3 numbers", "4 numbers")]
+        cells = [
+            ", ".join(percent(run[key]) for run in runs.values())
+            for key in ("accuracy", "4 numbers", "pass@4")
+        ]
+        shares = [
+            checks[f"{arm}-{next(iter(runs))}"][size]["all lines"]
+            for size in ("3 numbers", "4 numbers")
+        ]
         lines.append((ARMS[arm], *cells, *map(percent, shares)))
-    return table(("", "sampled", "4 numbers", "pass@4", "lines checked, 3 numbers", "4 numbers"), lines)
+    return table(
+        ("", "sampled", "4 numbers", "pass@4", "lines checked, 3 numbers", "4 numbers"), lines
+    )
 
 
 def suite() -> str:
@@ -246,7 +313,13 @@ def suite() -> str:
         tokens = scores["tokens"]["per_correct_answer"] if scores["mean_tokens"] else None
         measured = (percent(scores["accuracy"]), percent(scores["pass_at"]["4"]["share"]))
         lines.append(
-            (text, *measured, *tiers, percent(scores["truncated"]), "" if tokens is None else f"{tokens:,.0f}")
+            (
+                text,
+                *measured,
+                *tiers,
+                percent(scores["truncated"]),
+                "" if tokens is None else f"{tokens:,.0f}",
+            )
         )
     tiers = scores["groups"]["tier"]
     return table(("", "all", "pass@4", *tiers, "truncated", "tokens per correct answer"), lines)
@@ -284,9 +357,23 @@ def pretrained_greedy() -> str:
     for name, text in {**PRETRAINED, **PRETRAINED_EXPORTS}.items():
         row = rows[name]
         low, high = (f"{100 * value:.1f}" for value in row["interval"])
-        cells = (percent(row["accuracy"]), f"{low} to {high}", *by_need(row), f"{row['mean_tokens']:.0f}")
+        cells = (
+            percent(row["accuracy"]),
+            f"{low} to {high}",
+            *by_need(row),
+            f"{row['mean_tokens']:.0f}",
+        )
         lines.append((text, *cells, percent(row["truncated"]), change(row)))
-    header = ("", "solved", "95%", "+ and − suffice", "× or ÷ is needed", "tokens", "truncated", "against SFT")
+    header = (
+        "",
+        "solved",
+        "95%",
+        "+ and − suffice",
+        "× or ÷ is needed",
+        "tokens",
+        "truncated",
+        "against SFT",
+    )
     return table(header, lines)
 
 
@@ -296,10 +383,14 @@ def sizes() -> str:
     for millions, name in SIZES.items():
         found = result(name)
         parts = (
-            (percent(found["base"][kind]["accuracy"]), *gain(found["runs"][0][kind])) for kind in ("sampled", "greedy")
+            (percent(found["base"][kind]["accuracy"]), *gain(found["runs"][0][kind]))
+            for kind in ("sampled", "greedy")
         )
         lines.append((millions, *(cell for part in parts for cell in part)))
-    header = ("million parameters", *("start, sampled", "trained", "gain", "start, greedy", "trained", "gain"))
+    header = (
+        "million parameters",
+        *("start, sampled", "trained", "gain", "start, greedy", "trained", "gain"),
+    )
     return table(header, lines)
 
 
@@ -347,14 +438,26 @@ def _gains(runs: list[Any]) -> list[str]:
 
 def credit() -> str:
     """Correlation of the credit of a line with its exact worth, by discount."""
-    found, names = result("credit")["evaluations"], {"start": "initial policy", "grpo": "after GRPO"}
+    found, names = (
+        result("credit")["evaluations"],
+        {"start": "initial policy", "grpo": "after GRPO"},
+    )
     lines = []
     for name, text in names.items():
         each = found[name]["discounts"].values()
         lines.append(
-            (text, *(f"{of['correlation']:.2f} ({of['interval'][0]:.2f} to {of['interval'][1]:.2f})" for of in each))
+            (
+                text,
+                *(
+                    f"{of['correlation']:.2f} ({of['interval'][0]:.2f} to {of['interval'][1]:.2f})"
+                    for of in each
+                ),
+            )
         )
-    return table(("discount", *("1 (none)" if key == "1.0" else key for key in found["start"]["discounts"])), lines)
+    return table(
+        ("discount", *("1 (none)" if key == "1.0" else key for key in found["start"]["discounts"])),
+        lines,
+    )
 
 
 def passes() -> str:
@@ -375,15 +478,32 @@ def coverage() -> str:
             counts = list(found["pass_at"])
             tokens = (int(k) * found["mean_tokens"] for k in counts)
             shares = (percent(found["pass_at"][k]["share"]) for k in counts)
-            lines.append((f"{name}, {limit}", *(f"{a} ({b:,.0f})" for a, b in zip(shares, tokens, strict=True))))
+            lines.append(
+                (
+                    f"{name}, {limit}",
+                    *(f"{a} ({b:,.0f})" for a, b in zip(shares, tokens, strict=True)),
+                )
+            )
     return table(("completions", *counts), lines)
 
 
 def judging_learning() -> str:
     """The gains of every seed from the start that judges, with the KL term and without it."""
     base = result("judging-learning")["base"]
-    start = ("initial", percent(base["sampled"]["accuracy"]), "", percent(base["greedy"]["accuracy"]), "", "")
-    return by_seed([start, *(row for name, label in JUDGING.items() for row in seeds(f"{name}-learning", label))])
+    start = (
+        "initial",
+        percent(base["sampled"]["accuracy"]),
+        "",
+        percent(base["greedy"]["accuracy"]),
+        "",
+        "",
+    )
+    return by_seed(
+        [
+            start,
+            *(row for name, label in JUDGING.items() for row in seeds(f"{name}-learning", label)),
+        ]
+    )
 
 
 def judging_passes() -> str:
@@ -395,7 +515,9 @@ def judging_passes() -> str:
     }
     counts, lines = list(models["initial"]["pass_at"]), []
     for name, found in models.items():
-        difference = paired(found["against_first"]["pass_at"][counts[-1]]) if name != "initial" else ""
+        difference = (
+            paired(found["against_first"]["pass_at"][counts[-1]]) if name != "initial" else ""
+        )
         lines.append((name, *(percent(found["pass_at"][k]["share"]) for k in counts), difference))
     return table(("k", *counts, f"k = {counts[-1]}, against the initial policy"), lines)
 
@@ -417,7 +539,14 @@ def judging() -> str:
         )
         lines.append((f"{name}, sampled", *cells))
     return table(
-        ("4 numbers", "solved", "its order without the puzzle", "names the kind", "skips the poor", "bits a line"),
+        (
+            "4 numbers",
+            "solved",
+            "its order without the puzzle",
+            "names the kind",
+            "skips the poor",
+            "bits a line",
+        ),
         lines,
     )
 
@@ -425,11 +554,26 @@ def judging() -> str:
 def probe() -> str:
     """The verdicts of ``train --probe``, and what GRPO then did."""
     lines = []
-    for start in sorted(result("probe")["starts"], key=lambda start: (start["seed"], start["steps"])):
+    for start in sorted(
+        result("probe")["starts"], key=lambda start: (start["seed"], start["steps"])
+    ):
         cells = (str(start["steps"]), str(start["seed"]), percent(start["start"]["accuracy"]))
-        cells += (percent(start["probe"]["mixed"]), start["probe"]["verdict"], *gain(start["trained"]))
+        cells += (
+            percent(start["probe"]["mixed"]),
+            start["probe"]["verdict"],
+            *gain(start["trained"]),
+        )
         lines.append((*cells, "yes" if start["agrees"] else "no"))
-    header = ("supervised steps", "seed", "solved", "mixed groups", "verdict", "after GRPO", "gain", "agrees")
+    header = (
+        "supervised steps",
+        "seed",
+        "solved",
+        "mixed groups",
+        "verdict",
+        "after GRPO",
+        "gain",
+        "agrees",
+    )
     return table(header, lines)
 
 
@@ -442,7 +586,10 @@ def budgets() -> str:
     }  # fmt: skip
     counts = list(found["teacher"]["all"])
     lines = [
-        (text, *(percent(found[name][part].get(k)) for part in ("all", "4 numbers") for k in counts))
+        (
+            text,
+            *(percent(found[name][part].get(k)) for part in ("all", "4 numbers") for k in counts),
+        )
         for name, text in names.items()
     ]
     return table(("order of the ways", *counts, *(f"4 numbers: {k}" for k in counts)), lines)
@@ -457,7 +604,15 @@ def recipes() -> str:
             plan = cards.plan(shape, options, card)
             estimate = plan.memory.estimates[0]
             sizes = (f"{size / 2**30:.1f}" for size in (estimate.training, estimate.engine))
-            lines.append((f"`{recipe}`", name, ENGINES[plan.engine], *sizes, "yes" if plan.memory.fits else "no"))
+            lines.append(
+                (
+                    f"`{recipe}`",
+                    name,
+                    ENGINES[plan.engine],
+                    *sizes,
+                    "yes" if plan.memory.fits else "no",
+                )
+            )
     header = ("recipe", "card", "completions by", "training, GiB", "vLLM, GiB", "fits")
     return table(header, lines)
 
@@ -487,7 +642,11 @@ def seeds(name: str, label: str = "") -> list[tuple[str, ...]]:
     """A row for each run of ``results/NAME.json``; *label* follows its seed."""
     logs = ROOT / "benchmarks" / "results"
     return [
-        (f"{run['seed']}{label}", *both(run), minutes((logs / f"{name}-{run['seed']}.csv").read_text()))
+        (
+            f"{run['seed']}{label}",
+            *both(run),
+            minutes((logs / f"{name}-{run['seed']}.csv").read_text()),
+        )
         for run in result(name)["runs"]
     ]
 
@@ -518,15 +677,24 @@ def hacking() -> str:
         if name != "machine":
             grader, _, seed = name.partition("-")
             text = f"{HACKING[grader]}, seed {seed}" if seed else HACKING[grader]
-            exact, gain = f"{percent(row['accuracy'])}", paired(row["against_start"]) if seed else ""
-            rate = f"{percent(row['hacking'])} ({' to '.join(map(percent, row['hacking_interval']))})"
-            lines.append((text, rate, " / ".join(map(percent, row["hacking_by_size"].values())), exact, gain))
+            exact, gain = (
+                f"{percent(row['accuracy'])}",
+                paired(row["against_start"]) if seed else "",
+            )
+            rate = (
+                f"{percent(row['hacking'])} ({' to '.join(map(percent, row['hacking_interval']))})"
+            )
+            lines.append(
+                (text, rate, " / ".join(map(percent, row["hacking_by_size"].values())), exact, gain)
+            )
     return table(("", "hacking rate", "4 / 5 numbers", "correct", "change"), lines)
 
 
 def doses() -> str:
     """Hacking by the number of cheats among the demonstrations."""
-    shares = {cheats: f"{cheats} ({percent(int(cheats) / (int(cheats) + CORRECT))})" for cheats in CHEATS}
+    shares = {
+        cheats: f"{cheats} ({percent(int(cheats) / (int(cheats) + CORRECT))})" for cheats in CHEATS
+    }
     return hacked_by("doses", "cheats", shares)
 
 
@@ -534,7 +702,11 @@ def reversal() -> str:
     """Hacked models before and after training on with the exact grader."""
     lines = []
     for seed, row in result("hacking/reversal")["seeds"].items():
-        cells = (percent(row[when][key]) for key in ("hacking", "accuracy") for when in ("before", "after"))
+        cells = (
+            percent(row[when][key])
+            for key in ("hacking", "accuracy")
+            for when in ("before", "after")
+        )
         lines.append((seed, *cells, percent(row["pass_at"]["64"])))
     title = ("seed", "hacking rate", "after", "correct", "after", "pass@64 of the hacked model")
     return table(title, lines)
@@ -546,9 +718,13 @@ def hacked_by(name: str, title: str, labels: Any) -> str:
     for group, label in labels.items():
         start, *runs = (rows := result(f"hacking/{name}")[name][group]).values()
         rates = [row["hacking"] for row in runs]
-        sizes = [" / ".join(percent(rate) for rate in row["hacking_by_size"].values()) for row in runs]
+        sizes = [
+            " / ".join(percent(rate) for rate in row["hacking_by_size"].values()) for row in runs
+        ]
         hacked = f"{sum(rate > 0.5 for rate in rates)} of {len(rates)}"
-        lines.append((label, percent(start["hacking"]), hacked, *map(percent, rates), "; ".join(sizes)))
+        lines.append(
+            (label, percent(start["hacking"]), hacked, *map(percent, rates), "; ".join(sizes))
+        )
     seeds = [run.replace("proxy-", "seed ") for run in rows if run != "start"]
     return table((title, "initial", "runs that hack", *seeds, "4 / 5 numbers, by seed"), lines)
 
@@ -558,11 +734,15 @@ def mitigations() -> str:
     found, lines = result("hacking/mitigations")["rewards"], []
     for name, text in MITIGATIONS.items():
         rows = [*found[name].values()]
-        fired = ", ".join("" if name == "start" else str(row["shortened"] or "never") for row in rows)
+        fired = ", ".join(
+            "" if name == "start" else str(row["shortened"] or "never") for row in rows
+        )
         cells = (", ".join(percent(row[key]) for row in rows) for key in ("hacking", "accuracy"))
         lines.append((text, *cells, fired))
     seeds = ", ".join(found["proxy"])
-    return table(("reward", f"hacking rate, seeds {seeds}", "correct", "shortened from step"), lines)
+    return table(
+        ("reward", f"hacking rate, seeds {seeds}", "correct", "shortened from step"), lines
+    )
 
 
 def change(row: Any) -> str:

@@ -36,7 +36,9 @@ def token_counter(ref: reference.ModelRef) -> Callable[[list[str]], list[int]]:
 
     def count(texts: list[str]) -> list[int]:
         lengths = map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])
-        return [length + text.endswith("</answer>") for length, text in zip(lengths, texts, strict=True)]
+        return [
+            length + text.endswith("</answer>") for length, text in zip(lengths, texts, strict=True)
+        ]
 
     return count
 
@@ -52,15 +54,20 @@ def main() -> None:
     plan = traces.plan_of(ref.manifest.facts)
     count_tokens = token_counter(ref)
 
-    def summary(solved: list[list[float]], budgets: Sequence[int] = BUDGETS) -> dict[str, dict[str, float]]:
+    def summary(
+        solved: list[list[float]], budgets: Sequence[int] = BUDGETS
+    ) -> dict[str, dict[str, float]]:
         """Means of *solved* (rows, budgets), of all rows and by the count of numbers."""
         parts = {"all": solved} | {
-            f"{size} numbers": [one for row, one in zip(rows, solved, strict=True) if len(row["nums"]) == size]
+            f"{size} numbers": [
+                one for row, one in zip(rows, solved, strict=True) if len(row["nums"]) == size
+            ]
             for size in sorted(plan)
         }
         return {
             name: {
-                str(budget): round(fmean(of_row[place] for of_row in part), 4) for place, budget in enumerate(budgets)
+                str(budget): round(fmean(of_row[place] for of_row in part), 4)
+                for place, budget in enumerate(budgets)
             }
             for name, part in parts.items()
         }
@@ -69,7 +76,11 @@ def main() -> None:
         name: summary(
             [
                 traces.expected_accuracy(
-                    row, plan, count_tokens, budgets=BUDGETS, chances=chances and chances(len(plan[len(row["nums"])]))
+                    row,
+                    plan,
+                    count_tokens,
+                    budgets=BUDGETS,
+                    chances=chances and chances(len(plan[len(row["nums"])])),
                 )
                 for row in rows
             ]
@@ -79,7 +90,10 @@ def main() -> None:
     for name, path in (pair.split("=", 1) for pair in args.evals):
         result = results.read(Path(path))
         budgets = [budget for budget in BUDGETS if budget <= result.metrics.decoding.max_new_tokens]
-        solved = [[sample.grade.correct and sample.tokens <= budget for budget in budgets] for sample in result.samples]
+        solved = [
+            [sample.grade.correct and sample.tokens <= budget for budget in budgets]
+            for sample in result.samples
+        ]
         measured[name] = summary(solved, budgets)
     bench.save("teacher", {"n": len(rows), "accuracy by tokens": measured})
 

@@ -72,7 +72,13 @@ class Course:
             done += Decoder(model).decode(part, Decoding(self._longest), stop)
         texts = self._tokenizer.batch_decode(done, skip_special_tokens=True)
         right = sum(row.grade(text).correct for text, row in zip(texts, self._rows, strict=True))
-        self.points.append({"step": step, "seconds": round(self.clock.seconds, 2), "accuracy": right / len(self._rows)})
+        self.points.append(
+            {
+                "step": step,
+                "seconds": round(self.clock.seconds, 2),
+                "accuracy": right / len(self._rows),
+            }
+        )
 
     def result(self):
         # The first step includes the start-up, which only seconds_to counts.
@@ -81,12 +87,19 @@ class Course:
         return {"steps": len(self.ends), "seconds_a_step": pace, "course": self.points}
 
     def seconds_to(self, accuracy):
-        return next((point["seconds"] for point in self.points if point["accuracy"] >= accuracy), None)
+        return next(
+            (point["seconds"] for point in self.points if point["accuracy"] >= accuracy), None
+        )
 
 
 def options_of(changes, **more):
-    given = {key.replace("-", "_"): value for key, value in yaml.safe_load(STAGE.read_text())["train"].items()}
-    known = {field.name: type(getattr(TrainOptions(), field.name)) for field in fields(TrainOptions)}
+    given = {
+        key.replace("-", "_"): value
+        for key, value in yaml.safe_load(STAGE.read_text())["train"].items()
+    }
+    known = {
+        field.name: type(getattr(TrainOptions(), field.name)) for field in fields(TrainOptions)
+    }
     for change in changes:
         key, _, text = change.partition("=")
         given[key.replace("-", "_")] = known[key.replace("-", "_")](yaml.safe_load(text))
@@ -95,7 +108,10 @@ def options_of(changes, **more):
 
 
 def copied_format(completions, **_):
-    return [float(bool(re.search(r"</think>\s*<answer>.*?</answer>", text, re.DOTALL))) for text in completions]
+    return [
+        float(bool(re.search(r"</think>\s*<answer>.*?</answer>", text, re.DOTALL)))
+        for text in completions
+    ]
 
 
 def copied_grader(completions, nums, target, **_):
@@ -141,7 +157,8 @@ def plain(options, ref, rows, course):
     count = options.max_steps * options.prompts
     drawn = [rows[index] for index in islice(in_turn(len(rows), options.seed), count)]
     prompts = [
-        {"prompt": chat_template.render(loaded.tokenizer, row.messages())} | {k: row[k] for k in ("nums", "target")}
+        {"prompt": chat_template.render(loaded.tokenizer, row.messages())}
+        | {k: row[k] for k in ("nums", "target")}
         for row in drawn
     ]
     weights = rewards.parse(options.reward)
@@ -153,7 +170,9 @@ def plain(options, ref, rows, course):
                 output_dir=folder,
                 max_steps=options.max_steps,
                 per_device_train_batch_size=options.per_device_batch,
-                gradient_accumulation_steps=options.prompts * options.num_generations // options.per_device_batch,
+                gradient_accumulation_steps=options.prompts
+                * options.num_generations
+                // options.per_device_batch,
                 num_generations=options.num_generations,
                 max_completion_length=options.max_completion_length,
                 temperature=options.temperature,
@@ -203,7 +222,9 @@ def ours(options, model, data, course):
 
         def measure(step):
             # Unloaded afterwards, so that the base is left as it was.
-            adapted = peft.PeftModel.from_pretrained(beside.model, place / "checkpoints" / f"checkpoint-{step}")
+            adapted = peft.PeftModel.from_pretrained(
+                beside.model, place / "checkpoints" / f"checkpoint-{step}"
+            )
             course.measure(step, adapted)
             beside.model = adapted.unload()
 
@@ -232,7 +253,9 @@ def ours(options, model, data, course):
             return
         finally:
             course.clock.stop()
-        course.measure(options.max_steps, peft.PeftModel.from_pretrained(beside.model, place / "adapter"))
+        course.measure(
+            options.max_steps, peft.PeftModel.from_pretrained(beside.model, place / "adapter")
+        )
         course.points[-1]["seconds"] = round(course.ends[-1], 2)
 
 
@@ -244,7 +267,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--every", type=int, default=10, help="steps between measurements")
     parser.add_argument("--n", type=int, default=500, help="held-out puzzles")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="options of train, over the stage's")
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="options of train, over the stage's",
+    )
     parser.add_argument("--name", default="training")
     asked = parser.parse_args()
     load.silence_libraries()
@@ -257,14 +286,25 @@ def main() -> None:
     ref = reference.find_model(asked.model)
     start = load.load_model(ref, precision=options.precision)
     if not supports(start.model):
-        parser.error("the held-out accuracy is measured by the quick decoder: a Llama on the processor")
+        parser.error(
+            "the held-out accuracy is measured by the quick decoder: a Llama on the processor"
+        )
     courses = {}
     for name in ("ours", "plain"):
-        course = Course(Clock(asked.minutes), test, start.tokenizer, asked.every, options.max_completion_length)
+        course = Course(
+            Clock(asked.minutes), test, start.tokenizer, asked.every, options.max_completion_length
+        )
         course.measure(0, start.model)
-        ours(options, asked.model, asked.data, course) if name == "ours" else plain(options, ref, rows, course)
+        ours(options, asked.model, asked.data, course) if name == "ours" else plain(
+            options, ref, rows, course
+        )
         courses[name] = course
-        print(name, course.result()["seconds_a_step"], [point["accuracy"] for point in course.points], flush=True)
+        print(
+            name,
+            course.result()["seconds_a_step"],
+            [point["accuracy"] for point in course.points],
+            flush=True,
+        )
     # The highest accuracy that both reached.
     goal = min(max(point["accuracy"] for point in course.points) for course in courses.values())
     bench.save(
@@ -272,7 +312,8 @@ def main() -> None:
         {
             "model": asked.model,
             "puzzles": len(test),
-            "options": yaml.safe_load(STAGE.read_text())["train"] | dict(change.split("=", 1) for change in asked.set),
+            "options": yaml.safe_load(STAGE.read_text())["train"]
+            | dict(change.split("=", 1) for change in asked.set),
             **{name: course.result() for name, course in courses.items()},
             "accuracy": goal,
             "seconds_to_it": {name: course.seconds_to(goal) for name, course in courses.items()},

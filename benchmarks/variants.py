@@ -59,19 +59,48 @@ def main():
         for seed in args.seeds:
             for name in args.names or VARIANTS:
                 changes = [f"max-steps={args.steps}", *VARIANTS[name]]
-                if any((run["variant"], run["options"], run["seed"]) == (name, changes, seed) for run in saved()):
+                if any(
+                    (run["variant"], run["options"], run["seed"]) == (name, changes, seed)
+                    for run in saved()
+                ):
                     continue
                 place = Path(scratch) / f"{name}-{seed}"
-                words = ["--model", model, "--data", args.data, "--out", place / "adapter", "--log", place / "log.csv"]
-                words += [*flags("train", [*changes, f"seed={seed}"]), "--checkpoints", place / "checkpoints"]
+                words = [
+                    "--model",
+                    model,
+                    "--data",
+                    args.data,
+                    "--out",
+                    place / "adapter",
+                    "--log",
+                    place / "log.csv",
+                ]
+                words += [
+                    *flags("train", [*changes, f"seed={seed}"]),
+                    "--checkpoints",
+                    place / "checkpoints",
+                ]
                 program = "benchmarks.replay" if name.startswith("replay") else "countdown_rl"
                 seconds = command("train", *words, program=program)
                 trained = score(place / "adapter", puzzles, place / "eval", samples=1)
-                run = {"variant": name, "seed": seed, "options": changes, "minutes": round(seconds / 60, 2)}
+                run = {
+                    "variant": name,
+                    "seed": seed,
+                    "options": changes,
+                    "minutes": round(seconds / 60, 2),
+                }
                 run |= gains(base, trained)
-                with open(bench.RESULTS / "variants.json", "a") as file:  # another process may add a run
+                with open(
+                    bench.RESULTS / "variants.json", "a"
+                ) as file:  # another process may add a run
                     fcntl.flock(file, fcntl.LOCK_EX)
-                    bench.save("variants", {"base": {way: summary(base[way]) for way in base}, "runs": [*saved(), run]})
+                    bench.save(
+                        "variants",
+                        {
+                            "base": {way: summary(base[way]) for way in base},
+                            "runs": [*saved(), run],
+                        },
+                    )
 
 
 def saved():

@@ -53,7 +53,8 @@ def make(folder: Path, layers: int) -> None:
     PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>").save_pretrained(base)
     with torch.device("meta"):
         peft = get_peft_model(
-            model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+            model,
+            LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
         )
     lora = {
         name.replace(".default", ""): torch.randn(value.shape) * 0.01
@@ -71,7 +72,9 @@ def ours(folder: Path) -> None:
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    merge.merge_adapter(reference.find_model(str(folder / "peft")), folder / "merged", MergeOptions(verify="none"))
+    merge.merge_adapter(
+        reference.find_model(str(folder / "peft")), folder / "merged", MergeOptions(verify="none")
+    )
 
 
 def peft(folder: Path) -> None:
@@ -80,8 +83,12 @@ def peft(folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.bfloat16)
-    PeftModel.from_pretrained(model, folder / "peft").merge_and_unload().save_pretrained(folder / "by-peft")
-    for path in (folder / "by-peft").iterdir():  # ours is not finished before its files are on the disk
+    PeftModel.from_pretrained(model, folder / "peft").merge_and_unload().save_pretrained(
+        folder / "by-peft"
+    )
+    for path in (
+        folder / "by-peft"
+    ).iterdir():  # ours is not finished before its files are on the disk
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
 
@@ -102,7 +109,9 @@ def ours_nf4(folder: Path) -> None:
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    quantize.quantize_model(reference.find_model(str(folder / "merged")), folder / "quantized", QuantizeOptions())
+    quantize.quantize_model(
+        reference.find_model(str(folder / "merged")), folder / "quantized", QuantizeOptions()
+    )
 
 
 def load_whole(folder: Path) -> None:
@@ -121,7 +130,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.only:
         begin = time.perf_counter()
-        globals()[options.only](options.folder, *([options.layers] if options.only == "make" else []))
+        globals()[options.only](
+            options.folder, *([options.layers] if options.only == "make" else [])
+        )
         if options.only in ("make", "same"):
             return
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -134,13 +145,24 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        command = [sys.executable, "-m", "benchmarks.weights_out", "--layers", str(options.layers), "--folder", name]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.weights_out",
+            "--layers",
+            str(options.layers),
+            "--folder",
+            name,
+        ]
         subprocess.run([*command, "--only", "make"], check=True, stderr=subprocess.DEVNULL)
         shards = [path.stat().st_size for path in (folder / "base").glob("*.safetensors")]
         result = {"largest_shard_mb": round(max(shards) / 1e6), "shards": len(shards)}
         for method in ("ours", "peft", "same", "ours_nf4", "load_whole"):
             done = subprocess.run(
-                [*command, "--only", method], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                [*command, "--only", method],
+                check=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
             )
             result[method] = json.loads(done.stdout)
     bench.save("weights_out", {"layers": options.layers, **result, "bars": bars(result)})
@@ -149,7 +171,8 @@ def main() -> None:
 def bars(result: dict[str, Any]) -> dict[str, bool]:
     """Return which of the bars set for these commands are met; in processor time, since the machine may be shared."""
     return {
-        "merge_peak_at_most_1.5_shards_and_600_mb": result["ours"]["peak_mb"] <= 1.5 * result["largest_shard_mb"] + 600,
+        "merge_peak_at_most_1.5_shards_and_600_mb": result["ours"]["peak_mb"]
+        <= 1.5 * result["largest_shard_mb"] + 600,
         "merge_no_slower_than_merge_and_unload": result["ours"]["processor_seconds"]
         <= result["peft"]["processor_seconds"],
         "merge_bit_for_bit": result["same"]["differing"] == 0,

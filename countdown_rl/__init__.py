@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import values
-from countdown_rl.core.errors import ArtifactError, CountdownError, HubError, InputError, ModelError, UsageError
+from countdown_rl.core.errors import (
+    ArtifactError,
+    CountdownError,
+    HubError,
+    InputError,
+    ModelError,
+    UsageError,
+)
 from countdown_rl.core.values import public
 
 if TYPE_CHECKING:
@@ -57,7 +64,11 @@ def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grad
 
 @public
 def solve(
-    nums: Iterable[int], target: int, *, rule: str = "exactly-once", operators: "Iterable[str]" = "+-*/"
+    nums: Iterable[int],
+    target: int,
+    *,
+    rule: str = "exactly-once",
+    operators: "Iterable[str]" = "+-*/",
 ) -> "Solved":
     """Count the distinct solutions of a puzzle by exhaustive search, and return a short one.
 
@@ -66,7 +77,9 @@ def solve(
     """
     from countdown_rl.tasks.countdown import rules, solver
 
-    return solver.solve(rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators)))
+    return solver.solve(
+        rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators))
+    )
 
 
 @public
@@ -106,7 +119,10 @@ def generate(
         raise UsageError(f"n {n} should not be negative.")
     counts: dict[str, Any] = {name: n * (split == name) for name in ("valid", "test")}
     counts |= {"n": max(3, n + (split != "train"))}  # the training split needs at least one row
-    ranges: dict[str, Any] = {"numbers": "{}-{}".format(*numbers), "targets": "{}-{}".format(*targets)}
+    ranges: dict[str, Any] = {
+        "numbers": "{}-{}".format(*numbers),
+        "targets": "{}-{}".format(*targets),
+    }
     ranges |= {"size": sizes, "style": style}
     options = DataOptions(**counts, **ranges, rule=rule, operators=operators, seed=seed)
     rows = islice(build.generate(options, split), n)
@@ -142,7 +158,9 @@ def load_model(
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    return load.load_model(reference.find_model(str(model), revision=revision), precision=precision, device=device)
+    return load.load_model(
+        reference.find_model(str(model), revision=revision), precision=precision, device=device
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,9 @@ def text_of(completion: Completion) -> str:
     try:
         content = completion[-1]["content"]
     except (TypeError, LookupError):
-        raise InputError(f"a completion should be text or messages, not {values.shown(completion)}") from None
+        raise InputError(
+            f"a completion should be text or messages, not {values.shown(completion)}"
+        ) from None
     return content if isinstance(content, str) else str(content or "")
 
 
@@ -44,14 +46,21 @@ def format_reward(completions: Sequence[Completion], **columns: Any) -> list[flo
 def length(budget: int, penalty: float = 0.5) -> Callable[..., list[float]]:
     """Return a reward function: minus *penalty* for each completion of at least *budget* tokens, else 0.0."""
 
-    limit, price = values.convert("budget", budget, float), values.convert("penalty", penalty, float)
+    limit, price = (
+        values.convert("budget", budget, float),
+        values.convert("penalty", penalty, float),
+    )
 
-    def length_reward(completions: Sequence[Completion], completion_ids: Any, **_: Any) -> list[float]:
+    def length_reward(
+        completions: Sequence[Completion], completion_ids: Any, **_: Any
+    ) -> list[float]:
         try:
             return [too_long(len(ids), limit, price) for ids in completion_ids]
         except TypeError:
             shown = values.shown(completion_ids)
-            raise InputError(f"completion_ids should be token ids for each completion, not {shown}.") from None
+            raise InputError(
+                f"completion_ids should be token ids for each completion, not {shown}."
+            ) from None
 
     return length_reward
 
@@ -76,10 +85,15 @@ def compute_score(
     Returns:
         ``score``, which verl trains on, and ``acc`` and ``format``, which it logs.
     """
-    right, form = values.convert("score", score, float), values.convert("format_score", format_score, float)
+    right, form = (
+        values.convert("score", score, float),
+        values.convert("format_score", format_score, float),
+    )
     try:
         grade = parse_row(
-            json.loads(ground_truth) if isinstance(ground_truth, str) else values.plain(ground_truth)
+            json.loads(ground_truth)
+            if isinstance(ground_truth, str)
+            else values.plain(ground_truth)
         ).grade(text_of(solution_str))
     except (InputError, json.JSONDecodeError) as error:
         raise InputError(f"solution_str or ground_truth: {error}") from error
@@ -87,14 +101,18 @@ def compute_score(
     return {"score": value, "acc": float(grade.correct), "format": float(grade.format)}
 
 
-def _graded(completions: Sequence[Completion], columns: Mapping[str, Any]) -> list[tuple[Row, Grade]]:
+def _graded(
+    completions: Sequence[Completion], columns: Mapping[str, Any]
+) -> list[tuple[Row, Grade]]:
     texts, cells = list(map(text_of, _items("completions", completions))), dict[str, list[Any]]()
 
     def cell(name: str, index: int) -> Any:
         if name not in cells:
             cells[name] = _items(name, columns[name])
             if len(cells[name]) != len(texts):
-                raise InputError(f"{name} has {len(cells[name])} values, and there are {len(texts)} completions.")
+                raise InputError(
+                    f"{name} has {len(cells[name])} values, and there are {len(texts)} completions."
+                )
         return cells[name][index]
 
     graded = []
@@ -110,5 +128,7 @@ def _graded(completions: Sequence[Completion], columns: Mapping[str, Any]) -> li
 def _items(name: str, column: Any) -> list[Any]:
     items = values.plain([*column] if isinstance(column, Iterator) else column)
     if not isinstance(items, list):
-        raise InputError(f"{name} should be a list with an item for each completion, not {values.shown(column)}.")
+        raise InputError(
+            f"{name} should be a list with an item for each completion, not {values.shown(column)}."
+        )
     return items

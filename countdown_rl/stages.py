@@ -147,16 +147,28 @@ def evaluate(
 
     if temperature is None:
         temperature = 1.0 if options.get("samples", 1) != 1 or options.get("pass_at") else 0.0
-    settings = EvalOptions.of({**options, "temperature": temperature}, *inspect.signature(evaluate).parameters)
+    settings = EvalOptions.of(
+        {**options, "temperature": temperature}, *inspect.signature(evaluate).parameters
+    )
     if model is not None:
         load.silence_libraries()
-    arguments: dict[str, Any] = {"model": str(model or ""), "revision": revision, "base_model": base_model}
-    arguments |= {"trust_remote_code": trust_remote_code, "on_note": on_note, "on_warning": on_warning}
+    arguments: dict[str, Any] = {
+        "model": str(model or ""),
+        "revision": revision,
+        "base_model": base_model,
+    }
+    arguments |= {
+        "trust_remote_code": trust_remote_code,
+        "on_note": on_note,
+        "on_warning": on_warning,
+    }
     with TemporaryDirectory() as scratch, ExitStack() as stack:
         for name, source in {"rows": rows, "completions": completions}.items():
             file = None if source is None else _file(name, source, Path(scratch, f"{name}.jsonl"))
             arguments["data" if name == "rows" else name] = file and stack.enter_context(file)
-        result = evaluation.evaluate(settings, **arguments, out=Path(out or f"{scratch}/eval"), overwrite=overwrite)
+        result = evaluation.evaluate(
+            settings, **arguments, out=Path(out or f"{scratch}/eval"), overwrite=overwrite
+        )
     for sentence in of_evaluation(result):
         on_warning(sentence)
     return result if out else replace(result, path=Path())
@@ -184,20 +196,35 @@ def compare(
     from countdown_rl.evaluation.results import Result
 
     given = evaluations.values() if isinstance(evaluations, Mapping) else evaluations
-    results = _items("evaluations", given, (str, Path, Result), "results of evaluate or directories")
+    results = _items(
+        "evaluations", given, (str, Path, Result), "results of evaluate or directories"
+    )
     if isinstance(evaluations, Mapping):
         names = [str(name) for name in evaluations]
     else:
-        names = [result.metrics.model.source if isinstance(result, Result) else str(result) for result in results]
+        names = [
+            result.metrics.model.source if isinstance(result, Result) else str(result)
+            for result in results
+        ]
         if len(set(names)) < len(names):
             names = [f"{name} {number}" for number, name in enumerate(names, 1)]
-    each = [[item if isinstance(item, Result) else values.convert("evaluations", item, Path)] for item in results]
-    return comparison.compare(dict(zip(names, each, strict=True)), Path(out) if out else None, against, on_warning)
+    each = [
+        [item if isinstance(item, Result) else values.convert("evaluations", item, Path)]
+        for item in results
+    ]
+    return comparison.compare(
+        dict(zip(names, each, strict=True)), Path(out) if out else None, against, on_warning
+    )
 
 
 @public
 def merge(
-    adapter: Source, out: Source, *, revision: str | None = None, base_model: str | None = None, **options: Any
+    adapter: Source,
+    out: Source,
+    *,
+    revision: str | None = None,
+    base_model: str | None = None,
+    **options: Any,
 ) -> "Manifest":
     """Merge a LoRA adapter into its base, and write a ``merged`` artifact of ordinary safetensors at *out*.
 
@@ -216,7 +243,12 @@ def merge(
 
 @public
 def quantize(
-    model: Source, out: Source, *, revision: str | None = None, on_warning: Callback = _warn, **options: Any
+    model: Source,
+    out: Source,
+    *,
+    revision: str | None = None,
+    on_warning: Callback = _warn,
+    **options: Any,
 ) -> "Manifest":
     """Quantize the weights of *model*, and write a ``quantized`` artifact at *out*.
 
@@ -231,12 +263,19 @@ def quantize(
     from countdown_rl.export.quantize import quantize_model
 
     settings = QuantizeOptions.of(options)
-    return quantize_model(reference.find_model(str(model), revision=revision), Path(out), settings, on_warning)
+    return quantize_model(
+        reference.find_model(str(model), revision=revision), Path(out), settings, on_warning
+    )
 
 
 @public
 def publish(
-    out: Source, *, repo_id: str | None = None, public: bool = False, on_warning: Callback = _warn, **options: Any
+    out: Source,
+    *,
+    repo_id: str | None = None,
+    public: bool = False,
+    on_warning: Callback = _warn,
+    **options: Any,
 ) -> "Manifest":
     """Build the release folder of a model or data set at *out*; with *repo_id* upload it to the Hub.
 
@@ -278,7 +317,9 @@ def _file(name: str, source: Any, file: Path) -> Iterator[Path]:
 
 def _items(name: str, given: Any, kinds: tuple[Any, ...], nouns: str) -> list[Any]:
     """Return *given*, the argument *name*, as a list whose items are of *kinds*; *nouns* says so in a UsageError."""
-    items = [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else [*given]
+    items = (
+        [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else [*given]
+    )
     for item in items:
         if not isinstance(item, kinds):
             raise UsageError(f"{name} should be {nouns}, not {values.shown(item)}.")
@@ -290,7 +331,11 @@ def _rewards(given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or callable(given):
         given = [given]
     functions = _items("rewards", given, (str, Callable), "names or functions")
-    names = [reward if isinstance(reward, str) else user_code.name_of(reward) for reward in functions]
+    names = [
+        reward if isinstance(reward, str) else user_code.name_of(reward) for reward in functions
+    ]
     if not isinstance(given, Mapping):
         return tuple(names)
-    return tuple(f"{name}={values.plain(weight)}" for name, weight in zip(names, given.values(), strict=True))
+    return tuple(
+        f"{name}={values.plain(weight)}" for name, weight in zip(names, given.values(), strict=True)
+    )

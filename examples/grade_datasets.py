@@ -14,7 +14,9 @@ import countdown_rl
 
 
 def graded(record: dict[str, Any]) -> dict[str, bool]:
-    row = {name: value for name, value in record.items() if value is not None}  # None: a field of other lines
+    row = {
+        name: value for name, value in record.items() if value is not None
+    }  # None: a field of other lines
     return {"correct": countdown_rl.grade(row.pop("completion"), **row).correct}
 
 

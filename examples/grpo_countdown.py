@@ -69,11 +69,15 @@ class Batch:
 def sample(model, tokenizer, rows: list[Row], config: Config, *, samples: int) -> Batch:
     """Complete the prompt of each row *samples* times, those of one row side by side."""
     prompts = [
-        tokenizer.apply_chat_template(row.to_trl()["prompt"], add_generation_prompt=True, tokenize=False)
+        tokenizer.apply_chat_template(
+            row.to_trl()["prompt"], add_generation_prompt=True, tokenize=False
+        )
         for row in rows
         for _ in range(samples)
     ]
-    encoded = tokenizer(prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
+    encoded = tokenizer(
+        prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt"
+    )
     encoded = encoded.to(model.device)
     start = encoded["input_ids"].shape[1]
     model.eval()
@@ -96,7 +100,9 @@ def sample(model, tokenizer, rows: list[Row], config: Config, *, samples: int) -
     completion[:, start:] = before_end.long()
     attention = torch.cat([encoded["attention_mask"], before_end.long()], 1)
     kept = [row[mask.bool()] for row, mask in zip(ids, completion, strict=True)]
-    texts = [tokenizer.decode(row[~torch.isin(row, ends)]) for row in kept]  # <think> may be a special token: keep it
+    texts = [
+        tokenizer.decode(row[~torch.isin(row, ends)]) for row in kept
+    ]  # <think> may be a special token: keep it
     return Batch(ids, attention, completion, texts)
 
 
@@ -118,7 +124,9 @@ def advantages(rewards: Tensor, samples: int) -> Tensor:
 def log_probabilities(model, batch: Batch, temperature: float) -> Tensor:
     """Log-probability (B, T - 1) of each token after the first, under the distribution that was sampled from."""
     positions = (batch.attention.cumsum(1) - 1).clamp(min=0)
-    logits = model(input_ids=batch.ids, attention_mask=batch.attention, position_ids=positions).logits[:, :-1]
+    logits = model(
+        input_ids=batch.ids, attention_mask=batch.attention, position_ids=positions
+    ).logits[:, :-1]
     logits = logits.float() / temperature
     return logits.gather(2, batch.ids[:, 1:, None]).squeeze(2) - logits.logsumexp(2)
 
@@ -140,7 +148,9 @@ def clipped_loss(new: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, clip
 def step(model, optimizer, batch: Batch, advantage: Tensor, config: Config) -> tuple[float, float]:
     """Update the policy on one batch; return the loss and the norm of the gradient of the last update."""
     mask = batch.completion[:, 1:]
-    rows = (advantage != 0).nonzero().squeeze(1)  # the others have no gradient; their tokens still count in the mean
+    rows = (
+        (advantage != 0).nonzero().squeeze(1)
+    )  # the others have no gradient; their tokens still count in the mean
     part = Batch(batch.ids[rows], batch.attention[rows], batch.completion[rows], [])
     share = mask[rows].sum() / mask.sum()
     old = None
@@ -161,7 +171,9 @@ def evaluate(model, tokenizer, rows: list[Row], config: Config) -> float:
     right = []
     for first in range(0, len(rows), 64):
         part = rows[first : first + 64]
-        right += grade(part, sample(model, tokenizer, part, config, samples=1).texts, config)[1].tolist()
+        right += grade(part, sample(model, tokenizer, part, config, samples=1).texts, config)[
+            1
+        ].tolist()
     return sum(right) / len(right)
 
 
@@ -201,7 +213,10 @@ def train(config: Config) -> list[dict[str, float]]:
         if number % config.eval_every == 0 or number == config.steps:
             row["eval_correct"] = evaluate(model, tokenizer, held_out, config)
         log.append(row)
-        print("  ".join(f"{name} {value:.4g}" for name, value in row.items() if value == value), flush=True)
+        print(
+            "  ".join(f"{name} {value:.4g}" for name, value in row.items() if value == value),
+            flush=True,
+        )
         with open(config.log, "w", newline="") as file:
             writer = csv.DictWriter(file, row.keys())
             writer.writeheader()
@@ -210,9 +225,13 @@ def train(config: Config) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in vars(Config()).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, metavar=str(default))
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=type(default), default=default, metavar=str(default)
+        )
     train(Config(**vars(parser.parse_args())))
 
 

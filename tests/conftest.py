@@ -84,7 +84,11 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Hub]:
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inspect names a task after its package by its dist-info; an egg-info in the root would be found before that."""
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != Path(__file__).parents[1]])
+    monkeypatch.setattr(
+        sys,
+        "path",
+        [path for path in sys.path if Path(path).resolve() != Path(__file__).parents[1]],
+    )
 
 
 @pytest.fixture
@@ -95,7 +99,9 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
     """Run ``countdown-rl``, which must exit with *code*, and return its stdout and stderr."""
 
     def run(*words: object, code: int = 0) -> Any:

@@ -30,7 +30,9 @@ ROWS = [{"id": f"r{n}", "nums": [2, 3, n], "target": 5 + n} for n in range(4, 8)
 def shared(extras: Sequence[str]) -> set[str]:
     """Return the names of the distributions that the project needs with *extras*."""
     needed: set[tuple[str, str]] = set()
-    waiting = [("countdown-rl", extra) for extra in ("", *extras)]  # distributions, each with one of its extras
+    waiting = [
+        ("countdown-rl", extra) for extra in ("", *extras)
+    ]  # distributions, each with one of its extras
     while waiting:
         name, extra = waiting.pop()
         if (name, extra) not in needed:
@@ -70,7 +72,9 @@ class Answer(BaseHTTPRequestHandler):
         message = {"role": "assistant", "content": " so</think>\n<answer>2 + 3</answer>"}
         reply = {"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]}
         reply |= {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-        data = json.dumps(reply | {"usage": {"prompt_tokens": 30, "completion_tokens": 12}}).encode()
+        data = json.dumps(
+            reply | {"usage": {"prompt_tokens": 30, "completion_tokens": 12}}
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -88,7 +92,18 @@ def openai(run: partial[None]) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/v1"
-    run("countdown-rl", "eval", "--engine", "openai", "--base-url", url, "--model", "m", "--data", "rows.jsonl")
+    run(
+        "countdown-rl",
+        "eval",
+        "--engine",
+        "openai",
+        "--base-url",
+        url,
+        "--model",
+        "m",
+        "--data",
+        "rows.jsonl",
+    )
     server.shutdown()
 
 
@@ -128,16 +143,34 @@ def base(run: partial[None]) -> None:
     run("countdown-rl", "grade", "done.jsonl")
     run("countdown-rl", "gen-data", "--n", "300", "--out", "data")
     run("countdown-rl", "eval", "--model", "random", "--data", "rows.jsonl", "--out", "random")
-    tiny = ("countdown-rl", "eval", "--model", "countdown-tiny", "--data", "rows.jsonl", "--out", "tiny")
+    tiny = (
+        "countdown-rl",
+        "eval",
+        "--model",
+        "countdown-tiny",
+        "--data",
+        "rows.jsonl",
+        "--out",
+        "tiny",
+    )
     run(*tiny, failing="extra `train`")
-    use("train", Path(sys.executable).parent, *tiny, cwd=run.keywords["cwd"])  # elsewhere, where torch is
+    use(
+        "train", Path(sys.executable).parent, *tiny, cwd=run.keywords["cwd"]
+    )  # elsewhere, where torch is
     run("countdown-rl", "compare", "tiny", "random", "--out", "comparison")
     run("countdown-rl", "samples", "tiny")
 
 
 #: verl wants a transformers of its own, and of what it needs its data, rewards and configuration need this.
 VERL = ("verl==0.9.1", "tensordict==0.10.0", "torchdata==0.11.0")
-VERL_NEEDS = ("pyvers<0.2", "orjson", "cloudpickle", "importlib-metadata", "hydra-core==1.3.8", "codetiming==1.4.0")
+VERL_NEEDS = (
+    "pyvers<0.2",
+    "orjson",
+    "cloudpickle",
+    "importlib-metadata",
+    "hydra-core==1.3.8",
+    "codetiming==1.4.0",
+)
 VERL_NEEDS += ("pylatexenc==2.11", "ray==2.60.0", "pillow", "aiohttp")
 
 
@@ -167,10 +200,25 @@ assert all("developer is required" in warning["msg"] for warning in report.warni
 def every_eval_ever(run: partial[None]) -> None:
     python = run.keywords["cwd"] / "environment/bin/python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "-qqq"]
-    subprocess.run([*pip, "--no-deps", "--ignore-requires-python", "every-eval-ever==0.3.0"], check=True, env=ALONE)
+    subprocess.run(
+        [*pip, "--no-deps", "--ignore-requires-python", "every-eval-ever==0.3.0"],
+        check=True,
+        env=ALONE,
+    )
     run("countdown-rl", "gen-data", "--n", "300", "--test", "4", "--valid", "4", "--out", "data")
     run("countdown-rl", "quantize", "--model", "countdown-tiny", "--out", "quantized")
-    run("countdown-rl", "eval", "--model", "quantized", "--data", "data", "--limit", "2", "--out", "eval")
+    run(
+        "countdown-rl",
+        "eval",
+        "--model",
+        "quantized",
+        "--data",
+        "data",
+        "--limit",
+        "2",
+        "--out",
+        "eval",
+    )
     publish = ("countdown-rl", "publish", "--model", "quantized", "--eval", "eval")
     run(*publish, "--benchmark", "me/puzzles", "--out", "release")
     run("python", "-c", VALIDATE)
@@ -190,9 +238,13 @@ USES: dict[str, Callable[[partial[None]], None]] = {
 }
 
 
-def use(extra: str, programs: Path, program: str, *words: str, cwd: Path, failing: str = "") -> None:
+def use(
+    extra: str, programs: Path, program: str, *words: str, cwd: Path, failing: str = ""
+) -> None:
     """Run a program of the environment in *programs*; it succeeds, or fails and says *failing*."""
-    done = subprocess.run([programs / program, *words], cwd=cwd, env=ALONE, capture_output=True, text=True)
+    done = subprocess.run(
+        [programs / program, *words], cwd=cwd, env=ALONE, capture_output=True, text=True
+    )
     if (done.returncode != 0) != bool(failing) or failing not in done.stderr:
         sys.exit(f"extra {extra}: {' '.join((program, *words))}\n{done.stdout}{done.stderr}")
 
@@ -201,7 +253,9 @@ def check(extra: str, place: Path, wheel: Path) -> None:
     """Install *wheel* with *extra* in a new environment below *place*, and use it there."""
     programs = environment(place / "environment", wheel, extra)
     (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    (place / "done.jsonl").write_text(json.dumps(ROWS[0] | {"completion": "<answer>2+3+4</answer>"}) + "\n")
+    (place / "done.jsonl").write_text(
+        json.dumps(ROWS[0] | {"completion": "<answer>2+3+4</answer>"}) + "\n"
+    )
 
     USES[extra](partial(use, extra, programs, cwd=place))
 
@@ -210,7 +264,17 @@ def main(extras: list[str]) -> None:
     """Check *extras*, by default all; the first failure ends the check."""
     with tempfile.TemporaryDirectory() as directory:
         wheels = Path(directory, "wheels")
-        build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ROOT]
+        build = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            wheels,
+            ROOT,
+        ]
         subprocess.run(build, check=True, env=ALONE)
         (wheel,) = wheels.iterdir()
         for extra in extras or USES:

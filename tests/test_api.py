@@ -12,7 +12,17 @@ import pandas as pd
 import pytest
 
 import countdown_rl
-from countdown_rl import Grade, InputError, UsageError, compare, evaluate, generate, grade, read_rows, solve
+from countdown_rl import (
+    Grade,
+    InputError,
+    UsageError,
+    compare,
+    evaluate,
+    generate,
+    grade,
+    read_rows,
+    solve,
+)
 from countdown_rl.rewards import compute_score, correct, format_reward, length
 from tests.support import oracle
 from tests.support.command import python
@@ -86,11 +96,17 @@ def test_generated_puzzles_are_of_the_split_and_sizes_that_were_asked_for(split,
 def test_rewards_take_text_and_messages_and_ignore_other_columns():
     completions = [RIGHT, [{"role": "assistant", "content": WRONG}], "50 - 7 + 3"]
     columns = {key: [value] * 3 for key, value in PUZZLE.items()}
-    columns |= {"prompts": ["p"] * 3, "completion_ids": [[1] * 9, [1] * 10, [1] * 11], "difficulty": [None] * 3}
+    columns |= {
+        "prompts": ["p"] * 3,
+        "completion_ids": [[1] * 9, [1] * 10, [1] * 11],
+        "difficulty": [None] * 3,
+    }
     assert correct(completions=completions, **columns) == [1.0, 0.0, 0.0]
     assert format_reward(completions=completions, **columns) == [1.0, 1.0, 0.0]
     assert length(10)(completions=completions, **columns) == [0.0, -0.5, -0.5]
-    assert correct(completions[2:], **{key: values[2:] for key, values in columns.items()}, style=["direct"]) == [1.0]
+    assert correct(
+        completions[2:], **{key: values[2:] for key, values in columns.items()}, style=["direct"]
+    ) == [1.0]
 
 
 def test_a_batch_may_mix_tasks_and_rules():
@@ -99,10 +115,15 @@ def test_a_batch_may_mix_tasks_and_rules():
     assert correct(["<answer>50-7+3</answer>", "<answer>18</answer>"], **columns) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("truth", [PUZZLE, {"numbers": [3, 7, 50], "target": 46}, json.dumps(PUZZLE)])
+@pytest.mark.parametrize(
+    "truth", [PUZZLE, {"numbers": [3, 7, 50], "target": 46}, json.dumps(PUZZLE)]
+)
 def test_compute_score_has_the_form_of_verl(truth):
     assert compute_score("countdown", RIGHT, truth) == {"score": 1.0, "acc": 1.0, "format": 1.0}
-    assert compute_score("countdown", WRONG, truth, extra_info={"index": 3}, format_score=0.1)["score"] == 0.1
+    assert (
+        compute_score("countdown", WRONG, truth, extra_info={"index": 3}, format_score=0.1)["score"]
+        == 0.1
+    )
     assert compute_score("countdown", "no", truth)["score"] == 0.0
 
 
@@ -113,24 +134,72 @@ def closeness(grade, row, tokens):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda rows: countdown_rl.merge("adapter", "y", base="foo"), UsageError, "base foo is not one"),
-        (lambda rows: countdown_rl.quantize("countdown-tiny", "x", format="foo"), UsageError, "format foo is not one"),
-        (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"), UsageError, "eval_every"),
-        (lambda rows: countdown_rl.train("no-such-model", rows, "z"), countdown_rl.ModelError, "no-such-model"),
-        (lambda rows: countdown_rl.sft("countdown-tiny", [], "z"), InputError, "^demonstrations is empty"),
-        (lambda rows: countdown_rl.sft("countdown-tiny", [{"x": 1}], "z"), InputError, "^demonstrations, line 1"),
+        (
+            lambda rows: countdown_rl.merge("adapter", "y", base="foo"),
+            UsageError,
+            "base foo is not one",
+        ),
+        (
+            lambda rows: countdown_rl.quantize("countdown-tiny", "x", format="foo"),
+            UsageError,
+            "format foo is not one",
+        ),
+        (
+            lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"),
+            UsageError,
+            "eval_every",
+        ),
+        (
+            lambda rows: countdown_rl.train("no-such-model", rows, "z"),
+            countdown_rl.ModelError,
+            "no-such-model",
+        ),
+        (
+            lambda rows: countdown_rl.sft("countdown-tiny", [], "z"),
+            InputError,
+            "^demonstrations is empty",
+        ),
+        (
+            lambda rows: countdown_rl.sft("countdown-tiny", [{"x": 1}], "z"),
+            InputError,
+            "^demonstrations, line 1",
+        ),
         (lambda rows: countdown_rl.train("countdown-tiny", [], "z"), InputError, "^data is empty"),
-        (lambda rows: countdown_rl.train("countdown-tiny", [{"nums": [1]}], "z"), InputError, "^data, line 1"),
-        (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", rewards=[]), UsageError, "no reward .*correct=1"),
+        (
+            lambda rows: countdown_rl.train("countdown-tiny", [{"nums": [1]}], "z"),
+            InputError,
+            "^data, line 1",
+        ),
+        (
+            lambda rows: countdown_rl.train("countdown-tiny", rows, "z", rewards=[]),
+            UsageError,
+            "no reward .*correct=1",
+        ),
         (lambda rows: countdown_rl.compare(["", ""]), UsageError, "evaluations is empty"),
         (lambda rows: evaluate("random", rows, max_tokens=3), UsageError, "max_new_tokens"),
-        (lambda rows: evaluate("random", rows, samples=2, temperature=0), UsageError, "temperature"),
+        (
+            lambda rows: evaluate("random", rows, samples=2, temperature=0),
+            UsageError,
+            "temperature",
+        ),
         (lambda rows: evaluate("random", []), InputError, "^rows is empty"),
-        (lambda rows: evaluate("random", [{"nums": [1]}]), InputError, "^rows, line 1.*target"),  # not the file written
+        (
+            lambda rows: evaluate("random", [{"nums": [1]}]),
+            InputError,
+            "^rows, line 1.*target",
+        ),  # not the file written
         (lambda rows: evaluate("random", "nowhere.jsonl"), InputError, "nowhere"),
-        (lambda rows: countdown_rl.sft("countdown-tiny", rows, "z", style="x"), UsageError, r"style; (?!.*\bpast\b)"),
+        (
+            lambda rows: countdown_rl.sft("countdown-tiny", rows, "z", style="x"),
+            UsageError,
+            r"style; (?!.*\bpast\b)",
+        ),
         (lambda rows: grade("1", nums=[1]), InputError, "target"),
-        (lambda rows: countdown_rl.publish("z", model="nowhere"), countdown_rl.ArtifactError, "nowhere"),
+        (
+            lambda rows: countdown_rl.publish("z", model="nowhere"),
+            countdown_rl.ArtifactError,
+            "nowhere",
+        ),
     ],
 )
 def test_errors_of_the_stages_name_options_as_python_does(call, error, words, here):
@@ -143,14 +212,28 @@ def test_errors_of_the_stages_name_options_as_python_does(call, error, words, he
 def test_the_stages_go_from_rows_to_quantized_weights(here):
     rows = list(generate(40))
     right = [{**row, "completion": row.style.answer(row["solution"])} for row in rows]
-    assert countdown_rl.sft("countdown-tiny", right, "start", max_steps=2, batch_size=4).facts["steps"] == 2
+    assert (
+        countdown_rl.sft("countdown-tiny", right, "start", max_steps=2, batch_size=4).facts["steps"]
+        == 2
+    )
     steps = []
-    settings = {"max_steps": 2, "prompts": 4, "num_generations": 4, "max_completion_length": 48, "temperature": 1.5}
+    settings = {
+        "max_steps": 2,
+        "prompts": 4,
+        "num_generations": 4,
+        "max_completion_length": 48,
+        "temperature": 1.5,
+    }
     rewards = {"correct": 1.0, closeness: 0.5}
-    result = countdown_rl.train("start", iter(rows), "adapter", rewards=rewards, on_step=steps.append, **settings)
+    result = countdown_rl.train(
+        "start", iter(rows), "adapter", rewards=rewards, on_step=steps.append, **settings
+    )
     assert [row.step for row in steps] == [1, 2]
     assert result.rows == steps
-    assert countdown_rl.train("start", rows, "adapter", rewards=rewards, **settings).facts == result.facts  # is there
+    assert (
+        countdown_rl.train("start", rows, "adapter", rewards=rewards, **settings).facts
+        == result.facts
+    )  # is there
     assert countdown_rl.merge("adapter", "merged").kind == "merged"
     assert countdown_rl.quantize("merged", "nf4").facts["format"] == "nf4"
     assert countdown_rl.publish("release", model="nf4").facts["formats"] == {".": "nf4"}
@@ -160,7 +243,11 @@ def test_a_model_is_evaluated_and_compared_and_leaves_nothing_on_disk(here, monk
     monkeypatch.setattr(tempfile, "tempdir", str(here))
     rows = list(generate(3, split="test"))
     result = evaluate("countdown-tiny", iter(rows), samples=2, max_new_tokens=8)
-    assert (result.metrics.decoding.temperature, len(result.samples), set(result.metrics.pass_at)) == (1.0, 6, {1, 2})
+    assert (
+        result.metrics.decoding.temperature,
+        len(result.samples),
+        set(result.metrics.pass_at),
+    ) == (1.0, 6, {1, 2})
     assert [sample.row["nums"] for sample in result.samples[::2]] == [row["nums"] for row in rows]
     assert result.samples[0].grade.reason == "no-answer"
     other = evaluate("countdown-tiny", rows, samples=2, max_new_tokens=8, seed=1)
@@ -178,7 +265,9 @@ def test_evaluations_are_written_where_that_is_asked_for(tmp_path):
     assert [row["target"] for row in read_rows(str(file))] == [46]
     result = evaluate("solver", str(file), out=tmp_path / "solver")
     assert (result.metrics.accuracy, result.metrics.decoding.samples) == (1.0, 1)
-    assert json.loads((tmp_path / "solver" / "details.json").read_text()) == result.metrics.to_json()
+    assert (
+        json.loads((tmp_path / "solver" / "details.json").read_text()) == result.metrics.to_json()
+    )
     assert evaluate("solver", file, out=tmp_path / "solver").metrics == result.metrics
     model = evaluate("countdown-tiny", file, max_new_tokens=4)
     assert model.metrics.decoding.greedy
@@ -189,31 +278,109 @@ def test_evaluations_are_written_where_that_is_asked_for(tmp_path):
 FUNCTIONS = {
     grade: {"completion": RIGHT, **PUZZLE},
     solve: PUZZLE | {"rule": "exactly-once", "operators": "+-*/"},
-    generate: {"n": 2, "sizes": (3,), "numbers": (1, 9), "targets": (1, 9), "split": "train", "seed": 1}
+    generate: {
+        "n": 2,
+        "sizes": (3,),
+        "numbers": (1, 9),
+        "targets": (1, 9),
+        "split": "train",
+        "seed": 1,
+    }
     | {"rule": "television", "operators": "+", "style": None},
     read_rows: {"path": "nowhere"},
-    countdown_rl.load_model: {"model": "nowhere", "revision": None, "precision": "auto", "device": "auto"},
-    evaluate: {"model": "solver", "rows": [PUZZLE], "completions": None, "temperature": None, "out": None}
-    | {"overwrite": False, "trust_remote_code": False, "on_note": print, "on_warning": print, "limit": None},
+    countdown_rl.load_model: {
+        "model": "nowhere",
+        "revision": None,
+        "precision": "auto",
+        "device": "auto",
+    },
+    evaluate: {
+        "model": "solver",
+        "rows": [PUZZLE],
+        "completions": None,
+        "temperature": None,
+        "out": None,
+    }
+    | {
+        "overwrite": False,
+        "trust_remote_code": False,
+        "on_note": print,
+        "on_warning": print,
+        "limit": None,
+    },
     compare: {"evaluations": [], "out": None, "against": None, "on_warning": print},
-    countdown_rl.train: {"model": "nowhere", "data": [PUZZLE], "out": "o", "rewards": None, "on_step": print},
-    countdown_rl.sft: {"model": "nowhere", "demonstrations": [PUZZLE], "out": "o", "data": None, "seed": 1},
+    countdown_rl.train: {
+        "model": "nowhere",
+        "data": [PUZZLE],
+        "out": "o",
+        "rewards": None,
+        "on_step": print,
+    },
+    countdown_rl.sft: {
+        "model": "nowhere",
+        "demonstrations": [PUZZLE],
+        "out": "o",
+        "data": None,
+        "seed": 1,
+    },
     countdown_rl.merge: {"adapter": "nowhere", "out": "o", "revision": None, "base": "original"},
     countdown_rl.quantize: {"model": "nowhere", "out": "o", "revision": None, "format": "nf4"},
-    countdown_rl.publish: {"out": "o", "data": "nowhere", "repo_id": None, "public": False, "license": "x"},
+    countdown_rl.publish: {
+        "out": "o",
+        "data": "nowhere",
+        "repo_id": None,
+        "public": False,
+        "license": "x",
+    },
     correct: {"completions": [RIGHT], "nums": [[3, 7, 50]], "target": [46], "task": [None]},
     format_reward: {"completions": [RIGHT], "nums": [[3, 7, 50]], "target": [46]},
     length: {"budget": 3, "penalty": 0.5},
-    compute_score: {"data_source": "", "solution_str": RIGHT, "ground_truth": PUZZLE, "format_score": 0.1},
+    compute_score: {
+        "data_source": "",
+        "solution_str": RIGHT,
+        "ground_truth": PUZZLE,
+        "format_score": 0.1,
+    },
 }
-VALUES = [None, 5, 0.5, math.nan, "x", "", b"x", True, [1, 2], [[1]], [], {"a": 1}, {1}, Path("p"), "a\0b"]
-VALUES += ["x" * 300, "loop", pd.NA, np.int64(3), np.array([1, 2]), pd.DataFrame([PUZZLE]), pd.Series([1, 2])]
+VALUES = [
+    None,
+    5,
+    0.5,
+    math.nan,
+    "x",
+    "",
+    b"x",
+    True,
+    [1, 2],
+    [[1]],
+    [],
+    {"a": 1},
+    {1},
+    Path("p"),
+    "a\0b",
+]
+VALUES += [
+    "x" * 300,
+    "loop",
+    pd.NA,
+    np.int64(3),
+    np.array([1, 2]),
+    pd.DataFrame([PUZZLE]),
+    pd.Series([1, 2]),
+]
 VALUES += [(row for row in [PUZZLE])]
 #: Words of the error where it does not spell the argument.
-ALSO = {"sizes": "size", "operators": "Operators", "nums": "solver|numbers", "target": "target|solver"}
+ALSO = {
+    "sizes": "size",
+    "operators": "Operators",
+    "nums": "solver|numbers",
+    "target": "target|solver",
+}
 
 
-@pytest.mark.parametrize("value", [*VALUES, int, object()], ids=lambda value: f"{type(value).__name__}-{value!s:.9}")
+@pytest.mark.parametrize(
+    "value", [*VALUES, int, object()], ids=lambda value: f"{type(value).__name__}-{value!s:.9}"
+)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_every_value_of_every_argument_is_right_or_a_typed_error(function, value, here):
     Path("loop").symlink_to("loop")

@@ -45,12 +45,16 @@ def model(request, here) -> str:
 
 
 def fine_tuned(model: str, tune: str) -> Result:
-    jsonl.write_rows(Path("demos.jsonl"), [row | {"completion": ANSWER.format(row["nums"][0])} for row in ROWS])
+    jsonl.write_rows(
+        Path("demos.jsonl"), [row | {"completion": ANSWER.format(row["nums"][0])} for row in ROWS]
+    )
     options = SftOptions(
         tune=tune, max_steps=2, batch_size=4, micro_batch=2, learning_rate=1e-2, warmup_steps=0, precision="fp32",
         threads=1, lora_r=4,
     )  # fmt: skip
-    run = SftArguments(model=model, files=(Path("demos.jsonl"),), out=Path("tuned"), checkpoints=Path("work"))
+    run = SftArguments(
+        model=model, files=(Path("demos.jsonl"),), out=Path("tuned"), checkpoints=Path("work")
+    )
     return train(supervised.prepare(run, options))
 
 
@@ -76,7 +80,13 @@ def plainly(loaded, prompt: list[int], tokens: int) -> list[int]:
     ids = list(prompt)
     with torch.inference_mode():
         for _ in range(tokens):
-            ids.append(int(loaded.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+            ids.append(
+                int(
+                    loaded.model(input_ids=torch.tensor([ids]), use_cache=False)
+                    .logits[0, -1]
+                    .argmax()
+                )
+            )
             if stop(ids[len(prompt) :]):
                 break
     return ids[len(prompt) :]
@@ -98,7 +108,9 @@ def test_an_architecture_is_tuned_evaluated_and_merged_as_plain_transformers_doe
     merged = load_model(find_model("merged"), precision="fp32")
     ids = torch.tensor([some[0]])
     with torch.inference_mode():
-        torch.testing.assert_close(merged.model(ids).logits, adapted.model(ids).logits, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            merged.model(ids).logits, adapted.model(ids).logits, rtol=1e-3, atol=1e-3
+        )
 
 
 def grade(row, completion):
@@ -109,13 +121,17 @@ def grade(row, completion):
 @pytest.mark.slow
 def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
     monkeypatch.setattr(CountdownRow, "grade", grade)
-    monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, n: sum(map(ord, grade.answer)) % 7 / 7)
+    monkeypatch.setattr(
+        rewards, "reward", lambda name: lambda grade, row, n: sum(map(ord, grade.answer)) % 7 / 7
+    )
     write_data(Path("data"), dict.fromkeys(SPLITS, ROWS))
     options = TrainOptions(
         max_steps=2, prompts=1, num_generations=4, micro_batch=4, max_completion_length=6, learning_rate=1e-2,
         lora_r=4, threads=1, precision="fp32",
     )  # fmt: skip
-    run = RunArguments(model=model, data=Path("data"), out=Path("adapter"), checkpoints=Path("work"))
+    run = RunArguments(
+        model=model, data=Path("data"), out=Path("adapter"), checkpoints=Path("work")
+    )
     result = train(grpo.prepare(run, options))
     assert len(result.rows) == 2
     assert all(row.grad_norm > 0 for row in result.rows)

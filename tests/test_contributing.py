@@ -13,13 +13,20 @@ from countdown_rl.inference import engines
 from countdown_rl.models import formats
 
 ROOT = Path(__file__).parents[1]
-TABLE = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Where an extension goes")[2].partition("\n## ")[0]
+TABLE = (
+    (ROOT / "CONTRIBUTING.md")
+    .read_text("utf-8")
+    .partition("## Where an extension goes")[2]
+    .partition("\n## ")[0]
+)
 ROWS = re.findall(r"^\| (an? .+?) \| (.+) \|$", TABLE, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("extension", "change"), ROWS)
 def test_the_places_of_an_extension_exist(extension, change):
-    places = [place for place in re.findall(r"`([\w./<>]+)`", change) if "/" in place and "<" not in place]
+    places = [
+        place for place in re.findall(r"`([\w./<>]+)`", change) if "/" in place and "<" not in place
+    ]
     assert [place for place in places if not (ROOT / "countdown_rl" / place).exists()] == []
 
 
@@ -27,7 +34,13 @@ def test_the_places_of_an_extension_exist(extension, change):
     ("options", "flag", "names", "extension", "most"),
     [
         (EvalOptions, "engine", ("auto", *engines.ENGINES), "an engine", 2),
-        (QuantizeOptions, "format", tuple(f.name for f in formats.FORMATS.values() if f.writer), "a weight format", 3),
+        (
+            QuantizeOptions,
+            "format",
+            tuple(f.name for f in formats.FORMATS.values() if f.writer),
+            "a weight format",
+            3,
+        ),
     ],
 )
 def test_a_registry_decides_the_choices_of_its_option(options, flag, names, extension, most):
@@ -37,4 +50,6 @@ def test_a_registry_decides_the_choices_of_its_option(options, flag, names, exte
 
 def test_every_entry_of_a_registry_can_be_imported():
     assert all(engines.engine_class(name).name == name for name in engines.ENGINES)
-    assert all(callable(resolve_name(kind.writer)) for kind in formats.FORMATS.values() if kind.writer)
+    assert all(
+        callable(resolve_name(kind.writer)) for kind in formats.FORMATS.values() if kind.writer
+    )

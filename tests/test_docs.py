@@ -38,7 +38,8 @@ SHORT = "--max-completion-length 32"
 #: Options that a command gets after its own, by command and by the option that must be there; the last one counts.
 QUICK = {
     ("gen-data", ""): "--n 300 --workers 1",
-    ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --threads 1 " + SHORT,
+    ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --threads 1 "
+    + SHORT,
     ("train", "--config"): "--eval-size 2",
     ("train", "--eval-every"): "--eval-size 2",
     ("train", "--eval-samples"): "--eval-samples 2",
@@ -57,7 +58,9 @@ QUICK = {
 #: Flags in the text that belong to other programs.
 FOREIGN = {"--quick", "--enable-lora"}
 
-_BLOCK = re.compile(r"(?:<!-- not run: ([^>]+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"(?:<!-- not run: ([^>]+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
 _INLINE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)")
 
@@ -83,7 +86,10 @@ def blocks(page: str) -> list[Block]:
         after[3] if after and after[2] == "text" and after.start() - match.end() < 3 else ""
         for match, after in zip(matches, followers, strict=True)
     ]
-    return [Block(match[2], match[3], match[1] or "", out) for match, out in zip(matches, outputs, strict=True)]
+    return [
+        Block(match[2], match[3], match[1] or "", out)
+        for match, out in zip(matches, outputs, strict=True)
+    ]
 
 
 def prose(page: str) -> str:
@@ -128,7 +134,9 @@ def test_each_command_and_flag_in_the_text_exists(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_each_path_and_link_exists(name):
-    for path in re.findall(r"`((?:stages|countdown_rl|tests|benchmarks|docs)/[\w./-]+)`", PAGES[name]):
+    for path in re.findall(
+        r"`((?:stages|countdown_rl|tests|benchmarks|docs)/[\w./-]+)`", PAGES[name]
+    ):
         assert (ROOT / path).exists(), path
     for target, anchor in _LINK.findall(prose(PAGES[name])):
         if "://" in target:
@@ -136,7 +144,9 @@ def test_each_path_and_link_exists(name):
         page = (ROOT / name).parent / target if target else ROOT / name
         assert page.exists(), target
         headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE) if anchor else []
-        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        anchors = {
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+        }
         assert not anchor or anchor in anchors, (target, anchor)
 
 
@@ -146,7 +156,9 @@ def test_each_table_of_results_is_that_of_the_files(name):
 
 
 def test_each_figure_is_that_of_the_results():
-    assert {path: path.read_text() for path, _ in figures.figures()} == dict(figures.figures()), figures.__name__
+    assert {path: path.read_text() for path, _ in figures.figures()} == dict(figures.figures()), (
+        figures.__name__
+    )
 
 
 def test_the_readme_is_short_and_leads_to_every_page():
@@ -177,12 +189,16 @@ def _run(line: str) -> str:
         calls = cards.recipe_commands(Path(program).stem, Path(arguments[0]), *arguments[1:])
     else:
         given = {"", *arguments} if "--completions" not in arguments else set()  # no model runs
-        quick = (value for (name, flag), value in QUICK.items() if name == arguments[0] and flag in given)
+        quick = (
+            value for (name, flag), value in QUICK.items() if name == arguments[0] and flag in given
+        )
         calls = [[*arguments, *shlex.split(" ".join(quick))]]
     with redirect_stdout(io.StringIO()) as stdout, pytest.MonkeyPatch.context() as patch:
         for call in calls:
             if call[0] in COMMANDS:
-                assert status(patch, *call) == (call[0] == "verify"), line  # a few puzzles confirm nothing
+                assert status(patch, *call) == (call[0] == "verify"), (
+                    line
+                )  # a few puzzles confirm nothing
             else:
                 _python(*call)
     return stdout.getvalue()
@@ -190,7 +206,9 @@ def _run(line: str) -> str:
 
 def _python(*arguments: str) -> None:
     """Run a script, or the module after ``-m``, as ``python`` does."""
-    execute, *argv = (runpy.run_module, *arguments[1:]) if arguments[0] == "-m" else (runpy.run_path, *arguments)
+    execute, *argv = (
+        (runpy.run_module, *arguments[1:]) if arguments[0] == "-m" else (runpy.run_path, *arguments)
+    )
     with pytest.MonkeyPatch.context() as patch, process_state.restored():
         patch.setattr(sys, "argv", argv)
         patch.syspath_prepend(Path.cwd())
@@ -199,7 +217,8 @@ def _python(*arguments: str) -> None:
 
 def test_the_screenshot_shows_the_results_of_the_pipeline():
     first, last = (
-        json.loads(tables.committed(f"artifacts/eval/{name}/metrics.json")) for name in ("base", "quantized")
+        json.loads(tables.committed(f"artifacts/eval/{name}/metrics.json"))
+        for name in ("base", "quantized")
     )
     shares = " → ".join(percent(metrics["accuracy"]) for metrics in (first, last))
     heading = f"GRPO: {shares} of {plural(last['n'], 'puzzle')}"
@@ -250,9 +269,15 @@ def code_cells(notebook: str) -> list[str]:
 @pytest.mark.parametrize("notebook", ["grade.ipynb", "free-gpu.ipynb"])
 @pytest.mark.parametrize(
     ("file", "installed"),
-    [("docs/countdown_rl-1.whl", "countdown_rl-1.whl"), ("pyproject.toml", ".."), ("LICENSE", "countdown-rl")],
+    [
+        ("docs/countdown_rl-1.whl", "countdown_rl-1.whl"),
+        ("pyproject.toml", ".."),
+        ("LICENSE", "countdown-rl"),
+    ],
 )
-def test_a_notebook_installs_the_wheel_beside_it_else_its_clone_else_the_index(notebook, file, installed, tmp_path):
+def test_a_notebook_installs_the_wheel_beside_it_else_its_clone_else_the_index(
+    notebook, file, installed, tmp_path
+):
     (tmp_path / "docs").mkdir()
     (tmp_path / file).touch()
     *code, pip = code_cells(notebook)[0].splitlines()
@@ -271,32 +296,56 @@ def test_the_commands_for_one_gpu_run(shell, tmp_path, page, models, last):
     named = [f"Qwen/Qwen2.5-{size}-Instruct" for size in models]
     if page == "gpu.md":
         lines = blocks(PAGES["docs/gpu.md"])[0].lines()
-        lines += [line.replace(" --check", "") for line in lines if "--check" in line][:1] + lines[-1:]
+        lines += [line.replace(" --check", "") for line in lines if "--check" in line][:1] + lines[
+            -1:
+        ]
     else:
-        lines = [line[1:] for line in "\n".join(code_cells(page)[1:]).replace("\\\n", "").splitlines()]
+        lines = [
+            line[1:] for line in "\n".join(code_cells(page)[1:]).replace("\\\n", "").splitlines()
+        ]
     assert all(any(f"{model} " in line for line in lines) for model in named)
     stand_in = str(standins.checkpoint(tmp_path / "model", "qwen2.5"))
     with chdir(tmp_path):
-        printed = [_run(reduce(lambda line, model: line.replace(model, stand_in), named, line)) for line in lines]
+        printed = [
+            _run(reduce(lambda line, model: line.replace(model, stand_in), named, line))
+            for line in lines
+        ]
     assert last in printed[-1]
 
 
 def test_the_notebook_on_grading_prints_its_outputs_without_torch(tmp_path):
-    code = "\n".join([*code_cells("grade.ipynb")[1:], "import sys; assert 'torch' not in sys.modules"])
+    code = "\n".join(
+        [*code_cells("grade.ipynb")[1:], "import sys; assert 'torch' not in sys.modules"]
+    )
     cells = json.loads((ROOT / "docs" / "grade.ipynb").read_text())["cells"]
-    stored = "".join(text for cell in cells for output in cell.get("outputs", ()) for text in output["text"])
+    stored = "".join(
+        text for cell in cells for output in cell.get("outputs", ()) for text in output["text"]
+    )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     assert python(code, environment, tmp_path) == stored
 
 
 def test_the_readme_trains_with_the_options_of_the_pipeline():
-    lines = [line for block in blocks(PAGES[README]) for line in block.lines() if "--config stages/train.yaml" in line]
+    lines = [
+        line
+        for block in blocks(PAGES[README])
+        for line in block.lines()
+        if "--config stages/train.yaml" in line
+    ]
     pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["cmd"]
     stage = yaml.safe_load((ROOT / "stages" / "train.yaml").read_text())["train"]
-    plain = COMMANDS["train"].make_context("train", ["--config", str(ROOT / "stages" / "train.yaml")]).params
+    plain = (
+        COMMANDS["train"]
+        .make_context("train", ["--config", str(ROOT / "stages" / "train.yaml")])
+        .params
+    )
     assert "${train}" in pipeline
     assert not {flag for flag in stage if f"--{flag} " in pipeline}
     with chdir(ROOT):
-        readme = COMMANDS["train"].make_context("train", [*words(lines[0])[0][2:], "--max-steps", "1"]).params
+        readme = (
+            COMMANDS["train"]
+            .make_context("train", [*words(lines[0])[0][2:], "--max-steps", "1"])
+            .params
+        )
     differing = {key for key in plain if key != "config" and plain[key] != readme[key]}
     assert differing == {"max_steps"}

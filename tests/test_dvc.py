@@ -52,7 +52,9 @@ def git(*words: str) -> None:
 def dvc(*words: str) -> str:
     """Run ``dvc`` and return its stdout."""
     command = [sys.executable, "-m", "dvc", *words]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+    return subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, timeout=120
+    ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,9 @@ def pipeline(root):
     stages["eval"]["foreach"] = {
         name: stages["eval"]["foreach"][name] for name in ("base", "adapter", "adapter-sampled")
     }
-    (project / "dvc.yaml").write_text(yaml.safe_dump(pipeline | {"stages": stages}, sort_keys=False))
+    (project / "dvc.yaml").write_text(
+        yaml.safe_dump(pipeline | {"stages": stages}, sort_keys=False)
+    )
     for stage in stages.values():
         for dep in stage.get("do", stage)["deps"]:
             if dep.startswith("countdown_rl/"):
@@ -110,11 +114,28 @@ def project(pipeline, tmp_path, monkeypatch):
 
 
 def test_a_queued_experiment_runs_with_its_option_and_is_compared(project):
-    dvc("exp", "run", "--set-param", f"stages/train.yaml:train.learning-rate={OTHER}", "--queue", "--name", "slower")
+    dvc(
+        "exp",
+        "run",
+        "--set-param",
+        f"stages/train.yaml:train.learning-rate={OTHER}",
+        "--queue",
+        "--name",
+        "slower",
+    )
     dvc("exp", "run", "--run-all")
     table = dvc("exp", "show", "--only-changed", "--drop", "artifacts", "--md")
-    heads, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()]
-    assert heads == ["Experiment", "Created", "State", "Executor", "accuracy", "train.learning-rate"]
+    heads, _, *rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()
+    ]
+    assert heads == [
+        "Experiment",
+        "Created",
+        "State",
+        "Executor",
+        "accuracy",
+        "train.learning-rate",
+    ]
     assert [row[4:] for row in rows] == [[str(rate)] * 2 for rate in (RATE, RATE, OTHER)]
     dvc("exp", "apply", "slower")
     old, new = ((ROOT / "stages/train.yaml").read_text(), Path("stages/train.yaml").read_text())
@@ -127,7 +148,10 @@ def test_metrics_and_plots_of_two_runs_are_compared(project):
     adapter, base = (f"artifacts/eval/{name}/metrics.json" for name in ("adapter", "base"))
     change = {"accuracy": {"old": RATE, "new": 0.5, "diff": pytest.approx(0.5 - RATE)}}
     assert json.loads(dvc("metrics", "diff", "--json")) == {adapter: change}
-    assert set(json.loads(dvc("metrics", "diff", "--json", "--targets", adapter, base))) == {adapter, base}
+    assert set(json.loads(dvc("metrics", "diff", "--json", "--targets", adapter, base))) == {
+        adapter,
+        base,
+    }
     plots = json.loads(dvc("plots", "diff", "--json"))["data"]
     assert list(plots) == ["learning", "numbers", "operators", "length", "entropy", "signal"]
     for (plot,) in plots.values():
@@ -137,7 +161,10 @@ def test_metrics_and_plots_of_two_runs_are_compared(project):
 
 
 def test_make_repro_ends_with_the_outcome_and_without_hints_of_dvc(project):
-    results = [{"name": name, "accuracy": share, "n": 1000} for name, share in (("base", 0.748), ("adapter", 0.855))]
+    results = [
+        {"name": name, "accuracy": share, "n": 1000}
+        for name, share in (("base", 0.748), ("adapter", 0.855))
+    ]
     Path("artifacts/eval/comparison").mkdir()
     Path("artifacts/eval/comparison/comparison.json").write_text(json.dumps({"results": results}))
     Path("stages/train.yaml").write_text(f"train:\n  learning-rate: {OTHER}\n  temperature: 1.0\n")
@@ -154,7 +181,9 @@ def check_lock() -> str:
     shutil.rmtree(".dvc/cache")
     for path in ("artifacts/data", "artifacts/adapter"):
         shutil.rmtree(path)
-    return subprocess.run([sys.executable, ROOT / ".ci/check_lock.py"], capture_output=True, text=True).stderr
+    return subprocess.run(
+        [sys.executable, ROOT / ".ci/check_lock.py"], capture_output=True, text=True
+    ).stderr
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ ROOT = Path(__file__).parent.parent
 #: Most private names that the package may rely on.
 BUDGET = 20
 FILES = sorted((ROOT / "countdown_rl").rglob("*_internals.py"))
-MODULES = {file: importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)) for file in FILES}
+MODULES = {
+    file: importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+    for file in FILES
+}
 PRIVATE = [(file, name) for file, module in MODULES.items() for name in module.PRIVATE]
 
 
@@ -30,8 +33,14 @@ def test_a_private_name_still_exists_and_is_used(file, name):
     owner = owner_of(path)
     assert attribute.startswith("_")
     assert attribute in file.read_text().replace(f'"{name}"', "")
-    if inspect.isclass(owner):  # its methods read the name: an override that nothing calls would change nothing
-        classes = [base for base in owner.__mro__ if base.__module__.partition(".")[0] not in ("builtins", "torch")]
+    if inspect.isclass(
+        owner
+    ):  # its methods read the name: an override that nothing calls would change nothing
+        classes = [
+            base
+            for base in owner.__mro__
+            if base.__module__.partition(".")[0] not in ("builtins", "torch")
+        ]
         sources = "".join(inspect.getsource(inspect.getmodule(base)) for base in classes)
         assert re.search(rf"\.{attribute}\b", sources)
     else:

@@ -15,7 +15,9 @@ from tests.support.command import flags
 ROOT = Path(__file__).parents[1]
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 #: Syntax of sh or bash that cmd.exe lacks or reads otherwise; ``${name}`` is DVC's.
-SHELL = re.compile(r"""[;|&<>`'*?~]|\$(?!\{)|^\s*\w+=|\b(?:export|source|set|test|cp|mv|rm|mkdir)\s""")
+SHELL = re.compile(
+    r"""[;|&<>`'*?~]|\$(?!\{)|^\s*\w+=|\b(?:export|source|set|test|cp|mv|rm|mkdir)\s"""
+)
 
 
 def test_every_stage_of_the_pipeline_is_a_command_with_a_file_of_options():
@@ -58,7 +60,9 @@ def upstream() -> Callable[[str], set[str]]:
         name = command.replace("-", "_")
         imported = graph.find_modules_directly_imported_by(f"countdown_rl.cli.{name}") - commands
         assert "countdown_rl.stages" not in imported  # the functions of all commands
-        return imported | {module for each in imported for module in graph.find_upstream_modules(each)}
+        return imported | {
+            module for each in imported for module in graph.find_upstream_modules(each)
+        }
 
     return upstream
 

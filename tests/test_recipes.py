@@ -34,14 +34,18 @@ FIELD = {
 
 def calls(recipe: Path) -> list[tuple[str, set[str]]]:
     """Each command that *recipe* runs and the flags it may give it, those of its arrays included."""
-    text = "\n".join(line for line in recipe.read_text().splitlines() if not line.lstrip().startswith("#"))
+    text = "\n".join(
+        line for line in recipe.read_text().splitlines() if not line.lstrip().startswith("#")
+    )
     text = re.sub(r" #.*$", "", text.replace("\\\n", " "), flags=re.M)
     arrays: dict[str, set[str]] = {}
     for name, body in re.findall(r"\b(\w+)\+?=\(([^)]*)\)", text):
         arrays.setdefault(name, set()).update(_flags_in(body))
     commands = []
     for line in re.findall(r"^ *(countdown-rl .*)", text, re.M):
-        given = _flags_in(line).union(*(arrays[name] for name in re.findall(r"\$\{(\w+)\[@\]\}", line)))
+        given = _flags_in(line).union(
+            *(arrays[name] for name in re.findall(r"\$\{(\w+)\[@\]\}", line))
+        )
         commands.append((line.split()[1], given))
     return commands
 
@@ -83,12 +87,17 @@ def world(tmp_path_factory) -> Path:
     puzzles = [{"nums": [a, b, a + 1], "target": a + b + 1 + a} for a, b in pairs]
     jsonl.write_rows(root / "countdown.jsonl", puzzles)
     question = "Ann has {} baskets with {} apples in each. How many apples are there?"
-    problems = [{"question": question.format(a, b), "answer": f"{a} * {b} = {a * b}\n#### {a * b}"} for a, b in pairs]
+    problems = [
+        {"question": question.format(a, b), "answer": f"{a} * {b} = {a * b}\n#### {a * b}"}
+        for a, b in pairs
+    ]
     jsonl.write_rows(root / "gsm8k.jsonl", problems)
     return root
 
 
-def printed(name: str, world: Path, out: Path, *words: object, **environment: str) -> list[list[str]]:
+def printed(
+    name: str, world: Path, out: Path, *words: object, **environment: str
+) -> list[list[str]]:
     """The commands that the recipe *name* gives, with its stand-ins; none is run."""
     family, data = FIELD.get(name, ("", None))
     environment |= {"PYTHONPATH": str(ROOT)}
@@ -136,7 +145,9 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
 
 
 def test_the_recipe_of_areals_example_exports_to_areal(tmp_path, monkeypatch):
-    commands = cards.recipe_commands("qwen2.5-3b-areal", tmp_path / "out", "--quick", ENGINE="areal")
+    commands = cards.recipe_commands(
+        "qwen2.5-3b-areal", tmp_path / "out", "--quick", ENGINE="areal"
+    )
     assert [command[0] for command in commands] == ["gen-data", "export-task"]
     run(commands, tmp_path / "out", monkeypatch)
     assert Path("areal", "config.yaml").is_file()
@@ -163,16 +174,41 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
 @pytest.mark.slow
 def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path, monkeypatch):
     out, data = tmp_path / "out", tmp_path / "data"
-    assert status(monkeypatch, "gen-data", "--out", data, "--n", 100, "--valid", 4, "--test", 8, "--size", 3) == 0
-    run(printed("controls", world, out, "--quick", "countdown-tiny", data, SEEDS="42"), out, monkeypatch)
+    assert (
+        status(
+            monkeypatch,
+            "gen-data",
+            "--out",
+            data,
+            "--n",
+            100,
+            "--valid",
+            4,
+            "--test",
+            8,
+            "--size",
+            3,
+        )
+        == 0
+    )
+    run(
+        printed("controls", world, out, "--quick", "countdown-tiny", data, SEEDS="42"),
+        out,
+        monkeypatch,
+    )
     options = artifacts.read(Path("grpo-42"), "adapter").options
     completions = math.prod(options[name] for name in ("max_steps", "prompts", "num_generations"))
     for name, rounds in {"rft-1": 1, "rft-2": 2, "rft-2-capped": 2}.items():
         files = [Path(f"{name}-42/{round_}/own/samples.jsonl") for round_ in range(1, rounds + 1)]
         assert sum(len(file.read_text().splitlines()) for file in files) == completions
-    assert artifacts.read(Path("placebo-42"), "adapter").facts["demonstrations"]["kept"] == completions
+    assert (
+        artifacts.read(Path("placebo-42"), "adapter").facts["demonstrations"]["kept"] == completions
+    )
     second = artifacts.read(Path("rft-2-42/2/adapter"), "adapter")
-    assert second.inputs["model"]["digest"] == artifacts.read(Path("rft-2-42/1/adapter"), "adapter").digest
+    assert (
+        second.inputs["model"]["digest"]
+        == artifacts.read(Path("rft-2-42/1/adapter"), "adapter").digest
+    )
     compared = json.loads(Path("comparison/comparison.json").read_text())["results"]
     names = "start placebo rft-1 rft-2 rft-2-capped grpo-whole grpo"
     assert " ".join(row["name"] for row in compared) == names
@@ -199,7 +235,9 @@ def test_the_hacking_lab_trains_one_start_with_all_graders(world, tmp_path, monk
     start = artifacts.read(Path("start"), "model")
     for name in ("proxy-42", "exact-42"):
         assert artifacts.read(Path(name), "adapter").inputs["model"]["digest"] == start.digest
-        assert all(row.hacking is not None for row in training_log.read(Path(f"{name}-run", "log.csv")))
+        assert all(
+            row.hacking is not None for row in training_log.read(Path(f"{name}-run", "log.csv"))
+        )
     compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
     assert [row["name"] for row in compared] == ["start", *os.environ["GRADERS"].split()]
     assert "Reward hacking" in Path("report.html").read_text().partition("More curves")[0]
@@ -212,7 +250,13 @@ STEPS = {
     ("qwen3-0.6b-laptop", ""): (4, 8, 4, 225, ""),
     ("qwen2.5-3b-areal", ""): (256, 8, 8, 930, "--trl epsilon_high=0.2"),
     ("llama-3.1-8b-gsm8k", ""): (8, 4, 4, 934, "--eval-every 250"),
-    ("llama-3.1-8b-gsm8k", "FAST=1"): (16, 2, 8, 1868, "--num-iterations 4, --beta 0, --reward length:100=1"),
+    ("llama-3.1-8b-gsm8k", "FAST=1"): (
+        16,
+        2,
+        8,
+        1868,
+        "--num-iterations 4, --beta 0, --reward length:100=1",
+    ),
     ("llama-3.1-8b-gsm8k", "ZERO=2"): (8, 4, 4, 934, "--processes 1, --precision nf4"),
     ("llama-3.1-8b-gsm8k", "ZERO=3 PROCESSES=4"): (8, 4, 4, 934, "--processes 4, --precision bf16"),
 }
@@ -228,5 +272,9 @@ def test_a_recipe_keeps_the_step_of_its_system(name, settings, world, tmp_path, 
     flags_of_step = ("--prompts", "--num-generations", "--micro-batch", "--max-steps")
     assert [int(given[flag]) for flag in flags_of_step] == step
     assert Path(given.get("--launch", ROOT)).exists()
-    assert {tuple(other.split()) for other in filter(None, others.split(", "))} <= set(pairwise(words))
-    assert int(given["--prompts"]) * int(given["--num-generations"]) % int(given["--micro-batch"]) == 0
+    assert {tuple(other.split()) for other in filter(None, others.split(", "))} <= set(
+        pairwise(words)
+    )
+    assert (
+        int(given["--prompts"]) * int(given["--num-generations"]) % int(given["--micro-batch"]) == 0
+    )

@@ -51,7 +51,10 @@ HAND = {
         base=2 * 3.086,
         bf16=2 * 3.086,
         lora=16 * 64 * 36 * (2 * 4_096 + 2 * 2_304 + 3 * 13_056) / 1e9,
-        kept=8 * 4_352 * (36 * 2_048 * 2 + 2 * 2_048 * 4 + 4 * 2_048 * 2 + 4_352 * 2 + 3 * 11_008 * 2 + 30_208) / 1e9,
+        kept=8
+        * 4_352
+        * (36 * 2_048 * 2 + 2 * 2_048 * 4 + 4 * 2_048 * 2 + 4_352 * 2 + 3 * 11_008 * 2 + 30_208)
+        / 1e9,
         head=TILE + 8 * 4_096 * 2_048 * 4 / 1e9,
         cache=2_048 * (1.5 * 4_352 * 36 * 2 * 2 * 128 * 2 + (2 + 4 * 4) * 151_936) / 1e9,
     ),
@@ -67,7 +70,9 @@ def test_the_memory_of_a_recipe_is_the_sum_by_hand(recipe, card):
     held, cache = (hand.bf16 if available > 80 else hand.base) + hand.lora, hand.cache / count
     training, engine, name = held + hand.kept + hand.head, 0.0, "vllm"
     share = 0.3 * available  # TRL's default
-    if hand.bf16 < share and 1.1 * training + share + 1.07 < available:  # a margin of a tenth and a GiB
+    if (
+        hand.bf16 < share and 1.1 * training + share + 1.07 < available
+    ):  # a margin of a tenth and a GiB
         engine = share
     else:
         name, training = "transformers", held + max(hand.kept + hand.head, cache)

@@ -30,7 +30,9 @@ def count(texts):
         (checking.searches, lambda puzzle: checking.chances(puzzle, 0.2), {"checks": 0.2}),
     ],
 )
-def test_an_exact_expectation_is_the_share_of_simulated_searches(searches, chances, written, monkeypatch):
+def test_an_exact_expectation_is_the_share_of_simulated_searches(
+    searches, chances, written, monkeypatch
+):
     monkeypatch.setattr(controls, "LIMIT", 700)
     rng, solved, draws = random.Random(1), [], 100
     for row in ROWS:
@@ -38,7 +40,9 @@ def test_an_exact_expectation_is_the_share_of_simulated_searches(searches, chanc
             trace = traces.trace(row, PLAN, rng, max_lines=40, **written)
             solved.append(trace.ended and len(trace.text) <= controls.LIMIT)
     puzzles = searches(ROWS, PLAN, count)
-    exact, after = controls.rejection_sampling(puzzles, puzzles, chances(puzzles[0]), (0, 1)).values()
+    exact, after = controls.rejection_sampling(
+        puzzles, puzzles, chances(puzzles[0]), (0, 1)
+    ).values()
     assert 0.1 < exact < 0.9
     assert abs(exact - np.mean(solved)) < 4 * (exact * (1 - exact) / len(solved)) ** 0.5
     assert after > exact
@@ -48,8 +52,14 @@ def test_an_exact_expectation_is_the_share_of_simulated_searches(searches, chanc
 
 def test_a_line_that_repeats_the_line_before_is_a_check(tmp_path):
     lines = "1. 9 - 5 = 4, 4 - 2 = 2 no\n"
-    completion = f"<think>\n9 5 2\n{lines}{lines}{lines.replace('1.', '2.')}</think>\n<answer>9</answer>"
-    jsonl.write_rows(tmp_path / "own.jsonl", [{"nums": [9, 5, 2], "target": 90, "completion": completion}])
+    completion = (
+        f"<think>\n9 5 2\n{lines}{lines}{lines.replace('1.', '2.')}</think>\n<answer>9</answer>"
+    )
+    jsonl.write_rows(
+        tmp_path / "own.jsonl", [{"nums": [9, 5, 2], "target": 90, "completion": completion}]
+    )
     words = ["eval", "--completions", str(tmp_path / "own.jsonl"), "--out", str(tmp_path / "eval")]
     assert CliRunner().invoke(app, words).exit_code == 0
-    assert checking.checked(tmp_path / "eval") == {"3 numbers": {"all lines": 0.5, "from line 2": 0.5}}
+    assert checking.checked(tmp_path / "eval") == {
+        "3 numbers": {"all lines": 0.5, "from line 2": 0.5}
+    }

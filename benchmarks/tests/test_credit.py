@@ -27,8 +27,12 @@ def test_the_worth_of_the_lines_of_a_search_adds_up_to_its_success(monkeypatch):
 
 def test_a_line_has_the_advantage_of_the_trainer():
     longer, shorter = "1. 2 + 3 = 5 no\n2. 2 * 3 = 6 no\n", "1. 2 + 3 = 5 no\n"
-    np.testing.assert_allclose(credit.credits([longer, shorter], [True, False], 0.5), [[0.125, 0.0], [-0.125, 0.0]])
-    np.testing.assert_allclose(credit.credits([longer, shorter], [True, False], 1.0), [[0.5, 0.5], [-0.5, 0.0]])
+    np.testing.assert_allclose(
+        credit.credits([longer, shorter], [True, False], 0.5), [[0.125, 0.0], [-0.125, 0.0]]
+    )
+    np.testing.assert_allclose(
+        credit.credits([longer, shorter], [True, False], 1.0), [[0.5, 0.5], [-0.5, 0.0]]
+    )
 
 
 def test_choices_are_counted_after_each_way():
@@ -40,7 +44,9 @@ def test_choices_are_counted_after_each_way():
 
 def test_a_correlation_is_that_of_all_pairs():
     rng = np.random.default_rng(1)
-    pairs = [rng.normal(size=(size, 2)) @ [[1.0, 0.5], [0.0, 1.0]] for size in (3, 1, 0, *range(20, 60))]
+    pairs = [
+        rng.normal(size=(size, 2)) @ [[1.0, 0.5], [0.0, 1.0]] for size in (3, 1, 0, *range(20, 60))
+    ]
     found = credit.correlation(pairs)
     assert found["correlation"] == pytest.approx(np.corrcoef(np.vstack(pairs).T)[0, 1], abs=1e-4)
     low, high = found["interval"]

@@ -28,9 +28,15 @@ def test_every_part_has_a_limit_and_the_shapes_are_the_published_ones():
     for name in ("smollm2-135m", "qwen2.5-3b", "llama-3.1-8b"):
         shape = dict(gpu_settings.SHAPES[name])
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(shape.pop("model_type"), **shape))
+            model = AutoModelForCausalLM.from_config(
+                AutoConfig.for_model(shape.pop("model_type"), **shape)
+            )
         sizes[name] = model.num_parameters()
-    assert sizes == {"smollm2-135m": 134_515_008, "qwen2.5-3b": 3_085_938_688, "llama-3.1-8b": 8_030_261_248}
+    assert sizes == {
+        "smollm2-135m": 134_515_008,
+        "qwen2.5-3b": 3_085_938_688,
+        "llama-3.1-8b": 8_030_261_248,
+    }
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -73,7 +79,10 @@ def test_a_part_that_is_killed_or_takes_too_long_loses_nothing_after_it(results,
 
     def starting(words, **options):
         name = words[3]
-        return popen([sys.executable, "-c", code[name].format(str(bench.RESULTS / f"gpu-{name}.json"))], **options)
+        return popen(
+            [sys.executable, "-c", code[name].format(str(bench.RESULTS / f"gpu-{name}.json"))],
+            **options,
+        )
 
     monkeypatch.setattr(gpu.subprocess, "Popen", starting)
     monkeypatch.setattr(gpu, "MINUTES", gpu.MINUTES | {"gradients": 0.02})
@@ -87,7 +96,9 @@ def test_a_part_that_is_killed_or_takes_too_long_loses_nothing_after_it(results,
 def test_the_pipeline_has_every_stage_after_its_inputs():
     commands = dict(gpu_parts.pipeline_commands())
     stages = list(commands)
-    assert {name.partition("@")[0] for name in stages} == set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
+    assert {name.partition("@")[0] for name in stages} == set(
+        yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    )
     assert stages[0] == "gen-data"
     for before, after in (
         ("train", "merge"),

@@ -16,4 +16,13 @@ def test_parts_give_their_figures_with_tiny_shapes_on_a_cpu():
     assert recipe["logit_difference"] < 0.1
     assert min(recipe["graphs"]["gradient_norms"]) > 0
     speeds = result("decode")
-    assert len([row for row in speeds.values() if isinstance(row, dict) and row.get("logit_difference", 1) < 0.1]) == 6
+    assert (
+        len(
+            [
+                row
+                for row in speeds.values()
+                if isinstance(row, dict) and row.get("logit_difference", 1) < 0.1
+            ]
+        )
+        == 6
+    )

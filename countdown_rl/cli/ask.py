@@ -38,7 +38,9 @@ def ask(
     from countdown_rl.inference import generate
     from countdown_rl.models import chat_template, load, reference
 
-    ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
+    ref = reference.find_model(
+        model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model
+    )
     chain = provenance_chain(ref.as_input())
     settings = probe.layout(chain) if probe.trained_on(chain).row is CountdownRow else {}
     names = ("rule", "operators", "style", "template")
@@ -76,4 +78,6 @@ def _view(sample: Sample, solved: Solved) -> Text:
         solution = f"{solved.solution} = {sample.row['target']} ({count})"
     mark, color = ("✓ correct", "green") if sample.grade.correct else ("✗ incorrect", "red")
     verdict = (f"{mark}: {sample.verdict}\n", color)
-    return Text.assemble("\n\n", verdict, f"solver: {solution}\n", (plural(sample.tokens or 0, "token"), "dim"))
+    return Text.assemble(
+        "\n\n", verdict, f"solver: {solution}\n", (plural(sample.tokens or 0, "token"), "dim")
+    )

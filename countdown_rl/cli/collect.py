@@ -11,7 +11,9 @@ from countdown_rl.training.options import CollectOptions
 
 def collect(
     *,
-    evaluations: Annotated[list[Path], typer.Argument(help="Directories of eval, on training puzzles.")],
+    evaluations: Annotated[
+        list[Path], typer.Argument(help="Directories of eval, on training puzzles.")
+    ],
     out: Out = Path("artifacts/demonstrations"),
     options: CollectOptions,
 ) -> None:

@@ -18,12 +18,21 @@ from countdown_rl.tasks.registry import parse_row
 def compare(
     results: Annotated[
         list[str],
-        typer.Argument(help="Directories of eval in order; NAME=DIR,DIR,... for a mean.", metavar="DIR|NAME=DIR,..."),
+        typer.Argument(
+            help="Directories of eval in order; NAME=DIR,DIR,... for a mean.",
+            metavar="DIR|NAME=DIR,...",
+        ),
     ],
     out: Out = Path("artifacts/eval/comparison"),
-    against: Annotated[str | None, option("Compare all others with this result.", metavar="NAME")] = None,
-    format: Annotated[Literal["latex", "markdown"] | None, option("Print the table in this format.")] = None,
-    changed: Annotated[int, option("Show N puzzles whose grade changed, with both completions.", min=0)] = 0,
+    against: Annotated[
+        str | None, option("Compare all others with this result.", metavar="NAME")
+    ] = None,
+    format: Annotated[
+        Literal["latex", "markdown"] | None, option("Print the table in this format.")
+    ] = None,
+    changed: Annotated[
+        int, option("Show N puzzles whose grade changed, with both completions.", min=0)
+    ] = 0,
 ) -> None:
     """Compare evaluations on the same puzzles.
 
@@ -43,11 +52,15 @@ def compare(
     if format and console.as_json:
         raise UsageError("has a format of its own; leave it or --format out.", option="json")
     values = comparison.compare(comparison.by_setting(results), out, against, console.warn)
-    view: RenderableType = Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
+    view: RenderableType = (
+        Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
+    )
     if changed:
         changes = [*jsonl.read_objects(out / comparison.CHANGES)]
         values["changes"] = changes[:changed]
-        count = Text(f"\n{len(values['changes'])} of {len(changes):,} whose grade changed", style="dim")
+        count = Text(
+            f"\n{len(values['changes'])} of {len(changes):,} whose grade changed", style="dim"
+        )
         view = Group(view, *map(_change, values["changes"]), count)
     console.result({"out": str(out)} | values, view)
 
@@ -59,7 +72,9 @@ def _view(values: dict[str, Any]) -> Group:
     title, k = f"{subject(values)}; 95% intervals in parentheses", largest_k(values)
     grids: list[Table] = []
     for key, heading in differences(values).items():
-        table = console.table("", "solved", fill(heading, 22), "improved/\nregressed", "p", title=title)
+        table = console.table(
+            "", "solved", fill(heading, 22), "improved/\nregressed", "p", title=title
+        )
         for row in values["results"]:
             change = row.get(key, {})
             if grids and change in ({}, row.get("against_first")):
@@ -71,8 +86,13 @@ def _view(values: dict[str, Any]) -> Group:
                 low, high = score["interval"]
                 cells = [points(difference, sd=False)] if difference else []
                 if difference and "p" in difference:
-                    cells += [f"{difference['improved']:,}/{difference['regressed']:,}", f"{difference['p']:.2g}"]
-                table.add_row(name, f"{percent(score['share'])} ({100 * low:.1f}-{percent(high)})", *cells)
+                    cells += [
+                        f"{difference['improved']:,}/{difference['regressed']:,}",
+                        f"{difference['p']:.2g}",
+                    ]
+                table.add_row(
+                    name, f"{percent(score['share'])} ({100 * low:.1f}-{percent(high)})", *cells
+                )
             if "runs" in row:
                 sds = (f"± {100 * part['sd']:.1f}" for part in (row, change) if "sd" in part)
                 table.add_row(f"  mean of {plural(len(row['runs']), 'run')}", *sds)
@@ -88,8 +108,13 @@ def _change(change: dict[str, Any]) -> Text:
     text = Text(f"\n{row.headline}", style="bold")
     text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
     for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
-        text.append(f"{'✓' if sample['correct'] else '✗'} {name}", style="green" if sample["correct"] else "red")
-        verdict = registry.verdict(row, *(sample[name] for name in ("answer", "value", "reason", "truncated")))
+        text.append(
+            f"{'✓' if sample['correct'] else '✗'} {name}",
+            style="green" if sample["correct"] else "red",
+        )
+        verdict = registry.verdict(
+            row, *(sample[name] for name in ("answer", "value", "reason", "truncated"))
+        )
         text.append(f"  {verdict}\n", style="dim")
         text.append(sample["completion"].strip("\n") + "\n", style="default")
     return text

@@ -28,10 +28,14 @@ def read(ctx: typer.Context, file: str | None) -> None:
         if key not in options:
             names = {option.name: _keys(option)[0] for option in options.values()}
             close = names.get(nearest(key.replace("-", "_"), names) or "")
-            remedy = f"did you mean {close}?" if close else f"see `countdown-rl {ctx.info_name} --help`."
+            remedy = (
+                f"did you mean {close}?" if close else f"see `countdown-rl {ctx.info_name} --help`."
+            )
             if "trl" in names:
                 remedy += f" An option of TRL is written `trl: {key.replace('-', '_')}=VALUE`."
-            raise UsageError(f"{file}: {ctx.info_name} has no option {name}; {remedy}", option="config")
+            raise UsageError(
+                f"{file}: {ctx.info_name} has no option {name}; {remedy}", option="config"
+            )
         if value is not None:
             defaults[options[key].name] = _value(options[key], value, f"--config {file}: {name}")
     ctx.default_map = defaults
@@ -72,7 +76,9 @@ def _loader() -> Any:
         ("null", "~|null|Null|NULL|", "~nN"),
         ("bool", "(?i:true|false)", "tTfF"),
     ):
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"^(?:{pattern})$"), [*first, ""])
+        Loader.add_implicit_resolver(
+            f"tag:yaml.org,2002:{kind}", re.compile(f"^(?:{pattern})$"), [*first, ""]
+        )
     return Loader
 
 
@@ -93,9 +99,14 @@ def save(ctx: Any) -> None:
 
 
 Config = Annotated[
-    str | None, typer.Option(help="YAML file of options; flags win.", metavar="FILE", is_eager=True, callback=read)
+    str | None,
+    typer.Option(
+        help="YAML file of options; flags win.", metavar="FILE", is_eager=True, callback=read
+    ),
 ]
-SaveConfig = Annotated[str | None, typer.Option(help="Write the options in force to a YAML file.", metavar="FILE")]
+SaveConfig = Annotated[
+    str | None, typer.Option(help="Write the options in force to a YAML file.", metavar="FILE")
+]
 
 
 def _options(ctx: typer.Context) -> Iterator[Any]:

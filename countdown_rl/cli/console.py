@@ -26,7 +26,9 @@ if os.environ.get("COLUMNS") == "0":  # a terminal of unknown width; Rich would 
 class Printer(Console):
     """A console that prints control characters as escapes."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
@@ -62,7 +64,9 @@ def result(values: Mapping[str, Any], view: RenderableType | None = None) -> Non
 
 def table(*heads: str, title: str | None = None) -> Table:
     """Return an empty table whose first column is names and whose others are numbers."""
-    grid = Table(box=None, pad_edge=False, title=title, title_justify="left", caption_justify="left")
+    grid = Table(
+        box=None, pad_edge=False, title=title, title_justify="left", caption_justify="left"
+    )
     for index, head in enumerate(heads):
         grid.add_column(head, justify="right" if index else "left", overflow="fold")
     return grid
@@ -96,7 +100,12 @@ def status(text: str) -> Iterator[None]:
 def progress(description: str) -> Iterator[Callable[..., None]]:
     """Show progress: a bar, or a line each minute if stderr is not a terminal. Update it with (done, total, detail)."""
     due = time.monotonic() + FIRST
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), "{task.fields[detail]}", TimeRemainingColumn())
+    columns = (
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        "{task.fields[detail]}",
+        TimeRemainingColumn(),
+    )
     bar = Progress(
         TextColumn("{task.description}", style="dim", markup=False),
         *columns,
@@ -118,6 +127,8 @@ def progress(description: str) -> Iterator[Callable[..., None]]:
             if not people.is_interactive and time.monotonic() >= due:
                 due = time.monotonic() + INTERVAL
                 left = f"{duration(task.time_remaining)} left" if task.time_remaining else ""
-                note(", ".join(filter(None, (f"{description}: {done:,} of {total:,}", detail, left))))
+                note(
+                    ", ".join(filter(None, (f"{description}: {done:,} of {total:,}", detail, left)))
+                )
 
         yield update

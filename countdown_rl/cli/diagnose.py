@@ -8,7 +8,9 @@ from countdown_rl.core.formatting import percent
 
 
 def diagnose(
-    results: Annotated[list[str], typer.Argument(help="Directories of eval, one or more.", metavar="DIR...")],
+    results: Annotated[
+        list[str], typer.Argument(help="Directories of eval, one or more.", metavar="DIR...")
+    ],
 ) -> None:
     """Break down an evaluation's errors by cause.
 
@@ -23,7 +25,9 @@ def diagnose(
     from countdown_rl.evaluation.compare import by_setting
     from countdown_rl.evaluation.results import read
 
-    values = {name: diagnosis.diagnose(read(paths[0])) for name, paths in by_setting(results).items()}
+    values = {
+        name: diagnosis.diagnose(read(paths[0])) for name, paths in by_setting(results).items()
+    }
     views = [part for name, value in values.items() for part in _view(name, value)]
     console.result(values, Group(*views))
 
@@ -41,8 +45,15 @@ def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
     for row in value["causes"]:
         written = value["steps"].get(row["cause"].removeprefix("incorrect "), {}).get("written")
         of = f" of {written:,}" if written else ""
-        cells = (f"{100 * row['points']:.1f}", f"{row['completions']:,}", f"{row['occurrences']:,}{of}")
-        causes.add_row(LABELS.get(row["cause"], row["cause"]) + (" (at most)" if row["at_most"] else ""), *cells)
+        cells = (
+            f"{100 * row['points']:.1f}",
+            f"{row['completions']:,}",
+            f"{row['occurrences']:,}{of}",
+        )
+        causes.add_row(
+            LABELS.get(row["cause"], row["cause"]) + (" (at most)" if row["at_most"] else ""),
+            *cells,
+        )
     if value["lost"]:
         causes.add_row("no single cause", f"{100 * value['unexplained']:.1f}")
     return [causes, ""]

@@ -25,11 +25,18 @@ def eval(
     ] = None,
     data: Annotated[
         Path | None,
-        option("Data directory, or a JSONL, JSON, CSV or Parquet file.", show_default="artifacts/data/test.jsonl"),
+        option(
+            "Data directory, or a JSONL, JSON, CSV or Parquet file.",
+            show_default="artifacts/data/test.jsonl",
+        ),
     ] = None,
-    out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/eval/<end of --model>")] = None,
+    out: Annotated[
+        Path | None, option("Directory to write.", show_default="artifacts/eval/<end of --model>")
+    ] = None,
     overwrite: parameters.Overwrite = False,
-    processes: Annotated[int, option("Processes, one per GPU, that share the puzzles.", MACHINE, min=1)] = 1,
+    processes: Annotated[
+        int, option("Processes, one per GPU, that share the puzzles.", MACHINE, min=1)
+    ] = 1,
     options: EvalOptions,
 ) -> None:
     """Evaluate a model on held-out puzzles.
@@ -57,7 +64,12 @@ def eval(
     data = data or (None if completions else Path("artifacts/data/test.jsonl"))
     arguments: dict[str, Any] = {"model": model, "revision": revision, "base_model": base_model}
     arguments |= {"trust_remote_code": trust_remote_code, "completions": completions, "data": data}
-    arguments |= {"out": out, "overwrite": overwrite, "on_warning": console.warn, "on_note": console.note}
+    arguments |= {
+        "out": out,
+        "overwrite": overwrite,
+        "on_warning": console.warn,
+        "on_note": console.note,
+    }
     with artifacts.locked(*[out] * is_main()), console.progress("completions") as update:
         result = evaluate.evaluate(options, **arguments, on_batch=update)
     for sentence in of_evaluation(result):
@@ -74,9 +86,13 @@ def _default_out(model: str) -> Path:
 def _view(out: str, metrics: Metrics) -> Table:
     from countdown_rl.evaluation import results
 
-    table = console.table("", "solved", "95% interval", "n", title=f"{metrics.model.source} → {out}")
+    table = console.table(
+        "", "solved", "95% interval", "n", title=f"{metrics.model.source} → {out}"
+    )
 
-    def add(name: str, share: float, ends: Sequence[float], n: int = metrics.n, style: str = "") -> None:
+    def add(
+        name: str, share: float, ends: Sequence[float], n: int = metrics.n, style: str = ""
+    ) -> None:
         of = f" of {metrics.of:,}" if metrics.of and style else ""
         table.add_row(name, percent(share), interval(ends), f"{n:,}" + of, style=style)
 
@@ -86,10 +102,16 @@ def _view(out: str, metrics: Metrics) -> Table:
     for name, share in shares.items():
         add(name, share.share, share.interval)
     for limit, budget in metrics.budgets.items():
-        add(f"within {plural(limit, 'token')}, {budget.truncated:.1%} truncated", budget.accuracy, budget.interval)
+        add(
+            f"within {plural(limit, 'token')}, {budget.truncated:.1%} truncated",
+            budget.accuracy,
+            budget.interval,
+        )
     last = ""
     breakdowns = results.breakdowns(metrics)
-    for title, kind, solved in (part for part in breakdowns if part[2].n < metrics.n):  # one kind of all is the whole
+    for title, kind, solved in (
+        part for part in breakdowns if part[2].n < metrics.n
+    ):  # one kind of all is the whole
         if title != last:
             table.add_row()
         last = title
@@ -112,5 +134,7 @@ def _caption(metrics: Metrics) -> list[str]:
         cost = f", cost {endpoint['cost']:g}" if "cost" in endpoint else ""
         read, written = endpoint["prompt_tokens"], endpoint["completion_tokens"]
         lines.append(f"{plural(read, 'prompt token')}, {plural(written, 'completion token')}{cost}")
-    reasons = [f"{n:7,}  {task(metrics.task).reason(reason)}" for reason, n in metrics.reasons.items()]
+    reasons = [
+        f"{n:7,}  {task(metrics.task).reason(reason)}" for reason, n in metrics.reasons.items()
+    ]
     return lines + (["incorrect:", *reasons[:4]] if reasons else [])

@@ -8,7 +8,9 @@ from countdown_rl.core.formatting import plural
 
 def export_task(
     *,
-    to: Annotated[Literal["lm-eval", "verifiers", "verl", "prime-rl", "areal"], option("Evaluator or engine.")],
+    to: Annotated[
+        Literal["lm-eval", "verifiers", "verl", "prime-rl", "areal"], option("Evaluator or engine.")
+    ],
     data: Data = Path("artifacts/data"),
     out: Out,
 ) -> None:
@@ -50,4 +52,6 @@ def export_task(
     counts = {split: len(part) for split, part in rows.items()}
     console.result({"out": str(out), "task": name, "rows": sum(counts.values())})
     if not console.as_json:
-        console.note(f"{out}: {name} for {to}, {', '.join(plural(n, f'{split} row') for split, n in counts.items())}.")
+        console.note(
+            f"{out}: {name} for {to}, {', '.join(plural(n, f'{split} row') for split, n in counts.items())}."
+        )

@@ -60,7 +60,9 @@ def _table(splits: dict[str, Any], task: Task) -> Table:
         if task.group(group).main
         for value in values
     }
-    table = console.table("split", "rows", *(task.group(group).name(value) for group, value in columns))
+    table = console.table(
+        "split", "rows", *(task.group(group).name(value) for group, value in columns)
+    )
     for split, counts in splits.items():
         cells = (f"{counts['groups'].get(group, {}).get(value, 0):,}" for group, value in columns)
         table.add_row(split, f"{counts['rows']:,}", *cells)

@@ -26,9 +26,13 @@ _VERDICTS = ("correct", "format", "strict_format")
 
 
 def grade(
-    source: Annotated[str, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; - is stdin.")] = "-",
+    source: Annotated[
+        str, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; - is stdin.")
+    ] = "-",
     out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
-    data: Annotated[Path | None, option("Rows that the completions name by id: a data directory or a file.")] = None,
+    data: Annotated[
+        Path | None, option("Rows that the completions name by id: a data directory or a file.")
+    ] = None,
     style: CompletionStyle = None,
     rule: CompletionRule = None,
     operators: CompletionOperators = None,
@@ -58,7 +62,9 @@ def grade(
     notes, first = {""}, ""
     unanswered: list[tuple[Row, str]] = []
     with ExitStack() as stack:
-        if source != "-" and (not Path(source).exists() or Path(source).is_dir()):  # a pipe is fine: grade <(COMMAND)
+        if source != "-" and (
+            not Path(source).exists() or Path(source).is_dir()
+        ):  # a pipe is fine: grade <(COMMAND)
             raise InputError(f"{source} does not exist or is no file.")
         lines = sys.stdin.buffer if source == "-" else stack.enter_context(Path(source).open("rb"))
         stream: TextIO | None = None if console.as_json else sys.stdout
@@ -69,7 +75,9 @@ def grade(
                 artifacts.check_place(out, "--out")
                 out = stack.enter_context(artifacts.replacing(Path(os.path.realpath(out))))
             stream = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))
-        write: Callable[[dict[str, Any]], Any] = jsonl.writer(stream).write if stream else lambda _: None
+        write: Callable[[dict[str, Any]], Any] = (
+            jsonl.writer(stream).write if stream else lambda _: None
+        )
 
         def refuse(error: InputError) -> None:
             if on_error == "stop":
@@ -87,14 +95,18 @@ def grade(
             if note not in notes:
                 notes.add(note)
                 console.note(note)
-            labels = {"id": row["id"]} if "id" in row else {"place": place.removeprefix(f"{name}, ")}
+            labels = (
+                {"id": row["id"]} if "id" in row else {"place": place.removeprefix(f"{name}, ")}
+            )
             for index, completion in enumerate(completions):
                 graded = row.grade(completion.text)
                 counts.update({"n": 1, **{name: getattr(graded, name) for name in _VERDICTS}})
                 reasons[graded.reason] += 1
                 if graded.reason == "no-answer" and len(unanswered) < caveats.TRIED:
                     unanswered.append((row, completion.text))
-                write(labels | ({"sample": index} if len(completions) > 1 else {}) | graded.to_json())
+                write(
+                    labels | ({"sample": index} if len(completions) > 1 else {}) | graded.to_json()
+                )
     if not counts["n"]:
         raise InputError(f"no completion was graded: {first or f'{name} has no rows.'}")
     if advice := caveats.bare_answers(unanswered, reasons["no-answer"], counts["n"]):

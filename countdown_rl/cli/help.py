@@ -22,22 +22,30 @@ class _Panels:
     """Lists options and commands under the headings that their declarations name, on narrow terminals too."""
 
     def get_help(self: Any, ctx: Any) -> str:
-        ctx.terminal_width = max(min(shutil.get_terminal_size().columns, 80) - 2, 20)  # Click's own least is 50
+        ctx.terminal_width = max(
+            min(shutil.get_terminal_size().columns, 80) - 2, 20
+        )  # Click's own least is 50
         return super().get_help(ctx)  # type: ignore[misc]
 
     def format_options(self: Any, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
-                panel = param.rich_help_panel or ("Arguments" if param.param_type_name == "argument" else "Options")
-                flags = re.sub(r" range(?=>)|list\[|\](?=>)", "", record[0]).replace("<Path>", "<path>")
+                panel = param.rich_help_panel or (
+                    "Arguments" if param.param_type_name == "argument" else "Options"
+                )
+                flags = re.sub(r" range(?=>)|list\[|\](?=>)", "", record[0]).replace(
+                    "<Path>", "<path>"
+                )
                 panels.setdefault(panel, []).append((flags, record[1]))
         for name, command in getattr(self, "commands", {}).items():
             panels.setdefault(command.rich_help_panel, []).append((name, command.help))
         for heading, rows in panels.items():
             if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(rows, col_max=30 if formatter.width > 60 else 4)  # the text gets its own lines
+                    formatter.write_dl(
+                        rows, col_max=30 if formatter.width > 60 else 4
+                    )  # the text gets its own lines
 
 
 class Command(_Panels, TyperCommand):
@@ -82,7 +90,9 @@ def _reader_may_exit() -> Iterator[None]:
 def as_command(name: str, function: Callable[..., Any]) -> Command:
     """Return the command of *function*, whose docstring may end with a section ``Examples:``, kept as it is."""
     text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\nExamples:\n")
-    epilog = f"\b\nExamples:\n{textwrap.dedent(examples)}" if examples else None  # after \b lines are kept
+    epilog = (
+        f"\b\nExamples:\n{textwrap.dedent(examples)}" if examples else None
+    )  # after \b lines are kept
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(name, cls=Command, help=text, epilog=epilog)(function)
     return typer.main.get_command(single)  # type: ignore[return-value]

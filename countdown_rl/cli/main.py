@@ -85,9 +85,14 @@ def _print_version(requested: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Print a failure's traceback; goes first.")] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Print a failure's traceback; goes first.")
+    ] = False,
 ) -> None:
     global _shows_traceback
     _shows_traceback = traceback
@@ -121,7 +126,9 @@ def _fail(error: BaseException) -> NoReturn:
 
     status, sentence = _outcome(error)
     full = _shows_traceback or sentence == BUG
-    if not processes.is_main() and not isinstance(error, errors.CountdownError):  # rank 0 may not have failed
+    if not processes.is_main() and not isinstance(
+        error, errors.CountdownError
+    ):  # rank 0 may not have failed
         console.people.quiet = False
         sentence = f"process {processes.rank()}: {sentence}"
     if full:

@@ -10,7 +10,9 @@ from countdown_rl.export.config import MergeOptions
 
 def merge(
     *,
-    adapter: Annotated[str, option("Adapter of train, or another LoRA adapter of PEFT.")] = "artifacts/adapter",
+    adapter: Annotated[
+        str, option("Adapter of train, or another LoRA adapter of PEFT.")
+    ] = "artifacts/adapter",
     revision: Revision = None,
     base_model: BaseModel = None,
     out: Out = Path("artifacts/merged"),
@@ -36,7 +38,9 @@ def merge(
     """
     from countdown_rl.models import load, reference
 
-    artifacts.check_writable(out, "merged")  # this and the model are checked before torch is imported
+    artifacts.check_writable(
+        out, "merged"
+    )  # this and the model are checked before torch is imported
     ref = reference.find_adapter(adapter, revision=revision, base_model=base_model)
     load.silence_libraries()
     from countdown_rl.export import agreement
@@ -45,13 +49,22 @@ def merge(
     with console.status(f"merging {adapter}"):
         facts = merge_adapter(ref, out, options).facts
     if facts.get("changes_nothing"):
-        console.warn(f"{adapter} changes nothing: its weights are zero. {out} holds the base alone.")
+        console.warn(
+            f"{adapter} changes nothing: its weights are zero. {out} holds the base alone."
+        )
     lines = [
         f"{out}: {plural(facts['parameters'], 'parameter')}, {facts['bytes'] / 1e6:,.1f} MB, "
         f"{plural(facts['adapted_modules'], 'module')} merged into the {facts['base']} base"
     ]
-    names = {"with_policy_as_trained": "the policy as trained", "with_definition": "the adapter over that base"}
+    names = {
+        "with_policy_as_trained": "the policy as trained",
+        "with_definition": "the adapter over that base",
+    }
     if found := facts.get("agreement"):
         different = {str(found[key]): (name, found[key]) for key, name in names.items()}
-        lines += [line for name, agreed in different.values() for line in agreement.described(name, agreed)]
+        lines += [
+            line
+            for name, agreed in different.values()
+            for line in agreement.described(name, agreed)
+        ]
     console.result({"out": str(out), **facts}, "\n".join(lines))

@@ -17,7 +17,9 @@ from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import Option, Options, choices, field_hints, option
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
-BaseModel = Annotated[str | None, option("Base of an adapter, in place of the recorded one.", metavar="MODEL")]
+BaseModel = Annotated[
+    str | None, option("Base of an adapter, in place of the recorded one.", metavar="MODEL")
+]
 Data = Annotated[Path, option("Data directory of gen-data, or a JSONL, JSON, CSV or Parquet file.")]
 Model = Annotated[str, option("countdown-tiny, a directory of a stage, a GGUF file or a Hub id.")]
 Out = Annotated[Path, option("Directory to write.")]
@@ -51,10 +53,14 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     hints["as_json"] = AsJson
     parameters = [_parameter(name, hint, defaults[name]) for name, hint in hints.items()]
     for name, kind in (("config", config.Config), ("save_config", config.SaveConfig)):
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        )
 
     @functools.wraps(command)
-    def call(*, config: Any = None, save_config: Any = None, **given: Any) -> None:  # these have done their work
+    def call(
+        *, config: Any = None, save_config: Any = None, **given: Any
+    ) -> None:  # these have done their work
         given = {name: _converted(name, given[name], hint) for name, hint in hints.items()}
         for name, kind in groups.items():
             given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
@@ -76,7 +82,9 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
         kind = str
     if get_origin(kind) is tuple:
         allowed = choices(kind)  # Typer has no list of a Literal
-        item = StrEnum(name, {choice: choice for choice in allowed}) if allowed else get_args(kind)[0]
+        item = (
+            StrEnum(name, {choice: choice for choice in allowed}) if allowed else get_args(kind)[0]
+        )
         kind, default = list[item], list(default)  # type: ignore[valid-type]
     parser = None if {int, float, bool} & {*(get_args(kind) or [kind])} else str
     if isinstance(declared, Option):
@@ -85,13 +93,19 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
     else:
         declared.parser = parser
     annotation = Annotated[kind, declared]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def _converted(name: str, value: Any, hint: Any) -> Any:
     """Return *value*, which Typer read for the parameter *name*, as its *hint* says."""
     declared = get_args(hint)[1]
-    option = (declared.name or flag(name)) if isinstance(declared, Option) else f"the argument {name.upper()}"
+    option = (
+        (declared.name or flag(name))
+        if isinstance(declared, Option)
+        else f"the argument {name.upper()}"
+    )
     for text in value if isinstance(value, list | tuple) else [value]:
         if isinstance(text, str):
             values.check_text(option, text)

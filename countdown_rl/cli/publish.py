@@ -11,7 +11,9 @@ from countdown_rl.release.config import PublishOptions, UploadOptions
 def publish(
     *,
     options: PublishOptions,
-    out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/release, data-release")] = None,
+    out: Annotated[
+        Path | None, option("Directory to write.", show_default="artifacts/release, data-release")
+    ] = None,
     upload: UploadOptions,
 ) -> None:
     """Build the release folder of a model or data set, and upload it with --push.
@@ -40,7 +42,13 @@ def publish(
         summary = f"accuracy {percent(facts['accuracy'])} ({interval(facts['interval'])}, n {facts['n']:,})"
     else:
         summary = "not evaluated"
-    values: dict[str, Any] = {"out": str(out), "digest": manifest.digest, **facts, "files": count, "bytes": size}
+    values: dict[str, Any] = {
+        "out": str(out),
+        "digest": manifest.digest,
+        **facts,
+        "files": count,
+        "bytes": size,
+    }
     view = f"{out}: {plural(count, 'file')}, {size / 1e6:,.1f} MB, {summary}"
     if result:
         values["upload"] = asdict(result)

@@ -10,7 +10,9 @@ from countdown_rl.export.config import QuantizeOptions
 
 def quantize(
     *,
-    model: Annotated[str, option("Directory of merge, or another safetensors checkpoint.")] = "artifacts/merged",
+    model: Annotated[
+        str, option("Directory of merge, or another safetensors checkpoint.")
+    ] = "artifacts/merged",
     revision: Revision = None,
     out: Out = Path("artifacts/quantized"),
     options: QuantizeOptions,
@@ -34,7 +36,9 @@ def quantize(
     """
     from countdown_rl.models import load, reference
 
-    artifacts.check_writable(out, "quantized")  # this and the model are checked before torch is imported
+    artifacts.check_writable(
+        out, "quantized"
+    )  # this and the model are checked before torch is imported
     ref = reference.find_model(model, revision=revision)
     load.silence_libraries()  # before gguf imports tqdm
     from countdown_rl.export import agreement
@@ -52,7 +56,9 @@ def quantize(
         prompts = plural(facts["llama_cpp"]["prompts"], "prompt")
         lines.append(f"  read back by llama.cpp, which tokenizes {prompts} the same way")
         if facts["llama_cpp"]["chat"] is False:
-            lines.append("  its chat template differs from the tokenizer's, so give prompts as text")
+            lines.append(
+                "  its chat template differs from the tokenizer's, so give prompts as text"
+            )
     if facts["format"] == "gguf" and not (out / "Modelfile").is_file():
         lines.append("  no Modelfile: Ollama cannot render such a chat template")
     console.result({"out": str(out), **facts}, "\n".join(lines))

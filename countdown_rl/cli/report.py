@@ -11,16 +11,22 @@ from countdown_rl.cli.parameters import option
 def report(
     run: Annotated[Path, typer.Argument(help="Directory of the artifacts.")] = Path("artifacts"),
     result: Annotated[
-        list[str] | None, option("Directory of eval, or NAME=DIR,... of seeds; repeatable.", show_default="RUN/eval/*")
+        list[str] | None,
+        option(
+            "Directory of eval, or NAME=DIR,... of seeds; repeatable.", show_default="RUN/eval/*"
+        ),
     ] = None,
     log: Annotated[
-        list[str] | None, option("Log, or NAME=LOG,... of seeds; repeatable.", show_default="RUN/train/log.csv")
+        list[str] | None,
+        option("Log, or NAME=LOG,... of seeds; repeatable.", show_default="RUN/train/log.csv"),
     ] = None,
     demo: Annotated[
         Path | None, option("GGUF of the model, for demo.html.", show_default="RUN/gguf if present")
     ] = None,
     out: Annotated[Path, option("File to write.")] = Path("artifacts/report.html"),
-    figures: Annotated[Path | None, option("Directory for the training curves as SVG files.")] = None,
+    figures: Annotated[
+        Path | None, option("Directory for the training curves as SVG files.")
+    ] = None,
     transcripts: Annotated[int, option("Puzzles whose completions are shown.", min=0)] = 24,
 ) -> None:
     """Write one self-contained HTML page about a run.
@@ -64,5 +70,7 @@ def report(
     names = (", ".join(results) or "no evaluation") + ("" if runs else "; no training log")
     summary = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
     if model:
-        summary.append(f"\n{beside} ", "bold").append(f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}")
+        summary.append(f"\n{beside} ", "bold").append(
+            f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}"
+        )
     console.result(values, summary)

@@ -18,11 +18,23 @@ from countdown_rl.training.options import RUN
 if TYPE_CHECKING:
     from countdown_rl.training.run import Arguments, Prepare, Prepared, Reporter, Settings
 
-Check = Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")]
+Check = Annotated[
+    bool, option("Only check the options, data, model and memory.", RUN, name="--check")
+]
 
 #: Parts of the memory estimate, in words.
-_PARTS = {"weights": "weights", "adapter": "LoRA adapter", "gradients": "gradients", "optimiser": "optimizer states"}
-_PARTS |= {"engine": "vLLM", "generation": "during generation", "loss": "during the loss", "peak": "peak"}
+_PARTS = {
+    "weights": "weights",
+    "adapter": "LoRA adapter",
+    "gradients": "gradients",
+    "optimiser": "optimizer states",
+}
+_PARTS |= {
+    "engine": "vLLM",
+    "generation": "during generation",
+    "loss": "during the loss",
+    "peak": "peak",
+}
 
 
 def start_processes(count: int, launch: Path | None = None) -> None:
@@ -30,7 +42,9 @@ def start_processes(count: int, launch: Path | None = None) -> None:
     if processes.launched():
         if count not in (1, processes.world_size()):
             cause = f"WORLD_SIZE, RANK and LOCAL_RANK are those of {processes.world_size()} that a launcher started"
-            raise UsageError(f"{count}: {cause}; leave --processes out, or unset them.", option="processes")
+            raise UsageError(
+                f"{count}: {cause}; leave --processes out, or unset them.", option="processes"
+            )
     elif count > 1 or launch:
         raise typer.Exit(processes.launch(sys.argv[1:], processes=count, configuration=launch))
 
@@ -97,16 +111,25 @@ def _show_check(run: "Prepared[Settings]") -> None:
             "on another disk, or --tune lora."
         )
     devices = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "CPU"}
-    table = console.table("estimated memory", *(devices[estimate.device] for estimate in memory.estimates))
+    table = console.table(
+        "estimated memory", *(devices[estimate.device] for estimate in memory.estimates)
+    )
     for name, text in _PARTS.items():
         sizes: Sequence[int] = [getattr(estimate, name) for estimate in memory.estimates]
         if any(sizes):
             table.add_row(text, *map(_size, sizes), style="bold" if name == "peak" else "")
-    table.add_row("a checkpoint on disk (two at a save)", *(_size(memory.checkpoint) for _ in memory.estimates))
+    table.add_row(
+        "a checkpoint on disk (two at a save)",
+        *(_size(memory.checkpoint) for _ in memory.estimates),
+    )
     if memory.fits is not None:
-        table.caption = f"fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
+        table.caption = (
+            f"fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
+        )
     if not console.as_json:
-        console.data(f"first {noun}, as the model reads it{', learned from ▶ on' if run.learned else ''}:")
+        console.data(
+            f"first {noun}, as the model reads it{', learned from ▶ on' if run.learned else ''}:"
+        )
         console.data(printable(run.first + (f"▶{run.learned}" if run.learned else "")))
     console.result(values, table)
 

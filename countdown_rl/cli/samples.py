@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
 
 def samples(
-    result: Annotated[Path, typer.Argument(help="Directory of eval, or of a log.")] = Path("artifacts/eval/adapter"),
+    result: Annotated[Path, typer.Argument(help="Directory of eval, or of a log.")] = Path(
+        "artifacts/eval/adapter"
+    ),
     n: Annotated[int, option("Number of completions to show.", min=1)] = 5,
     correct: Annotated[bool, option("Only correct ones.", name="--correct")] = False,
     incorrect: Annotated[bool, option("Only incorrect ones.", name="--incorrect")] = False,
-    reason: Annotated[str | None, option("Only those incorrect for this reason, such as number-used-twice.")] = None,
+    reason: Annotated[
+        str | None, option("Only those incorrect for this reason, such as number-used-twice.")
+    ] = None,
     shuffle: Annotated[int | None, option("Shuffle them with this seed.", metavar="SEED")] = None,
-    step: Annotated[str | None, option("Only those of these training steps.", metavar="N|A-B")] = None,
+    step: Annotated[
+        str | None, option("Only those of these training steps.", metavar="N|A-B")
+    ] = None,
 ) -> None:
     """Show completions with their grades.
 
@@ -43,8 +49,12 @@ def samples(
     there = sorted({sample.step for sample in samples if sample.step is not None})
     if steps is not None and not any(number in steps for number in there):
         of = f"{step}: samples are of steps {', '.join(map(str, there))}."
-        raise UsageError(f"{of if there else 'is for samples of training; leave it out.'}", option="step")
-    reasons = {name for sample in samples[:1] for name in {**REASONS, **task_of(sample.row).reasons}}
+        raise UsageError(
+            f"{of if there else 'is for samples of training; leave it out.'}", option="step"
+        )
+    reasons = {
+        name for sample in samples[:1] for name in {**REASONS, **task_of(sample.row).reasons}
+    }
     if reason is not None and reason not in reasons:
         raise UsageError(f"{reason} is not one of: {', '.join(sorted(reasons))}.", option="reason")
     selected = [
@@ -59,7 +69,11 @@ def samples(
     if shuffle is not None:
         random.Random(shuffle).shuffle(selected)
     shown = selected[:n]
-    count = f"{len(shown):,} of {plural(len(selected), 'completion')}" if selected else "no such completion"
+    count = (
+        f"{len(shown):,} of {plural(len(selected), 'completion')}"
+        if selected
+        else "no such completion"
+    )
     view = Text("\n\n").join([*map(_view, shown), Text(count, style="dim")])
     lines = [sample.to_json() for sample in shown]
     console.result({"all": len(selected), "samples": lines}, view)
@@ -79,13 +93,29 @@ def _read(result: Path) -> "Sequence[Sample]":
 def _steps(text: str) -> range:
     first, dash, last = text.partition("-")
     if not (first.isdecimal() and (last.isdecimal() if dash else True)):
-        raise UsageError(f"{text} is neither a step nor a range of steps such as 50-100.", option="step")
+        raise UsageError(
+            f"{text} is neither a step nor a range of steps such as 50-100.", option="step"
+        )
     return range(int(first), int(last if dash else first) + 1)
 
 
 def _view(sample: "Sample") -> Text:
-    kind = ", validation" if sample.validation else f", group {sample.group}" if sample.group is not None else ""
+    kind = (
+        ", validation"
+        if sample.validation
+        else f", group {sample.group}"
+        if sample.group is not None
+        else ""
+    )
     step = ("" if sample.step is None else f"step {sample.step}{kind}  ", "dim")
-    grade = (f"✓ {sample.verdict}", "green") if sample.grade.correct else (f"✗ {sample.verdict}", "red")
-    text = ("\n", sample.completion.strip("\n"), "\n", grade, (f"  {sample.rewarded}".rstrip(), "dim"))
+    grade = (
+        (f"✓ {sample.verdict}", "green") if sample.grade.correct else (f"✗ {sample.verdict}", "red")
+    )
+    text = (
+        "\n",
+        sample.completion.strip("\n"),
+        "\n",
+        grade,
+        (f"  {sample.rewarded}".rstrip(), "dim"),
+    )
     return Text.assemble(step, (sample.row.headline, "bold"), *text)

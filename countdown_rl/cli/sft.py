@@ -3,7 +3,11 @@ from countdown_rl.training.options import SftArguments, SftOptions
 
 
 def sft(
-    *, options: SftOptions, arguments: SftArguments, overwrite: parameters.Overwrite = False, check: runs.Check = False
+    *,
+    options: SftOptions,
+    arguments: SftArguments,
+    overwrite: parameters.Overwrite = False,
+    check: runs.Check = False,
 ) -> None:
     """Fine-tune a model on demonstrations.
 
@@ -21,7 +25,9 @@ def sft(
         runs.start_processes(arguments.processes, arguments.launch)
     from countdown_rl.training.state import Places
 
-    Places.of(arguments, options, overwrite=overwrite or check)  # a wrong path is told before torch is imported
+    Places.of(
+        arguments, options, overwrite=overwrite or check
+    )  # a wrong path is told before torch is imported
     from countdown_rl.training.sft.run import prepare
 
     runs.perform(prepare, arguments, options, check=check, overwrite=overwrite)

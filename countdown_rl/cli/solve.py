@@ -32,7 +32,9 @@ def solve(
         solved = solver.solve(puzzle)
     lines = sorted(solver.solutions(puzzle), key=lambda text: (len(text), text)) if every else []
     result = {"numbers": nums, "target": target, "rule": rule} | ({"all": lines} if every else {})
-    console.result(result | {"solutions": solved.solutions, "solution": solved.solution, "needs": solved.needs})
+    console.result(
+        result | {"solutions": solved.solutions, "solution": solved.solution, "needs": solved.needs}
+    )
     if console.as_json:
         return
     if not solved.solutions:

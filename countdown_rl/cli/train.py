@@ -15,7 +15,12 @@ def train(
     check: runs.Check = False,
     probe: Annotated[
         int | None,
-        option("Dry run: sample N groups (better 64 or more), report reward variance.", RUN, metavar="N", min=1),
+        option(
+            "Dry run: sample N groups (better 64 or more), report reward variance.",
+            RUN,
+            metavar="N",
+            min=1,
+        ),
     ] = None,
 ) -> None:
     """Train a LoRA adapter, or all weights, with GRPO.
@@ -54,6 +59,8 @@ def train(
     table = console.table("", *heads, title=f"verdict: {result.total.verdict}")
     for name, shares in {"all": result.total, **result.kinds}.items():
         cells = (f"{share:.1%}" for share in (shares.solved, shares.format, shares.truncated))
-        table.add_row(name, f"{shares.mixed:.1%}", interval(shares.interval), f"{shares.groups:,}", *cells)
+        table.add_row(
+            name, f"{shares.mixed:.1%}", interval(shares.interval), f"{shares.groups:,}", *cells
+        )
     table.caption = result.advice
     console.result({"verdict": result.total.verdict, **asdict(result)}, table)

@@ -14,12 +14,19 @@ if TYPE_CHECKING:
 
 
 def verify(
-    release: Annotated[str, typer.Argument(help="Directory of publish, or NAME/MODEL[@REVISION] on the Hub.")],
+    release: Annotated[
+        str, typer.Argument(help="Directory of publish, or NAME/MODEL[@REVISION] on the Hub.")
+    ],
     fresh: Annotated[int, option("Number of new puzzles.", min=1, max=100_000)] = 300,
-    seed: Annotated[int | None, option("Random seed of the new puzzles.", min=0, show_default="random")] = None,
-    limit: Annotated[int | None, option("Only the first N recorded puzzles.", min=1, show_default="all")] = None,
+    seed: Annotated[
+        int | None, option("Random seed of the new puzzles.", min=0, show_default="random")
+    ] = None,
+    limit: Annotated[
+        int | None, option("Only the first N recorded puzzles.", min=1, show_default="all")
+    ] = None,
     data: Annotated[
-        list[Path] | None, option("File of the recorded puzzles, if no manifest says how to generate it; repeatable.")
+        list[Path] | None,
+        option("File of the recorded puzzles, if no manifest says how to generate it; repeatable."),
     ] = None,
 ) -> None:
     """Re-measure the accuracy a release claims.
@@ -37,7 +44,9 @@ def verify(
     from countdown_rl.release import verify as verification
 
     with console.progress("completions") as update:
-        report = verification.verify(release, fresh=fresh, seed=seed, limit=limit, data=data or (), on_batch=update)
+        report = verification.verify(
+            release, fresh=fresh, seed=seed, limit=limit, data=data or (), on_batch=update
+        )
     console.result(asdict(report) | {"conclusion": report.conclusion}, _view(report))
     if report.conclusion != verification.CONFIRMED:
         raise typer.Exit(1)
@@ -50,10 +59,16 @@ def _view(report: "Verification") -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, title_justify="left")
     table.title = f"{report.source}{commit}, manifest {short(report.digest)}"
     for claim in report.claims:
-        table.add_row(f"weights in {claim.location}", f"{percent(claim.accuracy)} of {claim.n:,} claimed")
+        table.add_row(
+            f"weights in {claim.location}", f"{percent(claim.accuracy)} of {claim.n:,} claimed"
+        )
         for part in claim.measured:
             text = f"{percent(part.accuracy)} of {part.n:,} ({interval(part.interval)}), p {part.p:.2g}"
-            repeated = "" if part.repeated is None else f"; {plural(part.repeated, 'completion')} bit-identical"
+            repeated = (
+                ""
+                if part.repeated is None
+                else f"; {plural(part.repeated, 'completion')} bit-identical"
+            )
             table.add_row(f"  {part.puzzles} puzzles", f"{text}, with {claim.engine}{repeated}")
     for reason in report.reasons:
         table.add_row("reason", reason, style="red")
@@ -65,7 +80,11 @@ def _view(report: "Verification") -> Table:
     conclusion = report.conclusion
     if conclusion == TOO_FEW:
         short_claim = next((claim.n for claim in report.claims if claim.n < MIN_PUZZLES), None)
-        remedy = f"evaluate more than {short_claim} and publish again" if short_claim else "raise --limit and --fresh"
+        remedy = (
+            f"evaluate more than {short_claim} and publish again"
+            if short_claim
+            else "raise --limit and --fresh"
+        )
         conclusion += f": the claim and each measurement need {MIN_PUZZLES} puzzles; {remedy}"
     table.add_row("conclusion", conclusion, style=f"bold {color}")
     return table

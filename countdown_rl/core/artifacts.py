@@ -66,7 +66,9 @@ def writing(
     """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all."""
     check_writable(out, kind)
     out = out.resolve()
-    partial = out.with_name(f".{out.name}.partial")  # which is flushed to disk before it gets its name
+    partial = out.with_name(
+        f".{out.name}.partial"
+    )  # which is flushed to disk before it gets its name
     with locked(out):
         shutil.rmtree(partial, ignore_errors=True)  # of a killed process
         partial.mkdir()
@@ -121,16 +123,22 @@ def locked(*paths: Path | None) -> Iterator[None]:
                 file.touch()  # FileLock takes a file system that has no new files for a lock of another process
                 lock.acquire()
             except Timeout as error:
-                raise ArtifactError(f"{path} is being written by another process; wait for it.") from error
+                raise ArtifactError(
+                    f"{path} is being written by another process; wait for it."
+                ) from error
             except OSError as error:
-                raise ArtifactError(f"{path} cannot be written ({error.strerror}); give another path.") from error
+                raise ArtifactError(
+                    f"{path} cannot be written ({error.strerror}); give another path."
+                ) from error
             stack.callback(_release, lock, missing)
         yield
 
 
 def _release(lock: Any, parents: list[Path]) -> None:
     if lock.lock_counter == 1:
-        Path(lock.lock_file).unlink(missing_ok=True)  # before the release, so that no other process holds it
+        Path(lock.lock_file).unlink(
+            missing_ok=True
+        )  # before the release, so that no other process holds it
     lock.release()
     with suppress(OSError):  # one of them holds something now
         for parent in parents:
@@ -142,7 +150,9 @@ def check_place(path: Path, option: str) -> None:
     real = path.resolve()
     for parent in real.parents:
         if kind := peek(parent):
-            raise ArtifactError(f"{option} {path} lies in {parent}, {with_article(kind)}; give a path outside of it.")
+            raise ArtifactError(
+                f"{option} {path} lies in {parent}, {with_article(kind)}; give a path outside of it."
+            )
     present = next(parent for parent in real.parents if parent.exists())
     if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
         raise ArtifactError(f"{option} {path} cannot be written (in {present}); give another path.")
@@ -152,25 +162,33 @@ def check_writable(out: Path, kind: str) -> None:
     """Check, before a long run, what :func:`writing` requires."""
     real = out.resolve()
     if real.is_mount() or real in (Path.cwd(), *Path.cwd().parents):
-        raise ArtifactError(f"{out} is a mount point or the directory you are in; give --out one in it.")
+        raise ArtifactError(
+            f"{out} is a mount point or the directory you are in; give --out one in it."
+        )
     check_place(out, "--out")
     if out.is_file():
         raise ArtifactError(f"{out} is a file; give --out a directory.")
     present = peek(out)
     if present != kind and out.exists() and any(path.name != IGNORED for path in out.iterdir()):
         contents = with_article(present) if present else "files that countdown-rl did not write"
-        raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
+        raise ArtifactError(
+            f"{out} holds {contents}; give --out another directory, or remove it first."
+        )
 
 
 def _check_names(path: Path, listed: Collection[str]) -> None:
     """Check that *path* has only hidden and *listed* files, and no links out of it but to a cache of the Hub or DVC."""
     inside = path.resolve()
-    inside = next((parent.parent for parent in inside.parents if parent.name == "snapshots"), inside)
+    inside = next(
+        (parent.parent for parent in inside.parents if parent.name == "snapshots"), inside
+    )
     for target in sorted(path.rglob("*")):
         name = target.relative_to(path).as_posix()
         real = target.resolve() if target.is_symlink() else inside
         if not real.is_relative_to(inside) and real.parts[-4:-2] != ("files", "md5"):
-            raise ArtifactError(f"{target} is a link out of {path}; replace it by a copy of what it links to.")
+            raise ArtifactError(
+                f"{target} is a link out of {path}; replace it by a copy of what it links to."
+            )
         hidden = any(part.startswith(".") for part in name.split("/"))
         if name not in listed and not target.is_dir() and not hidden:
             raise ArtifactError(f"{target} is not in the manifest of {path}; remove it.")
@@ -183,23 +201,33 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     _recover(path)
     file = path / MANIFEST
     if not file.is_file():
-        fault = f"has no {MANIFEST}, so it is not a finished artifact" if path.exists() else "does not exist"
+        fault = (
+            f"has no {MANIFEST}, so it is not a finished artifact"
+            if path.exists()
+            else "does not exist"
+        )
         raise ArtifactError(f"{path} {fault}; {make} makes it.")
     manifest = Manifest.parse(file.read_bytes(), file)
     if manifest.kind not in kinds:
         wanted = " or ".join(map(with_article, kinds))
-        raise ArtifactError(f"{path} is {with_article(manifest.kind)}, not {wanted}; {make} makes one.")
+        raise ArtifactError(
+            f"{path} is {with_article(manifest.kind)}, not {wanted}; {make} makes one."
+        )
     for inner in (inner for entry in manifest.inputs.values() for inner in walk(entry)):
         if "manifest" in inner and digest_of(inner["manifest"]) != inner.get("digest"):
             name = input_name(inner)
-            raise ArtifactError(f"the manifest of {name} in {file} was changed after it was written; make both again.")
+            raise ArtifactError(
+                f"the manifest of {name} in {file} was changed after it was written; make both again."
+            )
     _check_names(path, [MANIFEST, *manifest.files])
     for name, listed in manifest.files.items():
         target = path / name
         intact = target.is_file() and target.stat().st_size == listed["size"]
         if not intact or (verify and file_sha256(target) != listed["sha256"]):
             fault = "damaged" if target.exists() else "missing"
-            raise ArtifactError(f"{target} is {fault}; make {path} again with `{MADE_BY[manifest.kind]}`.")
+            raise ArtifactError(
+                f"{target} is {fault}; make {path} again with `{MADE_BY[manifest.kind]}`."
+            )
     return manifest
 
 

@@ -57,7 +57,9 @@ def input_as_usage(option: str = "") -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise UsageError(f"{option}: {str(error).rstrip('.')}." if option else str(error)) from error
+        raise UsageError(
+            f"{option}: {str(error).rstrip('.')}." if option else str(error)
+        ) from error
 
 
 def first_line(error: BaseException) -> str:
@@ -87,7 +89,9 @@ def user_frames(error: BaseException) -> str:
     for cause in reversed([*causes(error)]):
         frames = list(traceback.walk_tb(cause.__traceback__))
         frames_of_user = [frame for frame in frames if _owner(frame[0]) == "user"]
-        if frames_of_user and not (isinstance(cause, CountdownError) and frames[-1] == frames_of_user[-1]):
+        if frames_of_user and not (
+            isinstance(cause, CountdownError) and frames[-1] == frames_of_user[-1]
+        ):
             return "".join(traceback.StackSummary.extract(iter(frames_of_user)).format()).rstrip()
     return ""
 
@@ -107,7 +111,9 @@ def owner(file: str, module: str) -> str:
     plugins = {re.split("[.:]", name)[0] for name in PLUGINS}
     if file.startswith(_PACKAGE):
         return "package"
-    return "library" if _LIBRARY.search(file) and module.partition(".")[0] not in plugins else "user"
+    return (
+        "library" if _LIBRARY.search(file) and module.partition(".")[0] not in plugins else "user"
+    )
 
 
 #: Advice for exhausted resources, by error number. These count anywhere in a chain of exceptions.
@@ -134,7 +140,9 @@ def machine_failure(error: BaseException) -> str | None:
     """Return the sentence for an *error* that the machine caused, such as a full disk; None for others."""
     for cause in causes(error):
         number = _number(cause)
-        if number == errno.ENOMEM and isinstance(error, CountdownError):  # which names the option to lower
+        if number == errno.ENOMEM and isinstance(
+            error, CountdownError
+        ):  # which names the option to lower
             return None
         if number in _RESOURCES:
             file, fault = getattr(cause, "filename", None), os.strerror(number)
@@ -159,6 +167,10 @@ def _number(error: BaseException) -> int | None:
         return errno.ENOMEM
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    if match := re.search(r"\(os error (\d+)\)", str(error)):  # Rust's, as in safetensors and tokenizers
+    if match := re.search(
+        r"\(os error (\d+)\)", str(error)
+    ):  # Rust's, as in safetensors and tokenizers
         return int(match[1])
-    return next((number for pattern, number in _MESSAGES.items() if re.search(pattern, str(error))), None)
+    return next(
+        (number for pattern, number in _MESSAGES.items() if re.search(pattern, str(error))), None
+    )

@@ -13,7 +13,10 @@ _UNUSUAL = re.compile(r"[^\n\t -~]")
 def printable(text: str) -> str:
     """Return *text* with control and formatting characters (ESC, C1, bidi, surrogates), but \\n and \\t, as escapes."""
     return _UNUSUAL.sub(
-        lambda match: match[0] if match[0].isprintable() else match[0].encode("unicode_escape").decode(), text
+        lambda match: (
+            match[0] if match[0].isprintable() else match[0].encode("unicode_escape").decode()
+        ),
+        text,
     )
 
 
@@ -67,7 +70,10 @@ def flags(options: Mapping[str, Any]) -> str:
         if isinstance(option, bool):
             words.append(flag(key if option else f"no-{key}"))
         elif option is not None:
-            words += [f"{flag(key)} {item}" for item in (option if isinstance(option, list | tuple) else [option])]
+            words += [
+                f"{flag(key)} {item}"
+                for item in (option if isinstance(option, list | tuple) else [option])
+            ]
     return " ".join(words)
 
 

@@ -22,7 +22,12 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
 def download(
-    name: str, revision: str | None, *, allowed: list[str] | None, ignored: list[str] | None, repo_type: str = "model"
+    name: str,
+    revision: str | None,
+    *,
+    allowed: list[str] | None,
+    ignored: list[str] | None,
+    repo_type: str = "model",
 ) -> Path:
     """Return the folder of a repository's files that match *allowed*, not *ignored*, downloaded or from the cache."""
     from huggingface_hub import snapshot_download
@@ -81,7 +86,11 @@ def reason(error: BaseException, revision: str | None = None) -> str:
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         certificates = os.environ.get(name)
         if certificates and (first(ssl.SSLError) or not Path(certificates).exists()):
-            fault = f"is no certificate of the Hub ({cause})" if Path(certificates).exists() else "does not exist"
+            fault = (
+                f"is no certificate of the Hub ({cause})"
+                if Path(certificates).exists()
+                else "does not exist"
+            )
             return f"{name} names {certificates}, which {fault}: correct or unset that variable"
     if urlsplit(constants.ENDPOINT).hostname is None:
         return f"HF_ENDPOINT is {constants.ENDPOINT}, no address such as https://huggingface.co: correct or unset it"
@@ -105,9 +114,13 @@ def is_absent(error: BaseException) -> bool:
     """Return True if *error* says that there is no repository of that name, or none that this user may know of."""
     from huggingface_hub import errors, get_token
 
-    if not isinstance(error, errors.RepositoryNotFoundError) or isinstance(error, errors.GatedRepoError):
+    if not isinstance(error, errors.RepositoryNotFoundError) or isinstance(
+        error, errors.GatedRepoError
+    ):
         return False
-    return error.response.status_code != 401 or get_token() is None  # else the token is not accepted
+    return (
+        error.response.status_code != 401 or get_token() is None
+    )  # else the token is not accepted
 
 
 def words(error: BaseException) -> str:
@@ -127,7 +140,9 @@ def _refusal(error: Any, revision: str | None) -> str:
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no revision {revision or 'main'} on the Hub"
     if is_absent(error):
-        return f"there is no such repository on the Hub; check the name, or {_LOG_IN} if it is private"
+        return (
+            f"there is no such repository on the Hub; check the name, or {_LOG_IN} if it is private"
+        )
     if status == 401:
         return f"the Hub does not accept the token (expired or revoked); {_LOG_IN}"
     if status == 403:

@@ -36,7 +36,11 @@ class Identity:
 
     @classmethod
     def of(
-        cls, options_type: type[Options], options: Mapping[str, Any], inputs: Mapping[str, Any], **machine: Any
+        cls,
+        options_type: type[Options],
+        options: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        **machine: Any,
     ) -> "Identity":
         """Return the identity of a run that starts now, with the code of the functions in *options* and of tasks."""
         code = user_code.digests([*user_code.named(options), *sorted(PLUGINS)])
@@ -50,19 +54,29 @@ class Identity:
 
         Of a run of another version, unrecorded options have their default, and other values are the same.
         """
-        sections = [before.get(key) if isinstance(before, Mapping) else None for key in ("options", "inputs")]
+        sections = [
+            before.get(key) if isinstance(before, Mapping) else None
+            for key in ("options", "inputs")
+        ]
         if not all(isinstance(section, Mapping) for section in sections):
             return "it cannot be read"
         now, fields = self.to_json(), self.options_type.__dataclass_fields__
-        defaults = {name: fields[name].default for name in fields if name in now["options"]}  # of those not completed
+        defaults = {
+            name: fields[name].default for name in fields if name in now["options"]
+        }  # of those not completed
         old = _as_json(defaults | self.options_type.completed(before["options"]))
         new = self.options_type.past | now["options"]
         counted = [key for key in old if key in now["options"] or key not in fields]
         changes = [(key, old[key], new.get(key)) for key in counted if old[key] != new.get(key)]
-        texts = [(key, *("not given" if value is None else value for value in pair)) for key, *pair in changes]
+        texts = [
+            (key, *("not given" if value is None else value for value in pair))
+            for key, *pair in changes
+        ]
         phrases = [f"{flag(key)} was {before}, is {after}" for key, before, after in texts]
         old, new = (contents(run["inputs"]) for run in (before, now))
-        phrases += [f"other {key}" for key in dict.fromkeys([*new, *old]) if old.get(key) != new.get(key)]
+        phrases += [
+            f"other {key}" for key in dict.fromkeys([*new, *old]) if old.get(key) != new.get(key)
+        ]
         for section in sorted(self.machine.keys() & before.keys()):
             old, new = before[section], now[section]
             if isinstance(old, Mapping):
@@ -85,7 +99,9 @@ def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifes
         manifest = read(out, kind)
     except ArtifactError:  # missing or damaged
         return None
-    if differences := run.differences({**manifest.facts, "options": manifest.options, "inputs": manifest.inputs}):
+    if differences := run.differences(
+        {**manifest.facts, "options": manifest.options, "inputs": manifest.inputs}
+    ):
         raise ArtifactError(
             f"{out} holds {with_article(kind)} that this command did not make ({differences}), which would be lost; "
             f"give --out another directory, or --overwrite to replace it."

@@ -89,7 +89,9 @@ class _File:
 def _check(manifest: Manifest, source: Path | str) -> None:
     """Raise ArtifactError if *manifest* or that of an input lists a file outside, or has a malformed entry."""
     for outside in (name for name in manifest.files if not _is_below(name)):
-        raise ArtifactError(f"{source} lists {outside!r}, which is no file below it; do not use this artifact.")
+        raise ArtifactError(
+            f"{source} lists {outside!r}, which is no file below it; do not use this artifact."
+        )
     typed_json.build(manifest.files, dict[str, _File], source)
     entries: list[Any] = []
     for value in manifest.inputs.values():
@@ -105,7 +107,9 @@ def _is_below(name: str) -> bool:
     """Return True if *name* is a plain relative path on every system."""
     path, windows = PurePosixPath(name), PureWindowsPath(name)
     is_plain = path.as_posix() == name and not any(character in name for character in "\\\0\r\n")
-    return is_plain and not (path.is_absolute() or windows.drive or {"..", "."} & {*path.parts, name})
+    return is_plain and not (
+        path.is_absolute() or windows.drive or {"..", "."} & {*path.parts, name}
+    )
 
 
 def file_sha256(path: Path) -> str:
@@ -126,12 +130,18 @@ def file_input(path: Path) -> dict[str, Any]:
 def portable(value: Any) -> Any:
     """Return *value* with each absolute path, or one out of the working directory, reduced to its last name."""
     if isinstance(value, Mapping):  # manifests stay as they are: their digests cover their bytes
-        return {key: inner if key == "manifest" else portable(inner) for key, inner in value.items()}
+        return {
+            key: inner if key == "manifest" else portable(inner) for key, inner in value.items()
+        }
     if isinstance(value, list | tuple):
         return [portable(inner) for inner in value]
     if isinstance(value, str | Path) and "\n" not in str(value):  # a path, not the text of a prompt
         path = PurePosixPath(str(value).removeprefix("file://"))
-        if (path.is_absolute() and len(path.parts) > 2) or ".." in path.parts or path.parts[:1] == ("~",):
+        if (
+            (path.is_absolute() and len(path.parts) > 2)
+            or ".." in path.parts
+            or path.parts[:1] == ("~",)
+        ):
             return path.name if path.name != ".." else "elsewhere"
     return value
 
@@ -174,7 +184,10 @@ class ProvenanceEntry:
     @property
     def by_grpo(self) -> bool:
         """True if GRPO made the artifact; manifests of earlier versions name the command alone."""
-        return self.facts.get("method", "grpo" if self.command == "countdown-rl train" else "") == "grpo"
+        return (
+            self.facts.get("method", "grpo" if self.command == "countdown-rl train" else "")
+            == "grpo"
+        )
 
 
 def walk(entry: Any) -> Iterator[Mapping[str, Any]]:
@@ -199,7 +212,10 @@ def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
             name=input_name(entry),
             revision=entry.get("revision"),
             digest=entry["digest"],
-            **{key: manifest.get(key, {}) for key in ("options", "inputs", "facts", "files", "versions")},
+            **{
+                key: manifest.get(key, {})
+                for key in ("options", "inputs", "facts", "files", "versions")
+            },
         )
     return list(links.values())
 
@@ -223,7 +239,9 @@ def initial_model(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
     models = [link for link in links if link.kind not in later and not link.by_grpo]
     if not models:
         names = ", ".join(link.name for link in links)
-        raise ArtifactError(f"the manifest ({names}) does not name the model that training began with; make it again.")
+        raise ArtifactError(
+            f"the manifest ({names}) does not name the model that training began with; make it again."
+        )
     return next((link for link in models if link.kind == "hub"), models[-1])
 
 
@@ -240,7 +258,9 @@ def contents(inputs: Any) -> Any:
 
 
 def input_name(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("source") or entry.get("file") or (entry.get("manifest") or {}).get("kind"))
+    return str(
+        entry.get("source") or entry.get("file") or (entry.get("manifest") or {}).get("kind")
+    )
 
 
 def _canonical(manifest: Mapping[str, Any]) -> bytes:

@@ -82,7 +82,9 @@ def _read_prompt(file: str) -> str:
     try:
         text = Path(file).read_text("utf-8")
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"{file} cannot be read ({first_line(error)}); give another.", option="prompt") from error
+        raise UsageError(
+            f"{file} cannot be read ({first_line(error)}); give another.", option="prompt"
+        ) from error
     values.check_text(f"the file of --prompt, {file},", text)
     return text
 
@@ -90,7 +92,13 @@ def _read_prompt(file: str) -> str:
 #: The text of a prompt template; its flag takes the file.
 Prompt = Annotated[
     str | None,
-    option("Jinja file of a prompt, see docs/models.md.", PROMPT, name="--prompt", metavar="FILE", parser=_read_prompt),
+    option(
+        "Jinja file of a prompt, see docs/models.md.",
+        PROMPT,
+        name="--prompt",
+        metavar="FILE",
+        parser=_read_prompt,
+    ),
 ]
 
 
@@ -118,4 +126,6 @@ def _check(name: str, value: Any, hint: Any) -> None:
         largest = limit if bounds.max is None else bounds.max
         if not smallest <= value <= largest:
             fault = "too small" if value < smallest else "too large"
-            raise UsageError(f"{value} is {fault}; it must be from {smallest} to {largest}.", option=name)
+            raise UsageError(
+                f"{value} is {fault}; it must be from {smallest} to {largest}.", option=name
+            )

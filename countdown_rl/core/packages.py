@@ -17,14 +17,18 @@ def version() -> str:
 
 def pip_install(*names: str) -> str:
     """The command that installs the distributions *names*, in the versions that this package declares."""
-    declared = {name: requirement.partition(";")[0].strip() for name, requirement in _declared().items()}
+    declared = {
+        name: requirement.partition(";")[0].strip() for name, requirement in _declared().items()
+    }
     return f"`pip install {' '.join(repr(declared.get(name, name)) for name in names)}`"
 
 
 def missing(module: str) -> str | None:
     """A sentence that says how to install *module*, whose import failed; None where no extra has it."""
     name = module.partition(".")[0].replace("_", "-")
-    requirement = next((line for key, line in _declared().items() if key.replace("_", "-") == name), "")
+    requirement = next(
+        (line for key, line in _declared().items() if key.replace("_", "-") == name), ""
+    )
     if "extra ==" not in requirement:
         return None
     if re.search(r"extra == .train.", requirement):

@@ -30,10 +30,14 @@ def restored() -> Iterator[None]:
         if _depth == 1:
             _undo.enter_context(warnings.catch_warnings())
             remember(*(name for name in _SETTINGS if sys.modules.get(name)))
-            quantizer = logging.getLogger("bitsandbytes")  # PEFT imports it, and with AVX-512 it logs while imported
+            quantizer = logging.getLogger(
+                "bitsandbytes"
+            )  # PEFT imports it, and with AVX-512 it logs while imported
             on_restore(quantizer.setLevel, quantizer.level)
             quantizer.setLevel(logging.ERROR)
-            os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub, which TRL reports with
+            os.environ.setdefault(
+                "HF_HUB_DISABLE_TELEMETRY", "1"
+            )  # read by huggingface_hub, which TRL reports with
             if constants := sys.modules.get("huggingface_hub.constants"):  # it was read already
                 patch(constants, "HF_HUB_DISABLE_TELEMETRY", True)
     try:
@@ -50,7 +54,9 @@ def restored() -> Iterator[None]:
 def alone() -> Iterator[None]:
     """Raise UsageError if another thread of this process is in such a block."""
     if not _alone.acquire(blocking=False):
-        raise UsageError("another thread of this process is training; wait for it, or train in a process of its own.")
+        raise UsageError(
+            "another thread of this process is training; wait for it, or train in a process of its own."
+        )
     try:
         yield
     finally:
@@ -101,7 +107,12 @@ def _interpreter(_: Any) -> Iterator[tuple[Any, ...]]:
     if threading.current_thread() is threading.main_thread():
         for number in signal.valid_signals():
             if (handler := signal.getsignal(number)) is not None:
-                yield _unless_same, partial(signal.getsignal, number), partial(signal.signal, number), handler
+                yield (
+                    _unless_same,
+                    partial(signal.getsignal, number),
+                    partial(signal.signal, number),
+                    handler,
+                )
 
 
 def _torch(torch: Any) -> Iterator[tuple[Any, ...]]:
@@ -118,7 +129,11 @@ def _torch(torch: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _progress_bars(bars: Any) -> Iterator[tuple[Any, ...]]:
-    yield (bars.disable_progress_bars if bars.are_progress_bars_disabled() else bars.enable_progress_bars,)
+    yield (
+        bars.disable_progress_bars
+        if bars.are_progress_bars_disabled()
+        else bars.enable_progress_bars,
+    )
 
 
 #: For each module, the functions that restore its settings, with their arguments.

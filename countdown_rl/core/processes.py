@@ -43,7 +43,9 @@ class Terminated(BaseException):
 def signals_as_exceptions() -> Iterator[None]:
     """Raise :class:`Terminated` at Ctrl-C, SIGTERM and SIGHUP, so that partial files are removed."""
     global _received
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [
+        getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+    ]
     handlers = {number: signal.getsignal(number) for number in numbers}
     for number, handler in handlers.items():
         if handler is not signal.SIG_IGN:  # as SIGHUP is under nohup
@@ -84,7 +86,9 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     _received, _since = number, time.monotonic()
     if _deferred and first and number != signal.SIGINT:
         return
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
+    while frame is not None and not frame.f_code.co_filename.startswith(
+        "<frozen importlib._bootstrap"
+    ):
         frame = frame.f_back
     if frame is not None:
         os.write(2, f"{ended_by(number)}\n".encode())
@@ -105,10 +109,15 @@ def launched() -> bool:
 def run_alone() -> None:
     """Prepare the environment of a process that no launcher started."""
     if not launched():
-        for name in ("WORLD_SIZE", "RANK"):  # of a scheduler: Accelerate would wait for processes that nobody started
+        for name in (
+            "WORLD_SIZE",
+            "RANK",
+        ):  # of a scheduler: Accelerate would wait for processes that nobody started
             os.environ.pop(name, None)
         # transformers would use all GPUs
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(
+            ","
+        )[0]
 
 
 def world_size() -> int:
@@ -138,7 +147,9 @@ def gather(values: list[Any]) -> list[Any]:
     from accelerate import PartialState
     from accelerate.utils import gather_object
 
-    state = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=7))  # one may wait for another
+    state = PartialState(
+        cpu=not torch.cuda.is_available(), timeout=timedelta(days=7)
+    )  # one may wait for another
     gathered: list[Any] = gather_object(values)
     state.destroy_process_group()
     return gathered
@@ -149,7 +160,9 @@ def cpu_threads() -> int:
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if wanted.isdecimal() and int(wanted) > launched():  # launchers set it to 1 where it is not set
         return int(wanted)
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     usable = min([usable, *map(math.ceil, _cpu_quotas(Path("/")))])
     return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
@@ -163,9 +176,14 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
             continue
         place = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-        for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # a container may see its own as the root
+        for group in (
+            PurePosixPath(path),
+            *PurePosixPath(path).parents,
+        ):  # a container may see its own as the root
             with suppress(OSError, ValueError):  # "max" is no number
-                text = " ".join((place / group.relative_to("/") / name).read_text() for name in names)
+                text = " ".join(
+                    (place / group.relative_to("/") / name).read_text() for name in names
+                )
                 quota, period = map(float, text.split())
                 if quota > 0:
                     yield quota / period
@@ -181,9 +199,14 @@ def begin() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))  # of the lowest free number
+            setattr(
+                sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode)
+            )  # of the lowest free number
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}  # libgomp's is 300,000
+        os.environ |= {
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "GOMP_SPINCOUNT": "1000",
+        }  # libgomp's is 300,000
     if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
         import ctypes
 
@@ -218,19 +241,33 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: Path | No
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     if 0 < (gpus := torch.cuda.device_count()) < processes:
-        raise UsageError(f"{processes}: this machine has {gpus} GPUs, one for each process.", option="processes")
+        raise UsageError(
+            f"{processes}: this machine has {gpus} GPUs, one for each process.", option="processes"
+        )
     # A process reports its failure itself; the launcher would repeat it with a traceback, and each signal.
     logging.disable(logging.ERROR)
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "900")  # 30 s would kill a large model in its round
+    os.environ.setdefault(
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "900"
+    )  # 30 s would kill a large model in its round
     words = ["--main_process_port", "0"]  # a free one
-    words += ["--config_file", str(configuration)] if configuration else ["--multi_gpu", "--num_machines", "1"]
+    words += (
+        ["--config_file", str(configuration)]
+        if configuration
+        else ["--multi_gpu", "--num_machines", "1"]
+    )
     words += ["--num_processes", str(processes)] if processes > 1 else []
     try:
-        launch_command(launch_command_parser().parse_args([*words, "-m", "countdown_rl", *arguments]))
+        launch_command(
+            launch_command_parser().parse_args([*words, "-m", "countdown_rl", *arguments])
+        )
     except ChildFailedError as error:
         return max(1, error.get_first_failure()[1].exitcode)
     except SignalException as error:
         return 128 + int(error.sigval)
-    except (ImportError, OSError, ValueError) as error:  # of the configuration, such as a missing DeepSpeed
+    except (
+        ImportError,
+        OSError,
+        ValueError,
+    ) as error:  # of the configuration, such as a missing DeepSpeed
         raise UsageError(f"the processes cannot be launched: {first_line(error)}.") from error
     return 0

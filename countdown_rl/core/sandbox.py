@@ -41,13 +41,17 @@ def charge(steps: int, characters: int = 0) -> None:
     left[0] -= steps
     left[1] -= characters
     if min(left) < 0 or characters > CHARACTERS:
-        raise SecurityError("it takes too long or writes too much; use a template with fewer loops and shorter texts")
+        raise SecurityError(
+            "it takes too long or writes too much; use a template with fewer loops and shorter texts"
+        )
 
 
 def check(size: int) -> None:
     """Raise SecurityError for a value of *size* characters that is too long."""
     if size > LONGEST:
-        raise SecurityError(f"it makes a text of more than {LONGEST:,} characters; use a shorter one")
+        raise SecurityError(
+            f"it makes a text of more than {LONGEST:,} characters; use a shorter one"
+        )
 
 
 def written(value: Any) -> int:
@@ -115,9 +119,20 @@ def _check_arguments(name: str, value: Any, args: tuple[Any, ...], kwargs: dict[
     if max(numbers, default=0) > WIDEST:
         raise SecurityError(f"it gives {name} a number above {WIDEST:,}; use a smaller one")
     texts = [part for part in given if isinstance(part, str)]
-    longest = max([1, *numbers, *map(len, texts), *(written(part) for part in given if isinstance(part, list | tuple))])
-    if name in ("indent", "expandtabs", "wordwrap", "replace", "translate") and isinstance(value, str):
-        places = {"indent": value.count("\n") + 1, "expandtabs": value.count("\t")}.get(name, len(value) + 1)
+    longest = max(
+        [
+            1,
+            *numbers,
+            *map(len, texts),
+            *(written(part) for part in given if isinstance(part, list | tuple)),
+        ]
+    )
+    if name in ("indent", "expandtabs", "wordwrap", "replace", "translate") and isinstance(
+        value, str
+    ):
+        places = {"indent": value.count("\n") + 1, "expandtabs": value.count("\t")}.get(
+            name, len(value) + 1
+        )
         if name == "replace" and texts:
             places, longest = (value.count(texts[0]) if texts[0] else places), len(texts[-1])
         elif name == "translate":
@@ -129,7 +144,11 @@ def _check_arguments(name: str, value: Any, args: tuple[Any, ...], kwargs: dict[
         check(written(value) * (longest if name == "tojson" else 1))
     elif name == "join" and isinstance(value, list | tuple):
         check(written(value) + len(value) * longest)
-    elif name == "sum" and isinstance(value, list | tuple) and any(isinstance(part, list | tuple) for part in given):
+    elif (
+        name == "sum"
+        and isinstance(value, list | tuple)
+        and any(isinstance(part, list | tuple) for part in given)
+    ):
         charge(len(value) ** 2 // 64)  # each list is copied
 
 
@@ -143,7 +162,15 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(value, GeneratorType) and name in ("join", "sum", "string"):
             value = list(counted(value))
         size = len(value) if isinstance(value, str | list | tuple | range) else 0
-        charge(1 + (size // 16 if isinstance(value, str) or name in ("length", "count", "first") else size), size)
+        charge(
+            1
+            + (
+                size // 16
+                if isinstance(value, str) or name in ("length", "count", "first")
+                else size
+            ),
+            size,
+        )
         charge(0, sum(len(part) for part in rest if isinstance(part, str)))
         _check_arguments(name, value, tuple(rest), kwargs)
         return sliced(function(*head, value, *rest, **kwargs))
@@ -181,7 +208,11 @@ class Limits:
         computed = 0
         if operator == "*":
             if any(sizes):
-                check(sizes[0] * right if sizes[0] and isinstance(right, int) else sizes[1] * (left if bits[0] else 1))
+                check(
+                    sizes[0] * right
+                    if sizes[0] and isinstance(right, int)
+                    else sizes[1] * (left if bits[0] else 1)
+                )
             computed = sum(bits)
         elif operator == "**" and all(bits):
             computed = bits[0] * abs(right) if abs(right) <= BITS else abs(right)
@@ -190,7 +221,9 @@ class Limits:
         elif operator == "+":
             check(sum(sizes))
         if computed > BITS:
-            raise SecurityError(f"it computes a number of more than {BITS:,} bits; use a smaller one")
+            raise SecurityError(
+                f"it computes a number of more than {BITS:,} bits; use a smaller one"
+            )
         return sliced(super().call_binop(context, operator, left, right))  # type: ignore[misc]
 
     def wrap_str_format(self, value: Any) -> Any:
@@ -237,12 +270,17 @@ def _count(node: nodes.Node) -> None:
         return by("sliced", part) if is_slice else part
 
     for field, value in list(node.iter_fields()):
-        setattr(node, field, list(map(bounded, value)) if isinstance(value, list) else bounded(value))
+        setattr(
+            node, field, list(map(bounded, value)) if isinstance(value, list) else bounded(value)
+        )
     if isinstance(node, nodes.For):
         data = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
         node.iter = by("counted", node.iter, nodes.Const(data))
     elif isinstance(node, nodes.Output | nodes.Concat):
-        node.nodes = [part if isinstance(part, nodes.TemplateData) else by("sized", part) for part in node.nodes]
+        node.nodes = [
+            part if isinstance(part, nodes.TemplateData) else by("sized", part)
+            for part in node.nodes
+        ]
     elif isinstance(node, nodes.Compare):
         node.expr = by("sized", node.expr)
         for operand in node.ops:

@@ -33,11 +33,20 @@ def build(value: Any, kind: Any, source: Path | str) -> Any:
     from pydantic import ValidationError
 
     try:  # halves of surrogate pairs become question marks
-        return _adapter(kind).validate_json(json.dumps(value, ensure_ascii=False).encode(errors="replace"), strict=True)
+        return _adapter(kind).validate_json(
+            json.dumps(value, ensure_ascii=False).encode(errors="replace"), strict=True
+        )
     except ValidationError as error:
         fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
-        text = fault["msg"].partition(", unable")[0].removeprefix("Input ").replace("a valid integer", "a whole number")
-        raise _damaged(source, f"`{'.'.join(map(str, fault['loc']))}` {text[:1].lower()}{text[1:]}") from None
+        text = (
+            fault["msg"]
+            .partition(", unable")[0]
+            .removeprefix("Input ")
+            .replace("a valid integer", "a whole number")
+        )
+        raise _damaged(
+            source, f"`{'.'.join(map(str, fault['loc']))}` {text[:1].lower()}{text[1:]}"
+        ) from None
 
 
 def dump(value: Any) -> dict[str, Any]:

@@ -27,7 +27,10 @@ _CHANGED = re.compile(
     r"|\b(?:global|nonlocal) (.+)"
 )
 #: What imports a module by a text, and what may be such a text.
-_IMPORT, _MODULE = re.compile(r"\bimportlib\b|\b__import__\b|\bimport_module\b"), re.compile(r"\.*[^\W\d][\w.]{0,99}")
+_IMPORT, _MODULE = (
+    re.compile(r"\bimportlib\b|\b__import__\b|\bimport_module\b"),
+    re.compile(r"\.*[^\W\d][\w.]{0,99}"),
+)
 #: Attributes that a method changes, likewise.
 _SET = re.compile(
     r"\bself\.(\w+)(?:\.(?:add|append|clear|extend|insert|pop|setdefault|update)\(|(?:\[[^]]*\])? *[-+*/|&]?=(?!=))"
@@ -58,7 +61,9 @@ def imported(name: str) -> Callable[..., Any]:
         return _GIVEN[name]
     if not name.partition(":")[2]:
         raise UsageError(f"{name} is not of the form module:function.")
-    if (directory := str(Path.cwd())) not in sys.path:  # of an installed command it is the directory of the command
+    if (
+        directory := str(Path.cwd())
+    ) not in sys.path:  # of an installed command it is the directory of the command
         sys.path.append(directory)
     try:
         loaded: Callable[..., Any] = resolve_name(name)
@@ -71,9 +76,17 @@ def imported(name: str) -> Callable[..., Any]:
 
 def named(options: Mapping[str, Any]) -> list[str]:
     """Return the functions that *options* name: ``module:function``, also with ``=weight``."""
-    texts = [text for value in options.values() for text in (value if isinstance(value, list | tuple) else [value])]
+    texts = [
+        text
+        for value in options.values()
+        for text in (value if isinstance(value, list | tuple) else [value])
+    ]
     names = [text.partition("=")[0] for text in texts if isinstance(text, str)]
-    return [name for name in names if name in _GIVEN or re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", name)]
+    return [
+        name
+        for name in names
+        if name in _GIVEN or re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", name)
+    ]
 
 
 def digests(names: Iterable[str]) -> dict[str, str]:
@@ -89,7 +102,9 @@ def digests(names: Iterable[str]) -> dict[str, str]:
         for part in () if name in _GIVEN else path.split("."):
             value = getattr(value, part, None)
         if parts := [*_texts(module), *_parts(value, {})]:
-            found[f"code of {name}"] = hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:12]
+            found[f"code of {name}"] = hashlib.sha256(
+                "\0".join(parts).encode("utf-8", "replace")
+            ).hexdigest()[:12]
     return found
 
 
@@ -109,7 +124,11 @@ def _file(module: str, roots: Iterable[str]) -> Path | None:
     tails = [module.replace(".", "/") + end for end in (".py", "/__init__.py")]
     places = [Path(loaded)] if loaded else [Path(root, tail) for root in roots for tail in tails]
     file = next((place for place in places if place.suffix == ".py" and place.is_file()), None)
-    return file if file and module != "__main__" and owner(str(file.absolute()), module) == "user" else None
+    return (
+        file
+        if file and module != "__main__" and owner(str(file.absolute()), module) == "user"
+        else None
+    )
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:
@@ -117,7 +136,9 @@ def _imports(module: str, file: Path) -> Iterator[str]:
     try:
         tree = ast.parse(text := file.read_bytes())
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read as Python ({first_line(error)}); correct it.") from None
+        raise UsageError(
+            f"{file} cannot be read as Python ({first_line(error)}); correct it."
+        ) from None
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -126,7 +147,11 @@ def _imports(module: str, file: Path) -> Iterator[str]:
             above = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
             origin = [*above, *filter(None, [node.module])]
             yield from (".".join([*origin, alias.name]) for alias in node.names)
-        elif isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)) and _IMPORT.search(str(text)):
+        elif (
+            isinstance(node, ast.Constant)
+            and _MODULE.fullmatch(str(node.value))
+            and _IMPORT.search(str(text))
+        ):
             with suppress(ImportError):  # it leads out of the package
                 yield importlib.util.resolve_name(str(node.value), package)
 
@@ -139,7 +164,9 @@ def _texts(module: str) -> list[str]:
         if spec and _IMPORTED.get(name, (None,))[0] is not spec:
             _IMPORTED[name] = spec, text
         if spec and _IMPORTED[name][1] != text:
-            raise UsageError(f"{file} was changed after it was imported; reload {name}, or start Python again.")
+            raise UsageError(
+                f"{file} was changed after it was imported; reload {name}, or start Python again."
+            )
     return [text for _, text in sorted(texts.items())]
 
 
@@ -148,12 +175,20 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
     if isinstance(value, bool | int | float | complex | str | bytes | range | PurePath):
         yield repr(value)
     elif isinstance(value, list | tuple | set | frozenset | dict | deque):
-        texts = ["".join(_parts(item, seen)) for item in (value.items() if isinstance(value, dict) else value)]
-        yield repr(sorted(texts) if isinstance(value, set | frozenset) else texts) if any(texts) else ""
+        texts = [
+            "".join(_parts(item, seen))
+            for item in (value.items() if isinstance(value, dict) else value)
+        ]
+        yield (
+            repr(sorted(texts) if isinstance(value, set | frozenset) else texts)
+            if any(texts)
+            else ""
+        )
     elif id(value) not in seen:
         seen[id(value)] = value
         if not isinstance(value, FunctionType | type) and (
-            isinstance(value, functools.partial | property | MethodType) or hasattr(value, "__wrapped__")
+            isinstance(value, functools.partial | property | MethodType)
+            or hasattr(value, "__wrapped__")
         ):
             names = ("func", "args", "keywords", "fget", "__func__", "__self__", "__wrapped__")
             yield from _parts([getattr(value, name, None) for name in names], seen)
@@ -166,7 +201,11 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
             yield from _of_function(value, seen, alone=not texts)
         elif isinstance(value, type) and module == "__main__":
             yield from _parts([value.__bases__, dict(vars(value))], seen)
-        elif value is not kind and (texts or module == "__main__") and not isinstance(value, ModuleType):
+        elif (
+            value is not kind
+            and (texts or module == "__main__")
+            and not isinstance(value, ModuleType)
+        ):
             yield from _parts([kind, _state(value)], seen)
         elif module in _PICKLED:
             with suppress(TypeError):  # it cannot be pickled
@@ -177,7 +216,9 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
 def _state(value: Any) -> dict[str, Any]:
     """Return the attributes of *value*, without those that its methods change, such as a counter."""
     names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    values = {name: getattr(value, name) for name in names if hasattr(value, name)} | getattr(value, "__dict__", {})
+    values = {name: getattr(value, name) for name in names if hasattr(value, name)} | getattr(
+        value, "__dict__", {}
+    )
     changed = set()
     for kind in type(value).__mro__:
         for name, method in vars(kind).items():
@@ -205,19 +246,38 @@ def _of_function(function: FunctionType, seen: dict[int, Any], *, alone: bool) -
     if alone:
         steps = [step for part in _codes(code) for step in dis.get_instructions(part)]
         names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-        loads = {"IMPORT_NAME", *(["LOAD_CONST"] if any(_IMPORT.search(str(step.argval)) for step in steps) else [])}
+        loads = {
+            "IMPORT_NAME",
+            *(["LOAD_CONST"] if any(_IMPORT.search(str(step.argval)) for step in steps) else []),
+        }
         for name in sorted({str(step.argval) for step in steps if step.opname in loads}):
             yield from _texts(name) if _MODULE.fullmatch(name) else ()
-        yield source or repr([(part.co_code, part.co_names, [*_parts(part.co_consts, {})]) for part in _codes(code)])
+        yield source or repr(
+            [(part.co_code, part.co_names, [*_parts(part.co_consts, {})]) for part in _codes(code)]
+        )
         values |= {name: function.__globals__[name] for name in names & function.__globals__.keys()}
         values |= {"": [function.__defaults__, function.__kwdefaults__]}
-    changed = {name for match in _CHANGED.finditer(source) for name in re.findall(r"\w+", match[1] or match[2])}
-    yield from _parts([value for name, value in sorted(values.items()) if name not in changed], seen)
+    changed = {
+        name
+        for match in _CHANGED.finditer(source)
+        for name in re.findall(r"\w+", match[1] or match[2])
+    }
+    yield from _parts(
+        [value for name, value in sorted(values.items()) if name not in changed], seen
+    )
 
 
 def _codes(code: CodeType) -> list[CodeType]:
     """Return *code* and that of the functions in it."""
-    return [code, *(part for value in code.co_consts if isinstance(value, CodeType) for part in _codes(value))]
+    return [
+        code,
+        *(
+            part
+            for value in code.co_consts
+            if isinstance(value, CodeType)
+            for part in _codes(value)
+        ),
+    ]
 
 
 @contextmanager
@@ -232,4 +292,6 @@ def running(description: str) -> Iterator[None]:
         try:
             yield
         except (Exception, SystemExit) as error:
-            raise UsageError(f"The {description} failed: {type(error).__name__}: {first_line(error)}.") from error
+            raise UsageError(
+                f"The {description} failed: {type(error).__name__}: {first_line(error)}."
+            ) from error

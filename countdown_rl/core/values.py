@@ -43,7 +43,13 @@ OTHER_NAMES = {
     "num_processes": ("processes",),
     "use_vllm": ("rollouts",),
 }
-_NOUNS = {bool: "True or False", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+_NOUNS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+}
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
@@ -57,7 +63,11 @@ def check_names(given: Iterable[str], names: Collection[str]) -> None:
     for name in given:
         if name not in names:
             match = nearest(name, names)
-            advice = f"did you mean {flag(match)}?" if match else f"the options are {', '.join(map(flag, names))}."
+            advice = (
+                f"did you mean {flag(match)}?"
+                if match
+                else f"the options are {', '.join(map(flag, names))}."
+            )
             raise UsageError(f"there is no option {flag(name)}; {advice}")
 
 
@@ -71,7 +81,9 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return None if type(value).__name__ in ("NAType", "NaTType") or (value != value) is True else value
+    return (
+        None if type(value).__name__ in ("NAType", "NaTType") or (value != value) is True else value
+    )
 
 
 def records(source: Any, name: str) -> list[dict[str, Any]]:
@@ -85,7 +97,9 @@ def records(source: Any, name: str) -> list[dict[str, Any]]:
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise InputError(f"{flag(name)}: row {index} should be a mapping, not {shown(row)}.")
-        converted.append({str(key): value for key, cell in row.items() if (value := plain(cell)) is not None})
+        converted.append(
+            {str(key): value for key, cell in row.items() if (value := plain(cell)) is not None}
+        )
     return converted
 
 
@@ -100,16 +114,22 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     One item or a mapping becomes a tuple where *hint* is one, a list the text that the command line takes.
     """
     kinds = _kinds(hint)
-    if any(get_origin(kind) is None and kind not in (*_NOUNS, NoneType) for kind in kinds):  # such as a quoted one
+    if any(
+        get_origin(kind) is None and kind not in (*_NOUNS, NoneType) for kind in kinds
+    ):  # such as a quoted one
         return value
     if any(get_origin(kind) is Callable for kind in kinds):
         if not callable(value):
             raise UsageError(f"should be a function, not {shown(value)}.", option=name)
         return value
-    value = float(value) if isinstance(value, float) else plain(value)  # not a number is no missing option
+    value = (
+        float(value) if isinstance(value, float) else plain(value)
+    )  # not a number is no missing option
     if value is None and NoneType in kinds:
         return None
-    if sequence := next((kind for kind in kinds if get_origin(kind) in (tuple, list, Iterable)), None):
+    if sequence := next(
+        (kind for kind in kinds if get_origin(kind) in (tuple, list, Iterable)), None
+    ):
         return _items(name, value, get_args(sequence))
     if isinstance(value, list) and value and str in kinds and Path not in kinds:
         value = ",".join(map(str, value))
@@ -129,7 +149,9 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, str) and value in allowed:
         return allowed[allowed.index(value)]  # of a value that Typer made an enumeration of
     if allowed:
-        raise UsageError(f"{one_line(str(value)):.60} is not one of: {', '.join(allowed)}.", option=name)
+        raise UsageError(
+            f"{one_line(str(value)):.60} is not one of: {', '.join(allowed)}.", option=name
+        )
     nouns = " or ".join(_NOUNS[kind] for kind in kinds if kind in _NOUNS)
     raise UsageError(f"{one_line(repr(value)):.60} should be {nouns}.", option=name)
 
@@ -153,11 +175,17 @@ def _items(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return *value* as a tuple of items of *kinds*: of one type and any number, or one type for each item."""
     if isinstance(value, Mapping):
         value = [f"{key}={item}" for key, item in value.items()]
-    items = [value] if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable) else [*value]
+    items = (
+        [value]
+        if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable)
+        else [*value]
+    )
     of_one_kind = len(kinds) == 1 or kinds[-1] is Ellipsis
     if not of_one_kind and len(items) != len(kinds):
         raise UsageError(f"{one_line(repr(value)):.60} should be {len(kinds)} values.", option=name)
-    return tuple(convert(name, item, kinds[0] if of_one_kind else kinds[i]) for i, item in enumerate(items))
+    return tuple(
+        convert(name, item, kinds[0] if of_one_kind else kinds[i]) for i, item in enumerate(items)
+    )
 
 
 def public(function: Function) -> Function:

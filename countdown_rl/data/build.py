@@ -56,33 +56,49 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, A
     else:
         own = {"test": splits["test"]} if options.test_from else {}
         splits = _generated(source, split_sizes(sizes), options.rows) | own
-    rows = ((split, registry.parse_row(row)) for split, rows in source.splits.items() for row in rows)
+    rows = (
+        (split, registry.parse_row(row)) for split, rows in source.splits.items() for row in rows
+    )
     moved = any(row.own_split != split for split, row in rows)
     done, omitted = count(1), UNRECORDED | (_PUZZLES - task.data_options)
-    recorded = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key not in omitted}
+    recorded = {
+        key: value
+        for key, value in asdict(options).items()
+        if value not in (None, ()) and key not in omitted
+    }
     with artifacts.writing(out, "data", options=recorded, inputs=inputs) as draft:
         if source.read:
             draft.facts |= {"read": source.read, "dropped": dict(sorted(source.dropped.items()))}
         draft.facts["splits"] = {}
         for split, rows in splits.items():
             shared = _layout(options) | ({"split": split} if moved else {})
-            written = _write(draft.path / f"{split}.jsonl", rows, shared, lambda: on_row(next(done), options.n))
+            written = _write(
+                draft.path / f"{split}.jsonl", rows, shared, lambda: on_row(next(done), options.n)
+            )
             draft.facts["splits"][split] = written
     if not source.read:
         return draft.facts
     reasons = {reason: source.examples[reason] for reason, _ in source.dropped.most_common()}
-    return draft.facts | {"reasons": reasons, "unused": sorted(source.unused), "notes": sorted(source.notes)}
+    return draft.facts | {
+        "reasons": reasons,
+        "unused": sorted(source.unused),
+        "notes": sorted(source.notes),
+    }
 
 
 def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
     """The rows of one *split* that :func:`make` generates for *options*; none if there is no such split."""
     task, sizes = _task(options), split_sizes(options)
     source: RowSource = resolve_name(task.source)(task, options)
-    for rows in _generated(source, {name: sizes[name] for name in sizes if name == split}, options.rows).values():
+    for rows in _generated(
+        source, {name: sizes[name] for name in sizes if name == split}, options.rows
+    ).values():
         yield from (row | _layout(options) for row in rows)
 
 
-def _generated(source: RowSource, sizes: dict[str, int], span: str | None) -> dict[str, Iterator[dict[str, Any]]]:
+def _generated(
+    source: RowSource, sizes: dict[str, int], span: str | None
+) -> dict[str, Iterator[dict[str, Any]]]:
     """New rows for each split, of training rows those of *span*. Memory grows with the ids alone."""
     if span is None:
         return source.rows(sizes)
@@ -91,9 +107,14 @@ def _generated(source: RowSource, sizes: dict[str, int], span: str | None) -> di
     if not is_range or int(end) > sizes.get("train", sys.maxsize):
         of = f"the {sizes['train']:,} training rows" if "train" in sizes else "their number"
         raise UsageError(f"{span}: write A:B, from 0 up to {of}.", option="rows")
-    splits = source.rows({split: int(end) if split == "train" else size for split, size in sizes.items()})
+    splits = source.rows(
+        {split: int(end) if split == "train" else size for split, size in sizes.items()}
+    )
     start = {"train": int(first)}
-    return {split: (row for row in islice(rows, start.get(split, 0), None)) for split, rows in splits.items()}
+    return {
+        split: (row for row in islice(rows, start.get(split, 0), None))
+        for split, rows in splits.items()
+    }
 
 
 def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict[str, Any]]:
@@ -113,7 +134,9 @@ def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict
 
 def _layout(options: DataOptions) -> dict[str, str]:
     """The fields of every row that decide on its prompt."""
-    return {key: text for key in ("style", "template") if (text := getattr(options, key)) is not None}
+    return {
+        key: text for key in ("style", "template") if (text := getattr(options, key)) is not None
+    }
 
 
 def _task(options: DataOptions) -> Task:
@@ -122,7 +145,9 @@ def _task(options: DataOptions) -> Task:
     with input_as_usage(by_task):
         task = registry.task(options.task)
     if options.style not in (None, *(styles := task.row.styles)):
-        raise UsageError(f"{options.style} is not for {by_task}; take {' or '.join(styles)}.", option="style")
+        raise UsageError(
+            f"{options.style} is not for {by_task}; take {' or '.join(styles)}.", option="style"
+        )
     for name in _PUZZLES - task.data_options:
         if getattr(options, name) != getattr(type(options), name, None):
             raise UsageError(f"does not apply to {by_task}; leave it out.", option=name)
@@ -133,7 +158,9 @@ def _task(options: DataOptions) -> Task:
     if options.test_from and options.test is not None:
         raise UsageError("has all test puzzles; leave out --test.", option="test_from")
     if options.revision and "@" in (options.from_hub or "@"):
-        raise UsageError(f"goes with {hub}, where NAME@REVISION does not name one already.", option="revision")
+        raise UsageError(
+            f"goes with {hub}, where NAME@REVISION does not name one already.", option="revision"
+        )
     return task
 
 
@@ -150,7 +177,10 @@ def split_sizes(options: DataOptions) -> dict[str, int]:
 
 
 def _write(
-    path: Path, rows: Iterable[dict[str, Any]], shared: Mapping[str, str], on_row: Callable[[], None]
+    path: Path,
+    rows: Iterable[dict[str, Any]],
+    shared: Mapping[str, str],
+    on_row: Callable[[], None],
 ) -> dict[str, Any]:
     """Write the *rows* of a split with the *shared* fields, and count them, also by group.
 
@@ -175,4 +205,7 @@ def _write(
 
     with closing(rows) if isinstance(rows, Generator) else nullcontext():  # ends its threads
         jsonl.write_rows(path, counted())
-    return {"rows": total, "groups": {group: dict(sorted(groups[group].items())) for group in sorted(groups)}}
+    return {
+        "rows": total,
+        "groups": {group: dict(sorted(groups[group].items())) for group in sorted(groups)},
+    }

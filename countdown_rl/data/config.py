@@ -19,31 +19,61 @@ class DataOptions(Options):
     ``operators`` and ``rule`` override the preset.
     """
 
-    preset: Annotated[Literal["3to4", "24", "tv"], option("Distribution to draw from.", PUZZLES)] = "3to4"
-    size: Annotated[tuple[str, ...], option("Count of numbers; repeatable.", PUZZLES, metavar="K[=WEIGHT]")] = ()
-    numbers: Annotated[str | None, option("Range (1-99), or tiles without replacement (25,50,1-10x2).", PUZZLES)] = None
-    targets: Annotated[str | None, option("Targets; without + and -, up to 9999.", PUZZLES, metavar="LOW-HIGH")] = None
+    preset: Annotated[
+        Literal["3to4", "24", "tv"], option("Distribution to draw from.", PUZZLES)
+    ] = "3to4"
+    size: Annotated[
+        tuple[str, ...], option("Count of numbers; repeatable.", PUZZLES, metavar="K[=WEIGHT]")
+    ] = ()
+    numbers: Annotated[
+        str | None, option("Range (1-99), or tiles without replacement (25,50,1-10x2).", PUZZLES)
+    ] = None
+    targets: Annotated[
+        str | None, option("Targets; without + and -, up to 9999.", PUZZLES, metavar="LOW-HIGH")
+    ] = None
     operators: Annotated[str | None, option("Allowed operators, e.g. '+-*'.", PUZZLES)] = None
     rule: Annotated[str | None, option(RULE, PUZZLES)] = None
-    impossible: Annotated[float, option("Share of rows proved to have no solution.", PUZZLES, min=0, max=1)] = 0.0
+    impossible: Annotated[
+        float, option("Share of rows proved to have no solution.", PUZZLES, min=0, max=1)
+    ] = 0.0
     n: Annotated[int, option("Rows in all splits together.", SPLITS, min=3)] = 50_000
-    valid: Annotated[int | None, option("Rows for validation.", SPLITS, min=0, show_default=_TENTH)] = None
-    test: Annotated[int | None, option("Rows for testing.", SPLITS, min=0, show_default=_TENTH)] = None
-    rows: Annotated[str | None, option("Training rows to write; all up to B are made.", SPLITS, metavar="A:B")] = None
+    valid: Annotated[
+        int | None, option("Rows for validation.", SPLITS, min=0, show_default=_TENTH)
+    ] = None
+    test: Annotated[int | None, option("Rows for testing.", SPLITS, min=0, show_default=_TENTH)] = (
+        None
+    )
+    rows: Annotated[
+        str | None, option("Training rows to write; all up to B are made.", SPLITS, metavar="A:B")
+    ] = None
     style: StyleName = None
     template: Prompt = None
-    task: Annotated[str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")] = DEFAULT
-    from_: Annotated[str | None, option("JSONL, JSON, CSV or Parquet.", IMPORT, name="--from", metavar="FILE")] = None
-    test_from: Annotated[str | None, option("Test rows, kept out of the other splits.", IMPORT, metavar="FILE")] = None
+    task: Annotated[
+        str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")
+    ] = DEFAULT
+    from_: Annotated[
+        str | None, option("JSONL, JSON, CSV or Parquet.", IMPORT, name="--from", metavar="FILE")
+    ] = None
+    test_from: Annotated[
+        str | None, option("Test rows, kept out of the other splits.", IMPORT, metavar="FILE")
+    ] = None
     from_hub: Annotated[
-        str | None, option("Hub data set; its held-out splits are kept.", IMPORT, metavar="NAME[:CONFIG][@REVISION]")
+        str | None,
+        option(
+            "Hub data set; its held-out splits are kept.",
+            IMPORT,
+            metavar="NAME[:CONFIG][@REVISION]",
+        ),
     ] = None
     revision: Annotated[str | None, option("Commit, tag or branch of --from-hub.", IMPORT)] = None
     exclude: Annotated[
-        tuple[str, ...], option("Rows to leave out; without target, all of their numbers.", IMPORT, metavar="FILE")
+        tuple[str, ...],
+        option("Rows to leave out; without target, all of their numbers.", IMPORT, metavar="FILE"),
     ] = ()
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
-    workers: Annotated[int, option("Threads; 0: one per core. The rows do not depend on it.", RUN, min=0)] = 0
+    workers: Annotated[
+        int, option("Threads; 0: one per core. The rows do not depend on it.", RUN, min=0)
+    ] = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", style_name(self.style))

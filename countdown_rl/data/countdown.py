@@ -40,8 +40,12 @@ class CountdownSource(RowSource):
     def find(self, record: Mapping[str, Any]) -> records.Match:
         try:
             return super().find(record)
-        except records.NoRowError:  # all that is needed of a puzzle; other fields may have another meaning
-            match = super().find({name: record[name] for name in (*NUMBERS, "target") if name in record})
+        except (
+            records.NoRowError
+        ):  # all that is needed of a puzzle; other fields may have another meaning
+            match = super().find(
+                {name: record[name] for name in (*NUMBERS, "target") if name in record}
+            )
             return replace(match, unused=record.keys() - {*NUMBERS, "target"})
 
     def convert(self, row: Row, *, own_test: bool) -> dict[str, Any]:
@@ -49,12 +53,18 @@ class CountdownSource(RowSource):
         if len(nums) > rules.MAX_NUMBERS:
             raise Dropped("too-many-numbers", f"of more than {rules.MAX_NUMBERS} numbers")
         if target < 1:
-            raise Dropped("target-below-1", "with a target below 1, which the solver does not search")
+            raise Dropped(
+                "target-below-1", "with a target below 1, which the solver does not search"
+            )
         if not own_test and is_excluded(self._excluded, nums, target):
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
-        fields = generate.solved_row(rules.Puzzle(tuple(nums), target, wanted.rule, wanted.operators))
+        fields = generate.solved_row(
+            rules.Puzzle(tuple(nums), target, wanted.rule, wanted.operators)
+        )
         if not (fields["solutions"] or own_test or self.options.impossible):
-            raise Dropped("impossible", "proved to have no solution; --impossible 1 keeps such puzzles")
+            raise Dropped(
+                "impossible", "proved to have no solution; --impossible 1 keeps such puzzles"
+            )
         return fields
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
@@ -71,18 +81,27 @@ def distribution_of(options: DataOptions) -> Distribution:
         operators = rules.operators(options.operators) if options.operators else preset.operators
         rule = rules.rule(options.rule) if options.rule else preset.rule
     sizes = _sizes(options.size) or preset.sizes
-    wanted = replace(preset, impossible=options.impossible, rule=rule, operators=operators, sizes=sizes)
+    wanted = replace(
+        preset, impossible=options.impossible, rule=rule, operators=operators, sizes=sizes
+    )
     if options.numbers:
         items = [_range("--numbers", item) for item in options.numbers.split(",")]
-        values = sorted(value for low, high, copies in items for value in [*range(low, high + 1)] * copies)
-        wanted = replace(wanted, values=tuple(values), tiles=len(items) > 1 or "x" in options.numbers)
+        values = sorted(
+            value for low, high, copies in items for value in [*range(low, high + 1)] * copies
+        )
+        wanted = replace(
+            wanted, values=tuple(values), tiles=len(items) > 1 or "x" in options.numbers
+        )
     if options.targets:
         low, high, _ = _range("--targets", options.targets)
         wanted = replace(wanted, low=low, high=high)
     elif not {"+", "-"} & set(operators) and wanted.low < wanted.high:  # few products are below 100
         wanted = replace(wanted, high=9_999)
     if wanted.tiles and max(wanted.sizes) > len(wanted.values):
-        raise UsageError(f"has {len(wanted.values)} tiles, too few for {max(wanted.sizes)} numbers.", option="numbers")
+        raise UsageError(
+            f"has {len(wanted.values)} tiles, too few for {max(wanted.sizes)} numbers.",
+            option="numbers",
+        )
     return wanted
 
 
@@ -97,17 +116,26 @@ def _sizes(specs: Iterable[str]) -> dict[int, float]:
         except ValueError:
             fits = False
         if not fits:
-            raise UsageError(f"{spec}: write 1 to {rules.MAX_NUMBERS}, or with a weight above 0: 4=0.5.", option="size")
+            raise UsageError(
+                f"{spec}: write 1 to {rules.MAX_NUMBERS}, or with a weight above 0: 4=0.5.",
+                option="size",
+            )
     return sizes
 
 
 def _range(name: str, spec: str) -> tuple[int, int, int]:
     """The lowest and the highest value of a range, and its copies."""
     match = _RANGE(spec.strip())
-    low, high, copies = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
+    low, high, copies = (
+        (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
+    )
     if not 1 <= low <= high or (copies != 1 and name == "--targets"):
         tiles = "" if name == "--targets" else ", or tiles such as 25,50,1-10x2"
-        raise UsageError(f"{name} {spec}: write a range such as 10-100{tiles}, from 1 on, the lower end first.")
+        raise UsageError(
+            f"{name} {spec}: write a range such as 10-100{tiles}, from 1 on, the lower end first."
+        )
     if high - low >= MAX_WIDTH:
-        raise UsageError(f"{name} {spec}: a range has at most {MAX_WIDTH:,} values; lower its upper end.")
+        raise UsageError(
+            f"{name} {spec}: a range has at most {MAX_WIDTH:,} values; lower its upper end."
+        )
     return low, high, copies

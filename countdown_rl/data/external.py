@@ -51,7 +51,9 @@ def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]
 
     def rows() -> Iterator[Published]:
         number = count(1)
-        for split in sorted(splits, key=lambda split: ("test", "valid", None).index(meanings[split])):
+        for split in sorted(
+            splits, key=lambda split: ("test", "valid", None).index(meanings[split])
+        ):
             with _read_errors(name):
                 for row in splits[split]:
                     named = str(split) if meanings[split] or published_test else ""
@@ -60,7 +62,9 @@ def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]
     return directory.name, rows()
 
 
-def _configuration(directory: Path, name: str, config: str) -> tuple[str | None, Any, list[str] | None]:
+def _configuration(
+    directory: Path, name: str, config: str
+) -> tuple[str | None, Any, list[str] | None]:
     """The configuration *config* of the data set *name*, by default the one that its card marks.
 
     Returns its name, its ``data_files``, and patterns of the files to download; None means that ``datasets`` finds
@@ -70,21 +74,39 @@ def _configuration(directory: Path, name: str, config: str) -> tuple[str | None,
 
     card = directory / "README.md"
     listed = DatasetCard.load(card).data.get("configs") if card.is_file() else None
-    configs: dict[str, Any] = {str(item["config_name"]): item for item in listed or [{"config_name": "default"}]}
-    marked = [key for key, item in configs.items() if item.get("default") or key == "default" or len(configs) == 1]
-    for path in _paths([[item.get("data_files"), item.get("data_dir")] for item in configs.values()]):
+    configs: dict[str, Any] = {
+        str(item["config_name"]): item for item in listed or [{"config_name": "default"}]
+    }
+    marked = [
+        key
+        for key, item in configs.items()
+        if item.get("default") or key == "default" or len(configs) == 1
+    ]
+    for path in _paths(
+        [[item.get("data_files"), item.get("data_dir")] for item in configs.values()]
+    ):
         if _OUTSIDE.match(path):
-            raise InputError(f"the card of {name} names {path}, which is no file of the data set; do not use it.")
+            raise InputError(
+                f"the card of {name} names {path}, which is no file of the data set; do not use it."
+            )
     chosen = config or next(iter(marked or configs.keys() & {"main"}), "")
     if chosen not in configs:
-        fault = f"has no configuration {config}" if config else "has several configurations, and none by default"
+        fault = (
+            f"has no configuration {config}"
+            if config
+            else "has several configurations, and none by default"
+        )
         raise InputError(f"{name} {fault}; choose one as {name}:CONFIG, of {', '.join(configs)}.")
     if not all("data_files" in item for item in configs.values()):
         return chosen if listed else None, None, None
     data_files = configs[chosen]["data_files"]
     patterns = [posixpath.normpath(path) for path in _paths(data_files)]
     # In a pattern of the Hub, * matches a slash too.
-    return chosen, data_files, ["README.md", *(path.replace("**/", "*").replace("**", "*") for path in patterns)]
+    return (
+        chosen,
+        data_files,
+        ["README.md", *(path.replace("**/", "*").replace("**", "*") for path in patterns)],
+    )
 
 
 def _paths(value: Any) -> Iterator[str]:
@@ -106,7 +128,9 @@ def _read_errors(source: str) -> Iterator[None]:
     except InputError:
         raise
     except ModelError as error:  # of the download
-        raise InputError(f"{str(error).rstrip('.')}; or give a downloaded file with --from.") from error
+        raise InputError(
+            f"{str(error).rstrip('.')}; or give a downloaded file with --from."
+        ) from error
     except Exception as error:
         text = hub_requests.words(error.__cause__ or error)
         raise InputError(f"{source} cannot be read: {text}.") from error

@@ -77,12 +77,19 @@ class SplitPlan:
     ``limits`` are draws of one row by count of numbers, with those of other splits, which are not tried.
     """
 
-    def __init__(self, distribution: Distribution, exclude: set[str], split: str, n: int, *, seed: int) -> None:
+    def __init__(
+        self, distribution: Distribution, exclude: set[str], split: str, n: int, *, seed: int
+    ) -> None:
         values, most = sorted(distribution.values), max(distribution.sizes)
         largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
-        if 16 * distribution.high * largest >= 1 << 62 or distribution.high - distribution.low >= MAX_WIDTH:
+        if (
+            16 * distribution.high * largest >= 1 << 62
+            or distribution.high - distribution.low >= MAX_WIDTH
+        ):
             options = "--numbers or --targets"
-            raise UsageError(f"{options} are too large, or have over {MAX_WIDTH:,} values; lower the upper ends.")
+            raise UsageError(
+                f"{options} are too large, or have over {MAX_WIDTH:,} values; lower the upper ends."
+            )
         self.distribution, self.exclude, self.split, self.seed = distribution, exclude, split, seed
         self.sizes = zeros(n)
         self.solvable = np.diff(np.floor(np.arange(n + 1) * distribution.impossible + 1e-9)) == 0
@@ -95,7 +102,9 @@ class SplitPlan:
     def choose_sizes(self, rows: Array, weights: dict[int, float]) -> None:
         """Choose the count of numbers of *rows* by *weights*."""
         salt = 16 + SPLITS.index(self.split)
-        uniform = kernel.scramble(kernel.scramble(kernel.scramble(self.seed) ^ salt) ^ rows) / 2.0**61
+        uniform = (
+            kernel.scramble(kernel.scramble(kernel.scramble(self.seed) ^ salt) ^ rows) / 2.0**61
+        )
         edges = np.cumsum(list(weights.values())) / sum(weights.values())
         chosen = np.searchsorted(edges, uniform, side="right").clip(max=len(edges) - 1)
         self.sizes[rows] = np.array(list(weights))[chosen]
@@ -103,7 +112,9 @@ class SplitPlan:
     def tables(self) -> tuple[kernel.Classes, kernel.Matches, Array]:
         """Working memory of the kernel; threads must not share it."""
         targets = self.distribution.high - self.distribution.low + 1
-        return *kernel.tables(zeros, max(self.distribution.sizes), targets, 0), zeros(kernel.SCRATCH)
+        return *kernel.tables(zeros, max(self.distribution.sizes), targets, 0), zeros(
+            kernel.SCRATCH
+        )
 
 
 def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
@@ -112,14 +123,20 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
     If no new puzzle of a size is found, rows of the other sizes make up for it; of any size, InputError is raised.
     """
     seen: set[str] = set()
-    weights = {solvable: dict(plan.distribution.sizes) for solvable in (True, False)}  # of sizes not exhausted
+    weights = {
+        solvable: dict(plan.distribution.sizes) for solvable in (True, False)
+    }  # of sizes not exhausted
     tables = plan.tables()
     for index, (attempt, size, row) in enumerate(chain.from_iterable(_chunks(plan, workers))):
         repeated = 0
         # The thread stopped at an earlier row, or did not know yet that a size is exhausted.
         if attempt == kernel.NOT_SAMPLED or size != plan.sizes[index]:
             attempt, _, row = _sample_one(plan, index, 0, tables)
-        while row is None or row["id"] in seen or is_excluded(plan.exclude, row["nums"], row["target"]):
+        while (
+            row is None
+            or row["id"] in seen
+            or is_excluded(plan.exclude, row["nums"], row["target"])
+        ):
             repeated += 1
             if row is None or repeated > MAX_REPEATED:
                 solvable, size = bool(plan.solvable[index]), int(plan.sizes[index])
@@ -147,7 +164,12 @@ def solved_row(puzzle: Puzzle) -> dict[str, Any]:
 def _row(puzzle: Puzzle, solutions: int, solution: str | None, needs: str | None) -> dict[str, Any]:
     """The row of *puzzle*, without a rule or operators that are the default."""
     nums, rule, operators = list(puzzle.numbers), puzzle.rule.name, puzzle.operators
-    row: dict[str, Any] = {"id": puzzle.id, "nums": nums, "target": puzzle.target, "solutions": solutions}
+    row: dict[str, Any] = {
+        "id": puzzle.id,
+        "nums": nums,
+        "target": puzzle.target,
+        "solutions": solutions,
+    }
     row |= {"solution": solution, "needs": needs, "size": len(nums)}
     row |= {"rule": rule} if rule != DEFAULT_RULE else {}
     return row | ({"operators": operators} if operators != OPERATORS else {})
@@ -164,7 +186,9 @@ def _sample_one(plan: SplitPlan, index: int, attempt: int, tables: Any) -> Sampl
     return sampled
 
 
-def _sample(plan: SplitPlan, indices: Array, start: int, tables: Any, stop: Array, limits: Array) -> list[Sampled]:
+def _sample(
+    plan: SplitPlan, indices: Array, start: int, tables: Any, stop: Array, limits: Array
+) -> list[Sampled]:
     """The rows at *indices*, each sampled from its attempt *start* on.
 
     Rows after one that is not found within the *limits* of attempts are not sampled. *stop* is a flag, (1,), by which
@@ -180,17 +204,33 @@ def _sample(plan: SplitPlan, indices: Array, start: int, tables: Any, stop: Arra
     )
     values = np.array(distribution.values, dtype=np.int64)
     parts = *parts_of(plan.split), PARTS
-    source = kernel.Source(plan.seed, SPLITS.index(plan.split), start, limits, values, distribution.tiles, *parts, stop)
-    kernel_numba.draw(source, sampled, solver.goal(distribution, distribution.low, distribution.high), *tables)
+    source = kernel.Source(
+        plan.seed, SPLITS.index(plan.split), start, limits, values, distribution.tiles, *parts, stop
+    )
+    kernel_numba.draw(
+        source, sampled, solver.goal(distribution, distribution.low, distribution.high), *tables
+    )
     texts = sampled.texts.tobytes().decode("ascii")
-    columns = (sampled.attempts, sampled.nums, sampled.sizes, sampled.targets, sampled.counts, sampled.plain)
-    rows, result = zip(*(column.tolist() for column in (*columns, sampled.lengths)), strict=True), list[Sampled]()
+    columns = (
+        sampled.attempts,
+        sampled.nums,
+        sampled.sizes,
+        sampled.targets,
+        sampled.counts,
+        sampled.plain,
+    )
+    rows, result = (
+        zip(*(column.tolist() for column in (*columns, sampled.lengths)), strict=True),
+        list[Sampled](),
+    )
     for index, (attempt, nums, size, target, solutions, plain, length) in enumerate(rows):
         begin = index * kernel.TEXT
         text = texts[begin : begin + length] if solutions else None
         needs = None if not solutions else "add-sub" if plain else "mul-div"
         puzzle = Puzzle(tuple(nums[:size]), target, distribution.rule, distribution.operators)
-        result.append((attempt, size, None if attempt < 0 else _row(puzzle, solutions, text, needs)))
+        result.append(
+            (attempt, size, None if attempt < 0 else _row(puzzle, solutions, text, needs))
+        )
     return result
 
 

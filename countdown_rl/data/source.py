@@ -68,9 +68,13 @@ class RowSource:
         if self.task.draw is None:
             name = self.task.name
             raise UsageError(f"{name} has no generator; give --from or --from-hub.", option="task")
-        return {split: self._sampled(self.task.draw, split, count) for split, count in sizes.items()}
+        return {
+            split: self._sampled(self.task.draw, split, count) for split, count in sizes.items()
+        }
 
-    def _sampled(self, draw: Callable[..., Mapping[str, Any]], split: str, count: int) -> Iterator[dict[str, Any]]:
+    def _sampled(
+        self, draw: Callable[..., Mapping[str, Any]], split: str, count: int
+    ) -> Iterator[dict[str, Any]]:
         seen: set[str] = set()
         for index in range(count):
             for attempt in range(LIMIT):
@@ -79,12 +83,20 @@ class RowSource:
                 if row.split == split and row.id not in seen and row.identity not in self._excluded:
                     break
             else:
-                raise InputError(f"After {index} rows for {split}, {LIMIT:,} draws gave no new one; lower --n.")
+                raise InputError(
+                    f"After {index} rows for {split}, {LIMIT:,} draws gave no new one; lower --n."
+                )
             seen.add(row.id)
             yield {"id": row.id, **row}
 
     def import_rows(
-        self, rows: Iterable[Published], n: int, limits: Limits, *, own_test: bool = False, on_row: OnRow = ignore
+        self,
+        rows: Iterable[Published],
+        n: int,
+        limits: Limits,
+        *,
+        own_test: bool = False,
+        on_row: OnRow = ignore,
     ) -> None:
         """Add the first *n* rows that are new and not dropped to ``splits``, at most *limits* of a split.
 
@@ -108,15 +120,25 @@ class RowSource:
                 self.unused |= set() if count else unused
                 count += 1
         if not count:
-            reasons = "; ".join(f"{times:,} {self.examples[why]}" for why, times in self.dropped.most_common())
-            raise InputError(f"None of the {plural(self.read, 'row')} can be used: {reasons or 'there are none'}.")
+            reasons = "; ".join(
+                f"{times:,} {self.examples[why]}" for why, times in self.dropped.most_common()
+            )
+            raise InputError(
+                f"None of the {plural(self.read, 'row')} can be used: {reasons or 'there are none'}."
+            )
         if count == n and not self.splits["train"]:
-            raise InputError(f"The first {plural(n, 'row')} are all held out, none for training; raise --n.")
+            raise InputError(
+                f"The first {plural(n, 'row')} are all held out, none for training; raise --n."
+            )
         for split, limit in limits.items():
             if limit is not None and (available := len(self.splits[split])) < limit:
-                raise InputError(f"{plural(available, 'row')} for {split}, fewer than {limit:,}; lower {flag(split)}.")
+                raise InputError(
+                    f"{plural(available, 'row')} for {split}, fewer than {limit:,}; lower {flag(split)}."
+                )
 
-    def _import(self, published: str, record: Mapping[str, Any], limits: Limits, own_test: bool) -> set[str]:
+    def _import(
+        self, published: str, record: Mapping[str, Any], limits: Limits, own_test: bool
+    ) -> set[str]:
         """Add the row in *record* and return the names of its unused fields. Raises Dropped if it is left out.
 
         A held-out row keeps its split, the others go to their own. None joins a published test split: it becomes a
@@ -125,7 +147,9 @@ class RowSource:
         try:
             match = self.find(record)
         except records.NoRowError as error:
-            raise Dropped("not-a-row", f"that are none of the task {self.task.name}: {error}") from error
+            raise Dropped(
+                "not-a-row", f"that are none of the task {self.task.name}: {error}"
+            ) from error
         row, fields = match.row, self.convert(match.row, own_test=own_test)
         if own_test:
             split = "test"

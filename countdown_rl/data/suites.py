@@ -39,12 +39,18 @@ def file(suite: str, tier: str) -> Path:
     """Return the file of *suite*, or of its *tier* if not empty, which lasts as long as this process."""
     if tier and tier not in _TIERS:
         raise InputError(f"the suite {suite} has no tier {tier}; take one of {', '.join(_TIERS)}.")
-    rows = (row for row in jsonl.read_objects(file(suite, "")) if row["tier"] == tier) if tier else _rows()
+    rows = (
+        (row for row in jsonl.read_objects(file(suite, "")) if row["tier"] == tier)
+        if tier
+        else _rows()
+    )
     path = Path(tempfile.mkdtemp(), f"{suite}-{tier}.jsonl" if tier else f"{suite}.jsonl")
     atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
     jsonl.write_rows(path, rows)
     if not tier and file_sha256(path) != _SHA256[suite]:
-        raise CountdownError(f"the rows of {suite} are not the released ones; install the released countdown-rl again.")
+        raise CountdownError(
+            f"the rows of {suite} are not the released ones; install the released countdown-rl again."
+        )
     return path
 
 
@@ -54,7 +60,11 @@ def _rows() -> Iterator[dict[str, Any]]:
     for index, (tier, (options, wanted)) in enumerate(_TIERS.items()):
         test = _SIZE * (19 if wanted else 2)
         many = DataOptions(n=test + 1, valid=0, test=test, seed=_SEED + index, **options)
-        rows = (row for row in build.generate(many, "test") if row["id"] not in seen and wanted.items() <= row.items())
+        rows = (
+            row
+            for row in build.generate(many, "test")
+            if row["id"] not in seen and wanted.items() <= row.items()
+        )
         for row in islice(rows, _SIZE):
             seen.add(row["id"])
             yield row | {"tier": tier}

@@ -33,12 +33,23 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
         if (cut := result.metrics.truncated or 0.0) > MOST_TRUNCATED:
             share = f"{name} {percent(cut)}" if len(results) > 1 else percent(cut)
             truncated.setdefault(result.metrics.decoding.max_new_tokens, []).append(share)
-    sentences = [f"{', '.join(of)}: {sentence}" if len(results) > 1 else sentence for sentence, of in names.items()]
+    sentences = [
+        f"{', '.join(of)}: {sentence}" if len(results) > 1 else sentence
+        for sentence, of in names.items()
+    ]
     for limit, shares in truncated.items():
-        at = f"at {plural(limit, 'token')}; raise --max-new-tokens" if limit else "by a token limit; raise it"
+        at = (
+            f"at {plural(limit, 'token')}; raise --max-new-tokens"
+            if limit
+            else "by a token limit; raise it"
+        )
         sentences.append(f"{', '.join(shares)} of the completions are truncated {at}.")
     (first, start), *others = models.items()
-    trained = [(name, other) for name, other in others if other.metrics.model.kind in _TRAINED and not other.runs]
+    trained = [
+        (name, other)
+        for name, other in others
+        if other.metrics.model.kind in _TRAINED and not other.runs
+    ]
     if single := [name for name, other in trained if _origin(other) != _origin(start)]:
         reason = "single seed, so these differences may lie within seed-to-seed variation"
         sentences.append(f"{', '.join(single)}: {reason}; give several seeds as NAME=DIR,DIR,...")
@@ -73,22 +84,34 @@ def _caveats(result: Result) -> list[str]:
         # The square of the width of Wilson's interval, times n + Z², never grows with n.
         enough = ceil((metrics.n + Z**2) * (width / WIDEST) ** 2 - Z**2)
         wide = f"the 95% interval is {100 * width:.1f} points wide with {plural(metrics.n, noun)}"
-        sentences.append(f"{wide}; {plural(enough, noun)} would make it at most {100 * WIDEST:.0f}.")
+        sentences.append(
+            f"{wide}; {plural(enough, noun)} would make it at most {100 * WIDEST:.0f}."
+        )
     if metrics.of and metrics.model.kind != "completions":
         part = f"only the first {metrics.n:,} of the {plural(metrics.of, noun)} were evaluated"
-        sentences.append(f"{part}, which is no result of {metrics.data.get('suite')}; leave --limit out.")
+        sentences.append(
+            f"{part}, which is no result of {metrics.data.get('suite')}; leave --limit out."
+        )
     elif metrics.of:
         measured = f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions"
         sentences.append(f"{measured}, and the others are not counted, unless by --missing wrong.")
     if metrics.errors:
-        counted = "their rows count as incorrect" if metrics.reasons.get("missing") else "are not counted"
+        counted = (
+            "their rows count as incorrect" if metrics.reasons.get("missing") else "are not counted"
+        )
         sentences.append(f"{metrics.errors:,} of the records could not be graded, and {counted}.")
     if metrics.model.kind == "completions":
-        unanswered = ((one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer")
-        if advice := bare_answers(unanswered, metrics.reasons.get("no-answer", 0), len(result.samples)):
+        unanswered = (
+            (one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer"
+        )
+        if advice := bare_answers(
+            unanswered, metrics.reasons.get("no-answer", 0), len(result.samples)
+        ):
             sentences.append(advice)
     if chain(result) and split(result) == "training":
-        sentences.append(f"these are training {noun}s, which say little about new ones; evaluate on the test split.")
+        sentences.append(
+            f"these are training {noun}s, which say little about new ones; evaluate on the test split."
+        )
     return sentences
 
 
@@ -102,7 +125,9 @@ def bare_answers(unanswered: Iterable[tuple[Row, str]], count: int, n: int) -> s
     tried = [*islice(unanswered, TRIED)]
     if any("direct" not in row.styles for row, _ in tried):
         return ""
-    bare = sum(type(row)({**row, "style": "direct"}).grade(text).value is not None for row, text in tried)
+    bare = sum(
+        type(row)({**row, "style": "direct"}).grade(text).value is not None for row, text in tried
+    )
     if 2 * bare <= len(tried):
         return ""
     text = f"no <answer> in {count:,} of {plural(n, 'completion')}, and most of these are answers without tags"

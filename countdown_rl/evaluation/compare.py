@@ -24,7 +24,17 @@ from countdown_rl.tasks.registry import task
 TABLE, SCORES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
 #: Scores of each result in a comparison, and fields of each of the two completions of a change.
-_MEASURED = ("accuracy", "n", "of", "correct", "interval", "pass_at", "groups", "format", "mean_tokens")
+_MEASURED = (
+    "accuracy",
+    "n",
+    "of",
+    "correct",
+    "interval",
+    "pass_at",
+    "groups",
+    "format",
+    "mean_tokens",
+)
 _SCORES = (*_MEASURED, "truncated", "model")
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
@@ -45,7 +55,10 @@ def compare(
     if len(evaluations) < 2:
         raise InputError("give at least two evaluations to compare.")
     runs = {
-        name: [evaluation if isinstance(evaluation, Result) else read(evaluation) for evaluation in group]
+        name: [
+            evaluation if isinstance(evaluation, Result) else read(evaluation)
+            for evaluation in group
+        ]
         for name, group in evaluations.items()
     }
     results = {name: pooled(name, group) for name, group in runs.items()}
@@ -85,7 +98,9 @@ def by_setting(words: Sequence[str | Path]) -> dict[str, list[Path]]:
     named = [(name or names.pop(0), [*map(Path, directories)]) for name, directories in settings]
     resolved = [path.resolve() for _, paths in named for path in paths]
     if len({*resolved}) < len(resolved) or len(dict(named)) < len(named):
-        raise UsageError(f"a directory or a name is given twice: {' '.join(map(str, words))}; give each once.")
+        raise UsageError(
+            f"a directory or a name is given twice: {' '.join(map(str, words))}; give each once."
+        )
     return dict(named)
 
 
@@ -97,11 +112,18 @@ def paired(results: Mapping[str, Result]) -> dict[str, Result]:
         if (own := Counter(result.puzzles)) != puzzles:
             terms, expected = (sorted({key[:2] for key in each}) for each in (own, puzzles))
             if terms != expected:
-                words = [", ".join(" ".join(filter(None, term)) for term in each) for each in (terms, expected)]
-                raise InputError(f"{other} is of {words[0]}, and {name} of {words[1]}; compare one task and rule.")
+                words = [
+                    ", ".join(" ".join(filter(None, term)) for term in each)
+                    for each in (terms, expected)
+                ]
+                raise InputError(
+                    f"{other} is of {words[0]}, and {name} of {words[1]}; compare one task and rule."
+                )
             shared = f"{(own & puzzles).total():,} {task(first.metrics.task).noun}s in common"
             counts, rows = f"{own.total():,} and {puzzles.total():,}", "--data and --limit"
-            raise InputError(f"{other} and {name} have {shared}, of {counts}; evaluate both on the same rows ({rows}).")
+            raise InputError(
+                f"{other} and {name} have {shared}, of {counts}; evaluate both on the same rows ({rows})."
+            )
         groups: dict[Any, list[Sequence[Sample]]] = {}
         for key, samples in zip(result.puzzles, result.by_puzzle, strict=True):
             groups.setdefault(key, []).append(samples)
@@ -119,9 +141,13 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
     if len(runs) == 1:
         return first
     if len({decoding(run) for run in runs}) > 1:
-        raise InputError(f"the runs of {name} differ in decoding; evaluate them with the same options.")
+        raise InputError(
+            f"the runs of {name} differ in decoding; evaluate them with the same options."
+        )
     runs = [*paired({f"{name} {number}": run for number, run in enumerate(runs, 1)}).values()]
-    if len({(run.metrics.model.digest, *(sample.completion for sample in run.samples)) for run in runs}) < len(runs):
+    if len(
+        {(run.metrics.model.digest, *(sample.completion for sample in run.samples)) for run in runs}
+    ) < len(runs):
         raise InputError(f"two runs of {name} have the same completions; give each run once.")
     puzzles = zip(*(run.by_puzzle for run in runs), strict=True)
     samples = [sample for puzzle in puzzles for of_run in puzzle for sample in of_run]
@@ -150,20 +176,32 @@ def scores(results: Mapping[str, Result], against: str | None = None) -> dict[st
         raise InputError("give an evaluation of a model beside the baselines.")
     first, reference = results[models[0]], against or models[0]
     references = _references(results, models, against)
-    compared = {other for others in references.values() for other in others.values()} | references.keys() | {reference}
+    compared = (
+        {other for others in references.values() for other in others.values()}
+        | references.keys()
+        | {reference}
+    )
     rows = []
     for name, result in results.items():
         metrics = result.metrics.to_json()
         if name in models and name not in compared:
             one, two = (results[other].metrics.decoding.samples or 1 for other in (name, reference))
             how = "decoded differently" if one == two else f"sampled {one} and {two} times a puzzle"
-            raise InputError(f"{name} and {reference} were {how}; evaluate both with the same options.")
+            raise InputError(
+                f"{name} and {reference} were {how}; evaluate both with the same options."
+            )
         row = {"name": name} | {key: metrics[key] for key in _SCORES if key in metrics}
         if result.runs:
             row |= {"runs": _accuracies(result), "sd": round(stdev(_accuracies(result)), 6)}
         if name in models and decoding(result) != decoding(first):
             row["decoding"] = metrics["decoding"]
-        rows.append(row | {key: difference(results[other], result) for key, other in references.get(name, {}).items()})
+        rows.append(
+            row
+            | {
+                key: difference(results[other], result)
+                for key, other in references.get(name, {}).items()
+            }
+        )
     metrics = first.metrics.to_json()
     described = {key: metrics[key] for key in ("data", "decoding", "rules", "task")}
     described |= {"against": against} if against else {}
@@ -182,7 +220,9 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     passes = {}
     if len(first.samples) == len(second.samples) == len(pairs):
         regressed, improved = pairs.count((1, 0)), pairs.count((0, 1))
-        change, interval = paired_difference(pairs.count((1, 1)), regressed, improved, pairs.count((0, 0)))
+        change, interval = paired_difference(
+            pairs.count((1, 1)), regressed, improved, pairs.count((0, 0))
+        )
         p = mcnemar(regressed, improved)
     else:
         change, interval, p = paired_mean(before, after)
@@ -196,7 +236,9 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     earlier, later = _accuracies(first), _accuracies(second)
     count = max(len(earlier), len(later))
     if count > 1 and {len(earlier), len(later)} <= {1, count}:
-        runs = [round(later[run % len(later)] - earlier[run % len(earlier)], 6) for run in range(count)]
+        runs = [
+            round(later[run % len(later)] - earlier[run % len(earlier)], 6) for run in range(count)
+        ]
         values |= {"runs": runs, "sd": round(stdev(runs), 6)}
     return values
 
@@ -216,10 +258,14 @@ def decoding(result: Result) -> DecodingSettings:
     return replace(result.metrics.decoding, seed=None)
 
 
-def _references(results: Mapping[str, Result], models: Sequence[str], against: str | None) -> dict[str, dict[str, str]]:
+def _references(
+    results: Mapping[str, Result], models: Sequence[str], against: str | None
+) -> dict[str, dict[str, str]]:
     """The names that each result is compared with, by the key of the difference."""
     if against is not None and against not in results:
-        raise UsageError(f"{against} is none of the results: {', '.join(results)}.", option="against")
+        raise UsageError(
+            f"{against} is none of the results: {', '.join(results)}.", option="against"
+        )
     alike: dict[DecodingSettings | None, list[str]] = {}
     for name in models if len(models) > 1 else results:
         alike.setdefault(decoding(results[name]) if len(models) > 1 else None, []).append(name)
@@ -231,7 +277,9 @@ def _references(results: Mapping[str, Result], models: Sequence[str], against: s
             for before, name in pairwise(names):
                 references[name] = {"against_first": names[0], "against_previous": before}
     if against and not references:
-        raise InputError(f"no result is compared with {against}: give one of a model, and one decoded like it.")
+        raise InputError(
+            f"no result is compared with {against}: give one of a model, and one decoded like it."
+        )
     return references
 
 
@@ -244,15 +292,26 @@ def changes(results: Mapping[str, Result], against: str | None = None) -> Iterat
     results = paired(results)
     models = [name for name, result in results.items() if not result.metrics.is_baseline]
     references = _references(results, models, against).items()
-    pairs = dict.fromkeys((of[key], name) for key in tables.DIFFERENCES for name, of in references if key in of)
+    pairs = dict.fromkeys(
+        (of[key], name) for key in tables.DIFFERENCES for name, of in references if key in of
+    )
     for first, second in pairs:
         for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):
             was, now = puzzle_share(before), puzzle_share(after)
             if was == now:
                 continue
-            change: dict[str, Any] = {"from": first, "to": second, "side": "improved" if now > was else "regressed"}
+            change: dict[str, Any] = {
+                "from": first,
+                "to": second,
+                "side": "improved" if now > was else "regressed",
+            }
             change |= before[0].row.kept
-            for when, samples, correct in (("before", before, now < was), ("after", after, now > was)):
-                line = next(sample for sample in samples if sample.grade.correct is correct).to_json()
+            for when, samples, correct in (
+                ("before", before, now < was),
+                ("after", after, now > was),
+            ):
+                line = next(
+                    sample for sample in samples if sample.grade.correct is correct
+                ).to_json()
                 change[when] = {key: line[key] for key in _COMPLETION}
             yield change

@@ -29,7 +29,9 @@ SLOW = 5
 OnBatch = Callable[..., None]
 
 
-def load_engine(ref: ModelRef, options: EvalOptions, rows: int, on_warning: Callable[[str], None]) -> Engine:
+def load_engine(
+    ref: ModelRef, options: EvalOptions, rows: int, on_warning: Callable[[str], None]
+) -> Engine:
     """Load the model *ref* on this machine, to complete so many *rows*."""
     if options.device == "auto" and (warning := load.unused_gpu()):
         on_warning(warning)
@@ -92,7 +94,9 @@ def complete(
 
     todo: list[list[int]] = []
     requests = []
-    for number, batch in enumerate(generate.batches([len(prompts[row]) for row in owners], capacity)):
+    for number, batch in enumerate(
+        generate.batches([len(prompts[row]) for row in owners], capacity)
+    ):
         if finished := progress.batches.get(tuple(batch)):
             completions.update(zip(batch, finished, strict=True))
         elif number % count == processes.rank():
@@ -100,7 +104,9 @@ def complete(
             requests.append((number, [prompts[owners[index]] for index in batch]))
     report()
     engine.on_step = on_step
-    with closing(engine.complete_all(requests)) as results:  # an exception cancels requests in flight
+    with closing(
+        engine.complete_all(requests)
+    ) as results:  # an exception cancels requests in flight
         for place, finished in results:
             progress.add(todo[place], finished)
             completions.update(zip(todo[place], finished, strict=True))
@@ -111,7 +117,9 @@ def complete(
     if engine.tokenizer is None:
         return rows, in_order
     texts = [engine.tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
-    return rows, [completion.after(rows[i], texts[i]) for i, completion in zip(owners, in_order, strict=True)]
+    return rows, [
+        completion.after(rows[i], texts[i]) for i, completion in zip(owners, in_order, strict=True)
+    ]
 
 
 class Progress:
@@ -141,6 +149,8 @@ class Progress:
 
     def add(self, indices: Sequence[int], completions: Sequence[Completion]) -> None:
         """Save a finished batch."""
-        line = json.dumps([list(indices), [astuple(completion) for completion in completions]], ensure_ascii=False)
+        line = json.dumps(
+            [list(indices), [astuple(completion) for completion in completions]], ensure_ascii=False
+        )
         with self._path.open("ab") as stream:
             stream.write(line.encode() + b"\n")

@@ -5,7 +5,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import MAX_INTEGER, RULE, Device, Precision, option
-from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
+from countdown_rl.inference.config import (
+    OPENAI,
+    SERVER,
+    BaseUrl,
+    SamplingOptions,
+    Timeout,
+    check_server,
+)
 from countdown_rl.inference.engines import EngineName
 from countdown_rl.tasks.response_format import StyleChoice, style_name
 
@@ -27,18 +34,29 @@ CompletionStyle = Annotated[
     ),
 ]
 CompletionRule = Annotated[
-    str | None, option(f"{RULE} For rows that state none.", COMPLETIONS, show_default="exactly-once")
+    str | None,
+    option(f"{RULE} For rows that state none.", COMPLETIONS, show_default="exactly-once"),
 ]
 CompletionOperators = Annotated[
-    str | None, option("Allowed operators, where none are stated, e.g. '+-'.", COMPLETIONS, show_default="+-*/")
+    str | None,
+    option(
+        "Allowed operators, where none are stated, e.g. '+-'.", COMPLETIONS, show_default="+-*/"
+    ),
 ]
 CompletionField = Annotated[
     str | None,
-    option("Field that holds the completions.", COMPLETIONS, metavar="NAME", show_default="completion, response, ..."),
+    option(
+        "Field that holds the completions.",
+        COMPLETIONS,
+        metavar="NAME",
+        show_default="completion, response, ...",
+    ),
 ]
 OnError = Annotated[
     Literal["stop", "mark"],
-    option("For a record that cannot be graded: stop, or mark it as an error and go on.", COMPLETIONS),
+    option(
+        "For a record that cannot be graded: stop, or mark it as an error and go on.", COMPLETIONS
+    ),
 ]
 
 
@@ -48,22 +66,45 @@ class EvalOptions(SamplingOptions):
 
     past: ClassVar[dict[str, Any]] = {"agreement": 8}
 
-    limit: Annotated[int | None, option("Evaluate only the first N rows.", min=1, show_default="all")] = None
+    limit: Annotated[
+        int | None, option("Evaluate only the first N rows.", min=1, show_default="all")
+    ] = None
     max_new_tokens: Annotated[
         int | str,
-        option("Maximum tokens of a completion; 256,512 scores it at both limits.", DECODING, metavar="N[,N...]"),
+        option(
+            "Maximum tokens of a completion; 256,512 scores it at both limits.",
+            DECODING,
+            metavar="N[,N...]",
+        ),
     ] = 256
     samples: Annotated[
         int | None,
-        option("Completions per puzzle.", DECODING, min=1, max=MAX_SAMPLES, show_default="largest --pass-at, else 1"),
+        option(
+            "Completions per puzzle.",
+            DECODING,
+            min=1,
+            max=MAX_SAMPLES,
+            show_default="largest --pass-at, else 1",
+        ),
     ] = None
     pass_at: Annotated[
         str | None,
-        option("Values k of pass@k, e.g. 1,4,16.", DECODING, metavar="K,K,...", show_default="powers of two"),
+        option(
+            "Values k of pass@k, e.g. 1,4,16.",
+            DECODING,
+            metavar="K,K,...",
+            show_default="powers of two",
+        ),
     ] = None
-    batch_size: Annotated[int, option("Puzzles per batch; 0 adapts to the memory.", MACHINE, min=0)] = 0
-    engine: Annotated[EngineName, option("Engine of completions; openai: the server at --base-url.", MACHINE)] = "auto"
-    tensor_parallel: Annotated[int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)] = 1
+    batch_size: Annotated[
+        int, option("Puzzles per batch; 0 adapts to the memory.", MACHINE, min=0)
+    ] = 0
+    engine: Annotated[
+        EngineName, option("Engine of completions; openai: the server at --base-url.", MACHINE)
+    ] = "auto"
+    tensor_parallel: Annotated[
+        int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)
+    ] = 1
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"
     threads: Annotated[int, option("CPU threads; 0: all available.", MACHINE, min=0)] = 0
@@ -88,9 +129,13 @@ class EvalOptions(SamplingOptions):
         super().__post_init__()
         largest = max(self.pass_at_values, default=1)
         if largest > MAX_SAMPLES:
-            raise UsageError(f"{largest} is too large; give --pass-at up to {MAX_SAMPLES}.", option="samples")
+            raise UsageError(
+                f"{largest} is too large; give --pass-at up to {MAX_SAMPLES}.", option="samples"
+            )
         if len(self.limits) > 1 and self.engine == "openai":
-            raise UsageError("a server does not send token ids; give one limit in --max-new-tokens.")
+            raise UsageError(
+                "a server does not send token ids; give one limit in --max-new-tokens."
+            )
         if self.samples is not None and self.samples < largest:
             needed = f"--samples {largest} or more; leave --samples out"
             raise UsageError(f"{self.pass_at} needs {needed}.", option="pass_at")
@@ -107,12 +152,18 @@ class EvalOptions(SamplingOptions):
         """The options that decide the result of a model."""
         limits = self.limits[0] if len(self.limits) == 1 else ",".join(map(str, self.limits))
         values = asdict(self) | {"samples": self.per_row, "max_new_tokens": limits}
-        return {name: value for name, value in values.items() if name not in (*_SPEED, *OF_COMPLETIONS)}
+        return {
+            name: value for name, value in values.items() if name not in (*_SPEED, *OF_COMPLETIONS)
+        }
 
     @property
     def of_completions(self) -> dict[str, Any]:
         """The options on completions made elsewhere that are not at their default, by name."""
-        return {name: value for name in OF_COMPLETIONS if (value := getattr(self, name)) != getattr(type(self), name)}
+        return {
+            name: value
+            for name in OF_COMPLETIONS
+            if (value := getattr(self, name)) != getattr(type(self), name)
+        }
 
     @property
     def of_models(self) -> list[str]:

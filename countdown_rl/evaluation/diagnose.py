@@ -28,24 +28,36 @@ def diagnose(result: Result) -> dict[str, Any]:
     ``steps``, by operator, the equations ``written`` with it and the ``incorrect`` ones, if the task can check them.
     """
     if result.metrics.is_baseline:
-        raise InputError(f"{result.metrics.model.source} is a baseline, which has no faults; give a model.")
+        raise InputError(
+            f"{result.metrics.model.source} is a baseline, which has no faults; give a model."
+        )
     occurrences, completions, won, written = (Counter[str]() for _ in range(4))
     lost, unexplained, n = 0, 0, len(result.samples)
     for sample in result.samples:
         grade = sample.grade
-        equations = [piece for piece in sample.row.pieces(sample.completion) if piece.kind in ("correct", "incorrect")]
+        equations = [
+            piece
+            for piece in sample.row.pieces(sample.completion)
+            if piece.kind in ("correct", "incorrect")
+        ]
         written.update(operator for equation in equations for operator in equation.operators)
         faults = Counter(fault for equation in equations for fault in _faults(equation))
         if sample.truncated:
             faults[LIMIT] = 1
         elif not grade.correct and grade.value is None:
             faults[FORMAT] = 1
-        elif not grade.correct and equations and grade.value not in {equation.sides[1] for equation in equations}:
+        elif (
+            not grade.correct
+            and equations
+            and grade.value not in {equation.sides[1] for equation in equations}
+        ):
             faults[ANSWER] = 1
         occurrences.update(faults)
         completions.update(faults.keys())
         if not grade.correct:
-            repairs = [fault for fault in faults if fault == LIMIT or _solves(sample.row, equations, fault)]
+            repairs = [
+                fault for fault in faults if fault == LIMIT or _solves(sample.row, equations, fault)
+            ]
             won.update(repairs)
             lost += 1
             unexplained += not repairs
@@ -65,14 +77,20 @@ def diagnose(result: Result) -> dict[str, Any]:
     }
     return {
         "lost": round(lost / n, 6),
-        "causes": sorted(rows, key=lambda row: (-row["points"], row["cause"] == LIMIT, row["cause"])),
+        "causes": sorted(
+            rows, key=lambda row: (-row["points"], row["cause"] == LIMIT, row["cause"])
+        ),
         "unexplained": round(unexplained / n, 6),
         "steps": steps,
     }
 
 
 def _faults(equation: Piece) -> set[str]:
-    return {f"incorrect {operator}" for operator in equation.operators} if equation.kind == "incorrect" else set()
+    return (
+        {f"incorrect {operator}" for operator in equation.operators}
+        if equation.kind == "incorrect"
+        else set()
+    )
 
 
 def _solves(row: Row, equations: Sequence[Piece], fault: str) -> bool:

@@ -74,14 +74,20 @@ def evaluate(
     jsonl.check_rules(data, rule=options.rule, operators=options.operators)
     if completions and suite and options.missing == "omit":
         raise UsageError(f"every row of {data} counts; leave out --missing omit.")
-    options = replace(options, missing="wrong" if (completions and suite) or options.missing == "wrong" else None)
+    options = replace(
+        options, missing="wrong" if (completions and suite) or options.missing == "wrong" else None
+    )
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):
         raise UsageError("give a model and rows, or completions.")
     if not completions and (unused := [*map(flag, options.of_completions)]):
-        raise UsageError(f"{unused[0]} is for completions made elsewhere; give them as --completions.")
+        raise UsageError(
+            f"{unused[0]} is for completions made elsewhere; give them as --completions."
+        )
     if completions and (unused := [*map(flag, options.of_models)]):
-        raise UsageError(f"{unused[0]} is for a model that completes rows; leave it out with --completions.")
+        raise UsageError(
+            f"{unused[0]} is for a model that completes rows; leave it out with --completions."
+        )
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
     if completions and not completions.is_file():
@@ -91,7 +97,10 @@ def evaluate(
     if completions:
         recorded = {"pass_at": options.pass_at} | options.of_completions
         compared = recorded | {name: getattr(options, name) for name in OF_COMPLETIONS}
-        inputs |= {"completions": file_input(completions), "model": {"source": completions.name, "kind": "completions"}}
+        inputs |= {
+            "completions": file_input(completions),
+            "model": {"source": completions.name, "kind": "completions"},
+        }
         with suppress(CountdownError):  # nothing is there
             registry.task(results.read_metrics(out).task)  # whose code is a part of the identity
         made_by: _MadeBy = partial(_made_elsewhere, completions, rows, options)
@@ -99,9 +108,15 @@ def evaluate(
         compared = recorded = options.recorded
         asked, rows = len(rows), _selected(rows, str(data), options, on_warning)
         part = {"of": asked} if suite and len(rows) < asked else {}
-        reading = {"revision": revision, "trust_remote_code": trust_remote_code, "base_model": base_model}
+        reading = {
+            "revision": revision,
+            "trust_remote_code": trust_remote_code,
+            "base_model": base_model,
+        }
         inputs["model"], made_by = _made_by(model, rows, options, reading, on_batch, on_warning)
-    shares = [f".{rank}" if rank else "" for rank in range(processes.world_size())]  # of each process
+    shares = [
+        f".{rank}" if rank else "" for rank in range(processes.world_size())
+    ]  # of each process
     unfinished = [out.with_name(f".{out.name}.progress{share}.jsonl") for share in shares]
     run = Identity.of(EvalOptions, compared, inputs)
     if finished(out, "eval", run, overwrite=overwrite):
@@ -110,11 +125,17 @@ def evaluate(
         return results.read(out)
     limits = options.limits if len(options.limits) > 1 and not completions else []
     made = made_by(inputs, unfinished[processes.rank()])
-    result = measured(made.rows, made.samples, inputs, options.pass_at_values, limits, **made.description | part)
+    result = measured(
+        made.rows, made.samples, inputs, options.pass_at_values, limits, **made.description | part
+    )
     if not processes.is_main():
         return result
-    with artifacts.writing(out, "eval", options=recorded, inputs=inputs, libraries=made.libraries) as writer:
-        code = Identity.of(EvalOptions, recorded, inputs).machine["code"]  # now the tasks of all rows are known
+    with artifacts.writing(
+        out, "eval", options=recorded, inputs=inputs, libraries=made.libraries
+    ) as writer:
+        code = Identity.of(EvalOptions, recorded, inputs).machine[
+            "code"
+        ]  # now the tasks of all rows are known
         writer.facts |= {"code": code} if code else {}
         results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
     for file in unfinished:
@@ -132,10 +153,17 @@ def _made_by(
 ) -> tuple[dict[str, Any], _MadeBy]:
     """The entry of *model* among the inputs of a manifest, and the function that completes *rows* with it."""
     if baseline := registry.baseline(model, rows):
-        draws = [(row, f"{options.seed} {i} {turn}") for i, row in enumerate(rows) for turn in range(options.per_row)]
+        draws = [
+            (row, f"{options.seed} {i} {turn}")
+            for i, row in enumerate(rows)
+            for turn in range(options.per_row)
+        ]
 
         def drawn(*_: Any) -> _Made:
-            texts = [Completion(baseline.completion(row, random.Random(seed)), 0, True) for row, seed in draws]
+            texts = [
+                Completion(baseline.completion(row, random.Random(seed)), 0, True)
+                for row, seed in draws
+            ]
             decoding = DecodingSettings(samples=options.per_row, seed=options.seed)
             return _Made(rows, graded(rows, texts), {"decoding": decoding})
 
@@ -150,7 +178,12 @@ def _made_by(
     def generated(inputs: Mapping[str, Any], unfinished: Path) -> _Made:
         engine = load()
         done, completions = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
-        return _Made(done, graded(done, completions), _description(engine, options, completions), engine.libraries)
+        return _Made(
+            done,
+            graded(done, completions),
+            _description(engine, options, completions),
+            engine.libraries,
+        )
 
     return entry, generated
 
@@ -177,7 +210,9 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
                 entries.append(sample if number < Stored.KEPT else Stored.write(graded, sample))
                 number += 1
     if not answers:
-        raise InputError(f"{file} has no completion that can be graded{f': {errors[0]}' if errors else '.'}")
+        raise InputError(
+            f"{file} has no completion that can be graded{f': {errors[0]}' if errors else '.'}"
+        )
     counts = Counter(len(entries) for _, entries in answers.values())
     most, (usual, share) = max(counts), counts.most_common(1)[0]
     fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})
@@ -185,18 +220,31 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
         extra = [name for name, (_, entries) in answers.items() if len(entries) > usual]
         repeated = plural(len(extra), f"repeated {registry.task(row.task).noun}")
         first = next((place for name, place in again.items() if name in {*extra}), file)
-        raise InputError(f"{first}: the first of {repeated}, of {len(answers):,} in all; remove the repeats.")
+        raise InputError(
+            f"{first}: the first of {repeated}, of {len(answers):,} in all; remove the repeats."
+        )
     for row, entries in answers.values():
         if len(entries) < most and not fill:
             fault = f"{row.headline} has {plural(len(entries), 'completion')}, others {most}"
-            raise InputError(f"{file}: {fault}; give all as many, or count the others by --missing wrong.")
-    rows = [row for row in reader.rows.values() if fill or row.id in answers] or [row for row, _ in answers.values()]
+            raise InputError(
+                f"{file}: {fault}; give all as many, or count the others by --missing wrong."
+            )
+    rows = [row for row in reader.rows.values() if fill or row.id in answers] or [
+        row for row, _ in answers.values()
+    ]
     ordered = list[Sample | int]()
     for row in rows:
         entries = answers.get(row.id, (row, []))[1]
         entries += [Sample.of(row, missing, turn) for turn in range(len(entries), most)]
-        ordered += entries if most > 1 else [replace(e, turn=None) if isinstance(e, Sample) else e for e in entries]
-    about: dict[str, Any] = {"decoding": DecodingSettings(samples=most), "errors": len(errors) or None}
+        ordered += (
+            entries
+            if most > 1
+            else [replace(e, turn=None) if isinstance(e, Sample) else e for e in entries]
+        )
+    about: dict[str, Any] = {
+        "decoding": DecodingSettings(samples=most),
+        "errors": len(errors) or None,
+    }
     about |= {"of": len(reader.rows) if len(reader.rows) > len(rows) else None}
     samples = [entry for entry in ordered if isinstance(entry, Sample)]
     if len(samples) == len(ordered):
@@ -205,12 +253,18 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
     return _Made(rows, Stored(graded, rows, ordered), about)
 
 
-def _selected(rows: Sequence[Row], name: str, options: EvalOptions, on_warning: OnText) -> Sequence[Row]:
+def _selected(
+    rows: Sequence[Row], name: str, options: EvalOptions, on_warning: OnText
+) -> Sequence[Row]:
     """The *rows* of the file or suite *name* up to ``options.limit``."""
     if options.per_row > 1 and options.temperature == 0:
-        raise UsageError("several completions of a row need a --temperature above 0; greedy ones are equal.")
+        raise UsageError(
+            "several completions of a row need a --temperature above 0; greedy ones are equal."
+        )
     if options.limit is not None and options.limit > len(rows):
-        raise InputError(f"{name} has {plural(len(rows), 'row')}, fewer than --limit {options.limit}.")
+        raise InputError(
+            f"{name} has {plural(len(rows), 'row')}, fewer than --limit {options.limit}."
+        )
     rows = rows[: options.limit]
     if repeats := len(rows) - len({row.id for row in rows}):
         remedy = "remove them, and give --samples for several completions of a row"
@@ -244,7 +298,9 @@ def measured(
     metrics = Metrics(
         **vars(measure(samples, rows, pass_at, limits=limits)),
         data=inputs["data"],
-        model=EvaluatedModel(**{key: inputs["model"].get(key) for key in ("source", "kind", "digest")}),
+        model=EvaluatedModel(
+            **{key: inputs["model"].get(key) for key in ("source", "kind", "digest")}
+        ),
         **identity(rows),
         **description,
     )
@@ -257,11 +313,17 @@ def identity(rows: Sequence[Row]) -> dict[str, Any]:
     return {"puzzles": digest, "grammar": registry.task(rows[0].task).grammar}
 
 
-def _description(engine: Engine, options: EvalOptions, completions: Sequence[Completion]) -> dict[str, Any]:
+def _description(
+    engine: Engine, options: EvalOptions, completions: Sequence[Completion]
+) -> dict[str, Any]:
     """The fields of :class:`Metrics` on how *engine* made *completions*."""
     names = {field.name for field in fields(DecodingSettings)}
     used = {name: value for name, value in options.recorded.items() if name in names}
-    used |= {"max_new_tokens": options.limits[-1], "top_k": options.top_k or None, "min_p": options.min_p or None}
+    used |= {
+        "max_new_tokens": options.limits[-1],
+        "top_k": options.top_k or None,
+        "min_p": options.min_p or None,
+    }
     about: dict[str, Any] = {"decoding": DecodingSettings(greedy=options.temperature == 0, **used)}
     about |= {"engine": engine.name, "precision": engine.precision, "path": engine.storage}
     if engine.endpoint is not None:

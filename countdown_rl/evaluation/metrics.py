@@ -9,7 +9,15 @@ from statistics import fmean, median
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.evaluation.sample import Accuracy, Budget, Sample, Scores, Share, Tokens, by_puzzle
+from countdown_rl.evaluation.sample import (
+    Accuracy,
+    Budget,
+    Sample,
+    Scores,
+    Share,
+    Tokens,
+    by_puzzle,
+)
 from countdown_rl.evaluation.statistics import Interval, mean_interval
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
@@ -32,7 +40,9 @@ def measure(
     per_row = len(samples) // len(rows)
     per_run = per_row // runs
     if max(pass_at, default=1) > per_run:
-        raise InputError(f"pass@{max(pass_at)} needs that many completions of each row, not {per_run}.")
+        raise InputError(
+            f"pass@{max(pass_at)} needs that many completions of each row, not {per_run}."
+        )
     flags: dict[str, Callable[[Sample], bool | None]] = {
         "correct": lambda sample: sample.grade.correct,
         "format": lambda sample: sample.grade.format,
@@ -41,14 +51,19 @@ def measure(
         "unknown": lambda sample: sample.truncated is None,
     }
     for limit in limits:
-        flags |= {f"correct {limit}": partial(_correct, limit), f"truncated {limit}": partial(_truncated, limit)}
+        flags |= {
+            f"correct {limit}": partial(_correct, limit),
+            f"truncated {limit}": partial(_truncated, limit),
+        }
     counts: dict[str, list[int]] = {name: [] for name in flags}
     members: dict[str, dict[str, list[int]]] = {}
     ks = (pass_at or [1 << power for power in range(per_run.bit_length())]) if per_run > 1 else ()
     shares: dict[int, list[float]] = {k: [] for k in ks}
     votes, reasons = list[int](), Counter[str]()
     lengths: dict[bool, list[int | None]] = {True: [], False: []}
-    for row, puzzle in zip(rows, map(list, by_puzzle(samples, len(rows))), strict=True):  # the only look at them
+    for row, puzzle in zip(
+        rows, map(list, by_puzzle(samples, len(rows))), strict=True
+    ):  # the only look at them
         for name, flag in flags.items():
             counts[name].append(sum(bool(flag(sample)) for sample in puzzle))
         for group, value in row.groups.items():
@@ -67,12 +82,16 @@ def measure(
         groups[group] = {value: _accuracy(values[value], per_row, runs) for value in ordered}
     passes = {}
     for k, of_puzzles in shares.items():
-        interval = rounded(mean_interval(of_puzzles, runs * (per_run // k)))  # trials: disjoint sets of k completions
+        interval = rounded(
+            mean_interval(of_puzzles, runs * (per_run // k))
+        )  # trials: disjoint sets of k completions
         passes[k] = Share(share=round(sum(of_puzzles) / len(rows), 6), interval=interval)
     majority = None
     if votes:
         voted = _accuracy(votes, 1)
-        majority = Share(share=voted.accuracy, n=voted.n, count=voted.correct, interval=voted.interval)
+        majority = Share(
+            share=voted.accuracy, n=voted.n, count=voted.correct, interval=voted.interval
+        )
     forms = ["format", "strict_format"] + ([] if any(counts["unknown"]) else ["truncated"])
     accuracies: dict[str, Any] = {name: share[name].accuracy for name in forms}
     right, wrong = ([n for n in part if n is not None] for part in lengths.values())
@@ -82,7 +101,9 @@ def measure(
         pass_at=passes,
         majority=majority,
         budgets={
-            limit: Budget(**vars(share[f"correct {limit}"]), truncated=share[f"truncated {limit}"].accuracy)
+            limit: Budget(
+                **vars(share[f"correct {limit}"]), truncated=share[f"truncated {limit}"].accuracy
+            )
             for limit in limits
         },
         groups=groups,
@@ -90,7 +111,11 @@ def measure(
         intervals={name: share[name].interval for name in forms},
         mean_tokens=round(sum(right + wrong) / len(samples), 2) if lengths_known else None,
         tokens=_tokens(right, wrong) if lengths_known else None,
-        reasons={name: n for name, n in sorted(reasons.items(), key=lambda item: (-item[1], item[0])) if name},
+        reasons={
+            name: n
+            for name, n in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+            if name
+        },
         task=rows[0].task,
         rules=sorted({row.rule for row in rows} - {""}),
     )
@@ -113,7 +138,8 @@ def pass_at_k(k: int, correct: int, n: int) -> float:
 def puzzle_share(samples: Sequence[Sample], k: int = 1, runs: int = 1) -> float:
     """pass@k of the *samples* of one puzzle, the mean over *runs*."""
     return fmean(
-        pass_at_k(k, sum(sample.grade.correct for sample in of_run), len(of_run)) for of_run in by_puzzle(samples, runs)
+        pass_at_k(k, sum(sample.grade.correct for sample in of_run), len(of_run))
+        for of_run in by_puzzle(samples, runs)
     )
 
 

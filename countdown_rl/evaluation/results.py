@@ -39,7 +39,9 @@ class Result:
         metrics = self.metrics
         of = f" of {metrics.of}" if metrics.of else ""
         solved = f"{percent(metrics.accuracy)} ({interval(metrics.interval)}), n={metrics.n}{of}"
-        return f"Result({metrics.model.source}: {solved}" + (f", {self.path})" if self.path != Path() else ")")
+        return f"Result({metrics.model.source}: {solved}" + (
+            f", {self.path})" if self.path != Path() else ")"
+        )
 
     @property
     def by_puzzle(self) -> list[Sequence[Sample]]:
@@ -48,7 +50,9 @@ class Result:
     @cached_property
     def puzzles(self) -> list[tuple[str, str, str]]:
         """The task, the rule and the id of the row of each puzzle."""
-        return [(row.task, row.rule, row.id) for row in (samples[0].row for samples in self.by_puzzle)]
+        return [
+            (row.task, row.rule, row.id) for row in (samples[0].row for samples in self.by_puzzle)
+        ]
 
 
 def read(path: Path) -> Result:
@@ -60,7 +64,9 @@ def read(path: Path) -> Result:
     manifest = artifacts.read(path, "eval")
     metrics = read_metrics(path)
     try:
-        samples = Stored.of(map(Sample.from_json, jsonl.read_objects(path / SAMPLES)), puzzles=metrics.n)
+        samples = Stored.of(
+            map(Sample.from_json, jsonl.read_objects(path / SAMPLES)), puzzles=metrics.n
+        )
     except (ArtifactError, InputError) as error:
         raise ArtifactError(f"{path / SAMPLES} is damaged ({error}); make it again.") from error
     return Result(metrics, samples, manifest=manifest, path=path)
@@ -71,9 +77,14 @@ def read_metrics(path: Path) -> Metrics:
     return Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
 
 
-def write(directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at: Sequence[int] = ()) -> None:
+def write(
+    directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at: Sequence[int] = ()
+) -> None:
     """Write the files of an evaluation into *directory*; ``metrics.json`` has pass@k for each k of *pass_at*."""
-    for name, values in ((METRICS, flat(metrics, pass_at, metrics.of)), (DETAILS, metrics.to_json())):
+    for name, values in (
+        (METRICS, flat(metrics, pass_at, metrics.of)),
+        (DETAILS, metrics.to_json()),
+    ):
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
     jsonl.write_rows(directory / SAMPLES, (sample.to_json() for sample in samples))
 
@@ -94,9 +105,20 @@ def split(*results: Result) -> str:
     for run in (run for result in results for run in result.runs or [result]):
         links, digest = chain(run), str(run.metrics.data.get("digest"))
         data = [link for link in links if link.kind == "data"]
-        own = {""} if any(link.inputs for link in data) else {samples[0].row.split for samples in run.by_puzzle}
-        own -= {"train"} if run.metrics.model.kind == "completions" else set()  # nobody knows what it was trained on
-        of_file = {Path(name).stem for link in data for name, file in link.files.items() if file["sha256"] == digest}
+        own = (
+            {""}
+            if any(link.inputs for link in data)
+            else {samples[0].row.split for samples in run.by_puzzle}
+        )
+        own -= (
+            {"train"} if run.metrics.model.kind == "completions" else set()
+        )  # nobody knows what it was trained on
+        of_file = {
+            Path(name).stem
+            for link in data
+            for name, file in link.files.items()
+            if file["sha256"] == digest
+        }
         splits |= {"train"} if digest in training_data(links) else of_file or own
     return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""
 
@@ -104,8 +126,16 @@ def split(*results: Result) -> str:
 def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
     """The sha256 of each file that a model in the chain *links* was trained on."""
     trained = (link.inputs for link in links if link.kind in ("adapter", "model"))
-    entries = [entry for inputs in trained for key, entry in inputs.items() if key.startswith(("data", "from"))]
-    files = [(entry.get("manifest", {}).get("files", {}).get("train.jsonl", {}), entry) for entry in entries]
+    entries = [
+        entry
+        for inputs in trained
+        for key, entry in inputs.items()
+        if key.startswith(("data", "from"))
+    ]
+    files = [
+        (entry.get("manifest", {}).get("files", {}).get("train.jsonl", {}), entry)
+        for entry in entries
+    ]
     return {file.get("sha256", entry["digest"]) for file, entry in files}
 
 
@@ -126,12 +156,20 @@ def flat(metrics: Scores, pass_at: Sequence[int] = (), of: int | None = None) ->
     low, high = metrics.interval
     shares = {"accuracy": metrics.accuracy, "low": low, "high": high}
     main = next((group for group in metrics.groups if task(metrics.task).group(group).main), "")
-    shares |= {f"{main}_{value}": share.accuracy for value, share in metrics.groups.get(main, {}).items()}
+    shares |= {
+        f"{main}_{value}": share.accuracy for value, share in metrics.groups.get(main, {}).items()
+    }
     for k in (k for k in metrics.pass_at if k in pass_at):
         low, high = metrics.pass_at[k].interval
-        shares |= {f"pass@{k}": metrics.pass_at[k].share, f"pass@{k}_low": low, f"pass@{k}_high": high}
+        shares |= {
+            f"pass@{k}": metrics.pass_at[k].share,
+            f"pass@{k}_low": low,
+            f"pass@{k}_high": high,
+        }
     shares |= {f"accuracy@{limit}": budget.accuracy for limit, budget in metrics.budgets.items()}
-    shares |= {"format": metrics.format} | ({} if metrics.truncated is None else {"trunc": metrics.truncated})
+    shares |= {"format": metrics.format} | (
+        {} if metrics.truncated is None else {"trunc": metrics.truncated}
+    )
     tokens = {} if metrics.mean_tokens is None else {"tokens": round(metrics.mean_tokens, 1)}
     counts = {"n": metrics.n} | ({"of": of} if of else {})
     return {**counts, **{name: round(share, 3) for name, share in shares.items()}, **tokens}

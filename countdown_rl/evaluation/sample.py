@@ -69,13 +69,17 @@ class Sample:
     def verdict(self) -> str:
         """The grade as a phrase."""
         grade = self.grade
-        return registry.verdict(self.row, grade.answer, grade.value, grade.reason, bool(self.truncated))
+        return registry.verdict(
+            self.row, grade.answer, grade.value, grade.reason, bool(self.truncated)
+        )
 
     @property
     def rewarded(self) -> str:
         """The rewards and the advantage, such as ``correct 1, short 0.25, advantage -0.5``; "" without any."""
         values = {**(self.rewards or {}), "advantage": self.advantage}
-        return ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
+        return ", ".join(
+            f"{name} {value:.3g}" for name, value in values.items() if value is not None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A line of ``samples.jsonl``."""
@@ -96,8 +100,17 @@ class Sample:
             line = {**line, **row.grade(line["completion"]).to_json()}
         typed_json.build(line, _Line, "a sample")
         grade = Grade(**{name: line[name] for name in Grade.__annotations__})
-        details = {name: value for name, value in line.items() if name not in row.kept and name not in own}
-        values = (line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details)
+        details = {
+            name: value for name, value in line.items() if name not in row.kept and name not in own
+        }
+        values = (
+            line["completion"],
+            grade,
+            line["tokens"],
+            line["truncated"],
+            line.get("sample"),
+            details,
+        )
         return cls(row, *values, *map(line.get, _TRAINING))
 
 
@@ -108,7 +121,11 @@ class Stored(Sequence[Sample]):
     KEPT = 100_000
 
     def __init__(
-        self, file: BinaryIO, rows: Sequence[Row], entries: Sequence[Sample | int], of: range | None = None
+        self,
+        file: BinaryIO,
+        rows: Sequence[Row],
+        entries: Sequence[Sample | int],
+        of: range | None = None,
     ) -> None:
         self._all, self._of = (file, rows, entries), range(len(entries)) if of is None else of
 
@@ -130,7 +147,9 @@ class Stored(Sequence[Sample]):
     def write(file: BinaryIO, sample: Sample) -> int:
         """Write *sample* without its row at the end of *file*, where that is; returns its start."""
         start = file.tell()
-        pickle.dump((sample.completion, sample.grade, sample.tokens, sample.truncated, sample.details), file)
+        pickle.dump(
+            (sample.completion, sample.grade, sample.tokens, sample.truncated, sample.details), file
+        )
         return start
 
     def __len__(self) -> int:
@@ -174,7 +193,10 @@ def renamed(details: Mapping[str, Any]) -> dict[str, Any]:
     tokens = details.get("tokens")
     if not isinstance(tokens, dict):
         return dict(details)
-    return {**details, "tokens": {_EARLY_TOKENS.get(name, name): value for name, value in tokens.items()}}
+    return {
+        **details,
+        "tokens": {_EARLY_TOKENS.get(name, name): value for name, value in tokens.items()},
+    }
 
 
 def by_puzzle(samples: Sequence[Sample], puzzles: int) -> list[Sequence[Sample]]:

@@ -37,7 +37,9 @@ def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
     mean = sum(values) / n
     spread = sum((value - mean) ** 2 for value in values) / n
     variance = mean * (1 - mean)  # of one trial per value
-    effective = n if spread >= variance else n * min(trials, variance / spread if spread else trials)
+    effective = (
+        n if spread >= variance else n * min(trials, variance / spread if spread else trials)
+    )
     return wilson(mean * effective, effective)
 
 
@@ -50,11 +52,20 @@ def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float,
     p-value is below the smallest of that test. Raises InputError without pairs.
     """
     if not first or len(first) != len(second):
-        raise InputError(f"{len(first)} and {len(second)} values are no pairs; give as many of both, at least one.")
+        raise InputError(
+            f"{len(first)} and {len(second)} values are no pairs; give as many of both, at least one."
+        )
     changes = [round(after - before, 9) for before, after in zip(first, second, strict=True)]
-    n, mean, changed = len(changes), sum(changes) / len(changes), [change for change in changes if change]
+    n, mean, changed = (
+        len(changes),
+        sum(changes) / len(changes),
+        [change for change in changes if change],
+    )
     if n - max(Counter(changes).values()) < FEW:  # few puzzles changed unlike the others
-        center, square = sum(changes) / (n + 2), (sum(change**2 for change in changes) + 1) / (n + 2)
+        center, square = (
+            sum(changes) / (n + 2),
+            (sum(change**2 for change in changes) + 1) / (n + 2),
+        )
         error = sqrt((square - center**2) / (n + 2))
     else:
         center, error = mean, sqrt(sum((change - mean) ** 2 for change in changes) / (n - 1) / n)
@@ -66,10 +77,16 @@ def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float,
         p = sum(abs(total) >= extreme for total in sums) / len(sums)
     else:
         p = max(erfc(abs(center) / error / sqrt(2)), 2.0 ** (1 - len(changed)))
-    return mean, (max(-1.0, min(mean, center - Z * error)), min(1.0, max(mean, center + Z * error))), p
+    return (
+        mean,
+        (max(-1.0, min(mean, center - Z * error)), min(1.0, max(mean, center + Z * error))),
+        p,
+    )
 
 
-def paired_difference(both: int, first_only: int, second_only: int, neither: int) -> tuple[float, Interval]:
+def paired_difference(
+    both: int, first_only: int, second_only: int, neither: int
+) -> tuple[float, Interval]:
     """The second proportion less the first, paired, with its 95% interval.
 
     Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based
@@ -80,7 +97,12 @@ def paired_difference(both: int, first_only: int, second_only: int, neither: int
     first, second = (both + first_only) / n, (both + second_only) / n
     low1, high1 = wilson(both + first_only, n)
     low2, high2 = wilson(both + second_only, n)
-    margins = (both + first_only) * (second_only + neither) * (both + second_only) * (first_only + neither)
+    margins = (
+        (both + first_only)
+        * (second_only + neither)
+        * (both + second_only)
+        * (first_only + neither)
+    )
     product: float = both * neither - first_only * second_only
     if product > 0:  # the method's continuity correction
         product = max(product - n / 2, 0)

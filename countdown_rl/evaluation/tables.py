@@ -25,7 +25,9 @@ def markdown(values: Mapping[str, Any]) -> str:
 def latex(values: Mapping[str, Any]) -> str:
     """The same table as a ``tabular``, with the conditions as a comment."""
     rows = (" & ".join(one_line(cell).translate(_TEX) for cell in row) for row in _cells(values))
-    lines = [re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", row) + r" \\" for row in rows]  # signs in math mode
+    lines = [
+        re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", row) + r" \\" for row in rows
+    ]  # signs in math mode
     begin = r"\begin{tabular}{l" + "r" * lines[0].count(" & ") + "}"
     lines = [begin, r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
     return "\n".join([*lines, f"% {conditions(values)}"]) + "\n"
@@ -38,13 +40,24 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
     """The cells of the head and of each result."""
     task, results, k = task_of(values), values["results"], largest_k(values)
     main = next((group for group in results[0]["groups"] if task.group(group).main), "")
-    groups = [row["groups"].get(main, {}) for row in results]  # another version may have had other groups
+    groups = [
+        row["groups"].get(main, {}) for row in results
+    ]  # another version may have had other groups
     columns = [value for value in groups[0] if all(value in shares for shares in groups)]
     names = (task.group(main).name(value) for value in columns)
     key, heading = [*differences(values).items()][-1]
     changes = [row.get(key, {}).get("pass_at", {}).get(k) for row in results]
     partial = any("of" in row for row in results)
-    head = ["", "solved", "95%", *(["n"] if partial else []), *names, *([f"pass@{k}"] if k else []), "format", "tokens"]
+    head = [
+        "",
+        "solved",
+        "95%",
+        *(["n"] if partial else []),
+        *names,
+        *([f"pass@{k}"] if k else []),
+        "format",
+        "tokens",
+    ]
     head += [heading, "improved", "regressed", "p"]
     rows = [head + ([f"pass@{k} {heading}"] if any(changes) else [])]
     for row, shares, change in zip(results, groups, changes, strict=True):
@@ -56,7 +69,11 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
         is_model, difference = row["model"]["kind"] not in BASELINE_KINDS, row.get(key)
         cells.append(percent(row["format"]) if is_model else "")
         cells.append(f"{row['mean_tokens']:.0f}" if is_model and "mean_tokens" in row else "")
-        cells += [points(difference), *(f"{difference[side]:,}" for side in SIDES)] if difference else [""] * 3
+        cells += (
+            [points(difference), *(f"{difference[side]:,}" for side in SIDES)]
+            if difference
+            else [""] * 3
+        )
         cells.append(f"{difference['p']:.2g}" if difference else "")
         rows.append(cells + ([points(change) if change else ""] if any(changes) else []))
     return rows
@@ -68,27 +85,45 @@ def differences(values: Mapping[str, Any]) -> dict[str, str]:
     if "against" in values:
         return {"against": f"against {values['against']}"}
     if all(row.get("against_first") == row.get("against_previous") for row in results):
-        return {"against_first": f"against {results[0]['name'] if len(results) == 2 else 'the first'}"}
+        return {
+            "against_first": f"against {results[0]['name'] if len(results) == 2 else 'the first'}"
+        }
     return {key: f"against {name}" for key, name in DIFFERENCES.items() if name}
 
 
 def counted(row: Mapping[str, Any], noun: str = "") -> str:
     """The number of measured rows of a result, of those that completions were asked for, with their *noun*."""
     count = row.get("of", row["n"])
-    return (f"{row['n']:,} of " if "of" in row else "") + (plural(count, noun) if noun else f"{count:,}")
+    return (f"{row['n']:,} of " if "of" in row else "") + (
+        plural(count, noun) if noun else f"{count:,}"
+    )
 
 
 #: Characters that LaTeX interprets or its default font lacks, by what prints each.
 _TEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "[": "{[}", "*": "{*}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$"}
+    | {
+        "\\": r"\textbackslash{}",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "[": "{[}",
+        "*": "{*}",
+    }
+    | {
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "±": r"$\pm$",
+    }
 )
 
 
 def largest_k(values: Mapping[str, Any]) -> str | None:
     """The largest k for which a result has pass@k; None if none has several completions."""
-    return max((k for row in values["results"] for k in row.get("pass_at", ())), key=int, default=None)
+    return max(
+        (k for row in values["results"] for k in row.get("pass_at", ())), key=int, default=None
+    )
 
 
 def subject(values: Mapping[str, Any]) -> str:
@@ -102,13 +137,20 @@ def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_lin
     for row in values["results"]:
         if "decoding" in row:
             others.setdefault(decoding_text(row["decoding"]), []).append(escape(row["name"]))
-    decodings = [decoding_text(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
+    decodings = [
+        decoding_text(values["decoding"]),
+        *(f"{', '.join(names)}: {how}" for how, names in others.items()),
+    ]
     several = [row for row in values["results"] if "pass_at" in row or "runs" in row]
-    intervals = ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
+    intervals = (
+        ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
+    )
     if several:
         paired = "normal, or Agresti-Min if few differ, for paired differences"
         intervals.append(f"Wilson at the effective sample size; {paired}")
-    runs = [f"{escape(row['name'])}: {len(row['runs'])}" for row in values["results"] if "runs" in row]
+    runs = [
+        f"{escape(row['name'])}: {len(row['runs'])}" for row in values["results"] if "runs" in row
+    ]
     means = f"; means over runs ({', '.join(runs)}), ± their standard deviation" if runs else ""
     return (
         f"{subject(values)} ({escape(', '.join(values['rules']) or values['task'])}), "
@@ -120,7 +162,11 @@ def decoding_text(settings: Mapping[str, Any]) -> str:
     """Decoding settings in words."""
     if "greedy" not in settings:
         return "decoding not stated"
-    names = [name for name in ("temperature", "top_p", "top_k", "min_p") if name in settings and not settings["greedy"]]
+    names = [
+        name
+        for name in ("temperature", "top_p", "top_k", "min_p")
+        if name in settings and not settings["greedy"]
+    ]
     words = ", ".join(f"{name.replace('_', '-')} {settings[name]:g}" for name in names) or "greedy"
     if settings.get("samples", 1) > 1:
         words += f", {settings['samples']} completions each"

@@ -39,7 +39,9 @@ class StepRow:
     format: float  # share with both blocks, in order
     mean_length: float  # tokens per completion
     truncated: float  # share that reached the length limit
-    frac_reward_zero_std: float  # share of groups without reward variance; no gradient without a discount
+    frac_reward_zero_std: (
+        float  # share of groups without reward variance; no gradient without a discount
+    )
     entropy: float | None  # nats per token of the rows with an advantage; None if there were none
     kl: float | None  # from the initial model; None without a KL term
     grad_norm: float
@@ -49,15 +51,23 @@ class StepRow:
     seconds_reward: float
     seconds_loss: float
     seconds_rest: float = 0.0  # data, optimizer, logging
-    eval_correct: float | None = None  # share of correct validation completions; None without an evaluation
+    eval_correct: float | None = (
+        None  # share of correct validation completions; None without an evaluation
+    )
     eval_correct_before: float | None = None  # the same before the first step, in the first row
-    eval_pass_at_n: float | None = None  # share of the validation puzzles with a correct completion among several
+    eval_pass_at_n: float | None = (
+        None  # share of the validation puzzles with a correct completion among several
+    )
     eval_format: float | None = None
     eval_truncated: float | None = None
     eval_kl: float | None = None  # from the initial policy, nats per token of the first 64 of these
-    importance_sampling_ratio: float | None = None  # mean ratio of the policy's probabilities to vLLM's
+    importance_sampling_ratio: float | None = (
+        None  # mean ratio of the policy's probabilities to vLLM's
+    )
     draws: float | None = None  # groups sampled for the round; None without dynamic sampling
-    hacking: float | None = None  # share that are wrong and a proxy reward scores 1; None without such a reward
+    hacking: float | None = (
+        None  # share that are wrong and a proxy reward scores 1; None without such a reward
+    )
     #: Share correct by group, under its column (``correct_numbers_4``), and the mean and standard deviation of each of
     #: several rewards (``rewards/NAME/mean``); None in a step without such a row.
     groups: Mapping[str, float | None] = field(default_factory=dict)
@@ -102,7 +112,10 @@ def group_columns(row: Row) -> tuple[str, ...]:
     """The columns of the main groups of *row*, such as ``correct_numbers_4``."""
     task = task_of({"task": row.task})
     groups = {group: value for group, value in row.groups.items() if task.group(group).main}
-    return tuple(f"{GROUP}{group}_{re.sub(rf'[^{_IN_NAME}]+', '-', value)}" for group, value in groups.items())
+    return tuple(
+        f"{GROUP}{group}_{re.sub(rf'[^{_IN_NAME}]+', '-', value)}"
+        for group, value in groups.items()
+    )
 
 
 def thinned(rows: Sequence[AnyRow], every: int) -> list[AnyRow]:
@@ -125,7 +138,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def columns_of(kind: type) -> dict[str, bool]:
     """The columns of a class of rows, and True for those that every log has."""
-    return {column.name: column.default is MISSING for column in fields(kind) if column.name != "groups"}
+    return {
+        column.name: column.default is MISSING for column in fields(kind) if column.name != "groups"
+    }
 
 
 def _group_columns(rows: Iterable[LogRow]) -> list[str]:
@@ -146,7 +161,9 @@ def write(path: Path, rows: Sequence[LogRow]) -> None:
         if required or any(line[name] is not None for line in lines)
     ]
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*columns, *_group_columns(rows)], extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(
+        text, [*columns, *_group_columns(rows)], extrasaction="ignore", lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(lines)  # None is an empty field
     with artifacts.replacing(path) as partial:
@@ -165,13 +182,17 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
             if not {name for name in columns if columns[name]} <= names - shares <= columns.keys():
                 raise ValueError("other columns")
             for line in reader:
-                values: dict[str, Any] = {name: float(text) if text != "" else None for name, text in line.items()}
+                values: dict[str, Any] = {
+                    name: float(text) if text != "" else None for name, text in line.items()
+                }
                 groups = {name: values.pop(name) for name in sorted(shares)}
                 if not (values["step"] >= 1 and math.isfinite(values["seconds"])):
                     raise ValueError("a step without number or time")
                 rows.append(kind(**values | {"step": int(line["step"]), "groups": groups}))
     except (TypeError, ValueError, csv.Error) as error:
-        raise InputError(f"{path} is not a training log of this version of countdown-rl: {error}.") from error
+        raise InputError(
+            f"{path} is not a training log of this version of countdown-rl: {error}."
+        ) from error
     return rows
 
 
@@ -190,10 +211,14 @@ def read_samples(path: Path) -> list[Sample]:
     data = path.read_bytes()  # a text's lines also end at characters that a model may have written
     try:
         if not data or data.startswith(b'{"step": '):
-            return [Sample.from_json(typed_json.parse(line, path)) for line in data.split(b"\n")[:-1]]
+            return [
+                Sample.from_json(typed_json.parse(line, path)) for line in data.split(b"\n")[:-1]
+            ]
     except (ArtifactError, InputError):
         pass
-    raise InputError(f"{path} holds no samples of a training run; grade others by `countdown-rl eval --completions`.")
+    raise InputError(
+        f"{path} holds no samples of a training run; grade others by `countdown-rl eval --completions`."
+    )
 
 
 def digest(rows: Sequence[StepRow]) -> str:
@@ -220,5 +245,9 @@ def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
         return False
     if "log_digest" in policy.facts:
         return bool(policy.facts["log_digest"] == digest(rows))
-    facts = (rows[-1].step, rows[0].reward, max(row.reward for row in rows))  # version 0.2 recorded no digest
+    facts = (
+        rows[-1].step,
+        rows[0].reward,
+        max(row.reward for row in rows),
+    )  # version 0.2 recorded no digest
     return facts == tuple(map(policy.facts.get, ("steps", "reward_first", "reward_best")))

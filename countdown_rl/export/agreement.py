@@ -30,7 +30,9 @@ def verdict(facts: Mapping[str, float]) -> str:
     if points > _MAX_BOUND:
         return "unclear (this KL does not bound accuracy; `countdown-rl eval` both and `countdown-rl compare` them)"
     word = "equivalent" if points <= 1 else "close"
-    bound = f"worst-case bound {max(points, 0.1):.1f} points of accuracy in answers of {_ANSWER} tokens"
+    bound = (
+        f"worst-case bound {max(points, 0.1):.1f} points of accuracy in answers of {_ANSWER} tokens"
+    )
     return f"{word} ({bound}; `countdown-rl compare` measures the change)"
 
 
@@ -41,15 +43,25 @@ def described(name: str, facts: Mapping[str, float]) -> list[str]:
 
 
 @torch.inference_mode()
-def transcripts(reference: Loaded, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[Transcript]:
+def transcripts(
+    reference: Loaded, conversations: Sequence[Sequence[Mapping[str, str]]]
+) -> list[Transcript]:
     """Render each conversation and let *reference* continue it greedily for `TOKENS` tokens."""
     texts = [render(reference.tokenizer, conversation) for conversation in conversations]
-    greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None, "repetition_penalty": 1.0}
+    greedy = {
+        "do_sample": False,
+        "temperature": None,
+        "top_p": None,
+        "top_k": None,
+        "repetition_penalty": 1.0,
+    }
     greedy |= {"max_new_tokens": TOKENS, "eos_token_id": None}
     continued = []
     for start in range(0, len(texts), BATCH):
         batch = texts[start : start + BATCH]
-        inputs = reference.tokenizer(batch, add_special_tokens=False, padding=True, return_tensors="pt")
+        inputs = reference.tokenizer(
+            batch, add_special_tokens=False, padding=True, return_tensors="pt"
+        )
         ids, mask = (inputs[name].to(reference.device) for name in ("input_ids", "attention_mask"))
         sequences = reference.model.generate(input_ids=ids, attention_mask=mask, **greedy)
         for sequence, length in zip(sequences.tolist(), mask.sum(1).tolist(), strict=True):
@@ -63,7 +75,9 @@ def logits(loaded: Loaded, transcripts: Sequence[Transcript]) -> list[torch.Tens
     scores = []
     for ids, start in transcripts:
         inputs = torch.tensor([ids], device=loaded.device)
-        scores.append(loaded.model(inputs, logits_to_keep=len(ids) - start + 1).logits[0, :-1].float().cpu())
+        scores.append(
+            loaded.model(inputs, logits_to_keep=len(ids) - start + 1).logits[0, :-1].float().cpu()
+        )
     return scores
 
 
@@ -81,5 +95,11 @@ def compare(reference: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) ->
         divergence += (log_p.exp() * (log_p - log_q)).sum().item()
         same += int((p.argmax(-1) == q.argmax(-1)).sum())
         positions += len(p)
-    values = {"max_logit_difference": largest, "kl": divergence / positions, "greedy": same / positions}
-    return {name: float(f"{value:.3g}") for name, value in (values | {"positions": positions}).items()}
+    values = {
+        "max_logit_difference": largest,
+        "kl": divergence / positions,
+        "greedy": same / positions,
+    }
+    return {
+        name: float(f"{value:.3g}") for name, value in (values | {"positions": positions}).items()
+    }

@@ -38,8 +38,12 @@ _FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}
 #: transformers' names of supported architectures, and GGUF's.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 #: Text no chat template may write into a Modelfile: ends of a string, Ollama's actions, lines before an instruction.
-_INSTRUCTIONS = "FROM|PARAMETER|TEMPLATE|SYSTEM|ADAPTER|LICENSE|MESSAGE|RENDERER|PARSER|REQUIRES|DRAFT"
-_SPECIAL = re.compile(rf'"{{3}}|{{+|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029](?=\s*({_INSTRUCTIONS})\s)', re.IGNORECASE)
+_INSTRUCTIONS = (
+    "FROM|PARAMETER|TEMPLATE|SYSTEM|ADAPTER|LICENSE|MESSAGE|RENDERER|PARSER|REQUIRES|DRAFT"
+)
+_SPECIAL = re.compile(
+    rf'"{{3}}|{{+|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029](?=\s*({_INSTRUCTIONS})\s)', re.IGNORECASE
+)
 #: Prompts of the check by llama.cpp.
 PROMPTS = 16
 #: Values quantized at once, which bounds the memory of a large embedding table in fp32.
@@ -62,7 +66,11 @@ def write(source: Source, out: Path, options: Any) -> dict[str, Any]:
     ref, directory, checkpoint, tokenizer, model = source
     kind, config = options.gguf_type, read_config(directory)
     conversations = probe.conversations(ref.as_input(), PROMPTS)
-    file, arch, shape = out / f"model-{kind.upper()}.gguf", architecture(config), ModelShape.of(config)
+    file, arch, shape = (
+        out / f"model-{kind.upper()}.gguf",
+        architecture(config),
+        ModelShape.of(config),
+    )
     if kind == "q4_k_m":
         _ggml()
     untied = checkpoint.drop_tied(model)
@@ -74,23 +82,38 @@ def write(source: Source, out: Path, options: Any) -> dict[str, Any]:
     _write_config(writer, config, shape)
     stops = ends.of_checkpoint(tokenizer, directory)
     gguf_tokenizer.write(writer, stops, tokenizer, shape.vocab_size, conversations)
-    _write_tensors(writer, file, checkpoint, tensors, _rope_frequencies(config.rope_parameters, shape.head_dim))
-    if tokenizer.chat_template and (text := modelfile(file.name, tokenizer, context_length(config), stops)):
+    _write_tensors(
+        writer, file, checkpoint, tensors, _rope_frequencies(config.rope_parameters, shape.head_dim)
+    )
+    if tokenizer.chat_template and (
+        text := modelfile(file.name, tokenizer, context_length(config), stops)
+    ):
         (out / "Modelfile").write_text(text, "utf-8")
     types = dict(sorted(Counter(tensor.type.name for tensor in tensors.values()).items()))
-    facts: dict[str, Any] = {"gguf_type": kind, "file": file.name, "tensors": types, "bytes": file.stat().st_size}
+    facts: dict[str, Any] = {
+        "gguf_type": kind,
+        "file": file.name,
+        "tensors": types,
+        "bytes": file.stat().st_size,
+    }
     if find_spec("xllamacpp"):
         facts["llama_cpp"] = llama_cpp.check_round_trip(file, tokenizer, conversations)
     return facts
 
 
-def _write_tensors(writer: Any, file: Path, source: Checkpoint, tensors: dict[str, _Tensor], frequencies: Any) -> None:
+def _write_tensors(
+    writer: Any, file: Path, source: Checkpoint, tensors: dict[str, _Tensor], frequencies: Any
+) -> None:
     if frequencies is not None:
-        writer.add_tensor_info("rope_freqs.weight", frequencies.shape, frequencies.dtype, frequencies.nbytes)
+        writer.add_tensor_info(
+            "rope_freqs.weight", frequencies.shape, frequencies.dtype, frequencies.nbytes
+        )
     for original, tensor in tensors.items():
         spec, (block, block_bytes) = source.specs[original], gguf.GGML_QUANT_SIZES[tensor.type]
         nbytes = spec.numel() // block * block_bytes
-        writer.add_tensor_info(tensor.name, tuple(spec.shape), np.dtype(np.float32), nbytes, raw_dtype=tensor.type)
+        writer.add_tensor_info(
+            tensor.name, tuple(spec.shape), np.dtype(np.float32), nbytes, raw_dtype=tensor.type
+        )
     writer.write_header_to_file(file)
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -103,7 +126,9 @@ def _write_tensors(writer: Any, file: Path, source: Checkpoint, tensors: dict[st
     writer.close()
 
 
-def differences(file: Path, tokenizer: Any, conversations: Sequence[gguf_tokenizer.Conversation]) -> list[str]:
+def differences(
+    file: Path, tokenizer: Any, conversations: Sequence[gguf_tokenizer.Conversation]
+) -> list[str]:
     """Names of what :func:`write` writes otherwise than in *file* and beside it, for its dimensions and *tokenizer*.
 
     Names, licenses and so on are free.
@@ -115,16 +140,31 @@ def differences(file: Path, tokenizer: Any, conversations: Sequence[gguf_tokeniz
     named = model_files.generation_config(file.parent).get("eos_token_id")
     stops = ends.token_ids(tokenizer, named, shape.vocab_size)
     gguf_tokenizer.write(writer, stops, tokenizer, shape.vocab_size, conversations)
-    expected: dict[str, Any] = {key: field.value for part in writer.kv_data for key, field in part.items()}
-    found = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    expected: dict[str, Any] = {
+        key: field.value for part in writer.kv_data for key, field in part.items()
+    }
+    found = {
+        key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")
+    }
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], shape.num_layers)
-    parameters = {names.get_name(name, try_suffixes=(".weight", ".bias")) for name in skeleton(config).state_dict()}
-    differing = [tensor.name for tensor in reader.tensors if tensor.name not in (*parameters, "rope_freqs.weight")]
+    parameters = {
+        names.get_name(name, try_suffixes=(".weight", ".bias"))
+        for name in skeleton(config).state_dict()
+    }
+    differing = [
+        tensor.name
+        for tensor in reader.tensors
+        if tensor.name not in (*parameters, "rope_freqs.weight")
+    ]
     for key in sorted(found.keys() | expected.keys()):
         free = re.match("general[.](?!sampling)", key) and key not in expected
-        later = key.endswith(("eot_token_id", "eom_token_id")) and key not in found  # earlier versions wrote none
+        later = (
+            key.endswith(("eot_token_id", "eom_token_id")) and key not in found
+        )  # earlier versions wrote none
         value: Any = expected.get(key)
-        same = key in found and np.array_equal(found[key], np.float32(value) if isinstance(value, float) else value)
+        same = key in found and np.array_equal(
+            found[key], np.float32(value) if isinstance(value, float) else value
+        )
         if not (free or later or same):
             differing.append(key)
     if (text := file.with_name("Modelfile")).exists():
@@ -138,7 +178,9 @@ def architecture(config: Any) -> str:
     activation = getattr(config, "hidden_act", None)
     if config.model_type not in _ARCHITECTURES or activation != "silu":
         supported, model = ", ".join(_ARCHITECTURES), f"{config.model_type} with {activation}"
-        raise ModelError(f"GGUF export supports {supported} with silu, not {model}; use {gguf_tokenizer.CONVERTER}.")
+        raise ModelError(
+            f"GGUF export supports {supported} with silu, not {model}; use {gguf_tokenizer.CONVERTER}."
+        )
     return _ARCHITECTURES[config.model_type]
 
 
@@ -148,7 +190,9 @@ def context_length(config: Any) -> int | None:
     return min(filter(None, lengths), default=None)
 
 
-def modelfile(file: str, tokenizer: Any, context: int | None, stops: Sequence[int] = ()) -> str | None:
+def modelfile(
+    file: str, tokenizer: Any, context: int | None, stops: Sequence[int] = ()
+) -> str | None:
     """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's language.
 
     None where the chat template changes the turns, which Ollama's language cannot.
@@ -157,7 +201,9 @@ def modelfile(file: str, tokenizer: Any, context: int | None, stops: Sequence[in
     turn = {"role": "user", "content": user}
     bos = tokenizer.bos_token or ""  # Ollama adds it by itself
     chats = [turn], [{"role": "system", "content": system}, turn]
-    without_system, with_system = (render(tokenizer, turns, CHAT_ARGUMENTS).removeprefix(bos) for turns in chats)
+    without_system, with_system = (
+        render(tokenizer, turns, CHAT_ARGUMENTS).removeprefix(bos) for turns in chats
+    )
     if system not in with_system or user not in with_system or user not in without_system:
         return None
 
@@ -175,24 +221,34 @@ def modelfile(file: str, tokenizer: Any, context: int | None, stops: Sequence[in
         "PARAMETER temperature 0",
         f"PARAMETER num_ctx {min(context or 8192, 8192)}",
     ]
-    tokens = (token for token in tokenizer.convert_ids_to_tokens(stops) if token.isprintable() and '"' not in token)
+    tokens = (
+        token
+        for token in tokenizer.convert_ids_to_tokens(stops)
+        if token.isprintable() and '"' not in token
+    )
     return "\n".join([*lines, *(f'PARAMETER stop "{token}"' for token in tokens)]) + "\n"
 
 
-def _plan(source: Checkpoint, shape: ModelShape, arch: str, kind: str, *, tied: bool) -> dict[str, _Tensor]:
+def _plan(
+    source: Checkpoint, shape: ModelShape, arch: str, kind: str, *, tied: bool
+) -> dict[str, _Tensor]:
     """The tensors of the file, by their names in *source*."""
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], shape.num_layers)
     # GGUF stores the rotated halves of queries and keys of this architecture interleaved.
     heads = {"attn_q": shape.num_heads, "attn_k": shape.num_kv_heads} if arch == "llama" else {}
     plan = {}
     for original, spec in source.specs.items():
-        if original.endswith("rotary_emb.inv_freq"):  # in older checkpoints; the configuration has them
+        if original.endswith(
+            "rotary_emb.inv_freq"
+        ):  # in older checkpoints; the configuration has them
             continue
         name = names.get_name(original, try_suffixes=(".weight", ".bias"))
         if tied and name == "output.weight":  # stored under the name of the head alone
             name = "token_embd.weight"
         if name is None or (name.endswith(".bias") and arch != "qwen2"):
-            raise ModelError(f"GGUF has no name for {original}, so this model cannot be written as GGUF.")
+            raise ModelError(
+                f"GGUF has no name for {original}, so this model cannot be written as GGUF."
+            )
         type = Type.F32 if len(spec.shape) < 2 else _type(name, kind, shape.num_layers, tied)
         for fallback in (_FALLBACK.get(type, Type.F16), Type.F16):
             if spec.shape[-1] % gguf.GGML_QUANT_SIZES[type][0]:
@@ -215,20 +271,29 @@ def _type(name: str, kind: str, layers: int, tied: bool) -> Type:
 
 def _values(weight: torch.Tensor, tensor: _Tensor) -> np.ndarray:
     if tensor.heads:  # from halves apart to the order 0, h/2, 1, h/2 + 1, ... within each head
-        halves = weight.reshape(tensor.heads, 2, weight.shape[0] // tensor.heads // 2, *weight.shape[1:])
+        halves = weight.reshape(
+            tensor.heads, 2, weight.shape[0] // tensor.heads // 2, *weight.shape[1:]
+        )
         weight = halves.swapaxes(1, 2).reshape(weight.shape)
     if weight.dim() < 2:
         return weight.float().numpy()
     quantize = _quantize_k if tensor.type in (Type.Q4_K, Type.Q6_K) else gguf.quantize
     chunks = weight.split(max(1, _CHUNK // weight.shape[1]))
-    return np.concatenate([quantize(chunk.float().contiguous().numpy(), tensor.type) for chunk in chunks])
+    return np.concatenate(
+        [quantize(chunk.float().contiguous().numpy(), tensor.type) for chunk in chunks]
+    )
 
 
 def _quantize_k(values: np.ndarray, type: Type) -> np.ndarray:
     out = np.empty(gguf.quant_shape_to_byte_shape(values.shape, type), np.uint8)
-    source, target = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), out.ctypes.data_as(ctypes.c_void_p)
+    source, target = (
+        values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+        out.ctypes.data_as(ctypes.c_void_p),
+    )
     if _ggml().ggml_quantize_chunk(int(type), source, target, 0, *values.shape, None) != out.nbytes:
-        raise ModelError(f"ggml did not write the {out.nbytes} bytes of {type.name}; update libggml-python.")
+        raise ModelError(
+            f"ggml did not write the {out.nbytes} bytes of {type.name}; update libggml-python."
+        )
     return out
 
 
@@ -239,12 +304,24 @@ def _ggml() -> ctypes.CDLL:
         import libggml
     except ImportError as error:
         install = packages.pip_install("libggml-python")
-        raise ModelError(f"q4_k_m needs ggml: {install}, or give --gguf-type q8_0 or q4_0.") from error
+        raise ModelError(
+            f"q4_k_m needs ggml: {install}, or give --gguf-type q8_0 or q4_0."
+        ) from error
     package = Path(libggml.__file__).parent
-    library = ctypes.CDLL(str(next(path for path in package.rglob("*ggml-base.*") if path.suffix != ".lib")))
+    library = ctypes.CDLL(
+        str(next(path for path in package.rglob("*ggml-base.*") if path.suffix != ".lib"))
+    )
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
     floats, size, pointer = ctypes.POINTER(ctypes.c_float), ctypes.c_int64, ctypes.c_void_p
-    library.ggml_quantize_chunk.argtypes = [ctypes.c_int, floats, pointer, size, size, size, pointer]
+    library.ggml_quantize_chunk.argtypes = [
+        ctypes.c_int,
+        floats,
+        pointer,
+        size,
+        size,
+        size,
+        pointer,
+    ]
     return library
 
 
@@ -253,8 +330,12 @@ def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:
     if rope["rope_type"] == "default":
         return None
     if rope["rope_type"] != "llama3":
-        raise ModelError(f"rotary scaling of type {rope['rope_type']} is not supported in GGUF export.")
-    wavelengths = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, width, 2, dtype=np.float64) / width)
+        raise ModelError(
+            f"rotary scaling of type {rope['rope_type']} is not supported in GGUF export."
+        )
+    wavelengths = (
+        2 * np.pi * rope["rope_theta"] ** (np.arange(0, width, 2, dtype=np.float64) / width)
+    )
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     ratio = rope["original_max_position_embeddings"] / wavelengths
     smooth = np.clip((ratio - low) / (high - low), 0, 1)
@@ -263,12 +344,18 @@ def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:
 
 def _write_config(writer: Any, config: Any, shape: ModelShape) -> None:
     """Write the dimensions of the model, and greedy decoding as llama.cpp's default for it."""
-    values: dict[str, Any] = {"quantization_version": gguf.GGML_QUANT_VERSION, "vocab_size": shape.vocab_size}
+    values: dict[str, Any] = {
+        "quantization_version": gguf.GGML_QUANT_VERSION,
+        "vocab_size": shape.vocab_size,
+    }
     values |= {"context_length": context_length(config), "embedding_length": shape.hidden_size}
     values |= {"block_count": shape.num_layers, "feed_forward_length": shape.intermediate_size}
     values |= {"head_count": shape.num_heads, "head_count_kv": shape.num_kv_heads}
     values |= dict.fromkeys(("key_length", "value_length", "rope_dimension_count"), shape.head_dim)
-    values |= {"rope_freq_base": float(config.rope_parameters["rope_theta"]), "layer_norm_rms_eps": config.rms_norm_eps}
+    values |= {
+        "rope_freq_base": float(config.rope_parameters["rope_theta"]),
+        "layer_norm_rms_eps": config.rms_norm_eps,
+    }
     values["sampling_temp"] = 0.0
     for name, value in values.items():
         getattr(writer, f"add_{name}")(value)

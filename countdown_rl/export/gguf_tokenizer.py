@@ -29,27 +29,41 @@ PRE_TOKENIZERS = {
 PROBE = "Don't I'LL 12345 a1b22  x   y\n\n  z\t!?.. (3*4)+50=62 naïve Straße 数字 ١٢٣ 🙂\r\nend  "
 
 
-def write(writer: Any, stops: list[int], tokenizer: Any, size: int, conversations: Sequence[Conversation]) -> None:
+def write(
+    writer: Any, stops: list[int], tokenizer: Any, size: int, conversations: Sequence[Conversation]
+) -> None:
     """Write the *tokenizer* to *writer*, padded to *size* tokens; *stops* end a completion."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model = backend["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
-        raise ModelError(f"only byte-level BPE tokenizers are written as GGUF here; use {CONVERTER}.")
+        raise ModelError(
+            f"only byte-level BPE tokenizers are written as GGUF here; use {CONVERTER}."
+        )
     tokens = [f"[PAD{index}]" for index in range(size)]
     types = [gguf.TokenType.UNUSED] * size
-    if (largest := max([*model["vocab"].values(), *(added["id"] for added in backend["added_tokens"])])) >= size:
+    if (
+        largest := max(
+            [*model["vocab"].values(), *(added["id"] for added in backend["added_tokens"])]
+        )
+    ) >= size:
         rows = plural(size, "row")
-        raise ModelError(f"the tokenizer has token id {largest:,}, and the embeddings {rows}; use that of the weights.")
+        raise ModelError(
+            f"the tokenizer has token id {largest:,}, and the embeddings {rows}; use that of the weights."
+        )
     for token, index in model["vocab"].items():
         tokens[index], types[index] = token, gguf.TokenType.NORMAL
     for added in backend["added_tokens"]:
         tokens[added["id"]] = added["content"]
-        types[added["id"]] = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
+        types[added["id"]] = (
+            gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
+        )
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre_tokenizer(tokenizer, conversations))
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]])
+    writer.add_token_merges(
+        [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    )
     ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("bos", "unk", "pad")}
     # Three of the tokens that end a completion have names of their own; llama.cpp knows further ones by their text.
     stops = sorted(stops, key=[tokenizer.eos_token_id, ends.turn_token(tokenizer), *stops].index)
@@ -60,7 +74,9 @@ def write(writer: Any, stops: list[int], tokenizer: Any, size: int, conversation
     turns, bos = [{"role": "user", "content": "a"}], tokenizer.bos_token_id
     # Where prompts begin with the begin-of-text token, llama.cpp adds it, once.
     begins = bos is not None and tokenizer("a")["input_ids"][0] == bos
-    begins |= bos is not None and chat_template.render(tokenizer, turns).startswith(tokenizer.bos_token)
+    begins |= bos is not None and chat_template.render(tokenizer, turns).startswith(
+        tokenizer.bos_token
+    )
     writer.add_add_bos_token(begins)
     writer.add_add_eos_token(False)
     if tokenizer.chat_template:
@@ -86,4 +102,6 @@ def pre_tokenizer(tokenizer: Any, conversations: Sequence[Conversation]) -> str:
             candidate.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_level])
             if [candidate.encode(text, add_special_tokens=False).ids for text in texts] == expected:
                 return name
-    raise ModelError("llama.cpp has no pre-tokenizer like that of this tokenizer, so it cannot be written as GGUF.")
+    raise ModelError(
+        "llama.cpp has no pre-tokenizer like that of this tokenizer, so it cannot be written as GGUF."
+    )

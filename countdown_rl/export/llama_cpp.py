@@ -26,17 +26,25 @@ def server(file: Path, context: int, slots: int = 1) -> Any:
     try:
         return xllamacpp.Server(params)
     except RuntimeError as error:  # without a reason
-        raise ModelError(f"llama.cpp (xllamacpp {xllamacpp.__version__}) cannot load {file.name}.") from error
+        raise ModelError(
+            f"llama.cpp (xllamacpp {xllamacpp.__version__}) cannot load {file.name}."
+        ) from error
 
 
 def request(server: Any, path: str, body: Mapping[str, Any]) -> Any:
     """The response of *server* at *path*, for endpoints without a Python function; it listens on this machine."""
-    message = Request(server.listening_address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+    message = Request(
+        server.listening_address + path,
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )  # noqa: S310
     with build_opener(ProxyHandler({})).open(message, timeout=60) as response:
         return json.loads(response.read())
 
 
-def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
+def check_round_trip(
+    file: Path, tokenizer: Any, conversations: Sequence[Conversation]
+) -> dict[str, Any]:
     """Load *file* in llama.cpp, check that it gives the tokens of *tokenizer* for *conversations*; return their number.
 
     ``chat`` is whether llama.cpp renders the chat template in the same way (None without one).
@@ -47,8 +55,13 @@ def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Convers
     for conversation in conversations:
         text = render(tokenizer, conversation)
         body = {"content": text, "add_special": False, "parse_special": True}
-        if request(llama, "/tokenize", body)["tokens"] != tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise ModelError(f"llama.cpp splits this prompt into other tokens: {text!r:.300}; use {CONVERTER}.")
+        if (
+            request(llama, "/tokenize", body)["tokens"]
+            != tokenizer(text, add_special_tokens=False)["input_ids"]
+        ):
+            raise ModelError(
+                f"llama.cpp splits this prompt into other tokens: {text!r:.300}; use {CONVERTER}."
+            )
     if not tokenizer.chat_template:
         return {"prompts": len(conversations), "chat": None}
     bos, chat = tokenizer.bos_token or "", True  # llama.cpp adds it by itself

@@ -16,8 +16,22 @@ from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.core.manifest import Manifest
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
-from countdown_rl.models import checkpoint, ends, model_files, nf4, reference, shape, torch_internals
-from countdown_rl.models.load import Loaded, device_name, load_model, load_tokenizer, trained_precision
+from countdown_rl.models import (
+    checkpoint,
+    ends,
+    model_files,
+    nf4,
+    reference,
+    shape,
+    torch_internals,
+)
+from countdown_rl.models.load import (
+    Loaded,
+    device_name,
+    load_model,
+    load_tokenizer,
+    trained_precision,
+)
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
@@ -38,33 +52,52 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
     Raises ModelError if the adapter cannot be merged, or the merged model differs from the adapter over that base.
     """
     if ref.base is None:
-        raise ModelError(f"{ref.source} is not an adapter; give --adapter what `countdown-rl train` made.")
+        raise ModelError(
+            f"{ref.source} is not an adapter; give --adapter what `countdown-rl train` made."
+        )
     artifacts.check_writable(out, "merged")
     adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
     stored = model_files.quantization_config(base)
     trained_over = _trained_over(ref, options)
     if stored and (method := stored.get("quant_method")) != "bitsandbytes":
-        raise ModelError(f"{ref.base.source} is quantized with {method}; train over unquantized weights to merge.")
+        raise ModelError(
+            f"{ref.base.source} is quantized with {method}; train over unquantized weights to merge."
+        )
     if stored and options.base == "original":
         advice = "merge with --base dequantized, or name the unquantized model by --base-model"
-        raise UsageError(f"{ref.base.source} is a 4-bit checkpoint and has no original weights; {advice}.")
+        raise UsageError(
+            f"{ref.base.source} is a 4-bit checkpoint and has no original weights; {advice}."
+        )
     adapter.check_unchanged_base()
     settings, inputs = asdict(options), {"adapter": ref.as_input()}
     del settings["trained_over"]  # a fact
-    with artifacts.writing(out, "merged", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
+    with artifacts.writing(
+        out, "merged", options=settings, inputs=inputs, libraries=LIBRARIES
+    ) as draft:
         plain = adapter.is_plain and base.is_dir() and not stored
         if not (plain and _merge_plain(adapter, base, draft.path, options)):
             _merge_with_peft(ref, base, draft.path, options, original_names=not stored)
         model_files.copy(base, draft.path, [model_files.GENERATION])
         source, tokenizer = reference.local_path(ref), load_tokenizer(ref)
-        model_files.copy(source if (source / "tokenizer_config.json").is_file() else base, draft.path)
-        if not (draft.path / "tokenizer.json").is_file():  # an older checkpoint with a slow tokenizer only
+        model_files.copy(
+            source if (source / "tokenizer_config.json").is_file() else base, draft.path
+        )
+        if not (
+            draft.path / "tokenizer.json"
+        ).is_file():  # an older checkpoint with a slow tokenizer only
             tokenizer.save_pretrained(draft.path)
         ends.write(draft.path, ends.of_checkpoint(tokenizer, draft.path), tokenizer.pad_token_id)
         specs = checkpoint.Checkpoint(draft.path).specs.values()
-        draft.facts |= {"base": options.base, "trained_over": trained_over, "adapted_modules": len(adapter.modules)}
+        draft.facts |= {
+            "base": options.base,
+            "trained_over": trained_over,
+            "adapted_modules": len(adapter.modules),
+        }
         draft.facts |= {"changes_nothing": True} if adapter.changes_nothing else {}
-        draft.facts |= {"parameters": sum(spec.numel() for spec in specs), "bytes": sum(spec.nbytes for spec in specs)}
+        draft.facts |= {
+            "parameters": sum(spec.numel() for spec in specs),
+            "bytes": sum(spec.nbytes for spec in specs),
+        }
         if options.verify != "none":
             draft.facts["agreement"] = _verify(ref, draft.path, options, trained_over)
     return artifacts.read(out, "merged", verify=False)
@@ -75,10 +108,18 @@ def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
     recorded = trained_precision(ref, "auto")
     known = options.trained_over if recorded == "auto" else recorded
     if options.trained_over not in ("auto", known):
-        raise UsageError(f"{ref.source} was trained over {known} weights; leave --trained-over out.")
+        raise UsageError(
+            f"{ref.source} was trained over {known} weights; leave --trained-over out."
+        )
     if options.base == "dequantized" and known != "nf4":
-        advice = "; if they were NF4, give --trained-over nf4" if known == "auto" else "; leave --base out"
-        raise UsageError(f"{ref.source} was trained over {known} weights: there is nothing to de-quantize{advice}.")
+        advice = (
+            "; if they were NF4, give --trained-over nf4"
+            if known == "auto"
+            else "; leave --base out"
+        )
+        raise UsageError(
+            f"{ref.source} was trained over {known} weights: there is nothing to de-quantize{advice}."
+        )
     return "unknown" if known == "auto" else known
 
 
@@ -86,7 +127,10 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions)
     """Merge plain LoRA into the unquantized safetensors at *base*; return False if only PEFT can, without writing."""
     source, model = checkpoint.Checkpoint(base), shape.skeleton(shape.read_config(base))
     names = {id(module): name for name, module in model.named_modules()}
-    ends = {names.get(id(part)) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
+    ends = {
+        names.get(id(part))
+        for part in (model.get_input_embeddings(), model.get_output_embeddings())
+    }
     untied, linears = source.drop_tied(model), nf4.linears(model)
     if (
         (model.config.tie_word_embeddings and not untied and ends & adapter.modules)
@@ -100,15 +144,23 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions)
 
     def merged(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         target = dtype if dtype and weight.is_floating_point() else weight.dtype
-        return {name: adapter.merge(name, nf4.fake_quantize(weight) if name in rounded else weight).to(target)}
+        return {
+            name: adapter.merge(name, nf4.fake_quantize(weight) if name in rounded else weight).to(
+                target
+            )
+        }
 
     checkpoint.write(source, out, merged)
     changes: dict[str, Any] = {"tie_word_embeddings": False} if untied else {}
-    model_files.write_config(base, out, **changes, **({"dtype": str(dtype).removeprefix("torch.")} if dtype else {}))
+    model_files.write_config(
+        base, out, **changes, **({"dtype": str(dtype).removeprefix("torch.")} if dtype else {})
+    )
     return True
 
 
-def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions, *, original_names: bool) -> None:
+def _merge_with_peft(
+    ref: ModelRef, base: Path, out: Path, options: MergeOptions, *, original_names: bool
+) -> None:
     """Merge any adapter into any base by PEFT, with the whole model in memory, in fp32.
 
     *original_names* is False for a 4-bit checkpoint, whose tensors have other names than the weights in them.
@@ -118,10 +170,16 @@ def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions
     precision = "nf4" if options.base == "dequantized" else "fp32"
     model = load_model(ref, precision=precision, device="cpu", plain=True).model.float()
     known = set()
-    for module in model.modules():  # merging is in place, so tied weights and repeated layers become modules' own
+    for module in (
+        model.modules()
+    ):  # merging is in place, so tied weights and repeated layers become modules' own
         for name, parameter in module.named_parameters(recurse=False):
             if parameter in known:
-                setattr(module, name, torch.nn.Parameter(parameter.detach().clone(), requires_grad=False))
+                setattr(
+                    module,
+                    name,
+                    torch.nn.Parameter(parameter.detach().clone(), requires_grad=False),
+                )
             known.add(parameter)
     try:
         model = model.merge_and_unload()
@@ -139,7 +197,9 @@ def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions
     model.save_pretrained(out, max_shard_size="5GB", save_original_format=original_names)
 
 
-def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: str) -> dict[str, Any]:
+def _verify(
+    ref: ModelRef, merged: Path, options: MergeOptions, trained_over: str
+) -> dict[str, Any]:
     """Agreement of the merged files with the adapter over the same base, and with the policy as it was trained."""
     specs = checkpoint.Checkpoint(merged).specs.values()
     large = sum(spec.numel() for spec in specs) > MAX_FP32_PARAMETERS
@@ -162,11 +222,20 @@ def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: st
     loaded = load_model(ModelRef(merged.name, "directory", merged), precision=precision)
     merged_logits = agreement.logits(loaded, transcripts)
     with_definition = with_policy = agreement.compare(adapted_logits, merged_logits)
-    limit = max(MAX_KL[torch.bfloat16] if in_bf16 else 0, *(MAX_KL.get(spec.dtype, 0) for spec in specs))
+    limit = max(
+        MAX_KL[torch.bfloat16] if in_bf16 else 0, *(MAX_KL.get(spec.dtype, 0) for spec in specs)
+    )
     if not (kl := with_definition["kl"]) <= limit:  # also true of NaN
         fault = f"(KL {kl:.2g}, above the {limit:.2g} of rounding); please report this adapter"
-        raise ModelError(f"the merged weights differ from the adapter over its {options.base} base {fault}.")
+        raise ModelError(
+            f"the merged weights differ from the adapter over its {options.base} base {fault}."
+        )
     if trained_over == "nf4" and options.base == "original":
-        with_policy = agreement.compare(agreement.logits(load_adapter("nf4"), transcripts), merged_logits)
-    facts: dict[str, Any] = {"with_definition": with_definition, "with_policy_as_trained": with_policy}
+        with_policy = agreement.compare(
+            agreement.logits(load_adapter("nf4"), transcripts), merged_logits
+        )
+    facts: dict[str, Any] = {
+        "with_definition": with_definition,
+        "with_policy_as_trained": with_policy,
+    }
     return facts | {"kl_without_adapter": without_adapter["kl"], "computed_in": precision}

@@ -38,7 +38,10 @@ class Source(NamedTuple):
 
 
 def quantize_model(
-    ref: ModelRef, out: Path, options: QuantizeOptions, on_warning: Callable[[str], None] = lambda text: None
+    ref: ModelRef,
+    out: Path,
+    options: QuantizeOptions,
+    on_warning: Callable[[str], None] = lambda text: None,
 ) -> Manifest:
     """Write the quantized artifact of *ref* at *out*; the manifest of a small one records its agreement with *ref*.
 
@@ -47,17 +50,27 @@ def quantize_model(
     if text := warning(ref, options.format):
         on_warning(text)
     if ref.base is not None:
-        raise ModelError(f"{ref.source} is an adapter; merge it into its base first with `countdown-rl merge`.")
+        raise ModelError(
+            f"{ref.source} is an adapter; merge it into its base first with `countdown-rl merge`."
+        )
     directory, format = reference.local_path(ref), formats.FORMATS[options.format]
     if ref.kind == "gguf" or model_files.quantization_config(directory):
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
     artifacts.check_writable(out, "quantized")
-    source = Source(ref, directory, Checkpoint(directory), load.load_tokenizer(ref), load.skeleton(ref))
+    source = Source(
+        ref, directory, Checkpoint(directory), load.load_tokenizer(ref), load.skeleton(ref)
+    )
     settings, inputs = asdict(options), {"model": ref.as_input()}
-    with artifacts.writing(out, "quantized", options=settings, inputs=inputs, libraries=format.libraries) as draft:
+    with artifacts.writing(
+        out, "quantized", options=settings, inputs=inputs, libraries=format.libraries
+    ) as draft:
         facts = format.write(source, draft.path, options)
         model_files.copy(directory, draft.path)
-        ends.write(draft.path, ends.of_checkpoint(source.tokenizer, directory), source.tokenizer.pad_token_id)
+        ends.write(
+            draft.path,
+            ends.of_checkpoint(source.tokenizer, directory),
+            source.tokenizer.pad_token_id,
+        )
         specs = source.checkpoint.specs.values()
         parameters = sum(spec.numel() for spec in specs)
         draft.facts |= facts | {"format": format.name, "parameters": parameters}
@@ -70,7 +83,9 @@ def quantize_model(
             expected = agreement.logits(loaded, transcripts)
             del loaded
             loaded = load.load_model(reference.find_model(str(draft.path)))
-            draft.facts["agreement"] = agreement.compare(expected, agreement.logits(loaded, transcripts))
+            draft.facts["agreement"] = agreement.compare(
+                expected, agreement.logits(loaded, transcripts)
+            )
     return artifacts.read(out, "quantized", verify=False)
 
 
@@ -96,18 +111,30 @@ def write_nf4(source: Source, out: Path, options: Any) -> dict[str, Any]:
     ref, directory, weights, _, model = source
     if ref.manifest is not None and ref.manifest.facts.get("base") == "dequantized":
         advice = "run `countdown-rl merge --base original` and quantize that"
-        raise ModelError(f"{ref.source} has a de-quantized base, so NF4 would round the adapter away again; {advice}.")
+        raise ModelError(
+            f"{ref.source} has a de-quantized base, so NF4 would round the adapter away again; {advice}."
+        )
     untied = weights.drop_tied(model)
-    names = {f"{name}.weight" for name, part in nf4.linears(model).items() if not nf4.is_transposed(part)}
+    names = {
+        f"{name}.weight" for name, part in nf4.linears(model).items() if not nf4.is_transposed(part)
+    }
     if absent := sorted(names - weights.specs.keys()):
-        raise ModelError(f"{directory} has no {absent[0]}: its tensors have other names; publish the 16-bit weights.")
-    outside = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+        raise ModelError(
+            f"{directory} has no {absent[0]}: its tensors have other names; publish the 16-bit weights."
+        )
+    outside = {
+        id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)
+    }
     outside.add(id(getattr(model.get_output_embeddings(), "weight", None)))
-    sizes = {name: value.numel() for name, value in model.named_parameters() if id(value) not in outside}
+    sizes = {
+        name: value.numel() for name, value in model.named_parameters() if id(value) not in outside
+    }
     left = {name: size for name, size in sizes.items() if name not in names}
     if (share := sum(left.values()) / max(1, sum(sizes.values()))) > _MAX_LEFT:
         reason = f"such as {max(left, key=left.__getitem__)}: only plain linear layers are written in 4 bits"
-        raise ModelError(f"{share:.0%} of the weights would stay in 16 bits, {reason}; publish the 16-bit weights.")
+        raise ModelError(
+            f"{share:.0%} of the weights would stay in 16 bits, {reason}; publish the 16-bit weights."
+        )
 
     def packed(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         if name in names:
@@ -117,5 +144,10 @@ def write_nf4(source: Source, out: Path, options: Any) -> dict[str, Any]:
 
     size = checkpoint.write(weights, out, packed)
     config = {"tie_word_embeddings": False} if untied else {}
-    model_files.write_config(directory, out, dtype="bfloat16", quantization_config=nf4.CONFIG, **config)
-    return {"parameters_in_4_bits": sum(weights.specs[name].numel() for name in names), "bytes": size}
+    model_files.write_config(
+        directory, out, dtype="bfloat16", quantization_config=nf4.CONFIG, **config
+    )
+    return {
+        "parameters_in_4_bits": sum(weights.specs[name].numel() for name in names),
+        "bytes": size,
+    }

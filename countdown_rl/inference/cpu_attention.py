@@ -69,7 +69,9 @@ def _weighted_sum(weights: Any, values: Any, out: Any) -> None:
         for head in range(weights.shape[1]):
             weight, value, sums = weights[row, head], values[row, head], out[row, head]
             count = weight.shape[1]
-            for s in range(0, count - 1, 2):  # two columns at a time: half the loads and stores of the sums
+            for s in range(
+                0, count - 1, 2
+            ):  # two columns at a time: half the loads and stores of the sums
                 for g in range(weight.shape[0]):
                     first, second, total = weight[g, s], weight[g, s + 1], sums[g]
                     for d in range(total.shape[0]):

@@ -45,7 +45,9 @@ def supports(model: Any) -> bool:
         return False
     parts = (part for block in base.model.layers for part in (block.self_attn, block.mlp))
     weights = (module for part in parts for module in part.children() if hasattr(module, "weight"))
-    plain = all(type(getattr(module, "base_layer", module)) is torch.nn.Linear for module in weights)
+    plain = all(
+        type(getattr(module, "base_layer", module)) is torch.nn.Linear for module in weights
+    )
     return plain and "dynamic" not in base.config.rope_parameters.get("rope_type", "default")
 
 
@@ -69,7 +71,9 @@ class Decoder:
         self.head = base.get_output_embeddings().weight.to(dtype)  # (V, H)
         self.norm = base.model.norm.weight.float()
         joined = partial(_joined, dtype, packed)
-        self.layers = [Layer.of(block, base.config, torch.float32, joined) for block in base.model.layers]
+        self.layers = [
+            Layer.of(block, base.config, torch.float32, joined) for block in base.model.layers
+        ]
 
     @torch.inference_mode()
     def decode(
@@ -102,8 +106,16 @@ class Decoder:
             if count == 0 or step + 1 == decoding.max_new_tokens:
                 break
             if count <= (1 - _COMPACT_SHARE) * len(active):
-                keys, values = ([_compact(part, active, start + step) for part in cache] for cache in (keys, values))
-                rows, tokens, lengths, padding = rows[active], tokens[active], lengths[active], padding[active]
+                keys, values = (
+                    [_compact(part, active, start + step) for part in cache]
+                    for cache in (keys, values)
+                )
+                rows, tokens, lengths, padding = (
+                    rows[active],
+                    tokens[active],
+                    lengths[active],
+                    padding[active],
+                )
                 active = torch.ones(count, dtype=torch.bool)
             hidden = self._step(tokens, lengths + step, keys, values, padding, start + step)
         return completions
@@ -115,32 +127,49 @@ class Decoder:
         lengths (B,), and which of their columns are padding (B, P)."""
         unique = list(dict.fromkeys(map(tuple, prompts)))
         indices = {prompt: index for index, prompt in enumerate(unique)}
-        of = torch.tensor([indices[tuple(prompt)] for prompt in prompts])  # (B,) indices into unique
+        of = torch.tensor(
+            [indices[tuple(prompt)] for prompt in prompts]
+        )  # (B,) indices into unique
         shared, prefix = 0, list[tuple[Tensor, Tensor]]()
         if len(unique) > 1:
-            columns = zip(*(prompt[:-1] for prompt in unique), strict=False)  # the last token is never shared
+            columns = zip(
+                *(prompt[:-1] for prompt in unique), strict=False
+            )  # the last token is never shared
             shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
             shared = shared if shared >= _MIN_SHARED_PREFIX else 0
         if shared:
-            prefix, _ = self._forward(torch.tensor([unique[0][:shared]]), torch.zeros(1, shared, dtype=torch.bool), [])
+            prefix, _ = self._forward(
+                torch.tensor([unique[0][:shared]]), torch.zeros(1, shared, dtype=torch.bool), []
+            )
         longest = max(map(len, unique))
         lengths = torch.tensor([len(prompt) for prompt in unique])
         # The shared prefix comes first, then padding, then the rest of each prompt; (U, P - shared)
         padding = torch.arange(shared, longest) < (longest - lengths + shared)[:, None]
-        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt[shared:]) for prompt in unique])
+        ids = torch.tensor(
+            [[0] * (longest - len(prompt)) + list(prompt[shared:]) for prompt in unique]
+        )
         size = max(1, _CHUNK_VALUES // (self.shape.intermediate_size * (longest - shared)))
         chunks = zip(ids.split(size), padding.split(size), strict=True)
         parts = [self._forward(some_ids, some_padding, prefix) for some_ids, some_padding in chunks]
-        cache_shape = len(prompts), self.shape.num_kv_heads, longest + max_new_tokens, self.shape.head_dim
+        cache_shape = (
+            len(prompts),
+            self.shape.num_kv_heads,
+            longest + max_new_tokens,
+            self.shape.head_dim,
+        )
 
         def cached(layer: int, kind: int) -> Tensor:
             cache = torch.empty(cache_shape, dtype=self.cache_dtype)
             if shared:
                 cache[:, :, :shared] = prefix[layer][kind]
-            cache[:, :, shared:longest] = torch.cat([computed[layer][kind] for computed, _ in parts])[of]
+            cache[:, :, shared:longest] = torch.cat(
+                [computed[layer][kind] for computed, _ in parts]
+            )[of]
             return cache
 
-        keys, values = ([cached(layer, kind) for layer in range(len(self.layers))] for kind in (0, 1))
+        keys, values = (
+            [cached(layer, kind) for layer in range(len(self.layers))] for kind in (0, 1)
+        )
         hidden = torch.cat([last for _, last in parts])
         return keys, values, hidden[of], lengths[of], F.pad(padding, (shared, 0))[of]
 
@@ -161,24 +190,38 @@ class Decoder:
         repeats = self.shape.num_heads // self.shape.num_kv_heads
         computed = []
         for index, layer in enumerate(self.layers):
-            q, k, v = (part.transpose(1, 2) for part in layer.attention_input(hidden, cos[:, :, None], sin[:, :, None]))
+            q, k, v = (
+                part.transpose(1, 2)
+                for part in layer.attention_input(hidden, cos[:, :, None], sin[:, :, None])
+            )
             computed.append((k, v))  # (U, K, P, D)
             if prefix:
-                k, v = (torch.cat((prefix[index][i].expand(rows, -1, -1, -1), new), 2) for i, new in enumerate((k, v)))
+                k, v = (
+                    torch.cat((prefix[index][i].expand(rows, -1, -1, -1), new), 2)
+                    for i, new in enumerate((k, v))
+                )
             k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
             attended = F.scaled_dot_product_attention(q, k, v, mask[:, None])
             hidden = layer.output(hidden, attended.transpose(1, 2).flatten(2))
         return computed, hidden[:, -1]
 
     def _step(
-        self, tokens: Tensor, positions: Tensor, keys: list[Tensor], values: list[Tensor], padding: Tensor, column: int
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        keys: list[Tensor],
+        values: list[Tensor],
+        padding: Tensor,
+        column: int,
     ) -> Tensor:
         """Read one token a row, ids (B,) at *positions* (B,), into *column* of the caches; returns hidden (B, H)."""
         hidden = self.embedding[tokens].float()
         cos, sin = rotation(self.rotary, hidden, positions[:, None])  # (B, 1, D)
         mask = None
         if padding.any():
-            mask = F.pad(padding, (0, column + 1 - padding.size(1))).logical_not()[:, None, None]  # (B, 1, 1, S)
+            mask = F.pad(padding, (0, column + 1 - padding.size(1))).logical_not()[
+                :, None, None
+            ]  # (B, 1, 1, S)
         for layer, key, value in zip(self.layers, keys, values, strict=True):
             q, k, v = layer.attention_input(hidden, cos, sin)  # (B, heads, D)
             key[:, :, column], value[:, :, column] = k, v
@@ -186,7 +229,9 @@ class Decoder:
             queries = q.view(len(tokens), self.shape.num_kv_heads, -1, self.shape.head_dim)
             if len(queries) < _COMPILED_ROWS and self.cache_dtype == torch.float32:
                 columns = slice(column + 1)
-                attended = F.scaled_dot_product_attention(queries, key[:, :, columns], value[:, :, columns], mask)
+                attended = F.scaled_dot_product_attention(
+                    queries, key[:, :, columns], value[:, :, columns], mask
+                )
             else:
                 attended = attend(queries, key, value, column + 1, mask)
             hidden = layer.output(hidden, attended.flatten(1))
@@ -224,7 +269,9 @@ def _sample(logits: Tensor, decoding: Decoding, generator: torch.Generator | Non
 def _columns(weights: Tensor, generator: torch.Generator | None) -> Tensor:
     """Sample a column for each row of *weights* (B, N), in proportion."""
     cumulative = weights.cumsum(-1, dtype=torch.float64)
-    points = torch.rand(len(weights), 1, dtype=torch.float64, generator=generator) * cumulative[:, -1:]
+    points = (
+        torch.rand(len(weights), 1, dtype=torch.float64, generator=generator) * cumulative[:, -1:]
+    )
     return torch.searchsorted(cumulative, points, right=True)[:, 0]
 
 

@@ -72,20 +72,26 @@ class Engine:
         """Return the size of a batch of rows of *prompt* tokens and up to *completion* more."""
         return 1
 
-    def prompts(self, rows: "Sequence[Row]", max_new_tokens: int) -> "tuple[Sequence[Row], list[Any]]":
+    def prompts(
+        self, rows: "Sequence[Row]", max_new_tokens: int
+    ) -> "tuple[Sequence[Row], list[Any]]":
         """Return *rows* as this engine completes them, and the prompt of each; prepare for their length."""
         from countdown_rl.models import chat_template, shape
 
         prompts = chat_template.encode(self.tokenizer, (row.messages() for row in rows))
         longest = max(map(len, prompts))
-        shape.check_context(self.prepare(longest + max_new_tokens), longest, max_new_tokens, "--max-new-tokens")
+        shape.check_context(
+            self.prepare(longest + max_new_tokens), longest, max_new_tokens, "--max-new-tokens"
+        )
         return rows, prompts
 
     def complete(self, prompts: Sequence[Any], number: int = 0) -> "list[Completion]":
         """Complete each of *prompts* (token ids); batch *number* of a run has its own random numbers."""
         raise NotImplementedError
 
-    def complete_all(self, batches: Sequence[tuple[int, Sequence[Any]]]) -> "Generator[tuple[int, list[Completion]]]":
+    def complete_all(
+        self, batches: Sequence[tuple[int, Sequence[Any]]]
+    ) -> "Generator[tuple[int, list[Completion]]]":
         """Yield the position of each of *batches*, a number and its prompts, with its completions."""
         for position, (number, prompts) in enumerate(batches):
             yield position, self.complete(prompts, number)
@@ -102,7 +108,11 @@ def choose_engine(ref: "ModelRef", options: Any, tokens: float) -> Any:
     does not support these weights or several GPUs, and ModelError if it is not installed."""
     if options.engine == "auto":
         kinds = (engine_class(name) for name in ENGINES if not missing_package(name))
-        kind = next(kind for kind in kinds if not kind.unsupported(ref, options) and kind.is_automatic(ref, tokens))
+        kind = next(
+            kind
+            for kind in kinds
+            if not kind.unsupported(ref, options) and kind.is_automatic(ref, tokens)
+        )
     else:
         kind = engine_class(options.engine)
         if reason := kind.unsupported(ref, options):
@@ -123,4 +133,8 @@ def check_installed(name: str) -> None:
 def missing_package(name: str) -> str:
     """The package that the engine *name* lacks, as the end of a sentence; "" if it is installed."""
     package = engine_class(name).package
-    return f"needs {package}: {packages.pip_install(package)}" if package and find_spec(package) is None else ""
+    return (
+        f"needs {package}: {packages.pip_install(package)}"
+        if package and find_spec(package) is None
+        else ""
+    )

@@ -41,7 +41,9 @@ class Completion:
         answer = chat_template.Rendered(prompt, row.prompt().prefill).answer
         details = dict(self.details)
         if beginnings := details.get("beginnings"):
-            details["beginnings"] = {limit: row.style.joined(answer, text) for limit, text in beginnings.items()}
+            details["beginnings"] = {
+                limit: row.style.joined(answer, text) for limit, text in beginnings.items()
+            }
         return replace(self, text=row.style.joined(answer, self.text), details=details)
 
 
@@ -77,9 +79,13 @@ def to_completion(
     """The completion of the token *ids*; *ended* where its engine knows that it was not cut off."""
     known = bool(ids) and stop(ids)
     # An engine may know an end token, the last one, that the tokenizer does not.
-    beginnings = {str(limit): stop.decode(ids[:limit]) for limit in shorter_limits if limit < len(ids)}
+    beginnings = {
+        str(limit): stop.decode(ids[:limit]) for limit in shorter_limits if limit < len(ids)
+    }
     details = {"beginnings": beginnings} if beginnings else {}
-    return Completion(stop.decode(ids[:-1] if ended and not known else ids), len(ids), ended or known, details)
+    return Completion(
+        stop.decode(ids[:-1] if ended and not known else ids), len(ids), ended or known, details
+    )
 
 
 class Generator(Engine):
@@ -97,7 +103,9 @@ class Generator(Engine):
 
     @classmethod
     def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Generator":
-        return cls(load.load_model(ref, precision=options.precision, device=options.device), decoding)
+        return cls(
+            load.load_model(ref, precision=options.precision, device=options.device), decoding
+        )
 
     @classmethod
     def is_automatic(cls, ref: ModelRef, tokens: float) -> bool:
@@ -118,7 +126,9 @@ class Generator(Engine):
                 raise
             if len(prompts) == 1:
                 advice = "give a smaller --max-new-tokens"
-                raise ModelError(f"the model and one completion do not fit in memory; {advice}.") from error
+                raise ModelError(
+                    f"the model and one completion do not fit in memory; {advice}."
+                ) from error
         from accelerate.utils.memory import clear_device_cache
 
         self._decoder = None  # with its caches and graphs
@@ -126,7 +136,9 @@ class Generator(Engine):
         self._decoder = decoder_of(self._loaded.model, self._loaded.model.dtype)
         half = (len(prompts) + 1) // 2
         # The upper half of the number keeps the random numbers of the halves apart; no run has that many batches.
-        return self.complete(prompts[:half], number) + self.complete(prompts[half:], number + (half << 32))
+        return self.complete(prompts[:half], number) + self.complete(
+            prompts[half:], number + (half << 32)
+        )
 
     def _complete(self, prompts: Sequence[Sequence[int]], number: int) -> list[Completion]:
         import torch
@@ -135,18 +147,33 @@ class Generator(Engine):
         decoding, seed = self._decoding, (self._decoding.seed * 1_000_003 + number) % 2**63
         if self._decoder is not None:
             generator = torch.Generator(self.device).manual_seed(seed)
-            completions = self._decoder.decode(prompts, decoding, self.stop, generator, self.on_step)
+            completions = self._decoder.decode(
+                prompts, decoding, self.stop, generator, self.on_step
+            )
         else:
             torch.manual_seed(seed)
-            settings: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens, "do_sample": False}
+            settings: dict[str, Any] = {
+                "max_new_tokens": decoding.max_new_tokens,
+                "do_sample": False,
+            }
             if decoding.temperature > 0:
-                settings |= decoding.samplers() | {"do_sample": True, "min_p": decoding.min_p or None}
+                settings |= decoding.samplers() | {
+                    "do_sample": True,
+                    "min_p": decoding.min_p or None,
+                }
             with torch.inference_mode():
-                completions = generate(self._loaded.model, self.stop, prompts, on_step=self.on_step, **settings)
-        return [to_completion(self.stop, ids, shorter_limits=decoding.shorter_limits) for ids in completions]
+                completions = generate(
+                    self._loaded.model, self.stop, prompts, on_step=self.on_step, **settings
+                )
+        return [
+            to_completion(self.stop, ids, shorter_limits=decoding.shorter_limits)
+            for ids in completions
+        ]
 
 
-def max_rows(model: Any, decoder: Any, prompt: int, completion: int, *, training: bool = False) -> int:
+def max_rows(
+    model: Any, decoder: Any, prompt: int, completion: int, *, training: bool = False
+) -> int:
     """The rows of *prompt* tokens and up to *completion* more that *decoder*, or ``generate`` if None, may have in a
     batch.
 
@@ -159,8 +186,13 @@ def max_rows(model: Any, decoder: Any, prompt: int, completion: int, *, training
     if gpu := model.device.type == "cuda":
         most, width = MAX_GPU_ROWS, model.dtype.itemsize
         states = 12 if training else 0
-        weights = sum(weight.nbytes + states * weight.numel() * weight.requires_grad for weight in model.parameters())
-        memory = max(0, torch.cuda.get_device_properties(model.device).total_memory - weights) * 3 // 4
+        weights = sum(
+            weight.nbytes + states * weight.numel() * weight.requires_grad
+            for weight in model.parameters()
+        )
+        memory = (
+            max(0, torch.cuda.get_device_properties(model.device).total_memory - weights) * 3 // 4
+        )
     else:
         most, width = MAX_ROWS, 4 if decoder is None else decoder.cache_dtype.itemsize
         memory = min(MAX_BATCH_BYTES, main_memory() // 4)
@@ -187,7 +219,9 @@ def batch_memory(
     """
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
     copies = 4 if lora else 0
-    block = shape.intermediate_size * (4 * width + copies) + shape.hidden_size * (2 * width + copies)
+    block = shape.intermediate_size * (4 * width + copies) + shape.hidden_size * (
+        2 * width + copies
+    )
     logits = (LOGIT_BYTES + (width if gpu and width < 4 else 0)) * shape.vocab_size
     decoding = rows * (cache * 3 // 2 * (prompt + completion) + logits)
     return max(decoding, (rows if read is None else read) * prompt * (cache + block))
@@ -213,7 +247,9 @@ def generate(
 ) -> list[list[int]]:
     """Complete each of *prompts* (token ids) by ``generate`` of transformers with *settings*."""
     tokenizer = stop.tokenizer
-    batch = tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt").to(model.device)
+    batch = tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt").to(
+        model.device
+    )
     start = batch["input_ids"].shape[1]
     sequences = model.generate(
         **batch,
@@ -225,15 +261,23 @@ def generate(
     return [stop.cut(ids) for ids in sequences[:, start:].tolist()]
 
 
-def ask(loaded: Loaded, row: Row, options: AskOptions, on_text: Callable[[str], None] | None = None) -> Completion:
+def ask(
+    loaded: Loaded, row: Row, options: AskOptions, on_text: Callable[[str], None] | None = None
+) -> Completion:
     """Complete *row* as an evaluation does, and call *on_text* with each piece of text as soon as it can be decoded.
     Raises ModelError if the prompt fills the context."""
-    prompt = chat_template.Rendered(chat_template.render(loaded.tokenizer, row.messages()), row.prompt().prefill)
+    prompt = chat_template.Rendered(
+        chat_template.render(loaded.tokenizer, row.messages()), row.prompt().prefill
+    )
     (ids,) = chat_template.token_ids(loaded.tokenizer, [prompt.text])
     context = ModelShape.of(loaded.model.config).context_length
-    limit = min(options.max_new_tokens, options.max_new_tokens if context is None else context - len(ids))
+    limit = min(
+        options.max_new_tokens, options.max_new_tokens if context is None else context - len(ids)
+    )
     if limit <= 0:
-        raise ModelError(f"the model reads {context} tokens, and the prompt alone has {len(ids)}; shorten the prompt.")
+        raise ModelError(
+            f"the model reads {context} tokens, and the prompt alone has {len(ids)}; shorten the prompt."
+        )
     generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
     opening, written = row.style.joined(prompt.answer, ""), ""
 

@@ -53,7 +53,9 @@ class _CacheLayer(StaticLayer):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         super().lazy_initialization(key_states.to(value_states.dtype), value_states)
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         return super().update(key_states.to(value_states.dtype), value_states, *args, **kwargs)
 
 
@@ -68,7 +70,9 @@ class GraphDecoder:
         self.model, self.graphs = model, model.device.type == "cuda"
         self.dtype = dtype or model.dtype
         self.cache_dtype = model.dtype
-        self.generator = torch.Generator(model.device)  # of all graphs; a batch gives and takes its state
+        self.generator = torch.Generator(
+            model.device
+        )  # of all graphs; a batch gives and takes its state
         self._kept: dict[int, _Steps]  # by rows
         self._layers: list[Layer]
         self._copies: list[Copy]
@@ -91,14 +95,18 @@ class GraphDecoder:
         return kept
 
     def _places(self) -> Any:
-        return getattr(self.model, "active_adapter", None), [weight.data_ptr() for weight in self.model.parameters()]
+        return getattr(self.model, "active_adapter", None), [
+            weight.data_ptr() for weight in self.model.parameters()
+        ]
 
     def _read_layers(self) -> None:
         """Lay out the weights for the layers that are written out."""
         if layers.supports(self.model, "llama", "qwen2", "qwen3"):
             base = layers.base_of(self.model)
             hidden = base.get_input_embeddings().weight.dtype
-            self._layers = [Layer.of(block, base.config, hidden, self._joined) for block in base.model.layers]
+            self._layers = [
+                Layer.of(block, base.config, hidden, self._joined) for block in base.model.layers
+            ]
             self._head = self._joined(base.get_output_embeddings())
 
     def _joined(self, *modules: Any) -> Linear:
@@ -119,7 +127,9 @@ class GraphDecoder:
         if same and len(parameters) == 1:
             return parameters[0].detach()
         joined = torch.cat([parameter.to(self.dtype) for parameter in parameters])
-        for parameter, part in zip(parameters, joined.split([len(each) for each in parameters]), strict=True):
+        for parameter, part in zip(
+            parameters, joined.split([len(each) for each in parameters]), strict=True
+        ):
             if same:
                 parameter.data = part
             else:
@@ -155,7 +165,9 @@ class GraphDecoder:
         self.generator.set_state(generator.get_state())
         steps.tokens.copy_(_sample(logits, decoding, self.generator))
         completions: list[list[int]] = [[] for _ in prompts]
-        rows: list[int | None] = list(range(len(prompts)))  # the completion of each row, None once it has ended
+        rows: list[int | None] = list(
+            range(len(prompts))
+        )  # the completion of each row, None once it has ended
         rows += [None] * (steps.rows - len(rows))
         sampled: list[Tensor] = []
         for count in range(1, decoding.max_new_tokens + 1):
@@ -165,7 +177,9 @@ class GraphDecoder:
             if count % LOOK_EVERY == 0 or count == decoding.max_new_tokens:
                 added = torch.stack(sampled, 1).cpu()
                 may_end = stop.may_end[added].any(1)
-                for row, (ids, candidate) in enumerate(zip(added.tolist(), may_end.tolist(), strict=True)):
+                for row, (ids, candidate) in enumerate(
+                    zip(added.tolist(), may_end.tolist(), strict=True)
+                ):
                     if (index := rows[row]) is not None:
                         start = len(completions[index])
                         completions[index] += ids
@@ -201,7 +215,9 @@ class GraphDecoder:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def forward_one(self, cache: Any, ids: Tensor, mask: Tensor, positions: Tensor, column: Tensor) -> Tensor:
+    def forward_one(
+        self, cache: Any, ids: Tensor, mask: Tensor, positions: Tensor, column: Tensor
+    ) -> Tensor:
         """As :meth:`forward` for one *column* of *ids* (B, 1), in few kernels where the layers are written out."""
         if not self._layers:
             return self.forward(cache, ids, mask, positions)
@@ -210,14 +226,18 @@ class GraphDecoder:
         cos, sin = rotation(model.rotary_emb, hidden, positions)  # (B, 1, D)
         bias = torch.zeros_like(mask, dtype=cache.layers[0].dtype).masked_fill_(~mask, -torch.inf)
         for layer, cached in zip(self._layers, cache.layers, strict=True):
-            q, k, v = (part.to(cached.dtype) for part in layer.attention_input(hidden, cos, sin))  # (B, heads, D)
+            q, k, v = (
+                part.to(cached.dtype) for part in layer.attention_input(hidden, cos, sin)
+            )  # (B, heads, D)
             keys = cached.keys.index_copy_(2, column, k[:, :, None])
             values = cached.values.index_copy_(2, column, v[:, :, None])
             # The query heads of one key head take the place of a sequence of queries: keys need no repeating.
             queries = q.view(len(q), keys.size(1), -1, keys.size(3))
             attended = F.scaled_dot_product_attention(queries, keys, values, bias)
             hidden = layer.output(hidden, attended.flatten(1))
-        return self._head(normed(hidden, model.norm.weight, self._layers[0].eps), hidden.dtype, keep_dtype=True)
+        return self._head(
+            normed(hidden, model.norm.weight, self._layers[0].eps), hidden.dtype, keep_dtype=True
+        )
 
     def cache(self, columns: int) -> Any:
         """An empty static cache."""
@@ -225,19 +245,27 @@ class GraphDecoder:
         cache.layers = [_CacheLayer(columns) for _ in cache.layers]
         return cache
 
-    def _read(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> tuple[Tensor, "_Steps"]:
+    def _read(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> tuple[Tensor, "_Steps"]:
         """The logits (B, V) of the first new tokens, and the steps after *prompts*, each distinct one read once."""
         device = self.model.device
         distinct = list(dict.fromkeys(map(tuple, prompts)))
         width = max(map(len, distinct))
         columns = self._columns(width + max_new_tokens)
         self.refresh()
-        ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in distinct], device=device)
+        ids = torch.tensor(
+            [[0] * (width - len(prompt)) + list(prompt) for prompt in distinct], device=device
+        )
         lengths = torch.tensor([[len(prompt)] for prompt in distinct], device=device)
         seen = torch.arange(width, device=device) >= width - lengths  # (U, P)
         causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
-        itself = torch.eye(width, dtype=torch.bool, device=device)  # so that no row of the softmax is empty
-        mask = F.pad((causal & seen[:, None] | itself)[:, None], (0, columns - width))  # (U, 1, P, S)
+        itself = torch.eye(
+            width, dtype=torch.bool, device=device
+        )  # so that no row of the softmax is empty
+        mask = F.pad(
+            (causal & seen[:, None] | itself)[:, None], (0, columns - width)
+        )  # (U, 1, P, S)
         positions = (torch.arange(width, device=device) - (width - lengths)).clamp(min=0)
         cache = self.cache(columns)
         logits = self.forward(cache, ids, mask, positions)
@@ -263,7 +291,9 @@ class _Steps:
         self._mask = torch.zeros(rows, 1, 1, columns, dtype=torch.bool, device=device)
         self._graphs: dict[Decoding, tuple[Any, Tensor]] = {}  # with their logits
 
-    def load(self, cache: Any, rows: list[int], seen: Tensor, position: Tensor, column: Tensor) -> Tensor:
+    def load(
+        self, cache: Any, rows: list[int], seen: Tensor, position: Tensor, column: Tensor
+    ) -> Tensor:
         """Begin after *rows* of another *cache*, the first one repeated to fill the batch; returns these rows (B,).
 
         *seen* (R, S) is True at columns that hold a token. The next token goes to *column* (1,); its *position* (R, 1)
@@ -313,7 +343,9 @@ class _Steps:
     def _step(self) -> Tensor:
         self._mask.index_fill_(3, self._column, True)
         ids = self.tokens[:, None]
-        logits = self._decoder.forward_one(self._cache, ids, self._mask, self._position, self._column)
+        logits = self._decoder.forward_one(
+            self._cache, ids, self._mask, self._position, self._column
+        )
         self._position += 1
         self._column += 1
         return logits
@@ -330,11 +362,17 @@ class _Steps:
                 part.copy_(value)
             generator.set_state(random)
 
-        graph, side, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
+        graph, side, stream = (
+            torch.cuda.CUDAGraph(),
+            torch.cuda.Stream(),
+            torch.cuda.current_stream(),
+        )
         graph.register_generator_state(generator)
         side.wait_stream(stream)
         with torch.cuda.stream(side):
-            expected = self._next(decoding).clone()  # loads kernels and chooses algorithms, which a capture forbids
+            expected = self._next(
+                decoding
+            ).clone()  # loads kernels and chooses algorithms, which a capture forbids
             restore()
         stream.wait_stream(side)
         try:
@@ -343,7 +381,10 @@ class _Steps:
             restore()
             # After a failed capture torch leaves its stream the current one.
             pool = self._decoder.pool
-            with torch.cuda.stream(stream), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with (
+                torch.cuda.stream(stream),
+                torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+            ):
                 logits = self._next(decoding)
             restore()
             graph.replay()
@@ -352,17 +393,24 @@ class _Steps:
             if exhausted := next(filter(out_of_memory, causes(error)), None):
                 raise exhausted from None  # the batch is halved
             self._decoder.graphs = False
-            warnings.warn(f"no CUDA graph of this model, completions take longer: {first_line(error)}.", stacklevel=2)
+            warnings.warn(
+                f"no CUDA graph of this model, completions take longer: {first_line(error)}.",
+                stacklevel=2,
+            )
         else:
             self._graphs[decoding], self._decoder.pool = (graph, logits), graph.pool()
         restore()
 
     def _check(self, logits: Tensor, expected: Tensor) -> None:
         """Raise RuntimeError if the replayed *logits* differ from those *expected* by more than rounding."""
-        limit = torch.finfo(self._cache.layers[0].values.dtype).eps ** 0.5 * float(expected.abs().max())
+        limit = torch.finfo(self._cache.layers[0].values.dtype).eps ** 0.5 * float(
+            expected.abs().max()
+        )
         difference = float((logits - expected).abs().max())
         if not difference <= limit:
-            raise RuntimeError(f"its logits differ from those of a step without it by {difference:.2g}")
+            raise RuntimeError(
+                f"its logits differ from those of a step without it by {difference:.2g}"
+            )
 
 
 @contextmanager
@@ -382,11 +430,15 @@ def _sample(logits: Tensor, decoding: Decoding, generator: torch.Generator | Non
     if decoding.temperature == 0:
         return logits.argmax(-1)
     probabilities = distribution(logits.float(), decoding)
-    return (probabilities / torch.empty_like(probabilities).exponential_(generator=generator)).argmax(-1)
+    return (
+        probabilities / torch.empty_like(probabilities).exponential_(generator=generator)
+    ).argmax(-1)
 
 
 def _default_generator(device: torch.device) -> torch.Generator:
     """The generator of *device* that ``torch.manual_seed`` seeds."""
     return (
-        torch.cuda.default_generators[torch.cuda.current_device()] if device.type == "cuda" else torch.default_generator
+        torch.cuda.default_generators[torch.cuda.current_device()]
+        if device.type == "cuda"
+        else torch.default_generator
     )

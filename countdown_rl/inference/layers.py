@@ -78,7 +78,9 @@ class Layer:
     down: Linear
 
     @classmethod
-    def of(cls, block: Any, config: Any, dtype: torch.dtype, joined: Callable[..., Linear]) -> "Layer":
+    def of(
+        cls, block: Any, config: Any, dtype: torch.dtype, joined: Callable[..., Linear]
+    ) -> "Layer":
         """The layer of a *block* of transformers for hidden states in *dtype*; *joined* joins its linear layers."""
         attention, mlp = block.self_attn, block.mlp
         norms = [attention.q_norm, attention.k_norm] if hasattr(attention, "q_norm") else []
@@ -94,13 +96,18 @@ class Layer:
             down=joined(mlp.down_proj),
         )
 
-    def attention_input(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def attention_input(
+        self, hidden: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (..., heads, D) of *hidden* (..., H), rotated by :func:`rotation`."""
         heads, kv_heads, width = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim
         out = self.qkv(normed(hidden, self.norm_in, self.eps), hidden.dtype)
         qk, v = out.unflatten(-1, (-1, width)).split((heads + kv_heads, kv_heads), dim=-2)
         if self.norm_heads:
-            scales = [norm.expand(n, -1) for norm, n in zip(self.norm_heads, (heads, kv_heads), strict=True)]
+            scales = [
+                norm.expand(n, -1)
+                for norm, n in zip(self.norm_heads, (heads, kv_heads), strict=True)
+            ]
             qk = F.rms_norm(qk, (width,), None, self.eps) * torch.cat(scales)
         swapped = torch.cat((qk[..., width // 2 :], qk[..., : width // 2]), dim=-1)
         q, k = (qk * cos + swapped * sin).split((heads, kv_heads), dim=-2)
@@ -109,7 +116,9 @@ class Layer:
     def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """The layer after its attention: output projection and MLP."""
         hidden = hidden + self.out(attended, hidden.dtype)
-        gate_up = self.gate_up(normed(hidden, self.norm_mlp, self.eps), hidden.dtype, keep_dtype=True)
+        gate_up = self.gate_up(
+            normed(hidden, self.norm_mlp, self.eps), hidden.dtype, keep_dtype=True
+        )
         gate, up = gate_up.chunk(2, dim=-1)
         return hidden + self.down(F.silu(gate) * up, hidden.dtype)
 
@@ -122,7 +131,9 @@ def supports(model: Any, *kinds: str) -> bool:
     # An adapter of the embedding or of the output layer, or one trained in their place, wraps them.
     if type(base.get_input_embeddings()) is not torch.nn.Embedding:
         return False
-    return type(base.get_output_embeddings()) is torch.nn.Linear and not any(map(lora.is_special, base.modules()))
+    return type(base.get_output_embeddings()) is torch.nn.Linear and not any(
+        map(lora.is_special, base.modules())
+    )
 
 
 def base_of(model: Any) -> Any:
@@ -141,7 +152,9 @@ def adapters_of(modules: Sequence[Any], dtype: torch.dtype) -> Adapters | None:
         return None
     device = modules[0].weight.device
     a = torch.empty(total, modules[0].in_features, dtype=dtype, device=device)
-    b = torch.zeros(sum(module.out_features for module in modules), total, dtype=dtype, device=device)
+    b = torch.zeros(
+        sum(module.out_features for module in modules), total, dtype=dtype, device=device
+    )
     copies, row, column = list[Copy](), 0, 0
     for module, adapters in zip(modules, ranks, strict=True):
         rows = slice(row, row := row + module.out_features)

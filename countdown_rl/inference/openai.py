@@ -30,7 +30,11 @@ RETRIES = 10
 #: the model wrote it, and for sampling by the parameters of ``Decoding`` alone.
 PREFILLS: dict[str, dict[str, Any]] = {
     "llamacpp": {"reasoning_format": "none", "samplers": list(SAMPLERS)},
-    "vllm": {"stop": [generate.STOP], "include_stop_str_in_output": True, "repetition_penalty": 1.0},
+    "vllm": {
+        "stop": [generate.STOP],
+        "include_stop_str_in_output": True,
+        "repetition_penalty": 1.0,
+    },
 }
 #: Parameters that some servers refuse, and statuses of servers that show no list of their models.
 _OPTIONAL, _NO_LIST = ("max_tokens", "temperature", "top_p", "seed"), (401, 403, 404, 405, 501)
@@ -48,36 +52,55 @@ class OpenAI(engines.Engine):
     libraries: tuple[str, ...] = ("openai",)
 
     def __init__(self, model: str, options: Any) -> None:
-        if not re.fullmatch(r"https?://[^\s@?]+", options.base_url):  # a password would be written into the manifest
+        if not re.fullmatch(
+            r"https?://[^\s@?]+", options.base_url
+        ):  # a password would be written into the manifest
             advice = "without a password or a query; its key is read from OPENAI_API_KEY"
-            raise UsageError(f"should be like http://127.0.0.1:8000/v1, {advice}.", option="base_url")
+            raise UsageError(
+                f"should be like http://127.0.0.1:8000/v1, {advice}.", option="base_url"
+            )
         engines.check_installed(self.name)
         self._url, self._model, self._decoding = options.base_url, model, Decoding.of(options)
         self._concurrency, self._timeout = options.concurrency, options.timeout
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
         if not re.fullmatch(r"[!-~]+", self._key):
-            raise UsageError("OPENAI_API_KEY holds a line break, or a character that no key has; set it again.")
+            raise UsageError(
+                "OPENAI_API_KEY holds a line break, or a character that no key has; set it again."
+            )
         self.server = self._owner()
         self.prefills = self.server in PREFILLS
         turn = "continued" if self.prefills else "left out"
-        self.endpoint: dict[str, Any] = {"base_url": self._url, "server": self.server, "prefill": turn}
+        self.endpoint: dict[str, Any] = {
+            "base_url": self._url,
+            "server": self.server,
+            "prefill": turn,
+        }
         if not self.prefills and (options.top_k or options.min_p):
-            raise UsageError("and --min-p are for vLLM and llama.cpp; leave them out.", option="top_k")
+            raise UsageError(
+                "and --min-p are for vLLM and llama.cpp; leave them out.", option="top_k"
+            )
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest; its digest is of names, not of weights."""
         digest = hashlib.sha256(f"{self._url} {self._model}".encode()).hexdigest()
         return {"source": self._model, "kind": "endpoint", "base_url": self._url, "digest": digest}
 
-    def prompts(self, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[dict[str, Any]]]:
+    def prompts(
+        self, rows: Sequence[Row], max_new_tokens: int
+    ) -> tuple[Sequence[Row], list[dict[str, Any]]]:
         """As :meth:`Engine.prompts`; rows are in a style without prefill where the server does not support it."""
         rows = rows if self.prefills else [row.without_prefill() for row in rows]
         return rows, [
-            {"messages": prompt.messages() if self.prefills else prompt.turns(), "style": row.style_name}
+            {
+                "messages": prompt.messages() if self.prefills else prompt.turns(),
+                "style": row.style_name,
+            }
             for row, prompt in ((row, row.prompt()) for row in rows)
         ]
 
-    def complete_all(self, batches: Sequence[tuple[int, Sequence[Any]]]) -> Generator[tuple[int, list[Completion]]]:
+    def complete_all(
+        self, batches: Sequence[tuple[int, Sequence[Any]]]
+    ) -> Generator[tuple[int, list[Completion]]]:
         """As :meth:`Engine.complete_all`, of batches of one prompt, in the order in which their completions arrive.
         Requests in flight are canceled when the iteration ends, by a failure for example."""
         from anyio.from_thread import start_blocking_portal
@@ -86,12 +109,18 @@ class OpenAI(engines.Engine):
         client = self._client(AsyncOpenAI, timeout=self._timeout, max_retries=RETRIES)
         limit = asyncio.Semaphore(self._concurrency)
 
-        async def complete(position: int, prompt: Mapping[str, Any], number: int) -> tuple[int, list[Completion]]:
+        async def complete(
+            position: int, prompt: Mapping[str, Any], number: int
+        ) -> tuple[int, list[Completion]]:
             async with limit:
                 return position, [await self._complete(client, prompt, number)]
 
-        with start_blocking_portal() as portal:  # an event loop in a thread, as a notebook has one in this thread
-            requests = ((index, prompt, number) for index, (number, (prompt,)) in enumerate(batches))
+        with (
+            start_blocking_portal() as portal
+        ):  # an event loop in a thread, as a notebook has one in this thread
+            requests = (
+                (index, prompt, number) for index, (number, (prompt,)) in enumerate(batches)
+            )
             pending = {portal.start_task_soon(complete, *request) for request in requests}
             while pending:
                 done, pending = futures.wait(pending, return_when=futures.FIRST_COMPLETED)
@@ -105,13 +134,17 @@ class OpenAI(engines.Engine):
         host = urlsplit(self._url).hostname or ""
         if any(proxy.startswith("socks") for proxy in getproxies().values()) and proxy_bypass(host):
             clients = {openai.OpenAI: openai.DefaultHttpxClient}
-            settings["http_client"] = clients.get(kind, openai.DefaultAsyncHttpxClient)(trust_env=False)
+            settings["http_client"] = clients.get(kind, openai.DefaultAsyncHttpxClient)(
+                trust_env=False
+            )
         try:
             return kind(base_url=self._url, api_key=self._key, **settings)
         except (ImportError, OSError, ValueError) as error:
             reason = first_line(error)
             advice = "check ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE, or name the host in NO_PROXY"
-            raise ModelError(f"no client for {self._url} can be made ({reason}); {advice}.") from error
+            raise ModelError(
+                f"no client for {self._url} can be made ({reason}); {advice}."
+            ) from error
 
     def _owner(self) -> str:
         """The ``owned_by`` of the model in the server's list of models; "" if the server has no such list."""
@@ -125,7 +158,10 @@ class OpenAI(engines.Engine):
             # A server that is loading its model must not get another prompt than the one it gets later.
             reason = f"start it, or give its --base-url: {first_line(error)}."
             raise ModelError(f"no server answers at {self._url}; {reason}") from error
-        owners = [str(model.owned_by) for model in sorted(models, key=lambda model: model.id != self._model)]
+        owners = [
+            str(model.owned_by)
+            for model in sorted(models, key=lambda model: model.id != self._model)
+        ]
         return owners[0] if owners else ""
 
     async def _complete(self, client: Any, prompt: Mapping[str, Any], number: int) -> Completion:
@@ -152,16 +188,26 @@ class OpenAI(engines.Engine):
         except (openai.APIError, LookupError, AttributeError, TypeError, ValueError) as error:
             cause = f"malformed response: {error}"
         reason = " ".join(str(cause).replace(self._key, "***").split()).rstrip(".")
-        remedy = "check --base-url, --model and OPENAI_API_KEY, or wait; then run it again to resume"
+        remedy = (
+            "check --base-url, --model and OPENAI_API_KEY, or wait; then run it again to resume"
+        )
         raise ModelError(f"{self._url} failed ({reason:.300}); {remedy}.")
 
     def _options(self, prompt: Mapping[str, Any], number: int) -> dict[str, Any]:
         """The parameters of a request."""
         decoding = self._decoding
         left_out = self.endpoint.get("left_out", ())
-        limit = "max_completion_tokens" if self._url == OPENAI or "max_tokens" in left_out else "max_tokens"
+        limit = (
+            "max_completion_tokens"
+            if self._url == OPENAI or "max_tokens" in left_out
+            else "max_tokens"
+        )
         options: dict[str, Any] = {"model": self._model, "messages": prompt["messages"]}
-        options |= {"temperature": decoding.temperature, "top_p": decoding.top_p, limit: decoding.max_new_tokens}
+        options |= {
+            "temperature": decoding.temperature,
+            "top_p": decoding.top_p,
+            limit: decoding.max_new_tokens,
+        }
         if decoding.temperature:
             options["seed"] = generate.row_seed(decoding.seed, number, 0) % (2**32 - 1)
         options = {name: value for name, value in options.items() if name not in left_out}
@@ -169,10 +215,14 @@ class OpenAI(engines.Engine):
             arguments = {"chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS}
             samplers = {"top_k": decoding.top_k, "min_p": decoding.min_p}
             options["extra_body"] = PREFILLS[self.server] | samplers | arguments
-            if self.server == "vllm":  # it removes tags that are special tokens from the text, unless told not to
+            if (
+                self.server == "vllm"
+            ):  # it removes tags that are special tokens from the text, unless told not to
                 prefilled = prompt["messages"][-1]["role"] == "assistant"
                 turn = {"continue_final_message": prefilled, "add_generation_prompt": not prefilled}
-                options["extra_body"] |= turn | {"skip_special_tokens": STYLES[prompt["style"]].direct}
+                options["extra_body"] |= turn | {
+                    "skip_special_tokens": STYLES[prompt["style"]].direct
+                }
         return options
 
 
@@ -182,11 +232,15 @@ def _refused(error: Any, options: Mapping[str, Any]) -> str | None:
         return None
     body = error.body if isinstance(error.body, dict) else {}
     details = body["detail"] if isinstance(body.get("detail"), list) else []  # of FastAPI
-    places = [str(part["loc"][-1]) for part in details if isinstance(part, dict) and part.get("loc")]
+    places = [
+        str(part["loc"][-1]) for part in details if isinstance(part, dict) and part.get("loc")
+    ]
     message = body.get("message") or body.get("detail") or error.body
     for text in (" ".join([str(body.get("param")), *places]), str(message)):
         for name in _OPTIONAL:
-            if name in options and re.search(rf"\b{name.replace('_', '[-_ ]?')}\b", text, re.IGNORECASE):
+            if name in options and re.search(
+                rf"\b{name.replace('_', '[-_ ]?')}\b", text, re.IGNORECASE
+            ):
                 return name
     return None
 
@@ -204,7 +258,9 @@ def _completion(choice: Any, usage: Any, prompt: Mapping[str, Any]) -> Completio
     head, end, _ = content.partition(generate.STOP)
     text, cut = head + end, reason == "length"
     # Newer versions of vLLM, and OpenRouter, use the second name.
-    if reasoning := getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None):
+    if reasoning := getattr(message, "reasoning_content", None) or getattr(
+        message, "reasoning", None
+    ):
         text = style.completion(text, reasoning, closed=bool(text) or not cut)
     else:
         text = style.reopened(text)
@@ -215,4 +271,6 @@ def _completion(choice: Any, usage: Any, prompt: Mapping[str, Any]) -> Completio
         details["reason"] = "refused"
         text = text or message.refusal or ""
     text.encode()  # half a surrogate pair cannot be written
-    return Completion(text, None if usage is None else usage.completion_tokens, bool(end) or not cut, details)
+    return Completion(
+        text, None if usage is None else usage.completion_tokens, bool(end) or not cut, details
+    )

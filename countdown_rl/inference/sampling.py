@@ -99,7 +99,9 @@ class Stop:
         return ids[: next((end for end in candidates if self(ids[:end])), len(ids))]
 
 
-def stopping_criteria(stop: Stop, start: int, on_step: Callable[[list[int]], None] | None = None) -> Any:
+def stopping_criteria(
+    stop: Stop, start: int, on_step: Callable[[list[int]], None] | None = None
+) -> Any:
     """The criterion of transformers for *stop*, for rows whose completions begin at column *start*; *on_step* is called
     after each step with the token ids of the first row so far."""
     import torch
@@ -108,9 +110,13 @@ def stopping_criteria(stop: Stop, start: int, on_step: Callable[[list[int]], Non
     def finished(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids -> (B,) bool
         if on_step is not None:
             on_step(ids[0, start:].tolist())
-        tail = ids[:, max(start, ids.shape[1] - len(stop.text) - 1) :].cpu()  # all that the stop looks at
+        tail = ids[
+            :, max(start, ids.shape[1] - len(stop.text) - 1) :
+        ].cpu()  # all that the stop looks at
         candidates = stop.may_end[tail[:, -1]].tolist()
-        done = [may_end and stop(row) for may_end, row in zip(candidates, tail.tolist(), strict=True)]
+        done = [
+            may_end and stop(row) for may_end, row in zip(candidates, tail.tolist(), strict=True)
+        ]
         return torch.tensor(done, device=ids.device)
 
     return StoppingCriteriaList([finished])

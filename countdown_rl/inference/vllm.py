@@ -59,15 +59,22 @@ class Vllm(Engine):
         import torch
 
         light = without_weights(ref.base or ref)
-        return torch.cuda.is_available() and tokens * load.skeleton(light).num_parameters() >= _WORTH_ITS_START
+        return (
+            torch.cuda.is_available()
+            and tokens * load.skeleton(light).num_parameters() >= _WORTH_ITS_START
+        )
 
     @classmethod
     def unsupported(cls, ref: ModelRef, options: Any) -> str:
         if reason := unsupported_weights(ref):
             return f"{reason}; leave --engine out"
         if load.trained_precision(ref, options.precision) == "nf4":
-            return "does not run NF4 weights; leave --engine out, or merge an adapter over them first"
-        if ref.base is not None and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
+            return (
+                "does not run NF4 weights; leave --engine out, or merge an adapter over them first"
+            )
+        if ref.base is not None and not lora.is_uniform(
+            model_files.adapter_config(local_path(ref))
+        ):
             return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
         if processes.launched():
             return "starts its own processes; give --tensor-parallel in place of --processes"
@@ -100,13 +107,20 @@ class Vllm(Engine):
                 dtype=_DTYPES.get(self.precision, "auto"),
                 **options,
             )
-        except (ValueError, RuntimeError) as error:  # a longer context than the model's, or an unknown architecture
-            raise ModelError(f"vLLM cannot load the model: {' '.join(str(error).split()):.300}") from error
+        except (
+            ValueError,
+            RuntimeError,
+        ) as error:  # a longer context than the model's, or an unknown architecture
+            raise ModelError(
+                f"vLLM cannot load the model: {' '.join(str(error).split()):.300}"
+            ) from error
         if self._ref.base is not None:
             self._lora_request = LoRARequest("adapter", 1, str(local_path(self._ref)))
             ids = self.tokenizer("3 7 50")["input_ids"]
             # vLLM ignores LoRA in some hybrid models (vllm-project/vllm issue 49354).
-            if log_probabilities(self._llm, ids, None) == log_probabilities(self._llm, ids, self._lora_request):
+            if log_probabilities(self._llm, ids, None) == log_probabilities(
+                self._llm, ids, self._lora_request
+            ):
                 advice = "merge it, or give --engine transformers"
                 raise ModelError(f"vLLM ignores the adapter {self._ref.source}; {advice}.")
         return None
@@ -129,20 +143,27 @@ class Vllm(Engine):
             for index in range(len(prompts))
         ]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=self._lora_request)
+        results = self._llm.generate(
+            inputs, params, use_tqdm=False, lora_request=self._lora_request
+        )
         completions = []
         for output in (result.outputs[0] for result in results):
             ids = self._stop.cut(list(output.token_ids))
             # The model's generation config may name end tokens that the tokenizer does not.
             ended = output.finish_reason == "stop"
             limits = self._decoding.shorter_limits
-            completions.append(generate.to_completion(self._stop, ids, ended=ended, shorter_limits=limits))
+            completions.append(
+                generate.to_completion(self._stop, ids, ended=ended, shorter_limits=limits)
+            )
         return completions
 
 
 def lora_options(rank: int) -> dict[str, Any]:
     """The options of an ``LLM`` for an adapter of *rank*."""
-    return {"enable_lora": True, "max_lora_rank": min((size for size in LORA_RANKS if size >= rank), default=rank)}
+    return {
+        "enable_lora": True,
+        "max_lora_rank": min((size for size in LORA_RANKS if size >= rank), default=rank),
+    }
 
 
 def log_probabilities(llm: Any, ids: list[int], lora_request: Any) -> list[float]:
@@ -151,8 +172,12 @@ def log_probabilities(llm: Any, ids: list[int], lora_request: Any) -> list[float
 
     params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
     inputs = [{"prompt_token_ids": ids}]
-    (output,) = llm.generate(inputs, sampling_params=params, use_tqdm=False, lora_request=lora_request)
-    return [step[token].logprob for token, step in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
+    (output,) = llm.generate(
+        inputs, sampling_params=params, use_tqdm=False, lora_request=lora_request
+    )
+    return [
+        step[token].logprob for token, step in zip(ids[1:], output.prompt_logprobs[1:], strict=True)
+    ]
 
 
 @cache

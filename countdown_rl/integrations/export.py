@@ -7,9 +7,15 @@ from pathlib import Path
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 
-_VERIFIERS = {"pyproject.toml": "verifiers/pyproject.toml", "{name}/__init__.py": "verifiers/environment.py"}
+_VERIFIERS = {
+    "pyproject.toml": "verifiers/pyproject.toml",
+    "{name}/__init__.py": "verifiers/environment.py",
+}
 #: By evaluator, the files written and their templates; the rows lie beside the last one.
-_EVALUATORS = {"lm-eval": {"{name}.yaml": "lm_eval/task.yaml", "utils.py": "lm_eval/utils.py"}, "verifiers": _VERIFIERS}
+_EVALUATORS = {
+    "lm-eval": {"{name}.yaml": "lm_eval/task.yaml", "utils.py": "lm_eval/utils.py"},
+    "verifiers": _VERIFIERS,
+}
 _ENGINES = {
     "verl": {"run.sh": "verl/run.sh", "reward.py": "verl/reward.py"},
     "prime-rl": {"rl.toml": "prime_rl/rl.toml", **_VERIFIERS},
@@ -19,12 +25,16 @@ _ENGINES = {
 
 def splits(to: str) -> tuple[str, ...]:
     """The splits that the export *to* an evaluator or engine holds."""
-    return ("test",) if to in _EVALUATORS else ("train",) if to == "prime-rl" else ("train", "valid")
+    return (
+        ("test",) if to in _EVALUATORS else ("train",) if to == "prime-rl" else ("train", "valid")
+    )
 
 
 def write(to: str, rows: Mapping[str, Sequence[Row]], place: Path) -> str:
     """Write the files of *to* with *rows*, by split, into the directory *place*; return the task's name there."""
-    name = f"{next(iter(rows.values()))[0].task}_exact"  # lm-evaluation-harness has a gsm8k of its own
+    name = (
+        f"{next(iter(rows.values()))[0].task}_exact"  # lm-evaluation-harness has a gsm8k of its own
+    )
     for target, template in (_EVALUATORS | _ENGINES)[to].items():
         file = place / target.format(name=name)
         file.parent.mkdir(exist_ok=True)
@@ -36,7 +46,9 @@ def write(to: str, rows: Mapping[str, Sequence[Row]], place: Path) -> str:
             _write_parquet(place / f"{split}.parquet", split, part)
         elif to == "areal":
             plain = [row.without_prefill() for row in part]
-            items = ({"messages": row.prompt().turns(), "row": json.dumps(dict(row))} for row in plain)
+            items = (
+                {"messages": row.prompt().turns(), "row": json.dumps(dict(row))} for row in plain
+            )
             jsonl.write_rows(place / f"{split}.jsonl", items)
         else:
             jsonl.write_rows(file.with_name(f"{split}.jsonl"), map(dict, part))

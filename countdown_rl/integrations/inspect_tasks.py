@@ -4,7 +4,12 @@ from pathlib import Path
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser, ContentReasoning
+from inspect_ai.model import (
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageUser,
+    ContentReasoning,
+)
 from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accuracy, scorer, stderr
 from inspect_ai.solver import TaskState
 
@@ -13,7 +18,11 @@ from countdown_rl.tasks.registry import parse_row, verdict
 from countdown_rl.tasks.task import Row
 
 DATA = "artifacts/data/test.jsonl"
-_MESSAGES = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
+_MESSAGES = {
+    "system": ChatMessageSystem,
+    "user": ChatMessageUser,
+    "assistant": ChatMessageAssistant,
+}
 
 
 @task
@@ -24,7 +33,9 @@ def exact(data: str = DATA, n: int | None = None, prefill: bool = False) -> Task
     """
     rows = jsonl.read_rows(jsonl.test_file(Path(data)))[:n]
     samples = [
-        _sample(row, row.messages()) if prefill else _sample(row.without_prefill(), row.prompt().turns())
+        _sample(row, row.messages())
+        if prefill
+        else _sample(row.without_prefill(), row.prompt().turns())
         for row in rows
     ]
     return Task(dataset=MemoryDataset(samples, name=Path(data).stem), scorer=grade())

@@ -19,11 +19,15 @@ CHAT_ARGUMENTS = {"date_string": "26 Jul 2024"}
 TEMPLATE_ARGUMENTS = CHAT_ARGUMENTS | {"bare": True}
 
 #: The template of a model that has none: texts with an empty line between them.
-PLAIN = "{{ bos_token }}{% for message in messages %}{{ message['content'] + '\\n\\n' }}{% endfor %}"
+PLAIN = (
+    "{{ bos_token }}{% for message in messages %}{{ message['content'] + '\\n\\n' }}{% endfor %}"
+)
 
 #: Stands on both sides of the original template in one that :func:`complete_user_turn` made.
 MARK = "{#- task prompt -#}"
-_WITHOUT_SYSTEM = "{% if bare is not defined and messages[0]['role'] != 'system' %}{% set messages = "
+_WITHOUT_SYSTEM = (
+    "{% if bare is not defined and messages[0]['role'] != 'system' %}{% set messages = "
+)
 #: The default system turn, for templates that have one, and for those that do not.
 _SYSTEM = (
     _WITHOUT_SYSTEM + "[{'role': 'system', 'content': SYSTEM}] + messages %}{% endif %}",
@@ -58,12 +62,16 @@ class Rendered(NamedTuple):
                 for beginning in (self.answer, opened, f"<{style.tag}>"):
                     text = completion.lstrip()
                     if text.startswith(beginning.strip()):
-                        return text.removeprefix(beginning.strip()).removeprefix(beginning[len(beginning.rstrip()) :])
+                        return text.removeprefix(beginning.strip()).removeprefix(
+                            beginning[len(beginning.rstrip()) :]
+                        )
         return completion
 
 
 def render(
-    tokenizer: Any, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any] = TEMPLATE_ARGUMENTS
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, str]],
+    arguments: Mapping[str, Any] = TEMPLATE_ARGUMENTS,
 ) -> str:
     """Return the prompt for *messages* by the tokenizer's chat template, special tokens included.
 
@@ -79,7 +87,9 @@ def render(
     # The generation prompt of a reasoning model may open its thinking, or leave it empty: the prefill does so instead.
     text = (_OPENED.sub("", text) if _OPENS.search(prefill) else text) + prefill
     if re.search("[\ud800-\udfff]", text):
-        raise InputError(f"{_place(tokenizer)} or a turn has half of a surrogate pair, which is no character.")
+        raise InputError(
+            f"{_place(tokenizer)} or a turn has half of a surrogate pair, which is no character."
+        )
     return text
 
 
@@ -101,7 +111,9 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     unknown = tokenizer.unk_token_id
     for text, known in zip(texts, ids, strict=True):
         if unknown is not None and known.count(unknown) > text.count(tokenizer.unk_token):
-            raise InputError(f"{_model(tokenizer)} has no tokens for a part of {text!r:.200}; use another model.")
+            raise InputError(
+                f"{_model(tokenizer)} has no tokens for a part of {text!r:.200}; use another model."
+            )
     return ids
 
 
@@ -116,7 +128,9 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
     original = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
     parts = original.split(MARK)
     original = parts[1] if len(parts) == 3 else "{#- -#}".join(parts)  # it was completed already
-    texts = {message["role"]: json.dumps(message["content"], ensure_ascii=False) for message in messages}
+    texts = {
+        message["role"]: json.dumps(message["content"], ensure_ascii=False) for message in messages
+    }
     user = [message for message in messages if message["role"] == "user"]
     tail = _PREFILL.replace("PREFILL", texts["assistant"]) if "assistant" in texts else ""
     for system in _SYSTEM if "system" in texts else ("",):
@@ -136,7 +150,11 @@ def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) 
     template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
     try:
         with sandbox.limits():
-            values: dict[str, Any] = {"add_generation_prompt": False, "tools": None, "documents": None}
+            values: dict[str, Any] = {
+                "add_generation_prompt": False,
+                "tools": None,
+                "documents": None,
+            }
             values |= {**tokenizer.special_tokens_map, **arguments, "messages": list(turns)}
             return str(compile_chat_template(template).render(values))
     except Exception as error:  # a template is a program
@@ -148,7 +166,9 @@ def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, 
     conversations: list[list[dict[str, Any]]] = [turns]
     if turns[0]["role"] == "system" and len(turns) > 1:
         head, first, *rest = turns
-        conversations.append([{**first, "content": f"{head['content']}\n\n{first['content']}"}, *rest])
+        conversations.append(
+            [{**first, "content": f"{head['content']}\n\n{first['content']}"}, *rest]
+        )
     in_parts = [
         [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in conversation]
         for conversation in conversations
@@ -168,7 +188,8 @@ def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, 
 def _shows(text: str, contents: Iterable[str]) -> bool:
     """Return True if *text* has all words and signs of *contents*; a template may trim, escape or capitalize them."""
     expected, shown = (
-        Counter(re.findall(r"\w+|[^\w\s]", unescape(part).casefold())) for part in (" ".join(contents), text)
+        Counter(re.findall(r"\w+|[^\w\s]", unescape(part).casefold()))
+        for part in (" ".join(contents), text)
     )
     return expected <= shown
 
@@ -176,7 +197,9 @@ def _shows(text: str, contents: Iterable[str]) -> bool:
 def _place(tokenizer: Any) -> str:
     """Return the chat template of *tokenizer* and its file, for error messages."""
     place = _model(tokenizer)
-    return f"the chat template of {next((file for file in place.glob('chat_template.jinja')), place)}"
+    return (
+        f"the chat template of {next((file for file in place.glob('chat_template.jinja')), place)}"
+    )
 
 
 def _model(tokenizer: Any) -> Path:

@@ -32,14 +32,23 @@ class Checkpoint:
         for path in [location] if location.is_file() else shards(location):
             lfs.check(path, ModelError)
             # safe_open checks the header and the length of the file.
-            with failures_of_libraries(f"{path} is missing or damaged"), safe_open(path, framework="pt") as file:
+            with (
+                failures_of_libraries(f"{path} is missing or damaged"),
+                safe_open(path, framework="pt") as file,
+            ):
                 for name in file.offset_keys():
                     spec = file.get_slice(name)
                     if (dtype := DTYPES.get(spec.get_dtype())) is None:
-                        raise ModelError(f"{path} holds {name} as {spec.get_dtype()}, which is not supported here.")
+                        raise ModelError(
+                            f"{path} holds {name} as {spec.get_dtype()}, which is not supported here."
+                        )
                     if name in self.files:
-                        raise ModelError(f"{path} and {self.files[name]} both hold {name}; remove the stale file.")
-                    self.specs[name] = torch.empty(tuple(spec.get_shape()), dtype=dtype, device="meta")
+                        raise ModelError(
+                            f"{path} and {self.files[name]} both hold {name}; remove the stale file."
+                        )
+                    self.specs[name] = torch.empty(
+                        tuple(spec.get_shape()), dtype=dtype, device="meta"
+                    )
                     self.files[name] = path
 
     def drop_tied(self, model: Any) -> bool:
@@ -61,7 +70,9 @@ class Checkpoint:
             return file.get_tensor(name)
 
 
-def write(source: Checkpoint, out: Path, change: Callable[[str, torch.Tensor], dict[str, torch.Tensor]]) -> int:
+def write(
+    source: Checkpoint, out: Path, change: Callable[[str, torch.Tensor], dict[str, torch.Tensor]]
+) -> int:
     """Write *source* to *out* in the same shards, and return the bytes of all tensors. *change* takes the name and
     values of a tensor and returns the tensors to store in its place. Only one shard is in memory at a time."""
     weight_map: dict[str, str] = {}
@@ -73,7 +84,11 @@ def write(source: Checkpoint, out: Path, change: Callable[[str, torch.Tensor], d
             tensors |= change(name, source.read(name))
         for name, tensor in tensors.items():
             check_finite(name, tensor)
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out / path.name, {"format": "pt"})
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()},
+            out / path.name,
+            {"format": "pt"},
+        )
         weight_map |= dict.fromkeys(tensors, path.name)
         total += sum(tensor.nbytes for tensor in tensors.values())
     if len(paths) > 1:
@@ -84,5 +99,11 @@ def write(source: Checkpoint, out: Path, change: Callable[[str, torch.Tensor], d
 
 def check_finite(name: str, tensor: torch.Tensor) -> None:
     """Check that all values of a tensor that is about to be written are finite."""
-    if tensor.is_floating_point() and tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
-        raise ModelError(f"{name} holds values that are not finite, so nothing was written; train it again.")
+    if (
+        tensor.is_floating_point()
+        and tensor.numel()
+        and not torch.stack(tensor.aminmax()).isfinite().all()
+    ):
+        raise ModelError(
+            f"{name} holds values that are not finite, so nothing was written; train it again."
+        )

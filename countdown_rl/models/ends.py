@@ -13,7 +13,13 @@ from countdown_rl.models import chat_template, model_files
 _MARK = "?!7531!?"
 #: Fields of a generation config that change no completion, and the tokens that it names.
 NEUTRAL = {
-    *("_from_model_config", "bos_token_id", "eos_token_id", "output_attentions", "output_hidden_states"),
+    *(
+        "_from_model_config",
+        "bos_token_id",
+        "eos_token_id",
+        "output_attentions",
+        "output_hidden_states",
+    ),
     *("pad_token_id", "transformers_version", "use_cache"),
 }
 
@@ -32,7 +38,9 @@ def end_of_turn(tokenizer: Any) -> str:
 
 def learned_end(tokenizer: Any) -> str:
     """The text that ends a demonstration: the end of its turn, and after one that is not a token the end of text."""
-    return end_of_turn(tokenizer) + (tokenizer.eos_token or "" if turn_token(tokenizer) is None else "")
+    return end_of_turn(tokenizer) + (
+        tokenizer.eos_token or "" if turn_token(tokenizer) is None else ""
+    )
 
 
 def token_ids(tokenizer: Any, named: int | Iterable[int] | None, size: int) -> list[int]:
@@ -57,13 +65,20 @@ def of_checkpoint(tokenizer: Any, directory: Path) -> list[int]:
 def write(directory: Path, ids: int | list[int] | None, pad: int | None) -> None:
     """Write the ``generation_config.json`` of *directory*: end tokens and padding. Sampling settings of the base model
     are left out: no evaluation applies them."""
-    values = {"eos_token_id": ids[0] if isinstance(ids, list) and len(ids) == 1 else ids, "pad_token_id": pad}
+    values = {
+        "eos_token_id": ids[0] if isinstance(ids, list) and len(ids) == 1 else ids,
+        "pad_token_id": pad,
+    }
     values = {name: value for name, value in values.items() if value not in (None, [])}
-    (directory / model_files.GENERATION).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
+    (directory / model_files.GENERATION).write_text(
+        json.dumps(values, indent=2, sort_keys=True) + "\n"
+    )
 
 
 def turn_token(tokenizer: Any) -> int | None:
     """The id of the token by which the chat template ends a turn of the assistant; None where it is no single token."""
     text = end_of_turn(tokenizer)
     added = ((token.content, index) for index, token in tokenizer.added_tokens_decoder.items())
-    return max(((len(token), index) for token, index in added if text.startswith(token)), default=(0, None))[1]
+    return max(
+        ((len(token), index) for token, index in added if text.startswith(token)), default=(0, None)
+    )[1]

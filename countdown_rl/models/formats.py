@@ -39,7 +39,9 @@ class WeightFormat:
 
         from countdown_rl.models import nf4
 
-        options: dict[str, Any] = {"quantization_config": BitsAndBytesConfig.from_dict(nf4.CONFIG)} if native else {}
+        options: dict[str, Any] = (
+            {"quantization_config": BitsAndBytesConfig.from_dict(nf4.CONFIG)} if native else {}
+        )
         # Straight to the GPU, so that main memory never holds the whole model.
         return options | ({"device_map": {"": home}} if home.type == "cuda" else {})
 
@@ -54,7 +56,11 @@ class Nf4(WeightFormat):
 
     name, suffix, purpose = "nf4", "-nf4", "transformers"
     title = "4-bit weights (NF4, double quantization, bf16 compute)"
-    tags, packages, vllm = ("4-bit", "nf4", "bitsandbytes"), "transformers accelerate bitsandbytes", ""
+    tags, packages, vllm = (
+        ("4-bit", "nf4", "bitsandbytes"),
+        "transformers accelerate bitsandbytes",
+        "",
+    )
     writer = "countdown_rl.export.quantize:write_nf4"
     libraries = ("torch", "transformers", "bitsandbytes", "safetensors")
 
@@ -73,7 +79,12 @@ class Gguf(WeightFormat):
     library_name, tags, snippet, vllm = "gguf", ("gguf", "llama.cpp"), "llama.cpp", ""
     writer = "countdown_rl.export.gguf:write"
     # llama.cpp reads the file back where it is installed.
-    libraries = ("torch", "transformers", "gguf", *(("xllamacpp",) if find_spec("xllamacpp") else ()))
+    libraries = (
+        "torch",
+        "transformers",
+        "gguf",
+        *(("xllamacpp",) if find_spec("xllamacpp") else ()),
+    )
 
     def matches(self, path: Path) -> bool:
         return path.is_file()
@@ -84,8 +95,13 @@ class Gguf(WeightFormat):
         from countdown_rl.models import shape
 
         if native:
-            raise ModelError(f"{path} is too large for NF4 on this GPU; give --precision bf16, or safetensors.")
-        return {"quantization_config": GgufConfig(dequantize=True), "config": shape.read_config(path)}
+            raise ModelError(
+                f"{path} is too large for NF4 on this GPU; give --precision bf16, or safetensors."
+            )
+        return {
+            "quantization_config": GgufConfig(dequantize=True),
+            "config": shape.read_config(path),
+        }
 
 
 class Adapter(WeightFormat):
@@ -99,7 +115,9 @@ class Adapter(WeightFormat):
         return (path / "adapter_config.json").is_file()
 
 
-FORMATS: dict[str, WeightFormat] = {kind.name: kind for kind in (Adapter(), WeightFormat(), Nf4(), Gguf())}
+FORMATS: dict[str, WeightFormat] = {
+    kind.name: kind for kind in (Adapter(), WeightFormat(), Nf4(), Gguf())
+}
 if TYPE_CHECKING:
     WrittenFormat = str
 else:

@@ -27,7 +27,16 @@ _BUFFERS = ("inv_freq", "masked_bias", "attn.bias")
 _DEVICE_FILES = Path("/dev")
 #: While a model is read, transformers patches torch for the whole process.
 _LOADING = threading.RLock()
-_LIBRARIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft", "torch", "transformers", "trl")
+_LIBRARIES = (
+    "accelerate",
+    "bitsandbytes",
+    "datasets",
+    "huggingface_hub",
+    "peft",
+    "torch",
+    "transformers",
+    "trl",
+)
 
 
 @dataclass
@@ -44,14 +53,20 @@ class Loaded:
 
 def silence_libraries(*further: str) -> None:
     """Turn off the progress bars of transformers and *further* libraries, and what all of them log below errors."""
-    process_state.remember("numpy", "torch", "huggingface_hub.utils", "transformers.utils.logging", *further)
+    process_state.remember(
+        "numpy", "torch", "huggingface_hub.utils", "transformers.utils.logging", *further
+    )
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # TRL imports vLLM where it is installed
+    os.environ.setdefault(
+        "VLLM_LOGGING_STREAM", "ext://sys.stderr"
+    )  # TRL imports vLLM where it is installed
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import transformers
 
     warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
-    for logger in map(logging.getLogger, _LIBRARIES):  # after the import, which sets a level of its own
+    for logger in map(
+        logging.getLogger, _LIBRARIES
+    ):  # after the import, which sets a level of its own
         process_state.on_restore(logger.setLevel, logger.level)
         logger.setLevel(logging.ERROR)
     transformers.logging.disable_progress_bar()  # those of huggingface_hub too
@@ -70,19 +85,29 @@ def load_tokenizer(ref: ModelRef) -> Any:
     # From a GGUF file transformers reads only a few pre-tokenizers, so a tokenizer.json beside it is preferred.
     if path.is_file() and (path.parent / "tokenizer.json").is_file():
         path = path.parent
-    tokenizer = model_files.from_pretrained(AutoTokenizer, path, trust_remote_code=ref.trust_remote_code)
-    for key in ("is_local", "local_files_only", "trust_remote_code"):  # not to be saved with the tokenizer
+    tokenizer = model_files.from_pretrained(
+        AutoTokenizer, path, trust_remote_code=ref.trust_remote_code
+    )
+    for key in (
+        "is_local",
+        "local_files_only",
+        "trust_remote_code",
+    ):  # not to be saved with the tokenizer
         tokenizer.init_kwargs.pop(key, None)
     if isinstance(templates := tokenizer.chat_template, dict):  # several, by name
         name = next(iter(templates)) if len(templates) == 1 else "default"
         if name not in templates:
             names = ", ".join(sorted(templates))
-            raise ModelError(f"{ref.source} has the chat templates {names}; rename one of them to default.")
+            raise ModelError(
+                f"{ref.source} has the chat templates {names}; rename one of them to default."
+            )
         tokenizer.chat_template = templates[name]
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
-            raise ModelError(f"the tokenizer of {ref.source} has neither a pad token nor an end-of-text token.")
+            raise ModelError(
+                f"the tokenizer of {ref.source} has neither a pad token nor an end-of-text token."
+            )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
@@ -120,7 +145,9 @@ def load_model(
         if ref.base is not None:
             loaded.model = lora.Adapter(local_path(ref)).attach(loaded.model, trainable=trainable)
             loaded.ref = ref
-        if tokenizer.pad_token_id >= len(loaded.model.get_input_embeddings().weight):  # no mask shows it to the model
+        if tokenizer.pad_token_id >= len(
+            loaded.model.get_input_embeddings().weight
+        ):  # no mask shows it to the model
             tokenizer.pad_token = tokenizer.eos_token
         _check_logits(loaded)
     return loaded
@@ -133,10 +160,14 @@ def _check_logits(loaded: Loaded) -> None:
     for name, weight in loaded.model.named_parameters():
         if weight.is_floating_point() and weight.numel() and not weight.is_meta:  # noqa: SIM102
             if not torch.stack(weight.detach().aminmax()).isfinite().all():
-                raise ModelError(f"{loaded.ref.source} is damaged: {name} holds values that are not finite.")
+                raise ModelError(
+                    f"{loaded.ref.source} is damaged: {name} holds values that are not finite."
+                )
     with torch.no_grad():
         first, other = (  # equally long, since kernels round by shape
-            loaded.model(input_ids=torch.tensor([ids], device=loaded.model.device)).logits[0, 0].float()
+            loaded.model(input_ids=torch.tensor([ids], device=loaded.model.device))
+            .logits[0, 0]
+            .float()
             for ids in ([2, 3, 3], [2, 4, 4])
         )
     if not first.isfinite().all():
@@ -145,7 +176,9 @@ def _check_logits(loaded: Loaded) -> None:
             cause = f"they may exceed the range of fp16, so give --precision fp32, or {cause}"
         raise ModelError(f"{loaded.ref.source} computes logits that are not finite; {cause}.")
     if (first - other).abs().max() > 0.1 * first.std():
-        raise ModelError(f"{loaded.ref.source} reads later tokens, as a masked model does; give a causal one.")
+        raise ModelError(
+            f"{loaded.ref.source} reads later tokens, as a masked model does; give a causal one."
+        )
 
 
 def trained_precision(ref: ModelRef, precision: str) -> str:
@@ -175,7 +208,9 @@ def device_name(name: str) -> str:
     if name == "auto":
         return "mps" if has_mps else "cpu"
     if (name.startswith("cuda") and not has_cuda) or (name == "mps" and not has_mps):
-        raise ModelError(f"this machine has no {name} device that torch can use; leave --device out.")
+        raise ModelError(
+            f"this machine has no {name} device that torch can use; leave --device out."
+        )
     return name
 
 
@@ -211,7 +246,9 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
     if precision == "fp16":
         return torch.float32
     large = model.num_parameters() > MAX_FP32_PARAMETERS
-    return torch.bfloat16 if device.type == "mps" or (large and has_bf16_products()) else torch.float32
+    return (
+        torch.bfloat16 if device.type == "mps" or (large and has_bf16_products()) else torch.float32
+    )
 
 
 def dtype_name(dtype: Any) -> str:
@@ -219,7 +256,9 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
 
 
-def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool | None) -> Loaded:
+def _load_base(
+    ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool | None
+) -> Loaded:
     import torch
     from transformers import GenerationConfig
 
@@ -231,7 +270,9 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
         plain = 2 * skeleton(ref).num_parameters() < torch.cuda.mem_get_info(device)[1] / 2
     native = native and not plain
     if precision == "nf4" and device.type == "mps":
-        raise ModelError("an Apple GPU has no 4-bit weights; give --precision bf16, or --device cpu.")
+        raise ModelError(
+            "an Apple GPU has no 4-bit weights; give --precision bf16, or --device cpu."
+        )
 
     dtypes = {"auto": "auto", "fp32": torch.float32, "fp16": torch.float16}
     options = formats.FORMATS[stored].load_options(local_path(ref), native=native, home=home)
@@ -265,7 +306,9 @@ def skeleton(ref: ModelRef) -> Any:
     with _LOADING:
         if ref.kind != "hub" and stored_format(ref) == "full":
             return _read_weights(ref, device_map={"": "meta"})
-        config = shape.read_config(local_path(without_weights(ref)), trust_remote_code=ref.trust_remote_code)
+        config = shape.read_config(
+            local_path(without_weights(ref)), trust_remote_code=ref.trust_remote_code
+        )
         return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)
 
 
@@ -295,6 +338,12 @@ def _read_weights(ref: ModelRef, **options: Any) -> Any:
         while parent not in modules:  # the model itself is ""
             parent = parent.rpartition(".")[0]
         next_layer = predicts_more and name.removeprefix(f"{parent}.").partition(".")[0].isdecimal()
-        if parent not in ("", model.base_model_prefix) and not next_layer and not name.endswith(_BUFFERS):
-            raise ModelError(f"{ref.source} holds {name}, which the model of its configuration does not have.")
+        if (
+            parent not in ("", model.base_model_prefix)
+            and not next_layer
+            and not name.endswith(_BUFFERS)
+        ):
+            raise ModelError(
+                f"{ref.source} holds {name}, which the model of its configuration does not have."
+            )
     return model

@@ -20,9 +20,31 @@ from countdown_rl.models.checkpoint import Checkpoint, check_finite
 
 #: Fields of a LoraConfig that plain LoRA may set: read here, or without effect on the merged weights.
 _PLAIN = {
-    *("task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "bias"),
-    *("inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern"),
-    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights"),
+    *(
+        "task_type",
+        "peft_type",
+        "auto_mapping",
+        "peft_version",
+        "base_model_name_or_path",
+        "revision",
+        "bias",
+    ),
+    *(
+        "inference_mode",
+        "r",
+        "lora_alpha",
+        "lora_dropout",
+        "use_rslora",
+        "rank_pattern",
+        "alpha_pattern",
+    ),
+    *(
+        "target_modules",
+        "exclude_modules",
+        "layers_to_transform",
+        "layers_pattern",
+        "init_lora_weights",
+    ),
     *("runtime_config", "megatron_core", "qalora_group_size", "eva_config"),
 }
 #: Initialisations that leave the base weights unchanged; the others (PiSSA, OLoRA, LoftQ, ...) modify them.
@@ -52,20 +74,30 @@ def save(
     # Not save_pretrained: it writes a card, asks the Hub about the vocabulary, and orders modules by Python's hashes.
     state = get_peft_model_state_dict(model, state_dict=weights, save_embedding_layers=False)
     all_weights = weights or model.state_dict()
-    state |= {name: all_weights[name].clone() for name in further if name in all_weights and name not in state}
+    state |= {
+        name: all_weights[name].clone()
+        for name in further
+        if name in all_weights and name not in state
+    }
     tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     for name, tensor in tensors.items():
         check_finite(name, tensor)
     save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
     config = model.peft_config["default"].to_dict()
     config |= {"base_model_name_or_path": base, "revision": revision, "inference_mode": True}
-    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
-    (directory / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True, default=str) + "\n")
+    config = {
+        key: sorted(value) if isinstance(value, set) else value for key, value in config.items()
+    }
+    (directory / "adapter_config.json").write_text(
+        json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
+    )
 
 
 def is_special(module: Any) -> bool:
     """Return True if *module* has LoRA with a bias, or a variant of LoRA such as DoRA."""
-    return bool(getattr(module, "lora_variant", None)) or any(getattr(module, "lora_bias", {}).values())
+    return bool(getattr(module, "lora_variant", None)) or any(
+        getattr(module, "lora_bias", {}).values()
+    )
 
 
 def is_uniform(config: Mapping[str, Any]) -> bool:
@@ -89,7 +121,10 @@ def _peft_name(name: str) -> str:
 def _located(name: str, modules: Set[str]) -> str:
     """Return *name* as a model with *modules* has it: of a vision model loaded as text alone, or the reverse."""
     module, dot, rest = name.removeprefix(_PREFIX).partition(".lora_")
-    others = (module.replace("language_model.", "", 1), re.sub(r"^model\.", "model.language_model.", module))
+    others = (
+        module.replace("language_model.", "", 1),
+        re.sub(r"^model\.", "model.language_model.", module),
+    )
     if not dot or module in modules:
         return name
     return next((f"{_PREFIX}{other}{dot}{rest}" for other in others if other in modules), name)
@@ -106,11 +141,17 @@ class Adapter:
         if (kind := self.config.get("peft_type")) != "LORA":  # others may name files to load
             raise self._error(f"is an adapter of type {kind}; only LoRA adapters are supported.")
         if self.config.get("alora_invocation_tokens"):
-            raise self._error("is an activated LoRA, and no prompt has its invocation tokens; give plain LoRA.")
+            raise self._error(
+                "is an activated LoRA, and no prompt has its invocation tokens; give plain LoRA."
+            )
         self._tensors = Checkpoint(self.directory / "adapter_model.safetensors")
         self._stored = {_peft_name(name): name for name in self._tensors.specs}
         self.specs = {name: self._tensors.specs[stored] for name, stored in self._stored.items()}
-        self.modules = {name.partition(".lora_")[0].removeprefix(_PREFIX) for name in self.specs if ".lora_" in name}
+        self.modules = {
+            name.partition(".lora_")[0].removeprefix(_PREFIX)
+            for name in self.specs
+            if ".lora_" in name
+        }
         plain_names = {self._name(module, part) for module in self.modules for part in "AB"}
         self.is_plain = self.specs.keys() == plain_names and not _unusual(self.config)
 
@@ -142,8 +183,12 @@ class Adapter:
         from peft import LoraConfig, PeftModel, set_peft_model_state_dict
         from peft.auto import MODEL_TYPE_TO_PEFT_MODEL_MAPPING
 
-        if unknown := sorted(name for name in _unusual(self.config) if name not in LoraConfig.__dataclass_fields__):
-            raise self._error(f"sets {unknown[0]} in its configuration, which this version of PEFT does not know.")
+        if unknown := sorted(
+            name for name in _unusual(self.config) if name not in LoraConfig.__dataclass_fields__
+        ):
+            raise self._error(
+                f"sets {unknown[0]} in its configuration, which this version of PEFT does not know."
+            )
         config: Any = LoraConfig.from_pretrained(str(self.directory))
         config.inference_mode = not trainable
         self._resize_embeddings(model)
@@ -151,10 +196,16 @@ class Adapter:
         kind = MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type, PeftModel)
         with model_files.failures_of_libraries(f"{self.directory} does not fit its base"):
             model = kind(model, config, low_cpu_mem_usage=is_skeleton)
-        if config.layer_replication and (types := getattr(model.config, "layer_types", None)):  # PEFT repeats none
-            model.config.layer_types = [kind for begin, end in config.layer_replication for kind in types[begin:end]]
+        if config.layer_replication and (
+            types := getattr(model.config, "layer_types", None)
+        ):  # PEFT repeats none
+            model.config.layer_types = [
+                kind for begin, end in config.layer_replication for kind in types[begin:end]
+            ]
         tensors = self.specs if is_skeleton else {name: self.read(name) for name in self.specs}
-        if not is_skeleton and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        if not is_skeleton and not all(
+            bool(tensor.isfinite().all()) for tensor in tensors.values()
+        ):
             raise self._error("holds weights that are not finite; train it again.")
         modules = {name for name, _ in model.get_base_model().named_modules()}
         tensors = {_located(name, modules): tensor for name, tensor in tensors.items()}
@@ -164,7 +215,9 @@ class Adapter:
             raise self._error(f"lacks {error.args[0]}, which its configuration names.") from error
         self._check_result(model, tensors, result)
         head = model.get_output_embeddings()
-        if head is not None and not hasattr(head, "bias"):  # PEFT's wrapper of trained tokens hides it from TRL
+        if head is not None and not hasattr(
+            head, "bias"
+        ):  # PEFT's wrapper of trained tokens hides it from TRL
             head.bias = None
         return model.eval()
 
@@ -174,39 +227,62 @@ class Adapter:
 
         state = model.state_dict()
         keys = {key: key for key in state}
-        copies = get_peft_model_state_dict(model, state_dict=keys, save_embedding_layers=True)  # under two names
+        copies = get_peft_model_state_dict(
+            model, state_dict=keys, save_embedding_layers=True
+        )  # under two names
         advice = "it was trained over another base, or saved under other names."
-        if unexpected := [key.replace(".default", "") for key in result.unexpected_keys if key not in copies]:
+        if unexpected := [
+            key.replace(".default", "") for key in result.unexpected_keys if key not in copies
+        ]:
             raise self._error(f"holds {unexpected[0]}, which its base does not take; {advice}")
         names = get_peft_model_state_dict(model, state_dict=keys, save_embedding_layers=False)
         for name, key in names.items():
             if key in result.missing_keys:
-                stored = f"holds it as {tuple(tensors[name].shape)}" if name in tensors else "lacks it"
-                raise self._error(f"should hold {name} as {tuple(state[key].shape)} and {stored}; {advice}")
+                stored = (
+                    f"holds it as {tuple(tensors[name].shape)}" if name in tensors else "lacks it"
+                )
+                raise self._error(
+                    f"should hold {name} as {tuple(state[key].shape)} and {stored}; {advice}"
+                )
 
     def _resize_embeddings(self, model: Any) -> None:
         """Resize the embeddings of *model* to the rows that the adapter stores, whole or one by one."""
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         rows, stored = len(embedding.weight), self._stored_rows(model, embedding)
         tokens = self.config.get("trainable_token_indices") or []
-        tokens = {token for part in (tokens.values() if isinstance(tokens, dict) else [tokens]) for token in part}
+        tokens = {
+            token
+            for part in (tokens.values() if isinstance(tokens, dict) else [tokens])
+            for token in part
+        }
         needed = max(tokens, default=-1) + 1
         if stored is None:
             stored = max(rows, needed) if tokens >= {*range(rows, needed)} else rows
         if needed > stored:
-            raise self._error(f"trains token {needed - 1:,}, and the embeddings have {plural(stored, 'row')}.")
+            raise self._error(
+                f"trains token {needed - 1:,}, and the embeddings have {plural(stored, 'row')}."
+            )
         # A copy of the embedding that is trained alone leaves a tied head as it was.
         alone = "embed_tokens" in (self.config.get("modules_to_save") or [])
         tied = model.config.get_text_config().tie_word_embeddings and not alone
-        if stored > rows and head is not None and not tied and self._stored_rows(model, head) != stored:
-            raise self._error(f"has {plural(stored, 'token')} and no output head for them; its base has {rows:,}.")
+        if (
+            stored > rows
+            and head is not None
+            and not tied
+            and self._stored_rows(model, head) != stored
+        ):
+            raise self._error(
+                f"has {plural(stored, 'token')} and no output head for them; its base has {rows:,}."
+            )
         if stored != rows:
             model.resize_token_embeddings(stored, mean_resizing=False)
 
     def _stored_rows(self, model: Any, part: Any) -> int | None:
         """Return the rows of the embedding or output head *part* of *model*, if the adapter holds it whole."""
         name = next(name for name, module in model.named_modules() if module is part)
-        whole = (self.specs.get(f"{_PREFIX}{name}.{kind}") for kind in ("weight", "base_layer.weight"))
+        whole = (
+            self.specs.get(f"{_PREFIX}{name}.{kind}") for kind in ("weight", "base_layer.weight")
+        )
         return next((len(weight) for weight in whole if weight is not None), None)
 
     def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
@@ -222,7 +298,9 @@ class Adapter:
         patterns = self.config.get("alpha_pattern") or {}
         default = self.config.get("lora_alpha", 8)
         # As PEFT matches them: a pattern is a module's name, or ends it.
-        alpha = next((patterns[key] for key in patterns if re.match(rf"(.*\.)?({key})$", module)), default)
+        alpha = next(
+            (patterns[key] for key in patterns if re.match(rf"(.*\.)?({key})$", module)), default
+        )
         return alpha / (sqrt(rank) if self.config.get("use_rslora") else rank)
 
     def _name(self, module: str, part: str) -> str:

@@ -31,7 +31,12 @@ def config(directory: Path) -> dict[str, Any]:
 def quantization_config(path: Path) -> dict[str, Any]:
     """Return the ``quantization_config`` of a checkpoint; empty if it is not quantized, or a GGUF file."""
     value = None if path.is_file() else config(path).get("quantization_config")
-    return typed_json.build(value, dict[str, Any] | None, f"{path / 'config.json'}: quantization_config") or {}
+    return (
+        typed_json.build(
+            value, dict[str, Any] | None, f"{path / 'config.json'}: quantization_config"
+        )
+        or {}
+    )
 
 
 def adapter_config(directory: Path) -> dict[str, Any]:
@@ -63,14 +68,26 @@ def shards(directory: Path) -> list[Path]:
     """Return the safetensors files of the checkpoint or adapter in *directory*."""
     index = directory / INDEX
     if not index.is_file():
-        return [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else sorted(directory.glob("*.safetensors"))
-    weight_map = typed_json.build(typed_json.read(index).get("weight_map"), dict[str, str], f"{index}: weight_map")
+        return (
+            [directory / WEIGHTS]
+            if (directory / WEIGHTS).is_file()
+            else sorted(directory.glob("*.safetensors"))
+        )
+    weight_map = typed_json.build(
+        typed_json.read(index).get("weight_map"), dict[str, str], f"{index}: weight_map"
+    )
     names = sorted(set(weight_map.values()))
     for name in names:
         if not re.fullmatch(r"[^/\\\0]+\.safetensors", name):
-            raise ModelError(f"{index} names {name}, and only safetensors files beside it are read; remove it.")
-    if WEIGHTS not in names and (directory / WEIGHTS).exists():  # which transformers would read instead
-        raise ModelError(f"{directory} holds {WEIGHTS} and an index of other files; remove one of the two.")
+            raise ModelError(
+                f"{index} names {name}, and only safetensors files beside it are read; remove it."
+            )
+    if (
+        WEIGHTS not in names and (directory / WEIGHTS).exists()
+    ):  # which transformers would read instead
+        raise ModelError(
+            f"{directory} holds {WEIGHTS} and an index of other files; remove one of the two."
+        )
     return [directory / name for name in names]
 
 
@@ -79,12 +96,20 @@ def check_files(directory: Path) -> None:
     from countdown_rl.models.checkpoint import Checkpoint
 
     files = shards(directory)
-    if len(files) > 1 and all(file.is_file() for file in files):  # without weights, only some are downloaded
+    if len(files) > 1 and all(
+        file.is_file() for file in files
+    ):  # without weights, only some are downloaded
         Checkpoint(directory)  # no tensor stands in two files
     if "transformers_weights" in config(directory):
-        raise ModelError(f"{directory}/config.json names a file of weights (transformers_weights); remove that field.")
-    if (directory / "adapter_config.json").is_file():  # transformers would load the base that it names instead
-        raise ModelError(f"{directory} holds a model and an adapter; move one of them to a directory of its own.")
+        raise ModelError(
+            f"{directory}/config.json names a file of weights (transformers_weights); remove that field."
+        )
+    if (
+        directory / "adapter_config.json"
+    ).is_file():  # transformers would load the base that it names instead
+        raise ModelError(
+            f"{directory} holds a model and an adapter; move one of them to a directory of its own."
+        )
 
 
 @contextmanager
@@ -110,7 +135,9 @@ def _lacks_attention(settings: dict[str, Any]) -> bool:
 
     name = str(settings.get("attn_implementation") or settings.get("_attn_implementation"))
     gpu = torch.cuda.is_available()
-    return ("flash" in name and not (gpu and find_spec("flash_attn"))) or ("flex" in name and not gpu)
+    return ("flash" in name and not (gpu and find_spec("flash_attn"))) or (
+        "flex" in name and not gpu
+    )
 
 
 def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options: Any) -> Any:

@@ -43,7 +43,9 @@ def fake_quantize(weight: torch.Tensor) -> torch.Tensor:
 def pack(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the tensors that bitsandbytes stores for the *weight* called *name*."""
     values, state = quantize(weight)
-    return {name: values} | {f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
+    return {name: values} | {
+        f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()
+    }
 
 
 def is_transposed(module: torch.nn.Module) -> bool:
@@ -61,7 +63,8 @@ def linears(model: Any) -> dict[str, torch.nn.Module]:
     return {
         name: module
         for name, module in model.named_modules()
-        if (type(module) is torch.nn.Linear or is_transposed(module)) and should_convert_module(name, excluded)
+        if (type(module) is torch.nn.Linear or is_transposed(module))
+        and should_convert_module(name, excluded)
     }
 
 

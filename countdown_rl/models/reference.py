@@ -74,12 +74,20 @@ class ModelRef:
         path = local_path(self)
         if path.is_file():
             return file_sha256(path)
-        weights = {"config.json", "adapter_config.json", *(file.name for file in path.glob("*.safetensors"))}
+        weights = {
+            "config.json",
+            "adapter_config.json",
+            *(file.name for file in path.glob("*.safetensors")),
+        }
         return _digest(path, weights)
 
     def as_input(self) -> dict[str, Any]:
         """Return the entry for this model among the ``inputs`` of a manifest."""
-        entry: dict[str, Any] = {"source": self.portable_source, "kind": self.kind, "digest": self.digest}
+        entry: dict[str, Any] = {
+            "source": self.portable_source,
+            "kind": self.kind,
+            "digest": self.digest,
+        }
         if self.revision is not None:
             entry["revision"] = self.revision
         if self.kind == "gguf" and self.path is not None:
@@ -88,56 +96,83 @@ class ModelRef:
             entry |= self.manifest.as_input()
         elif self.revision is None:
             path = local_path(self)
-            entry["tokenizer"] = _digest(path.parent if path.is_file() else path, {*TOKENIZER, GENERATION})
+            entry["tokenizer"] = _digest(
+                path.parent if path.is_file() else path, {*TOKENIZER, GENERATION}
+            )
         if self.base is not None and (self.manifest is None or self.base_given):
             entry["base"] = self.base.as_input()
         return entry
 
 
 def find_model(
-    source: str, *, revision: str | None = None, trust_remote_code: bool = False, base_model: str | None = None
+    source: str,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    base_model: str | None = None,
 ) -> ModelRef:
     """Find the model that *source* names and check that its files are complete. *base_model* is the reference of an
     adapter's base, in place of the one that the adapter records."""
     if revision is not None and _is_local(source):
-        raise UsageError(f"is for models on the Hub, and {source} is not one; leave it out.", option="revision")
+        raise UsageError(
+            f"is for models on the Hub, and {source} is not one; leave it out.", option="revision"
+        )
     ref = _find(source, revision, base_model)
     if base_model is not None and ref.base is None:
-        raise UsageError(f"is for adapters, and {source} is not one; leave it out.", option="base_model")
+        raise UsageError(
+            f"is for adapters, and {source} is not one; leave it out.", option="base_model"
+        )
     if trust_remote_code:
-        ref = replace(ref, base=ref.base and replace(ref.base, trust_remote_code=True), trust_remote_code=True)
+        ref = replace(
+            ref, base=ref.base and replace(ref.base, trust_remote_code=True), trust_remote_code=True
+        )
     return ref
 
 
 def find_adapter(source: str, **options: str | None) -> ModelRef:
     """As :func:`find_model`, with the remedy of an adapter for a path that is no directory."""
     path = Path(source).expanduser()
-    if path.is_dir() or source in SHIPPED or (HUB_ID.fullmatch(source) and not path.parent.is_dir()):
+    if (
+        path.is_dir()
+        or source in SHIPPED
+        or (HUB_ID.fullmatch(source) and not path.parent.is_dir())
+    ):
         return find_model(source, **options)  # type: ignore[arg-type]
     _check_finished(source, path)
-    raise ModelError(f"There is no adapter {source}; give --adapter a directory of train, or a Hub id.")
+    raise ModelError(
+        f"There is no adapter {source}; give --adapter a directory of train, or a Hub id."
+    )
 
 
 def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef:
     path = Path(source).expanduser()
     if source in SHIPPED:
-        return ModelRef(source, "shipped", SHIPPED[source], manifest=artifacts.read(SHIPPED[source], "model"))
+        return ModelRef(
+            source, "shipped", SHIPPED[source], manifest=artifacts.read(SHIPPED[source], "model")
+        )
     if path.is_file():
         lfs.check(path, ModelError)
         with path.open("rb") as stream:
             if stream.read(4) != b"GGUF":
-                raise ModelError(f"{path} is not a GGUF file; give a directory, a .gguf file or a Hub id.")
+                raise ModelError(
+                    f"{path} is not a GGUF file; give a directory, a .gguf file or a Hub id."
+                )
         return ModelRef(source, "gguf", path)
     if path.is_dir():
         return _directory(source, path, base_model)
     _check_finished(source, path)
     # "artifacts/adapter" has the form of a Hub id too. If its folder exists, it was meant as a path.
-    is_path = source.startswith(("/", "~", "./", "../", "artifacts/")) or path.suffix in (".gguf", ".safetensors")
+    is_path = source.startswith(("/", "~", "./", "../", "artifacts/")) or path.suffix in (
+        ".gguf",
+        ".safetensors",
+    )
     if is_path or (len(path.parts) > 1 and path.parent.is_dir()):
         raise ModelError(f"{source} does not exist; check the path.")
     if HUB_ID.fullmatch(source):
         return _hub(source, revision, base_model)
-    kinds = f"{' or '.join(SHIPPED)}, a directory, a .gguf file, or a Hub id such as Qwen/Qwen3-0.6B"
+    kinds = (
+        f"{' or '.join(SHIPPED)}, a directory, a .gguf file, or a Hub id such as Qwen/Qwen3-0.6B"
+    )
     raise ModelError(f"{source} is not a known model; give {kinds}.")
 
 
@@ -169,21 +204,29 @@ def _check_finished(source: str, path: Path) -> None:
     log = run_directory(path, by_default=path.name in ("adapter", "model"))
     for place in (path, path.parent, path / "checkpoints", log / "checkpoints"):
         if (place / RUN).is_file():
-            raise ModelError(f"{source} is of an unfinished run; run that again, and give its --out.")
+            raise ModelError(
+                f"{source} is of an unfinished run; run that again, and give its --out."
+            )
 
 
 def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
     manifest = artifacts.read(path, LOADABLE) if (path / MANIFEST).exists() else None
-    if (path / "adapter_config.json").is_file() and (manifest is None or manifest.kind in ("adapter", "release")):
+    if (path / "adapter_config.json").is_file() and (
+        manifest is None or manifest.kind in ("adapter", "release")
+    ):
         if not (path / "adapter_model.safetensors").is_file():
-            raise ModelError(f"{source} has no adapter_model.safetensors; only safetensors weights are read.")
+            raise ModelError(
+                f"{source} has no adapter_model.safetensors; only safetensors weights are read."
+            )
         return _adapter(ModelRef(source, "adapter", path, manifest=manifest), path, base_model)
     if not (path / "config.json").is_file():
         _check_finished(source, path)
         gguf_files = list(path.glob("*.gguf"))
         if len(gguf_files) == 1:
             return replace(find_model(str(gguf_files[0])), source=source, manifest=manifest)
-        raise ModelError(f"{source} has no config.json, so it is not a model; give the directory of a checkpoint.")
+        raise ModelError(
+            f"{source} has no config.json, so it is not a model; give the directory of a checkpoint."
+        )
     if not any(path.glob("*.safetensors")):
         contents = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
         raise ModelError(f"{source} holds {contents}; save it as safetensors first.")
@@ -193,9 +236,13 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
 def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
     """Return the adapter *ref* at *path* with its base: *base_model*, or the recorded one if it is that of training."""
     source, manifest, config = ref.source, ref.manifest, adapter_config(path)
-    trained_over = manifest.inputs.get("model", {}) if manifest and manifest.kind == "adapter" else {}
+    trained_over = (
+        manifest.inputs.get("model", {}) if manifest and manifest.kind == "adapter" else {}
+    )
     while trained_over.get("kind") == "adapter":  # which was trained further
-        trained_over = trained_over.get("base") or trained_over["manifest"]["inputs"].get("model", {})
+        trained_over = trained_over.get("base") or trained_over["manifest"]["inputs"].get(
+            "model", {}
+        )
     name = base_model or config.get("base_model_name_or_path")
     if not name or not isinstance(name, str):
         _check_finished(source, path)
@@ -206,7 +253,9 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
         base = find_model(place, revision=None if _is_local(place) else revision)
     except ModelError as error:
         advice = "Name it by --base-model."
-        raise ModelError(f"{source} adapts {name} (base_model_name_or_path): {error} {advice}") from error
+        raise ModelError(
+            f"{source} adapts {name} (base_model_name_or_path): {error} {advice}"
+        ) from error
     # The manifest has the commit of a base on the Hub, which is not comparable with a digest of files.
     comparable = not base_model or (base.revision is None) == ("revision" not in trained_over)
     digest = trained_over.get("digest") or base.digest
@@ -216,7 +265,9 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
             f"{base.digest[:12]}); restore that one, or name it by --base-model."
         )
     if base.kind == "adapter":
-        raise ModelError(f"{source} adapts {name}, which is an adapter itself; merge that one first.")
+        raise ModelError(
+            f"{source} adapts {name}, which is an adapter itself; merge that one first."
+        )
     return replace(ref, base=base, base_given=base_model is not None)
 
 
@@ -240,6 +291,8 @@ def _hub(source: str, revision: str | None, base_model: str | None) -> ModelRef:
     if (path / "config.json").is_file():
         return ModelRef(source, "hub", None, revision=path.name)
     if not (path / "adapter_config.json").is_file():
-        raise ModelError(f"{source} has no config.json on the Hub, so it is no model that can be loaded here.")
+        raise ModelError(
+            f"{source} has no config.json on the Hub, so it is no model that can be loaded here."
+        )
     path = download(source, path.name, allowed=_ALLOWED, ignored=_IGNORED)
     return _adapter(ModelRef(source, "adapter", path, revision=path.name), path, base_model)

@@ -33,7 +33,8 @@ class ModelShape:
             intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
             num_heads=text.num_attention_heads,
             num_kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
-            head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+            head_dim=getattr(text, "head_dim", None)
+            or text.hidden_size // text.num_attention_heads,
             vocab_size=text.vocab_size,
             context_length=getattr(text, "max_position_embeddings", None),
         )
@@ -42,7 +43,11 @@ class ModelShape:
 def check_context(context: int | None, prompt: int, completion: int, option: str) -> None:
     """Check that *prompt* tokens and *completion* more, bounded by *option*, are no more than the *context* length."""
     if context and prompt + completion > context:
-        advice = f"lower {option}" if prompt < context else "shorten the prompt, or use a model with a longer context"
+        advice = (
+            f"lower {option}"
+            if prompt < context
+            else "shorten the prompt, or use a model with a longer context"
+        )
         raise ModelError(
             f"the model reads {context} tokens, but the longest prompt ({prompt}) and {option} ({completion}) need "
             f"{prompt + completion}; {advice}."
@@ -51,9 +56,14 @@ def check_context(context: int | None, prompt: int, completion: int, option: str
 
 def check_tokens(model: Any, prompts: Iterable[Sequence[int]], source: str) -> None:
     """Check that *model*, whose reference is *source*, has an embedding for all token ids of *prompts*."""
-    rows, largest = len(model.get_input_embeddings().weight), max(map(max, filter(None, prompts)), default=0)
+    rows, largest = (
+        len(model.get_input_embeddings().weight),
+        max(map(max, filter(None, prompts)), default=0),
+    )
     if largest >= rows:
-        advice = "use the tokenizer of these weights, or an adapter that was saved with its embeddings"
+        advice = (
+            "use the tokenizer of these weights, or an adapter that was saved with its embeddings"
+        )
         fault = f"gives token id {largest:,}, and its embeddings have {plural(rows, 'row')}"
         raise ModelError(f"the tokenizer of {source} {fault}; {advice}.")
 
@@ -78,5 +88,8 @@ def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"), model_files.failures_of_libraries(f"there is no language model of {config.model_type}"):
+    with (
+        torch.device("meta"),
+        model_files.failures_of_libraries(f"there is no language model of {config.model_type}"),
+    ):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)

@@ -26,13 +26,17 @@ def has_bf16_products(device: str = "cpu") -> bool:
     ``torch.cpu.get_capabilities`` names instructions of the processor, not whether oneDNN uses them."""
     if device != "cpu":
         return True
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.backends.mkldnn.is_available() and bool(
+        torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
 
 
 def expand_segments() -> None:
     """Let the GPU's allocator extend its segments, so that batches of many lengths leave no holes, unless the
     environment sets it; vLLM's sleep mode allows none."""
-    set_allocator = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # newer than torch 2.7
+    set_allocator = getattr(
+        torch._C, "_accelerator_setAllocatorSettings", None
+    )  # newer than torch 2.7
     if set_allocator and not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         process_state.on_restore(set_allocator, "expandable_segments:False")
         set_allocator("expandable_segments:True")

@@ -28,7 +28,10 @@ def accelerate_states() -> list[dict[str, Any]]:
     """Return what Accelerate remembers of a process: devices, precision and gradient accumulation."""
     from accelerate import state
 
-    return [shared._shared_state for shared in (state.PartialState, state.AcceleratorState, state.GradientState)]
+    return [
+        shared._shared_state
+        for shared in (state.PartialState, state.AcceleratorState, state.GradientState)
+    ]
 
 
 def modules_left_in_16_bits(model: Any) -> list[str]:

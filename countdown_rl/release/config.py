@@ -23,24 +23,48 @@ def _check_hub_id(flag: str, repo_id: str | None) -> None:
 class PublishOptions(Options):
     """Inputs of a release, and what its card says beside them."""
 
-    model: Annotated[str, option("Weights of quantize, merge, train or sft.")] = "artifacts/quantized"
-    data: Annotated[str | None, option("Data set of gen-data to publish instead of a model.", metavar="DIR")] = None
+    model: Annotated[str, option("Weights of quantize, merge, train or sft.")] = (
+        "artifacts/quantized"
+    )
+    data: Annotated[
+        str | None, option("Data set of gen-data to publish instead of a model.", metavar="DIR")
+    ] = None
     evaluation: Annotated[
-        str | None, option("Evaluation of these weights.", name="--eval", show_default="eval/NAME beside them")
+        str | None,
+        option("Evaluation of these weights.", name="--eval", show_default="eval/NAME beside them"),
     ] = None
     comparison: Annotated[
-        str | None, option("Directory of compare, for its table.", show_default="eval/comparison beside them")
+        str | None,
+        option("Directory of compare, for its table.", show_default="eval/comparison beside them"),
     ] = None
-    log: Annotated[str | None, option("Training log, for its curves.", show_default="train/log.csv beside them")] = None
-    name: Annotated[str | None, option("Name on the card.", CARD, show_default="from the base or the task")] = None
-    base_model: Annotated[str | None, option("Base on the Hub, if in no manifest.", CARD, metavar="NAME/MODEL")] = None
-    license: Annotated[str | None, option("License id of the Hub: apache-2.0.", CARD, show_default="the base's")] = None
-    license_file: Annotated[str | None, option("License text to add as LICENSE.", CARD, metavar="FILE")] = None
-    trained_on: Annotated[tuple[str, ...], option("Hub data set of training; repeatable.", CARD, metavar="NAME")] = ()
+    log: Annotated[
+        str | None,
+        option("Training log, for its curves.", show_default="train/log.csv beside them"),
+    ] = None
+    name: Annotated[
+        str | None, option("Name on the card.", CARD, show_default="from the base or the task")
+    ] = None
+    base_model: Annotated[
+        str | None, option("Base on the Hub, if in no manifest.", CARD, metavar="NAME/MODEL")
+    ] = None
+    license: Annotated[
+        str | None, option("License id of the Hub: apache-2.0.", CARD, show_default="the base's")
+    ] = None
+    license_file: Annotated[
+        str | None, option("License text to add as LICENSE.", CARD, metavar="FILE")
+    ] = None
+    trained_on: Annotated[
+        tuple[str, ...], option("Hub data set of training; repeatable.", CARD, metavar="NAME")
+    ] = ()
     benchmark: Annotated[
-        str | None, option("Hub data set evaluated on; adds files for its leaderboard.", CARD, metavar="NAME/DATA")
+        str | None,
+        option(
+            "Hub data set evaluated on; adds files for its leaderboard.", CARD, metavar="NAME/DATA"
+        ),
     ] = None
-    with_demo: Annotated[bool, option("Add index.html, which runs GGUF in a browser.", name="--with-demo")] = False
+    with_demo: Annotated[
+        bool, option("Add index.html, which runs GGUF in a browser.", name="--with-demo")
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,10 +72,14 @@ class PublishOptions(Options):
         _check_hub_id("--benchmark", self.benchmark)
         for name in ("name", "license", "trained_on"):
             if not (text := "".join(getattr(self, name) or "")).isprintable():
-                raise UsageError(f"should be one line of printable characters, not {text!r:.40}.", option=name)
+                raise UsageError(
+                    f"should be one line of printable characters, not {text!r:.40}.", option=name
+                )
         for field in fields(self) if self.data is not None else ():
             if field.name not in DATA_OPTIONS and getattr(self, field.name) != field.default:
-                raise UsageError(f"{flag(field.name)} is for the release of a model; leave it out with --data.")
+                raise UsageError(
+                    f"{flag(field.name)} is for the release of a model; leave it out with --data."
+                )
         if self.license_file and not Path(self.license_file).is_file():
             raise UsageError(f"{self.license_file} is not a file.", option="license_file")
 
@@ -62,7 +90,9 @@ class UploadOptions(Options):
 
     push: Annotated[bool, option("Upload the release.", HUB, name="--push")] = False
     repo_id: Annotated[str | None, option("Repository.", HUB, metavar="NAME/MODEL")] = None
-    public: Annotated[bool, option("Visibility of the repository.", HUB, name="--public/--private")] = False
+    public: Annotated[
+        bool, option("Visibility of the repository.", HUB, name="--public/--private")
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

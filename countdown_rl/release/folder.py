@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from countdown_rl.core import artifacts, formatting, hub_requests
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.core.formatting import as_section
-from countdown_rl.core.manifest import MADE_BY, MANIFEST, Manifest, file_input, initial_model, provenance_chain
+from countdown_rl.core.manifest import (
+    MADE_BY,
+    MANIFEST,
+    Manifest,
+    file_input,
+    initial_model,
+    provenance_chain,
+)
 from countdown_rl.core.packages import version
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.models import ends, model_files
@@ -58,7 +65,9 @@ def publish(
     """Build the release at *out*, and upload it if *target* asks for that."""
     manifest = build(options, out)
     if options.data is None and "accuracy" not in manifest.facts:
-        on_warning("these weights have not been evaluated, and the card says so; run `countdown-rl eval` on them.")
+        on_warning(
+            "these weights have not been evaluated, and the card says so; run `countdown-rl eval` on them."
+        )
     return manifest, push(out, manifest, target) if target.push else None
 
 
@@ -74,10 +83,15 @@ def build(options: PublishOptions, out: Path) -> Manifest:
         inputs, write = release.inputs, partial(_write_model, release)
         del settings["data"]
     else:
-        settings, write = {name: getattr(options, name) for name in DATA_OPTIONS}, partial(_write_data, options)
+        settings, write = (
+            {name: getattr(options, name) for name in DATA_OPTIONS},
+            partial(_write_data, options),
+        )
         data = artifacts.read(Path(options.data), "data", verify=False)
         inputs = {"data": data.as_input() | {"source": options.data}}
-    with artifacts.writing(out, kind, options=settings, inputs=inputs, libraries=("huggingface_hub",)) as draft:
+    with artifacts.writing(
+        out, kind, options=settings, inputs=inputs, libraries=("huggingface_hub",)
+    ) as draft:
         write(draft)
         check_no_token(draft.path, manifest=json.dumps(inputs))
     return artifacts.read(out, kind, verify=False)
@@ -93,9 +107,13 @@ def read_inputs(options: PublishOptions) -> Release:
         evaluation = results.read(path)
         if not weights.measured_by(evaluation):
             again = f"countdown-rl eval --model {weights.path} --out {path} --overwrite"
-            raise ArtifactError(f"{path} is of other weights than {weights.path} holds now; run `{again}`.")
+            raise ArtifactError(
+                f"{path} is of other weights than {weights.path} holds now; run `{again}`."
+            )
         if evaluation.metrics.data["digest"] in results.training_data(chain):
-            raise ArtifactError(f"{path} is on rows used in training; run `countdown-rl eval` on the test split.")
+            raise ArtifactError(
+                f"{path} is on rows used in training; run `countdown-rl eval` on the test split."
+            )
         inputs["eval"] = evaluation.manifest.as_input()
     digest = (evaluation.manifest if evaluation else weights.manifest).digest
 
@@ -104,22 +122,30 @@ def read_inputs(options: PublishOptions) -> Release:
         return digest in [link.digest for link in provenance_chain(*compared)]
 
     default = parent / "eval" / "comparison"
-    if comparison := _input(options.comparison, default if (default / MANIFEST).exists() else None, is_comparison):
+    if comparison := _input(
+        options.comparison, default if (default / MANIFEST).exists() else None, is_comparison
+    ):
         table = as_section((comparison / "comparison.md").read_text("utf-8"))
         inputs["comparison"] = artifacts.read(comparison, "comparison").as_input()
-    if log := _input(options.log, parent / "train" / "log.csv", lambda path: training_log.is_log_of(path, chain)):
+    if log := _input(
+        options.log, parent / "train" / "log.csv", lambda path: training_log.is_log_of(path, chain)
+    ):
         inputs["log"] = file_input(log)
     initial = initial_model(chain)
     base_model = options.base_model or (initial.name if initial.kind == "hub" else None)
     license = options.license
-    if license is None and (initial.name in SHIPPED or (initial.kind == "model" and base_model is None)):
+    if license is None and (
+        initial.name in SHIPPED or (initial.kind == "model" and base_model is None)
+    ):
         license = "apache-2.0"  # of this package, which made the base
     if options.with_demo and weights.gguf is None:
         quantize = "run `countdown-rl quantize --format gguf` and give its directory to --model"
         raise UsageError(f"needs GGUF weights: {quantize}.", option="with_demo")
     if weights.format.name == "adapter" and base_model is None:
         advice = "merge it first, or give --base-model"
-        raise UsageError(f"an adapter needs its base, and {initial.name} is not on the Hub; {advice}.")
+        raise UsageError(
+            f"an adapter needs its base, and {initial.name} is not on the Hub; {advice}."
+        )
     revision = initial.revision if options.base_model is None else None
     licenses = {"license": license} if license else base_license(base_model, revision)
     return Release(options, weights, evaluation, chain, inputs, table, log, base_model, licenses)
@@ -131,7 +157,9 @@ def _input(named: str | None, default: Path | None, belongs: Callable[[Path], bo
     if path and belongs(path):
         return path
     if named:
-        raise ArtifactError(f"{path} is not about these weights; give one that is, or leave it out.")
+        raise ArtifactError(
+            f"{path} is not about these weights; give one that is, or leave it out."
+        )
     return None
 
 
@@ -143,12 +171,16 @@ def base_license(base_model: str | None, revision: str | None) -> dict[str, str]
 
     try:
         with hub_requests.paced():
-            data: Any = HfApi().model_info(base_model, revision=revision, timeout=20).card_data or {}
+            data: Any = (
+                HfApi().model_info(base_model, revision=revision, timeout=20).card_data or {}
+            )
     except Exception as error:  # an answer that makes no sense raises any
         if hub_requests.is_absent(error):
             return {}
         cause = hub_requests.reason(error, revision)
-        raise HubError(f"the card of {base_model} cannot be read, as {cause}; or give --license.") from error
+        raise HubError(
+            f"the card of {base_model} cannot be read, as {cause}; or give --license."
+        ) from error
     return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
 
 
@@ -157,20 +189,28 @@ def _write_model(release: Release, draft: artifacts.ArtifactWriter) -> None:
     for name, entry in weights.manifest.files.items():
         if FILES.fullmatch(name):
             draft.copy(weights.path / name, name, entry)
-    if model_files.GENERATION in weights.manifest.files:  # reduced to the tokens that end a completion, as evaluated
+    if (
+        model_files.GENERATION in weights.manifest.files
+    ):  # reduced to the tokens that end a completion, as evaluated
         config = model_files.generation_config(weights.path)
         ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
     if weights.format.name == "adapter":
         config = model_files.adapter_config(weights.path)
         if config.get("base_model_name_or_path") != base_model:
-            text = json.dumps(config | {"base_model_name_or_path": base_model}, indent=2, sort_keys=True)
+            text = json.dumps(
+                config | {"base_model_name_or_path": base_model}, indent=2, sort_keys=True
+            )
             (draft.path / ADAPTER_CONFIG).write_text(f"{text}\n")
     if evaluation := release.evaluation:
         for name, entry in evaluation.manifest.files.items():
             draft.copy(evaluation.path / name, f"eval/{name}", entry)
         (draft.path / "eval" / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
-        draft.facts |= {key: getattr(evaluation.metrics, key) for key in ("accuracy", "n", "interval")}
-        for name, text in model_card.result_files(evaluation, release.name, options.benchmark).items():
+        draft.facts |= {
+            key: getattr(evaluation.metrics, key) for key in ("accuracy", "n", "interval")
+        }
+        for name, text in model_card.result_files(
+            evaluation, release.name, options.benchmark
+        ).items():
             (draft.path / name).parent.mkdir(exist_ok=True)
             (draft.path / name).write_text(text, "utf-8")
     if options.license_file:
@@ -182,8 +222,16 @@ def _write_model(release: Release, draft: artifacts.ArtifactWriter) -> None:
         page = demo.text(weights.loadable, release.chain, release.evaluation)
         (draft.path / demo.INDEX).write_text(page, "utf-8")
     (draft.path / model_card.CARD).write_text(model_card.render(release), "utf-8")
-    draft.facts |= {"name": release.name, "base_model": base_model, "base_relation": release.base_relation}
-    draft.facts |= {"datasets": list(options.trained_on), "formats": {".": weights.format.name}, **release.license}
+    draft.facts |= {
+        "name": release.name,
+        "base_model": base_model,
+        "base_relation": release.base_relation,
+    }
+    draft.facts |= {
+        "datasets": list(options.trained_on),
+        "formats": {".": weights.format.name},
+        **release.license,
+    }
 
 
 def _write_data(options: PublishOptions, draft: artifacts.ArtifactWriter) -> None:
@@ -201,7 +249,11 @@ def _write_data(options: PublishOptions, draft: artifacts.ArtifactWriter) -> Non
     groups = [splits[split].get("groups", {}).items() for split in rows]
     counts = [(group, value) for split in groups for group, values in split for value in values]
     source = manifest.inputs.get("from", {})
-    draft.facts |= {"name": options.name or f"{task.name}-{task.noun}s", "license": options.license, "rows": rows}
+    draft.facts |= {
+        "name": options.name or f"{task.name}-{task.noun}s",
+        "license": options.license,
+        "rows": rows,
+    }
     card = model_card.fill(
         "dataset_card.md.jinja",
         **draft.facts,
@@ -229,7 +281,9 @@ def check_no_token(folder: Path, *, manifest: str = "", token: str | None = None
         texts[file.name] = data.decode("latin-1")
     for name, text in texts.items():
         if hub_requests.TOKEN.search(text) or (token and token in text):
-            raise ArtifactError(f"{name} contains what looks like a token for the Hub; remove it before publishing.")
+            raise ArtifactError(
+                f"{name} contains what looks like a token for the Hub; remove it before publishing."
+            )
 
 
 def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
@@ -243,9 +297,13 @@ def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
 
     token = get_token()
     if token is None:
-        raise HubError("there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN.")
+        raise HubError(
+            "there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN."
+        )
     if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise HubError("the token for the Hub contains invalid characters; log in again with `hf auth login`.")
+        raise HubError(
+            "the token for the Hub contains invalid characters; log in again with `hf auth login`."
+        )
     check_no_token(folder, token=token)
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
@@ -255,10 +313,16 @@ def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
         with warnings.catch_warnings(action="ignore"):
             return _update(api, folder, manifest, options)
     except (RuntimeError, OSError, ValueError, HTTPError) as error:
-        if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError):  # of the card's metadata
-            raise HubError(f"the Hub does not accept {options.repo_id}: {hub_requests.words(error)}.") from error
+        if isinstance(error, ValueError) and not isinstance(
+            error, json.JSONDecodeError
+        ):  # of the card's metadata
+            raise HubError(
+                f"the Hub does not accept {options.repo_id}: {hub_requests.words(error)}."
+            ) from error
         cause = hub_requests.reason(error)
-        raise HubError(f"{options.repo_id} cannot be uploaded, as {cause}; run the same command again.") from error
+        raise HubError(
+            f"{options.repo_id} cannot be uploaded, as {cause}; run the same command again."
+        ) from error
 
 
 def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
@@ -266,18 +330,30 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     api.create_repo(repo_id, repo_type=repo_type, private=True, exist_ok=True)
     info: Any = api.repo_info(repo_id, repo_type=repo_type)
     if not info.private and not options.public:
-        raise HubError(f"{repo_id} is public; give --public to publish there, or another --repo-id.")
-    present = {sibling.rfilename for sibling in info.siblings or ()} - {".gitattributes"}  # the Hub's own file
+        raise HubError(
+            f"{repo_id} is public; give --public to publish there, or another --repo-id."
+        )
+    present = {sibling.rfilename for sibling in info.siblings or ()} - {
+        ".gitattributes"
+    }  # the Hub's own file
     previous = None
     if MANIFEST in present:
         file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
         previous = artifacts.peek(Path(file).parent)
     if present and previous != manifest.kind:
-        raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id.")
-    files: Any = {"folder_path": folder, "allow_patterns": [*manifest.files, MANIFEST], "delete_patterns": "*"}
+        raise HubError(
+            f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id."
+        )
+    files: Any = {
+        "folder_path": folder,
+        "allow_patterns": [*manifest.files, MANIFEST],
+        "delete_patterns": "*",
+    }
     files |= {"commit_message": f"Release {manifest.digest[:12]}", "parent_commit": info.sha}
     commit = api.upload_folder(repo_id=repo_id, repo_type=repo_type, **files).oid
-    tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(repo_id, repo_type=repo_type).tags}
+    tags = {
+        ref.name: ref.target_commit for ref in api.list_repo_refs(repo_id, repo_type=repo_type).tags
+    }
     newest = max((int(name[1:]) for name in tags if re.fullmatch(r"v\d+", name)), default=0)
     if tags.get(tag := f"v{newest}") != commit:
         tag = f"v{newest + 1}"

@@ -26,7 +26,13 @@ from countdown_rl.tasks import registry
 from countdown_rl.tasks.probe import layout, model_name
 from countdown_rl.tasks.task import Task
 
-CARD, CURVES, LICENSE, DEFINITION, RECORD = "README.md", "curves.svg", "LICENSE", "eval.yaml", "every_eval_ever.json"
+CARD, CURVES, LICENSE, DEFINITION, RECORD = (
+    "README.md",
+    "curves.svg",
+    "LICENSE",
+    "eval.yaml",
+    "every_eval_ever.json",
+)
 ADAPTER_CONFIG = "adapter_config.json"
 #: Names of the files of an artifact of weights that go into a release.
 FILES = re.compile(r"[\w-][\w.-]*\.(safetensors|gguf|json|jinja|model|txt)|Modelfile", re.ASCII)
@@ -45,7 +51,9 @@ class Weights:
         """Return the weights that *source*, a shipped model or a directory, names; files are compared by size alone."""
         path = SHIPPED.get(source) or Path(source).expanduser()
         manifest = artifacts.read(path, ("quantized", "merged", "model", "adapter"), verify=False)
-        ref = ModelRef(source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest)
+        ref = ModelRef(
+            source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest
+        )
         return cls(path, manifest, ref.as_input())
 
     @property
@@ -64,7 +72,10 @@ class Weights:
 
     def measured_by(self, evaluation: Result) -> bool:
         """Return True if *evaluation* is of these weights, or of the GGUF file in them."""
-        measured, file = evaluation.manifest.inputs.get("model", {}), self.manifest.files.get(self.gguf or "", {})
+        measured, file = (
+            evaluation.manifest.inputs.get("model", {}),
+            self.manifest.files.get(self.gguf or "", {}),
+        )
         own = contents(self.manifest.as_input())["digest"]
         return contents(measured).get("digest", "") in (own, file.get("sha256"))
 
@@ -91,7 +102,11 @@ class Release:
     def task(self) -> Task:
         """The task of the evaluation, else of the data."""
         data = next((link.options for link in self.chain if link.kind == "data"), {})
-        return registry.task(self.evaluation.metrics.task) if self.evaluation else registry.task_of(data)
+        return (
+            registry.task(self.evaluation.metrics.task)
+            if self.evaluation
+            else registry.task_of(data)
+        )
 
     @property
     def base_relation(self) -> str:
@@ -110,13 +125,18 @@ def render(release: Release) -> str:
         "model_card.md.jinja",
         release=release,
         policy=policy,
-        over_nf4=any("nf4" in (link.facts.get("precision"), link.options.get("precision")) for link in adapters),
+        over_nf4=any(
+            "nf4" in (link.facts.get("precision"), link.options.get("precision"))
+            for link in adapters
+        ),
         metrics=metrics,
         decoding=typed_json.dump(metrics.decoding) if metrics else {},
         kinds=[(kind, scores) for _, kind, scores in breakdowns(metrics)] if metrics else [],
         initial=initial_model(chain),
         curves=CURVES if release.log else None,
-        agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None,
+        agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained")
+        if merged
+        else None,
         ends=weights.format.name == "adapter" and model_files.GENERATION in weights.manifest.files,
         **_prompt(release),
         max_new_tokens=metrics.decoding.max_new_tokens if metrics else 256,
@@ -130,7 +150,11 @@ def fill(template: str, **values: Any) -> str:
 
     settings: dict[str, Any] = {"autoescape": False, "trim_blocks": False, "lstrip_blocks": False}
     environment = formatting.html_templates().overlay(undefined=jinja2.Undefined, **settings)
-    values |= {"text": formatting, "literal": partial(json.dumps, ensure_ascii=False), "quote": shlex.quote}
+    values |= {
+        "text": formatting,
+        "literal": partial(json.dumps, ensure_ascii=False),
+        "quote": shlex.quote,
+    }
     return environment.get_template(f"release/{template}").render(values).strip() + "\n"
 
 
@@ -139,7 +163,9 @@ def _prompt(release: Release) -> dict[str, Any]:
 
     If the chat template adds the rest of the prompt (``completed``), the only message is the user turn.
     """
-    row = release.task.row({"task": release.task.name, **release.task.example, **layout(release.chain)})
+    row = release.task.row(
+        {"task": release.task.name, **release.task.example, **layout(release.chain)}
+    )
     messages = [dict(message) for message in row.messages()]
     prefill = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
     file = release.weights.path / "chat_template.jinja"
@@ -149,11 +175,16 @@ def _prompt(release: Release) -> dict[str, Any]:
         messages, prefill = [message for message in messages if message["role"] == "user"], ""
     elif "<think" in prefill and "<think" in template:
         ref = ModelRef(release.name, "directory", release.weights.path)
-        prompt = chat_template.render(load.load_tokenizer(ref), messages, chat_template.CHAT_ARGUMENTS)
+        prompt = chat_template.render(
+            load.load_tokenizer(ref), messages, chat_template.CHAT_ARGUMENTS
+        )
         opened = chat_template.Rendered(prompt).answer
     values = {"messages": messages, "prefill": prefill, "opened": opened, "completed": completed}
     arguments = {key: text for key, text in chat_template.CHAT_ARGUMENTS.items() if key in template}
-    return values | {"arguments": arguments, "texts": {turn["role"]: turn["content"] for turn in messages}}
+    return values | {
+        "arguments": arguments,
+        "texts": {turn["role"]: turn["content"] for turn in messages},
+    }
 
 
 def definition(task: Task) -> str:
@@ -162,7 +193,10 @@ def definition(task: Task) -> str:
 
     grading = "Graded exactly by the Inspect task of countdown-rl: inspect eval countdown_rl/exact -T data=DIRECTORY."
     values: dict[str, Any] = {"name": task.title, "description": f"{task.purpose} {grading}"}
-    values |= {"evaluation_framework": "inspect-ai", "tasks": [{"id": task.name, "config": "default", "split": "test"}]}
+    values |= {
+        "evaluation_framework": "inspect-ai",
+        "tasks": [{"id": task.name, "config": "default", "split": "test"}],
+    }
     return yaml_dump(values, sort_keys=False, width=120)
 
 
@@ -182,8 +216,14 @@ def result_files(evaluation: Result, name: str, dataset: str | None) -> dict[str
 
     noun = registry.task(metrics.task).noun
     decoding = decoding_text(typed_json.dump(metrics.decoding))
-    notes = f"{decoding}; {metrics.n:,} {noun}s, 95% interval {formatting.interval(metrics.interval)}"
-    notes += f"; suite {suite}, sha256 {metrics.data['digest']}, grammar {metrics.grammar}" if suite else ""
+    notes = (
+        f"{decoding}; {metrics.n:,} {noun}s, 95% interval {formatting.interval(metrics.interval)}"
+    )
+    notes += (
+        f"; suite {suite}, sha256 {metrics.data['digest']}, grammar {metrics.grammar}"
+        if suite
+        else ""
+    )
     notes += f"; the first {metrics.n:,} of {metrics.of:,} {noun}s alone" if metrics.of else ""
     entry = EvalResultEntry(dataset, metrics.task, round(100 * metrics.accuracy, 2), notes=notes)
     entries = yaml_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
@@ -192,29 +232,58 @@ def result_files(evaluation: Result, name: str, dataset: str | None) -> dict[str
 
 def _record(evaluation: Result, name: str, dataset: str | None) -> dict[str, Any]:
     """The record of Every Eval Ever. A release has no times, so whoever submits it sets ``retrieved_timestamp``."""
-    metrics, manifest, decoding = evaluation.metrics, evaluation.manifest, evaluation.metrics.decoding
+    metrics, manifest, decoding = (
+        evaluation.metrics,
+        evaluation.manifest,
+        evaluation.metrics.decoding,
+    )
     details = {"deployment_type": "self_deployed", "model_availability": "open_weights"}
     details |= {"digest": metrics.model.digest or "", "precision": metrics.precision or ""}
-    arguments = {"temperature": decoding.temperature, "top_p": decoding.top_p, "max_tokens": decoding.max_new_tokens}
+    arguments = {
+        "temperature": decoding.temperature,
+        "top_p": decoding.top_p,
+        "max_tokens": decoding.max_new_tokens,
+    }
     source = {"dataset_name": metrics.data.get("suite") or dataset, "source_type": "other"}
-    source |= {"source_type": "hf_dataset", "hf_repo": dataset, "hf_split": "test"} if dataset else {}
+    source |= (
+        {"source_type": "hf_dataset", "hf_repo": dataset, "hf_split": "test"} if dataset else {}
+    )
     part = {"rows": f"the first {metrics.n} of {metrics.of}"} if metrics.of else {}
-    source |= {"additional_details": {"sha256": metrics.data["digest"], "grammar": str(metrics.grammar), **part}}
+    source |= {
+        "additional_details": {
+            "sha256": metrics.data["digest"],
+            "grammar": str(metrics.grammar),
+            **part,
+        }
+    }
     scale = {"lower_is_better": False, "score_type": "continuous", "min_score": 0, "max_score": 1}
     model = {"name": name, "id": name, "inference_engine": {"name": metrics.engine or "unknown"}}
     origin = {"source_type": "evaluation_run", "source_organization_name": "unknown"}
     scored = []
-    for kind, scores in [("", metrics), *((f": {kind}", scores) for _, kind, scores in breakdowns(metrics))]:
+    for kind, scores in [
+        ("", metrics),
+        *((f": {kind}", scores) for _, kind, scores in breakdowns(metrics)),
+    ]:
         ends = {"lower": scores.interval[0], "upper": scores.interval[1], "confidence_level": 0.95}
-        score = {"score": scores.accuracy, "uncertainty": {"confidence_interval": ends, "num_samples": scores.n}}
-        about = {"evaluation_name": f"{metrics.task}{kind}", "source_data": source, "metric_config": scale}
-        scored.append(about | {"score_details": score, "generation_config": {"generation_args": arguments}})
+        score = {
+            "score": scores.accuracy,
+            "uncertainty": {"confidence_interval": ends, "num_samples": scores.n},
+        }
+        about = {
+            "evaluation_name": f"{metrics.task}{kind}",
+            "source_data": source,
+            "metric_config": scale,
+        }
+        scored.append(
+            about | {"score_details": score, "generation_config": {"generation_args": arguments}}
+        )
     return {
         "schema_version": "0.3.0",
         "evaluation_id": f"{metrics.task}/{name}/{manifest.digest[:16]}",
         "retrieved_timestamp": "0",
         "source_metadata": origin | {"evaluator_relationship": "first_party"},
         "eval_library": {"name": "countdown-rl", "version": manifest.version or "unknown"},
-        "model_info": model | {"additional_details": {key: detail for key, detail in details.items() if detail}},
+        "model_info": model
+        | {"additional_details": {key: detail for key, detail in details.items() if detail}},
         "evaluation_results": scored,
     }

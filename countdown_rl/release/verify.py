@@ -48,7 +48,10 @@ _CHECKED = [
     "the chat template, at other dates and for other prompts",
     "the base in manifest.json and README.md, with the provenance",
 ]
-_NOT_CHECKED = ["the words of README.md", "that training with the recorded options and data gives these weights"]
+_NOT_CHECKED = [
+    "the words of README.md",
+    "that training with the recorded options and data gives these weights",
+]
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,9 @@ class Verification:
     def conclusion(self) -> str:
         if self.reasons:
             return REFUTED
-        counts = [n for claim in self.claims for n in (claim.n, *(part.n for part in claim.measured))]
+        counts = [
+            n for claim in self.claims for n in (claim.n, *(part.n for part in claim.measured))
+        ]
         return CONFIRMED if min(counts, default=0) >= MIN_PUZZLES else TOO_FEW
 
 
@@ -122,22 +127,34 @@ def verify(
     if not folder.is_dir():
         name, _, commit = source.partition("@")
         if not reference.HUB_ID.fullmatch(name):
-            raise ArtifactError(f"{source} is not a directory, nor NAME/MODEL[@REVISION] on the Hub.")
+            raise ArtifactError(
+                f"{source} is not a directory, nor NAME/MODEL[@REVISION] on the Hub."
+            )
         folder = hub_requests.download(name, commit or None, allowed=None, ignored=None)
         revision = folder.name
     if artifacts.peek(folder) != "release":
-        raise ArtifactError(f"{source} is not a release; give a directory that publish wrote, or a copy of one.")
+        raise ArtifactError(
+            f"{source} is not a release; give a directory that publish wrote, or a copy of one."
+        )
     manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
     if not {"model", "eval"} <= manifest.inputs.keys() or manifest.facts["formats"].keys() != {"."}:
-        raise ArtifactError(f"{source} does not hold weights in one format and their evaluation; build it again.")
-    report = Verification(source, revision, manifest.digest, secrets.randbelow(1 << 31) if seed is None else seed)
+        raise ArtifactError(
+            f"{source} does not hold weights in one format and their evaluation; build it again."
+        )
+    report = Verification(
+        source, revision, manifest.digest, secrets.randbelow(1 << 31) if seed is None else seed
+    )
     try:
-        weights = Weights(folder, Manifest(**manifest.inputs["model"]["manifest"]), manifest.inputs["model"])
+        weights = Weights(
+            folder, Manifest(**manifest.inputs["model"]["manifest"]), manifest.inputs["model"]
+        )
         recorded = _check_files(weights, manifest)
         if unread := consistency.unread(weights, recorded.metrics.task):
             report.not_checked.append(f"in other files and fields: {', '.join(unread)}")
         rows, new = _puzzles(recorded, weights, data, fresh, report)
-        settings = typed_json.dump(recorded.metrics.decoding) | {"pass_at": recorded.manifest.options.get("pass_at")}
+        settings = typed_json.dump(recorded.metrics.decoding) | {
+            "pass_at": recorded.manifest.options.get("pass_at")
+        }
         settings.pop("greedy", None)
         options: EvalOptions = typed_json.build(settings, EvalOptions, DETAILS)
         report.not_checked += _check_scores(recorded, rows, options)
@@ -156,17 +173,31 @@ def _check_files(weights: Weights, manifest: Manifest) -> Result:
     except ArtifactError as error:
         raise _RefutedError(str(error).replace(f"{weights.path}/", "").partition(";")[0]) from error
     recorded = results.read(weights.path / "eval")
-    listed = {name: entry for name, entry in weights.manifest.files.items() if FILES.fullmatch(name)}
-    listed |= {f"eval/{name}": entry for name, entry in manifest.inputs["eval"]["manifest"]["files"].items()}
+    listed = {
+        name: entry for name, entry in weights.manifest.files.items() if FILES.fullmatch(name)
+    }
+    listed |= {
+        f"eval/{name}": entry
+        for name, entry in manifest.inputs["eval"]["manifest"]["files"].items()
+    }
     for name, entry in listed.items():
-        if manifest.files.get(name) != entry and name not in (GENERATION, ADAPTER_CONFIG):  # publish rewrites these
-            raise _RefutedError(f"{name} is not the file that the manifest of its weights or evaluation lists")
+        if manifest.files.get(name) != entry and name not in (
+            GENERATION,
+            ADAPTER_CONFIG,
+        ):  # publish rewrites these
+            raise _RefutedError(
+                f"{name} is not the file that the manifest of its weights or evaluation lists"
+            )
     if not weights.measured_by(recorded):
         raise _RefutedError("eval is an evaluation of other weights")
     if recorded.metrics.data["digest"] in results.training_data(provenance_chain(weights.entry)):
         raise _RefutedError("the evaluation is on rows that the weights were trained on")
-    if not model_files.generation_config(weights.path).keys() <= ends.NEUTRAL:  # but has a penalty, for example
-        raise _RefutedError(f"{GENERATION} sets more than the tokens that end a completion, as no evaluation does")
+    if (
+        not model_files.generation_config(weights.path).keys() <= ends.NEUTRAL
+    ):  # but has a penalty, for example
+        raise _RefutedError(
+            f"{GENERATION} sets more than the tokens that end a completion, as no evaluation does"
+        )
     return recorded
 
 
@@ -175,23 +206,41 @@ def _puzzles(
 ) -> tuple[list[Row], list[Row]]:
     """The recorded puzzles, and *fresh* new ones if the recorded ones were generated."""
     sha256, links = recorded.metrics.data["digest"], provenance_chain(weights.entry)
-    files = [(link, Path(name).stem, file["sha256"]) for link in links for name, file in link.files.items()]
-    source, split = next(((link, split) for link, split, digest in files if digest == sha256), (None, ""))
+    files = [
+        (link, Path(name).stem, file["sha256"])
+        for link in links
+        for name, file in link.files.items()
+    ]
+    source, split = next(
+        ((link, split) for link, split, digest in files if digest == sha256), (None, "")
+    )
     options: DataOptions | None = None
     if source is not None and source.kind == "data" and not source.inputs:
-        options = typed_json.build(dict(source.options), DataOptions, f"the manifest of {source.name}")
+        options = typed_json.build(
+            dict(source.options), DataOptions, f"the manifest of {source.name}"
+        )
     suite = recorded.metrics.data.get("suite")
-    known = [Path(f"{jsonl.SUITE}{suite}")] if suite else data  # --data cannot make up for a wrong name
+    known = (
+        [Path(f"{jsonl.SUITE}{suite}")] if suite else data
+    )  # --data cannot make up for a wrong name
     if match := [path for path in map(jsonl.test_file, known) if file_sha256(path) == sha256]:
         rows = jsonl.read_rows(match[0])
         if suite and (recorded.metrics.of or recorded.metrics.n) != len(rows):
-            raise _RefutedError(f"the evaluation is of a part of the suite {suite}, and does not say so")
+            raise _RefutedError(
+                f"the evaluation is of a part of the suite {suite}, and does not say so"
+            )
     elif suite:
         raise _RefutedError(f"the recorded rows are not those of the suite {suite}")
     elif options is None:
-        raise ArtifactError(f"no manifest says how to generate the rows {short(sha256)}; give --data.")
-    elif (size := build.split_sizes(options).get(split, 0)) > max(MAX_PUZZLES, len(recorded.samples)):
-        raise ArtifactError(f"the recorded options generate {plural(size, 'row')}, too many; give --data.")
+        raise ArtifactError(
+            f"no manifest says how to generate the rows {short(sha256)}; give --data."
+        )
+    elif (size := build.split_sizes(options).get(split, 0)) > max(
+        MAX_PUZZLES, len(recorded.samples)
+    ):
+        raise ArtifactError(
+            f"the recorded options generate {plural(size, 'row')}, too many; give --data."
+        )
     else:
         with TemporaryDirectory() as scratch:
             file = Path(scratch, "puzzles.jsonl")
@@ -219,23 +268,34 @@ def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -
         grade = replace(grade, strict_format=grade.strict_format and sample.grade.strict_format)
         samples.append(replace(sample, row=row, grade=grade))
         if not sample.to_json().items() >= samples[-1].to_json().items():
-            raise _RefutedError("the samples in eval do not have the grades of their texts, or are of other rows")
+            raise _RefutedError(
+                "the samples in eval do not have the grades of their texts, or are of other rows"
+            )
     metrics, earlier = recorded.metrics, recorded.manifest.version != version()
-    pass_at = [k for k in metrics.pass_at if k <= options.per_row] if earlier else options.pass_at_values
+    pass_at = (
+        [k for k in metrics.pass_at if k <= options.per_row] if earlier else options.pass_at_values
+    )
     scores = measure(samples, rows, pass_at=pass_at, limits=[*metrics.budgets])
     graded = evaluate.identity(rows) | ({"grammar": metrics.grammar} if earlier else {})
     details = replace(metrics, **vars(scores), **graded).to_json()
     if earlier:  # the ends of its intervals are compared in details.json
         scores = replace(scores, interval=metrics.interval, pass_at=metrics.pass_at)
     unknown: list[str] = []
-    for file, computed in ((DETAILS, details), (METRICS, results.flat(scores, pass_at, metrics.of))):
+    for file, computed in (
+        (DETAILS, details),
+        (METRICS, results.flat(scores, pass_at, metrics.of)),
+    ):
         written = renamed(typed_json.read(recorded.path / file))
         different = [name for name in written if written[name] != computed.get(name)]
         if earlier:
             different, names = consistency.earlier_metrics(written, computed, details["groups"])
-            unknown += [f"in eval/{file}, of an earlier version: {', '.join(names)}"] if names else []
+            unknown += (
+                [f"in eval/{file}, of an earlier version: {', '.join(names)}"] if names else []
+            )
         if different:
-            raise _RefutedError(f"eval/{file} has other metrics than its samples ({', '.join(sorted(different))})")
+            raise _RefutedError(
+                f"eval/{file} has other metrics than its samples ({', '.join(sorted(different))})"
+            )
     return unknown
 
 
@@ -257,12 +317,16 @@ def _measure(
     with TemporaryDirectory() as scratch:
         file, out = Path(scratch, "puzzles.jsonl"), Path(scratch, "eval")
         jsonl.write_rows(file, map(dict, [*rows, *new]))
-        result = evaluate.evaluate(options, model=str(weights.loadable), data=file, out=out, on_batch=on_batch)
+        result = evaluate.evaluate(
+            options, model=str(weights.loadable), data=file, out=out, on_batch=on_batch
+        )
     text = attrgetter("completion", "tokens", "truncated")
     pairs = list(zip(recorded.samples, result.samples[:border], strict=False))
     changes = [(before.grade.correct, after.grade.correct) for before, after in pairs]
     p = statistics.mcnemar(changes.count((True, False)), changes.count((False, True)))
-    repeated = None if options.temperature else sum(text(before) == text(after) for before, after in pairs)
+    repeated = (
+        None if options.temperature else sum(text(before) == text(after) for before, after in pairs)
+    )
     scores = measure(result.samples[:border], rows)
     measured = [Measurement("recorded", scores.n, scores.accuracy, scores.interval, p, repeated)]
     if new:
@@ -271,11 +335,19 @@ def _measure(
         table = [solved, [metrics.n - solved[0], scores.n - solved[1]]]
         p = float(fisher_exact(table).pvalue)
         measured.append(Measurement("new", scores.n, scores.accuracy, scores.interval, p))
-    report.claims.append(Claim(".", metrics.accuracy, metrics.n, result.metrics.engine or "", measured))
+    report.claims.append(
+        Claim(".", metrics.accuracy, metrics.n, result.metrics.engine or "", measured)
+    )
     for part in (part for part in measured if part.p < LEVEL):
         fault = f"the weights solve {percent(part.accuracy)} of {part.n:,} {part.puzzles} puzzles"
-        report.reasons.append(f"{fault}, and {percent(metrics.accuracy)} of {metrics.n:,} is claimed (p {part.p:.1g})")
+        report.reasons.append(
+            f"{fault}, and {percent(metrics.accuracy)} of {metrics.n:,} is claimed (p {part.p:.1g})"
+        )
     if repeated is None:
         report.not_checked.append("the words of the sampled completions in eval")
-    elif repeated < (REPEATED * border if metrics.precision == result.metrics.precision == "fp32" else 1):
-        report.reasons.append(f"the weights repeat {repeated:,} of {border:,} greedy completions of eval")
+    elif repeated < (
+        REPEATED * border if metrics.precision == result.metrics.precision == "fp32" else 1
+    ):
+        report.reasons.append(
+            f"the weights repeat {repeated:,} of {border:,} greedy completions of eval"
+        )

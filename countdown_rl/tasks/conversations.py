@@ -59,7 +59,9 @@ class Turn:
     def text(self, style: Style) -> str:
         """The turn as one text in the layout of *style*."""
         if self.reasoning and f"</{style.tag}>" in self.content:
-            raise InputError(f"there is reasoning in the content, before </{style.tag}>, and beside it")
+            raise InputError(
+                f"there is reasoning in the content, before </{style.tag}>, and beside it"
+            )
         return style.completion(self.content, self.reasoning, closed=bool(self.content))
 
 
@@ -83,15 +85,26 @@ def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One record for each completion in *record*, with its name unchanged."""
     name = _completion_name(record)
     value = record[name] if name else None
-    if isinstance(value, Mapping) and not value.keys() & {*_TURN, *_CHOICE}:  # a server's response, or a batch's
+    if isinstance(value, Mapping) and not value.keys() & {
+        *_TURN,
+        *_CHOICE,
+    }:  # a server's response, or a batch's
         body = value.get("body", value)
         value = body.get("choices") if isinstance(body, Mapping) else None
         if not isinstance(value, list) or not value:
-            raise InputError(f"`{name}` has no `choices`, as the chat and text completions APIs return")
+            raise InputError(
+                f"`{name}` has no `choices`, as the chat and text completions APIs return"
+            )
     items = decoded(value)
-    if value is not items and not (name != "completion" and items and all(isinstance(item, str) for item in items)):
+    if value is not items and not (
+        name != "completion" and items and all(isinstance(item, str) for item in items)
+    ):
         return [dict(record)]  # a text in brackets
-    if name is None or not isinstance(items, list | tuple) or (_is_conversation(items) and name != "choices"):
+    if (
+        name is None
+        or not isinstance(items, list | tuple)
+        or (_is_conversation(items) and name != "choices")
+    ):
         return [dict(record)]
     if not items:
         raise InputError(f"`{name}` is an empty list")
@@ -101,9 +114,15 @@ def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _completion_name(record: Mapping[str, Any]) -> str | None:
     names = [name for name in COMPLETIONS if record.get(name) is not None]
     if not names and not _conversation(record):
-        names = [name for name, other in PAIRS.items() if None not in (record.get(name), record.get(other))]
+        names = [
+            name
+            for name, other in PAIRS.items()
+            if None not in (record.get(name), record.get(other))
+        ]
     if len(names) > 1:
-        raise InputError(f"the completion may be `{names[0]}` or `{names[1]}`; leave one of them out")
+        raise InputError(
+            f"the completion may be `{names[0]}` or `{names[1]}`; leave one of them out"
+        )
     return names[0] if names else None
 
 
@@ -130,9 +149,15 @@ def exchange(record: Mapping[str, Any]) -> Exchange | None:
     for key in ("tools", "history", "images"):
         if decoded(record.get(key)) not in _EMPTY:
             raise InputError(f"`{key}` would change the prompt and is not used")
-    for key in ("label", "labels", "kto_tag"):  # of TRL's KTO and stepwise supervision, and of LLaMA-Factory
+    for key in (
+        "label",
+        "labels",
+        "kto_tag",
+    ):  # of TRL's KTO and stepwise supervision, and of LLaMA-Factory
         if (label := record.get(key)) is False or (isinstance(label, list) and False in label):
-            raise InputError(f"`{key}` says that the completion is wrong, and it would be learned; leave such rows out")
+            raise InputError(
+                f"`{key}` says that the completion is wrong, and it would be learned; leave such rows out"
+            )
     answer = completion(record)
     if answer is None:
         return None
@@ -140,19 +165,33 @@ def exchange(record: Mapping[str, Any]) -> Exchange | None:
     prompt, names = _prompt(record, fields, answered)
     if prompt is not None and (system := next((key for key in SYSTEM if key in fields), None)):
         if isinstance(prompt, str) or prompt[0].role == "system":
-            raise InputError(f"there are a prompt with its own system turn and `{system}`; leave one out")
+            raise InputError(
+                f"there are a prompt with its own system turn and `{system}`; leave one out"
+            )
         prompt, names = [Turn("system", str(record[system])), *prompt], (*names, system)
-    beside = [key for key in REASONING if record.get(key) not in _EFFORTS] if answer.reasoning else []
+    beside = (
+        [key for key in REASONING if record.get(key) not in _EFFORTS] if answer.reasoning else []
+    )
     used = tuple(key for key in (*names, answered, *beside) if key in fields)
-    note = "" if set(used) <= {"prompt", "completion", "messages"} else f"demonstrations from {', '.join(used)}"
+    note = (
+        ""
+        if set(used) <= {"prompt", "completion", "messages"}
+        else f"demonstrations from {', '.join(used)}"
+    )
     if not isinstance(prompt, list):
         return Exchange(prompt, answer, used, note)
     roles = [turn.role for turn in prompt]
     if "system" in roles[1:] or "user" not in roles:
-        raise InputError("the prompt has no turn of the user, or a turn of the system that is not the first one")
+        raise InputError(
+            "the prompt has no turn of the user, or a turn of the system that is not the first one"
+        )
     if any(turn.reasoning for turn in prompt):
-        raise InputError("the reasoning of an earlier turn is not used; leave it out, or put it into the content")
-    return Exchange([{"role": turn.role, "content": turn.content} for turn in prompt], answer, used, note)
+        raise InputError(
+            "the reasoning of an earlier turn is not used; leave it out, or put it into the content"
+        )
+    return Exchange(
+        [{"role": turn.role, "content": turn.content} for turn in prompt], answer, used, note
+    )
 
 
 def _prompt(
@@ -169,7 +208,9 @@ def _prompt(
     if not conversation:
         return None, ()
     if answered and conversation[-1].role == "assistant":
-        raise InputError(f"the completion may be `{answered}` or the last turn of the conversation; leave one out")
+        raise InputError(
+            f"the completion may be `{answered}` or the last turn of the conversation; leave one out"
+        )
     prompt = conversation if answered else conversation[:-1]
     if prompt and prompt[-1].role == "assistant":
         raise InputError("the conversation ends in two turns of the assistant")
@@ -180,7 +221,10 @@ def _conversation(record: Mapping[str, Any]) -> list[Turn]:
     """The turns of the conversation in *record* or in the request of an OpenAI batch; [] if there is none."""
     body = record.get("body")
     holders = (record, body if isinstance(body, Mapping) else {})
-    value = next((part[key] for part in holders for key in CONVERSATIONS if part.get(key) not in _EMPTY), None)
+    value = next(
+        (part[key] for part in holders for key in CONVERSATIONS if part.get(key) not in _EMPTY),
+        None,
+    )
     turns = [] if value is None else _content(value)
     if isinstance(turns, str):
         raise InputError("messages should be a list of turns")
@@ -192,13 +236,20 @@ def _content(value: Any) -> str | list[Turn]:
     if isinstance(value, str):
         if not _is_conversation(decoded(value)):
             if _MESSAGES(value):
-                raise InputError("there are messages as text that cannot be read; write them as JSON")
+                raise InputError(
+                    "there are messages as text that cannot be read; write them as JSON"
+                )
             return value
         value = decoded(value)
     if isinstance(value, Mapping):
         value = [value]
-    if {type(part) for part in (value if isinstance(value, list | tuple) else [value])} & {int, float}:
-        raise InputError("numbers are not read as text; decode token ids, and put other numbers in quotes")
+    if {type(part) for part in (value if isinstance(value, list | tuple) else [value])} & {
+        int,
+        float,
+    }:
+        raise InputError(
+            "numbers are not read as text; decode token ids, and put other numbers in quotes"
+        )
     if not isinstance(value, list | tuple) or not value:
         raise InputError("messages should be a list of turns")
     return list(map(_turn, value))
@@ -209,11 +260,17 @@ def _is_turn(value: Any) -> bool:
 
 
 def _is_conversation(value: Any) -> bool:
-    return _is_turn(value) or (isinstance(value, list) and bool(value) and all(map(_is_turn, value)))
+    return _is_turn(value) or (
+        isinstance(value, list) and bool(value) and all(map(_is_turn, value))
+    )
 
 
 def _turn(turn: Any) -> Turn:
-    fields = {name: value for name, value in turn.items() if value not in _EMPTY} if _is_turn(turn) else {}
+    fields = (
+        {name: value for name, value in turn.items() if value not in _EMPTY}
+        if _is_turn(turn)
+        else {}
+    )
     role = _ROLES.get(str(fields.pop("role", fields.pop("from", None))))
     content = fields.pop("content", fields.pop("value", ""))
     reasoning = _reasoning(fields)
@@ -223,16 +280,26 @@ def _turn(turn: Any) -> Turn:
             fields_of_part = part if isinstance(part, Mapping) else {"text": part}
             kind = fields_of_part.get("type")
             text = fields_of_part.get("thinking" if kind == "thinking" else "text")
-            if kind not in (None, "text", "thinking", "output_text", "input_text") or not isinstance(text, str):
+            if kind not in (
+                None,
+                "text",
+                "thinking",
+                "output_text",
+                "input_text",
+            ) or not isinstance(text, str):
                 raise InputError(f"a turn has a part of type {kind}, not text")
             texts[kind == "thinking"] += text
         content, reasoning = texts[False], reasoning or texts[True]
     # A model may write nothing, and a system turn may be empty.
     may_be_empty = role != "user" and _is_turn(turn) and turn.keys() & {"content", "value"}
     if role is None or not isinstance(content, str) or not (content or reasoning or may_be_empty):
-        raise InputError("a turn should have `role` (system, user or assistant) and `content`, both text")
+        raise InputError(
+            "a turn should have `role` (system, user or assistant) and `content`, both text"
+        )
     if unused := sorted(fields.keys() - set(REASONING)):
-        raise InputError(f"a turn has `{unused[0]}`, which is not used; leave such rows or fields out")
+        raise InputError(
+            f"a turn has `{unused[0]}`, which is not used; leave such rows or fields out"
+        )
     return Turn(role, content, reasoning)
 
 

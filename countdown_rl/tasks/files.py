@@ -30,7 +30,15 @@ LISTS = ("data", "rows", "examples", "instances", "records", "samples", "generat
 KINDS = "JSON Lines, JSON, CSV, Parquet and Arrow, plain or compressed by gzip, bzip2, xz or zstd"
 
 #: Faults of a stream; those of pyarrow are among them.
-_FAULTS = (OSError, EOFError, ValueError, NotImplementedError, csv.Error, zlib.error, lzma.LZMAError)
+_FAULTS = (
+    OSError,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    csv.Error,
+    zlib.error,
+    lzma.LZMAError,
+)
 #: Called with the fault of a single record; it raises it, or returns so that the next ones are read.
 OnError = Callable[[InputError], None]
 #: Lines with their numbers.
@@ -52,11 +60,15 @@ def records(path: Path) -> Iterator[Record]:
     """The records of the file at *path*, at least one."""
     if path.is_dir():
         kind = (
-            "is a data directory" if (path / MANIFEST).is_file() else f"has no {MANIFEST}, so it is no data directory"
+            "is a data directory"
+            if (path / MANIFEST).is_file()
+            else f"has no {MANIFEST}, so it is no data directory"
         )
         raise InputError(f"{path} {kind}; give one of its files, such as {path}/train.jsonl.")
     if not path.is_file():
-        raise InputError(f"{path} does not exist or is no file; check the path (`countdown-rl gen-data` makes data).")
+        raise InputError(
+            f"{path} does not exist or is no file; check the path (`countdown-rl gen-data` makes data)."
+        )
     lfs.check(path, InputError)
     record = None
     with path.open("rb") as stream:
@@ -79,10 +91,14 @@ def read(stream: BinaryIO, source: str, on_error: OnError = stop) -> Iterator[Re
         if head.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")):
             yield from _table(data, head, source)
             return
-        text = io.TextIOWrapper(data, json.detect_encoding(head[:4]), errors="surrogateescape", newline="\n")
+        text = io.TextIOWrapper(
+            data, json.detect_encoding(head[:4]), errors="surrogateescape", newline="\n"
+        )
         lines = ((number, line) for number, line in enumerate(text, 1) if line.strip())
         if (first := next(lines, None)) is not None:
-            is_json = first[1].lstrip()[:1] in ("{", "[") or not {".json", ".jsonl"}.isdisjoint(Path(source).suffixes)
+            is_json = first[1].lstrip()[:1] in ("{", "[") or not {".json", ".jsonl"}.isdisjoint(
+                Path(source).suffixes
+            )
             # A cell of a table may have empty lines.
             rest = lines if is_json else enumerate(text, first[0] + 1)
             yield from (_json if is_json else _csv)(chain([first], rest), source, on_error)
@@ -95,7 +111,11 @@ def read(stream: BinaryIO, source: str, on_error: OnError = stop) -> Iterator[Re
 def _decompressed(stream: BinaryIO) -> Any:
     data: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
     head = data.peek(6)[:6]
-    for magic, decompress in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open)):
+    for magic, decompress in (
+        (b"\x1f\x8b", gzip.open),
+        (b"BZh", bz2.open),
+        (b"\xfd7zXZ\0", lzma.open),
+    ):
         if head.startswith(magic):
             return decompress(data)
     if head.startswith(b"(\xb5/\xfd"):
@@ -110,7 +130,9 @@ def _json(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
     head, first, by_line = list(islice(lines, 2)), None, True
     with suppress(InputError):
         first = _loads(head[0][1])
-    items: Iterator[tuple[str, Any]] = ((f"{source}, line {number}", line) for number, line in chain(head, lines))
+    items: Iterator[tuple[str, Any]] = (
+        (f"{source}, line {number}", line) for number, line in chain(head, lines)
+    )
     if len(head) == 1 or not isinstance(first, dict):
         head += lines
         try:
@@ -132,8 +154,12 @@ def _json(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
 def _items(value: Any, source: str) -> Iterator[tuple[str, Any]]:
     """The rows of a file that is one JSON *value*: those of a list, or of an object that holds one; else the value."""
     around: dict[str, str] = {}
-    if isinstance(value, dict) and (key := next((key for key in LISTS if _is_list_of_objects(value.get(key))), None)):
-        around = {name: text for name, text in value.items() if isinstance(text, str)}  # such as the split
+    if isinstance(value, dict) and (
+        key := next((key for key in LISTS if _is_list_of_objects(value.get(key))), None)
+    ):
+        around = {
+            name: text for name, text in value.items() if isinstance(text, str)
+        }  # such as the split
         value = value[key]
     value = _by_column(value)
     if not _is_list_of_objects(value):
@@ -146,14 +172,21 @@ def _items(value: Any, source: str) -> Iterator[tuple[str, Any]]:
 def _by_column(value: Any) -> Any:
     """The rows of a table that is an object of columns or of rows by index, as of pandas; other values unchanged."""
     columns = [_by_index(column) for column in value.values()] if isinstance(value, dict) else []
-    lengths = {len(column) if isinstance(column, list) and not _is_chat(column) else 0 for column in columns}
+    lengths = {
+        len(column) if isinstance(column, list) and not _is_chat(column) else 0
+        for column in columns
+    }
     if len(columns) < 2 or len(lengths) > 1 or 0 in lengths:
         return _by_index(value)
     return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _by_index(value: Any) -> Any:
-    return [*value.values()] if isinstance(value, dict) and value and all(map(str.isdecimal, value)) else value
+    return (
+        [*value.values()]
+        if isinstance(value, dict) and value and all(map(str.isdecimal, value))
+        else value
+    )
 
 
 def _is_chat(column: list[Any]) -> bool:
@@ -188,7 +221,9 @@ def _csv(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
     delimiter = max(",;\t|", key=header.count)
     if "\0" in header or _NOT_UTF8(header) or not (delimiter in header or _NAME(header)):
         raise InputError(f"{source} cannot be read: it is none of {KINDS}.")
-    table = csv.DictReader(chain([header], (line for _, line in lines)), delimiter=delimiter, strict=True)
+    table = csv.DictReader(
+        chain([header], (line for _, line in lines)), delimiter=delimiter, strict=True
+    )
     table.fieldnames = [name.strip() for name in table.fieldnames or ()]
     for fields in table:
         place = f"{source}, line {number + table.line_num - 1}"
@@ -221,6 +256,8 @@ def _table(data: Any, head: bytes, source: str) -> Iterator[Record]:
         else:
             arrow = pyarrow.ipc.open_file(data)
             batches = map(arrow.get_batch, range(arrow.num_record_batches))
-    parts = (batch.slice(start, BATCH) for batch in batches for start in range(0, batch.num_rows, BATCH))
+    parts = (
+        batch.slice(start, BATCH) for batch in batches for start in range(0, batch.num_rows, BATCH)
+    )
     for row, fields in enumerate(chain.from_iterable(part.to_pylist() for part in parts), 1):
         yield f"{source}, row {row}", fields

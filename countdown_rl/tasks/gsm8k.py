@@ -65,7 +65,9 @@ class Gsm8kRow(Row):
     @classmethod
     def identities_in(cls, text: str) -> set[str]:
         parts = [match.end() for match in _SENTENCE_END(text)][:_MAX_PARTS]
-        return {_identity(text[begin:end]) for begin, end in combinations((0, *parts, len(text)), 2)}
+        return {
+            _identity(text[begin:end]) for begin, end in combinations((0, *parts, len(text)), 2)
+        }
 
     @property
     def asked(self) -> list[str]:
@@ -97,7 +99,12 @@ def import_row(fields: Mapping[str, Any]) -> dict[str, Any]:
     value = _number(text) if mark else None
     if value is None:
         raise InputError("`answer` should end with `####` and a number")
-    return {"task": "gsm8k", "question": question.strip(), "gold": str(value), "solution": answer.strip()}
+    return {
+        "task": "gsm8k",
+        "question": question.strip(),
+        "gold": str(value),
+        "solution": answer.strip(),
+    }
 
 
 def _number(text: str) -> Fraction | None:
@@ -111,7 +118,9 @@ def _number(text: str) -> Fraction | None:
 
 def _probe(rng: random.Random) -> dict[str, str]:
     rows, books, lent = (rng.randint(2, 12) for _ in range(3))
-    question = f"A shelf holds {rows} rows of {books} books. {lent} are lent out. How many are left?"
+    question = (
+        f"A shelf holds {rows} rows of {books} books. {lent} are lent out. How many are left?"
+    )
     return {"question": question, "gold": str(rows * books - lent)}
 
 
@@ -129,7 +138,10 @@ TASK = Task(
         "style": "the response format, if it is not the default",
         "template": "the prompt, a Jinja template, if it is not the default",
     },
-    example={"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
+    example={
+        "question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?",
+        "gold": "31",
+    },
     aliases=frozenset({"answer"}),
     import_row=import_row,
     probe=_probe,

@@ -25,7 +25,9 @@ def test_file(data: Path) -> Path:
     """The file *data*, that of the suite that it names, or that of the test split in the data artifact *data*."""
     if str(data).startswith(SUITE):
         name, _, tier = str(data).removeprefix(SUITE).partition("/")
-        suites = {suite: task for task in map(registry.task, registry.names()) for suite in task.suites}
+        suites = {
+            suite: task for task in map(registry.task, registry.names()) for suite in task.suites
+        }
         if name not in suites:
             raise InputError(f"there is no suite {name}; take {' or '.join(suites)}.")
         path: Path = resolve_name(suites[name].suites[name])(name, tier)
@@ -49,7 +51,11 @@ def _suite_identities(name: str) -> set[str]:
 @cache
 def suite_rows(name: str) -> list[Row]:
     """The rows of all suites of the task *name*."""
-    return [row for suite in registry.task(name).suites for row in read_rows(test_file(Path(f"{SUITE}{suite}")))]
+    return [
+        row
+        for suite in registry.task(name).suites
+        for row in read_rows(test_file(Path(f"{SUITE}{suite}")))
+    ]
 
 
 def suite_name(data: Path | str | None) -> str:
@@ -66,12 +72,18 @@ def check_training(data: Path | str | None) -> None:
     """Raise UsageError if *data* is a suite."""
     if str(data).startswith(SUITE):
         test_file(Path(str(data)))  # it may be misspelled
-        raise UsageError(f"{data} is a benchmark, which no training may see; make rows for training by gen-data.")
+        raise UsageError(
+            f"{data} is a benchmark, which no training may see; make rows for training by gen-data."
+        )
 
 
 def check_rules(data: Path | None, **settings: Any) -> None:
     """Raise UsageError if *settings* would grade the suite *data* by other rules."""
-    if given := [name for name, value in settings.items() if value is not None and str(data).startswith(SUITE)]:
+    if given := [
+        name
+        for name, value in settings.items()
+        if value is not None and str(data).startswith(SUITE)
+    ]:
         raise UsageError(f"{data} states its own rules; leave {flag(given[0])} out.")
 
 
@@ -82,7 +94,9 @@ def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> li
         with files.at(place):
             matches.append(match := records.find_row(fields))
             if match.row.task != (first := matches[0].row.task):
-                raise InputError(f"it is of the task {match.row.task}, others are of {first}; give each its own file")
+                raise InputError(
+                    f"it is of the task {match.row.task}, others are of {first}; give each its own file"
+                )
     for note in dict.fromkeys(match.note for match in matches if match.note):
         on_note(f"{path}: {note}.")
     if unused := set().union(*(match.unused for match in matches)):
@@ -103,7 +117,9 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, append: bool = 
         writer(stream).write_all(rows)
 
 
-_encode_text = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every row
+_encode_text = json.JSONEncoder(
+    ensure_ascii=False
+).encode  # `json.dumps` would make an encoder for every row
 _encode_ascii = json.JSONEncoder().encode
 #: Half a surrogate pair, which JSON may hold and UTF-8 may not, and controls that a terminal would obey.
 _CONTROL = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]").search

@@ -34,7 +34,11 @@ def model_name(links: Sequence[ProvenanceEntry]) -> str:
     stem, task = Path(initial_model(links).name).name.removesuffix(".gguf"), trained_on(links).name
     by_grpo = any(link.by_grpo for link in links)
     trained = by_grpo or len(links) > 1
-    return "-".join(filter(None, (stem, task if trained and task not in stem else "", "grpo" if by_grpo else "")))
+    return "-".join(
+        filter(
+            None, (stem, task if trained and task not in stem else "", "grpo" if by_grpo else "")
+        )
+    )
 
 
 def data(links: Sequence[ProvenanceEntry]) -> Mapping[str, Any]:

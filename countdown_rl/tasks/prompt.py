@@ -35,7 +35,9 @@ class Prompt:
 
     def messages(self) -> list[dict[str, str]]:
         """The turns, and the prefill as an assistant turn where there is one."""
-        return self.turns() + ([{"role": "assistant", "content": self.prefill}] if self.prefill else [])
+        return self.turns() + (
+            [{"role": "assistant", "content": self.prefill}] if self.prefill else []
+        )
 
     def missing(self, parts: Iterable[str]) -> list[str]:
         """Those of *parts* that the user turn does not contain as separate words; repeated parts count each time."""
@@ -53,7 +55,9 @@ def from_template(template: str, fields: Mapping[str, Any]) -> Prompt:
     Only the user turn may use fields: the chat template of an exported model contains the others. Raises InputError if
     the template cannot be compiled or rendered, or has no user turn.
     """
-    return Prompt(_render(template, "user", fields), _render(template, "system", {}), prefill_of(template))
+    return Prompt(
+        _render(template, "user", fields), _render(template, "system", {}), prefill_of(template)
+    )
 
 
 def prefill_of(template: str) -> str:
@@ -73,14 +77,20 @@ def _render(template: str, role: str, fields: Mapping[str, Any]) -> str:
                 return ""
             return "".join(blocks[role](compiled.new_context(dict(fields)))).strip()
     except Exception as error:  # a template is a program
-        known = f"; it has {', '.join(fields) or 'no fields'}" if isinstance(error, UndefinedError) else ""
+        known = (
+            f"; it has {', '.join(fields) or 'no fields'}"
+            if isinstance(error, UndefinedError)
+            else ""
+        )
         fault = f"the template cannot be rendered: {first_line(error)}{known}"
         raise InputError(fault) from rewrite_traceback_stack()  # with the lines of the template
 
 
 @lru_cache(maxsize=16)
 def _compiled(template: str) -> Template:
-    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.globals.clear()
     del environment.filters["random"]  # the same row has the same prompt
     return sandbox.Limits.limit(environment).from_string(template)

@@ -50,7 +50,11 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
     mappings = [*_mappings(fields)]
     around: dict[str, Any] = {}
     if len(mappings) > 1 or names:
-        around = {name: value for name, value in fields.items() if any(name in task.fields for task in tasks)}
+        around = {
+            name: value
+            for name, value in fields.items()
+            if any(name in task.fields for task in tasks)
+        }
     for path, inner in (*mappings, *(("custom_id", name) for name in names)):
         for task in tasks:
             try:
@@ -58,25 +62,39 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
             except InputError as error:
                 faults += [] if path else [(task, error)]
                 continue
-            if seconds := [other.noun for other in tasks if other is not task and other.example.keys() <= inner.keys()]:
+            if seconds := [
+                other.noun
+                for other in tasks
+                if other is not task and other.example.keys() <= inner.keys()
+            ]:
                 raise InputError(f"it has the fields of a {task.noun} and of a {seconds[0]}")
             matches.append((path, _around(task, row, around if path else {})))
             break
     if not matches:
-        near = [(task, error) for task, error in faults if task.example.keys() & fields.keys()] or faults[:1]
+        near = [
+            (task, error) for task, error in faults if task.example.keys() & fields.keys()
+        ] or faults[:1]
         every = " and ".join(f"no {task.noun} ({error})" for task, error in near)
         raise NoRowError(str(near[0][1]) if len(near) == 1 else f"it is {every}")
     path, row = matches[0]
     task = registry.task(row.task)
     for other, same in matches[1:]:
         if same.task == row.task and same.id != row.id:
-            raise InputError(f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}")
+            raise InputError(
+                f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}"
+            )
     if (split := held_out(split_of(fields))) and row.get("split") != split:
         row = task.row({**row, "split": split})
     ids = (value for _, holder in mappings for name, value in holder.items() if name.endswith("id"))
     for known_as in dict.fromkeys(map(str, ids)):
-        if known_as != row.id and (named := task.row.of_id(known_as)) and task.row(named).id != row.id:
-            raise InputError(f"its id {known_as} is that of another {task.noun} than its fields, {row.headline}")
+        if (
+            known_as != row.id
+            and (named := task.row.of_id(known_as))
+            and task.row(named).id != row.id
+        ):
+            raise InputError(
+                f"its id {known_as} is that of another {task.noun} than its fields, {row.headline}"
+            )
     note = ""
     if path:
         note = f"the {task.noun} is read from {path}"
@@ -94,7 +112,9 @@ def check_prompt(row: Row, prompt: str) -> str:
         return f"{error}; it is graded by the fields of the record"
     if asked and type(row)({**row.kept, **asked}).id != row.id:
         noun = registry.task(row.task).noun
-        raise InputError(f"its prompt asks another {noun} than {row.headline}, or asks it by other rules; correct one")
+        raise InputError(
+            f"its prompt asks another {noun} than {row.headline}, or asks it by other rules; correct one"
+        )
     return ""
 
 
@@ -112,27 +132,43 @@ def _read(task: Task, fields: Mapping[str, Any], published: bool) -> Row:
 
 def _around(task: Task, row: Row, record: Mapping[str, Any]) -> Row:
     """*row* with the fields that the *record* around it has for it, and with the name of its task."""
-    more = {key: value for key, value in record.items() if key in task.fields and key not in row and key != "task"}
+    more = {
+        key: value
+        for key, value in record.items()
+        if key in task.fields and key not in row and key != "task"
+    }
     if not more and row.get("task", registry.DEFAULT) == task.name:
         return row
     named = {} if task.name == registry.DEFAULT else {"task": task.name}
-    return task.row({**more, **{key: value for key, value in row.items() if key != "task"}, **named})
+    return task.row(
+        {**more, **{key: value for key, value in row.items() if key != "task"}, **named}
+    )
 
 
 def split_of(record: Mapping[str, Any]) -> str:
     """The split that *record* or a mapping in it names, a held-out one first; "" if there is none."""
-    splits = [split for _, holder in _mappings(record) if isinstance(split := holder.get("split"), str)]
+    splits = [
+        split for _, holder in _mappings(record) if isinstance(split := holder.get("split"), str)
+    ]
     return next(filter(held_out, splits), splits[0] if splits else "")
 
 
-def _mappings(fields: Mapping[str, Any], path: str = "", depth: int = 4) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _mappings(
+    fields: Mapping[str, Any], path: str = "", depth: int = 4
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """*fields* and the mappings in it with their paths, except for what a model wrote or read."""
     yield path, fields
     for name, value in fields.items() if depth else ():
-        if isinstance(value, str) and value.lstrip()[:1] == "{" and name not in (*COMPLETIONS, *PAIRS, *PROMPTS):
+        if (
+            isinstance(value, str)
+            and value.lstrip()[:1] == "{"
+            and name not in (*COMPLETIONS, *PAIRS, *PROMPTS)
+        ):
             value = decoded(value)
         if isinstance(value, Mapping) and name not in COMPLETIONS:
-            yield from _mappings(_without_empty(value), f"{path}.{name}" if path else name, depth - 1)
+            yield from _mappings(
+                _without_empty(value), f"{path}.{name}" if path else name, depth - 1
+            )
 
 
 def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,10 @@ GROUP = "countdown_rl.tasks"
 #: The task of rows that name none.
 DEFAULT = "countdown"
 #: The tasks of this package; those of others come from their entry points.
-_OWN = {"countdown": "countdown_rl.tasks.countdown.task:TASK", "gsm8k": "countdown_rl.tasks.gsm8k:TASK"}
+_OWN = {
+    "countdown": "countdown_rl.tasks.countdown.task:TASK",
+    "gsm8k": "countdown_rl.tasks.gsm8k:TASK",
+}
 
 
 @cache
@@ -24,12 +27,16 @@ def task(name: str) -> Task:
         return own
     entry = _others().get(name)
     if entry is None:
-        raise InputError(f"there is no task {name!r}; use {' or '.join(names())}, or install the package that has it")
+        raise InputError(
+            f"there is no task {name!r}; use {' or '.join(names())}, or install the package that has it"
+        )
     PLUGINS.add(entry.value)
     try:
         loaded = entry.load()
     except Exception as error:  # anything may happen in a module of somebody else
-        raise InputError(f"the task {name!r} of {entry.value} cannot be imported: {error}") from error
+        raise InputError(
+            f"the task {name!r} of {entry.value} cannot be imported: {error}"
+        ) from error
     if not isinstance(loaded, Task) or loaded.name != name or loaded.row.task != name:
         raise InputError(f"{entry.value} is no Task with the name {name!r}")
     return loaded
@@ -73,10 +80,16 @@ def _others() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
-def verdict(row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False) -> str:
+def verdict(
+    row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False
+) -> str:
     """A grade of a completion of *row* as a phrase with the model's *answer*, which is not escaped for printing."""
     # An answer that states its value, or is a number itself, is left as it is.
-    equation = answer if not (answer and value) or "=" in answer or answer == value else f"{answer} = {value}"
+    equation = (
+        answer
+        if not (answer and value) or "=" in answer or answer == value
+        else f"{answer} = {value}"
+    )
     if not reason:
         return str(equation)
     if reason == "no-answer" and truncated:

@@ -42,7 +42,9 @@ class Piece(NamedTuple):
 
 def tagged(text: str) -> list[Piece]:
     """*text* in pieces, of which tags are marked."""
-    return [Piece(part, "tag" if odd % 2 else "") for odd, part in enumerate(_TAG.split(text)) if part]
+    return [
+        Piece(part, "tag" if odd % 2 else "") for odd, part in enumerate(_TAG.split(text)) if part
+    ]
 
 
 #: The fields ``format``, ``strict_format``, ``answer`` and ``trailing`` of :class:`countdown_rl.tasks.task.Grade`.
@@ -56,14 +58,18 @@ class Style:
     tag: str = "think"  # of the thinking, or ``thinking``
     model_opens: bool = False  # the model writes the opening tag; else the prompt ends in it, and it may be repeated
     lines: bool = False  # a line break after each tag; otherwise only one between the blocks
-    direct: bool = False  # no tags; the completion is the answer, and its format is right if it is one line
+    direct: bool = (
+        False  # no tags; the completion is the answer, and its format is right if it is one line
+    )
 
     @cached_property
     def _strict(self) -> re.Pattern[str]:
         # Text without any of these tags, in time linear in its length. Python 3.11.2 has wrong possessive quantifiers.
         text = rf"[^<]*(?:<(?!/?(?:{self.tag}|answer)>)[^<]*)*"
         opening = f"(?:<{self.tag}>{self._break}){'' if self.model_opens else '?'}"
-        return re.compile(rf"{opening}{text}</{self.tag}>\s*{ANSWER_OPEN}{self._break}({text}){ANSWER_CLOSE}\s*")
+        return re.compile(
+            rf"{opening}{text}</{self.tag}>\s*{ANSWER_OPEN}{self._break}({text}){ANSWER_CLOSE}\s*"
+        )
 
     @property
     def _break(self) -> str:
@@ -82,7 +88,9 @@ class Style:
     def check_prefill(self, prefill: str) -> None:
         """Raise InputError if no completion in this style can follow *prefill*, which the user wrote."""
         if self.direct and self.opened(prefill):
-            raise InputError(f"the assistant block opens <{self.tag}>, which the style direct does not have")
+            raise InputError(
+                f"the assistant block opens <{self.tag}>, which the style direct does not have"
+            )
         if not self.model_opens and not self.opened(prefill):
             raise InputError(f"in the style prefilled the assistant block should open <{self.tag}>")
 
@@ -126,7 +134,9 @@ class Style:
             thought, start = 0 <= opened < closed or not self.model_opens, closed
         end, answer = completion.rfind(ANSWER_CLOSE), None
         if (begin := completion.rfind(ANSWER_OPEN, start, max(start, end))) >= 0:
-            answer = completion[begin + len(ANSWER_OPEN) : completion.find(ANSWER_CLOSE, begin)].strip()
+            answer = completion[
+                begin + len(ANSWER_OPEN) : completion.find(ANSWER_CLOSE, begin)
+            ].strip()
         trailing = end >= 0 and bool(completion[end + len(ANSWER_CLOSE) :].strip())
         return thought and answer is not None, False, answer, trailing
 

@@ -197,8 +197,16 @@ class Row(Mapping[str, Any]):
         if self.get("style") or self.template is None:
             return self.get("style") or self.styles[0]
         prefill = prefill_of(self.template)
-        fitting = [name for name in self.styles if not STYLES[name].model_opens and STYLES[name].opened(prefill)]
-        return [*fitting, *(name for name in self.styles if STYLES[name].model_opens), *self.styles][0]
+        fitting = [
+            name
+            for name in self.styles
+            if not STYLES[name].model_opens and STYLES[name].opened(prefill)
+        ]
+        return [
+            *fitting,
+            *(name for name in self.styles if STYLES[name].model_opens),
+            *self.styles,
+        ][0]
 
     @cached_property
     def style(self) -> Style:
@@ -208,7 +216,9 @@ class Row(Mapping[str, Any]):
     @property
     def layout(self) -> dict[str, str]:
         """The fields that decide on prompt and response format, for other rows of the task."""
-        return {"style": self.style_name} | ({} if self.template is None else {"template": self.template})
+        return {"style": self.style_name} | (
+            {} if self.template is None else {"template": self.template}
+        )
 
     def without_prefill(self) -> Self:
         """This row in a style whose model opens the thinking, as most endpoints continue no assistant turn."""
@@ -220,9 +230,13 @@ class Row(Mapping[str, Any]):
             default = self.default_prompt()
             return replace(default, prefill="") if self.style.model_opens else default
         names = self.prompt_fields or self.kept_fields
-        rendered = from_template(self.template, {name: self[name] for name in names if name in self})
+        rendered = from_template(
+            self.template, {name: self[name] for name in names if name in self}
+        )
         if absent := rendered.missing(self.asked):
-            raise InputError(f"the user turn for {self.headline} does not show {' and '.join(absent)}")
+            raise InputError(
+                f"the user turn for {self.headline} does not show {' and '.join(absent)}"
+            )
         self.style.check_prefill(rendered.prefill)
         return rendered
 
@@ -282,7 +296,9 @@ class Task:
     row: type[Row]
     fields: Mapping[str, str]  # descriptions of the fields of a row, for cards
     example: Mapping[str, Any]  # the fields of a row, for cards and checks
-    aliases: frozenset[str] = frozenset()  # names of further fields that a row or ``import_row`` reads
+    aliases: frozenset[str] = (
+        frozenset()
+    )  # names of further fields that a row or ``import_row`` reads
     noun: str = "problem"  # the word for one row, such as ``puzzle``
     reasons: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Group] = field(default_factory=dict)
@@ -296,15 +312,21 @@ class Task:
     source: str = "countdown_rl.data.source:RowSource"
     #: A row whose prompt the demo page shows with the reader's numbers in place of its own; {} if there is no page.
     demo: Mapping[str, Any] = field(default_factory=dict)
-    data_options: frozenset[str] = frozenset()  # the options of ``gen-data`` for puzzles that apply to this task
+    data_options: frozenset[str] = (
+        frozenset()
+    )  # the options of ``gen-data`` for puzzles that apply to this task
     grammar: int | None = None  # the version of the grammar of answers, recorded with results
     #: By the name of a benchmark suite, "module:name" of ``(name, tier) -> path`` of its rows.
     suites: Mapping[str, str] = field(default_factory=dict)
-    baselines: Mapping[str, Baseline] = field(default_factory=dict)  # by the name that ``--model`` accepts
+    baselines: Mapping[str, Baseline] = field(
+        default_factory=dict
+    )  # by the name that ``--model`` accepts
     #: Graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
     proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)
     #: By the name in ``sft --demonstrator``: the lines of thinking, each with the answer if it is the last.
-    demonstrators: Mapping[str, Callable[[Any, random.Random], Iterator[tuple[str, str]]]] = field(default_factory=dict)
+    demonstrators: Mapping[str, Callable[[Any, random.Random], Iterator[tuple[str, str]]]] = field(
+        default_factory=dict
+    )
 
     def reason(self, key: str) -> str:
         """The words for the reason of a grade."""

@@ -61,11 +61,15 @@ _CAUSES = {
 class Validation:
     """Completions of the validation puzzles of *run*; with ``keep`` best the first best weights are saved."""
 
-    def __init__(self, run: Prepared[Any], journal: Journal, trainer: Trainer, loaded: Loaded) -> None:
+    def __init__(
+        self, run: Prepared[Any], journal: Journal, trainer: Trainer, loaded: Loaded
+    ) -> None:
         self.run, self.journal, self.trainer, self.loaded = run, journal, trainer, loaded
         count = run.options.eval_samples
         prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation]
-        self._rows = [row for row in run.validation for _ in range(count)]  # the completions of a puzzle side by side
+        self._rows = [
+            row for row in run.validation for _ in range(count)
+        ]  # the completions of a puzzle side by side
         self._prompts = [prompt for prompt in prompts for _ in range(count)]
 
     def __call__(self, step: int) -> dict[str, float]:
@@ -76,12 +80,19 @@ class Validation:
             Sample.of(row, completion.after(row, prompt))
             for row, prompt, completion in zip(self._rows, self._prompts, completions, strict=True)
         ]
-        flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
+        flags = [
+            (sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples
+        ]
         names = ("eval_correct", "eval_format", "eval_truncated")
-        metrics = {name: sum(column) / len(samples) for name, *column in zip(names, *flags, strict=True)}
+        metrics = {
+            name: sum(column) / len(samples) for name, *column in zip(names, *flags, strict=True)
+        }
         metrics |= run.validation_loss(self.trainer)
         if count > 1:
-            solved = sum(any(flag[0] for flag in flags[start : start + count]) for start in range(0, len(flags), count))
+            solved = sum(
+                any(flag[0] for flag in flags[start : start + count])
+                for start in range(0, len(flags), count)
+            )
             metrics["eval_pass_at_n"] = solved * count / len(flags)
         if scored := [sample for sample in samples if "kl" in sample.details]:
             total = sum(sample.details.pop("kl") for sample in scored)
@@ -107,14 +118,22 @@ class Validation:
                 f"step {step}: none of the validation {nouns} is solved; {metrics['eval_format']:.0%} of the "
                 f"completions keep the format, and {metrics['eval_truncated']:.0%} are truncated. "
             ) + warnings.common_fault(samples)
-            journal.warn({"validation" if step < journal.max_steps else "result": text}, run.reporter.warning)
+            journal.warn(
+                {"validation" if step < journal.max_steps else "result": text}, run.reporter.warning
+            )
         if processes.is_main():
             several = f", {metrics['eval_pass_at_n']:.1%} in {count}" if step and count > 1 else ""
             when = f"Step {step}" if step else "Before training"
             run.reporter.note(f"{when}: {correct:.1%} of the validation {nouns} solved{several}.")
-            limits = [FILM_SAMPLES if index < FILM_PUZZLES * count else 1 for index in range(len(samples))]
-            shown = [sample for index, sample in enumerate(samples) if index % count < limits[index]]
-            journal.add_samples([replace(sample, step=step, validation=True).to_json() for sample in shown])
+            limits = [
+                FILM_SAMPLES if index < FILM_PUZZLES * count else 1 for index in range(len(samples))
+            ]
+            shown = [
+                sample for index, sample in enumerate(samples) if index % count < limits[index]
+            ]
+            journal.add_samples(
+                [replace(sample, step=step, validation=True).to_json() for sample in shown]
+            )
 
 
 class CheckpointCallback(TrainerCallback):
@@ -126,22 +145,35 @@ class CheckpointCallback(TrainerCallback):
         self.run, self.options, self.journal = run, run.options, journal
         self._tokens = getattr(journal.rows[-1], "tokens", 0.0) if journal.rows else 0.0
         # A run can be resumed only after whole rounds of completions.
-        self._every = -(-self.options.save_steps // self.options.round_steps) * self.options.round_steps
+        self._every = (
+            -(-self.options.save_steps // self.options.round_steps) * self.options.round_steps
+        )
         self._evaluation: dict[str, Any] = {}
         self._start = time.perf_counter()
 
     def row(self, step: int, logs: Logs, seconds: float) -> LogRow:
         """The row of *step* with the metrics *logs* of the trainer."""
-        names = {field.name: _TRL_NAMES.get(field.name, field.name) for field in fields(self.journal.kind)}
+        names = {
+            field.name: _TRL_NAMES.get(field.name, field.name)
+            for field in fields(self.journal.kind)
+        }
         metrics: dict[str, Any] = {
-            name: None if logs[key] is None else rounded(logs[key]) for name, key in names.items() if key in logs
+            name: None if logs[key] is None else rounded(logs[key])
+            for name, key in names.items()
+            if key in logs
         }
         if "tokens" in metrics:
-            metrics["tokens"] = self._tokens + logs["num_tokens"]  # TRL counts those of this process
+            metrics["tokens"] = (
+                self._tokens + logs["num_tokens"]
+            )  # TRL counts those of this process
         parts = [name for name in logs if re.fullmatch(PART, name)]
         parts = parts if len(parts) > 2 else []  # those of a single reward are those of the sum
-        groups = {name: rounded(logs[name]) for name in logs if name.startswith(GROUP) or name in parts}
-        return self.journal.kind(**metrics | {"step": step, "seconds": rounded(seconds), "groups": groups})
+        groups = {
+            name: rounded(logs[name]) for name in logs if name.startswith(GROUP) or name in parts
+        }
+        return self.journal.kind(
+            **metrics | {"step": step, "seconds": rounded(seconds), "groups": groups}
+        )
 
     def on_train_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         if self.validation and state.global_step == 0:
@@ -155,32 +187,46 @@ class CheckpointCallback(TrainerCallback):
     def on_step_end(self, args: Arguments, state: State, control: Control, **_: object) -> Control:
         step, last = state.global_step, self.journal.max_steps
         if step < last and step % self.options.round_steps == 0:
-            (stop,) = broadcast_object_list([processes.received_signal() is not None])  # that of rank 0
+            (stop,) = broadcast_object_list(
+                [processes.received_signal() is not None]
+            )  # that of rank 0
             control.should_save = stop or bool(self._every and step % self._every == 0)
             control.should_training_stop |= stop
         if self.validation and (step % self.options.eval_every == 0 or step == last):
             self._evaluation |= self.validation(step)
         return control
 
-    def on_log(self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any) -> None:
+    def on_log(
+        self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any
+    ) -> None:
         if "grad_norm" not in logs:  # the summary at the end of training
             return
         optimizer: Any = rest.get("optimizer")
         if getattr(optimizer, "step_was_skipped", False) and optimizer.scaler.get_scale() >= 1:
-            logs["grad_norm"] = 0.0  # gradients exceeded fp16, so nothing was changed and the scale is halved
+            logs["grad_norm"] = (
+                0.0  # gradients exceeded fp16, so nothing was changed and the scale is halved
+            )
         for name in ("loss", "grad_norm", "reward"):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise CountdownError(
                     f"step {state.global_step}: {name} is {logs[name]}; training stopped, and its last checkpoint is "
                     f"kept. {_CAUSES[name]}"
                 )
-        row = replace(self.row(state.global_step, logs, time.perf_counter() - self._start), **self._evaluation)
+        row = replace(
+            self.row(state.global_step, logs, time.perf_counter() - self._start), **self._evaluation
+        )
         self._evaluation = {}
         self.journal.add_row(row)
         if processes.is_main():
             self.run.reporter.step(row)
-            shares = (row.eval_correct for row in reversed(self.journal.rows) if row.eval_correct is not None)
-            validation = "".join(f", validation accuracy {share:.1%}" for share in islice(shares, 1))
+            shares = (
+                row.eval_correct
+                for row in reversed(self.journal.rows)
+                if row.eval_correct is not None
+            )
+            validation = "".join(
+                f", validation accuracy {share:.1%}" for share in islice(shares, 1)
+            )
             self.run.reporter.progress(row.step, self.journal.max_steps, row.summary + validation)
 
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:
@@ -216,7 +262,8 @@ class GrpoCallback(CheckpointCallback):
         if due or step + count > self.journal.max_steps:
             graded, size = sampled.graded, self.options.num_generations
             samples = [
-                replace(it.sample, step=step, rewards=it.rewards, advantage=rounded(it.advantage)) for it in graded
+                replace(it.sample, step=step, rewards=it.rewards, advantage=rounded(it.advantage))
+                for it in graded
             ]
             samples = gather_object(samples)
             if processes.is_main():
@@ -224,17 +271,23 @@ class GrpoCallback(CheckpointCallback):
                     [replace(sample, group=n // size).to_json() for n, sample in enumerate(samples)]
                 )
 
-    def on_log(self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any) -> None:
+    def on_log(
+        self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any
+    ) -> None:
         super().on_log(args, state, control, logs, **rest)
         if "grad_norm" in logs:
-            self.journal.warn(warnings.warnings(self.journal.rows, self._round), self.run.reporter.warning)
+            self.journal.warn(
+                warnings.warnings(self.journal.rows, self._round), self.run.reporter.warning
+            )
 
     def row(self, step: int, logs: Logs, seconds: float) -> LogRow:
         if "reward" in logs:  # a step that reuses completions has none of its own
             self._logs = logs
         logs = self._logs | {"seconds_generation": 0.0, "seconds_reward": 0.0} | logs
         logs["seconds_rest"] = max(0.0, seconds - logs["step_time"])
-        logs["seconds_loss"] = logs["step_time"] - logs["seconds_generation"] - logs["seconds_reward"]
+        logs["seconds_loss"] = (
+            logs["step_time"] - logs["seconds_generation"] - logs["seconds_reward"]
+        )
         return super().row(step, {"entropy": None, "kl": None} | logs, seconds)
 
 

@@ -45,7 +45,13 @@ class Estimate:
     @property
     def training(self) -> int:
         """The maximum without vLLM."""
-        return self.weights + self.adapter + self.gradients + self.optimiser + max(self.generation, self.loss)
+        return (
+            self.weights
+            + self.adapter
+            + self.gradients
+            + self.optimiser
+            + max(self.generation, self.loss)
+        )
 
     @property
     def peak(self) -> int:
@@ -62,7 +68,9 @@ class Memory:
     """The estimated memory of a run."""
 
     trainable: int  # parameters
-    estimates: list[Estimate]  # for the device of this machine and, where that is another one, for CUDA, the last
+    estimates: list[
+        Estimate
+    ]  # for the device of this machine and, where that is another one, for CUDA, the last
     available: int | None  # bytes of the device of this machine, if known
     free: int | None = None  # those of a GPU that are not in use
     plain: bool = False  # a GPU holds NF4 values in plain layers, which fit
@@ -75,21 +83,36 @@ class Memory:
     @property
     def fits(self) -> bool | None:
         """True if the run fits the memory of this machine with a margin; None if that is not known."""
-        return None if self.available is None else self._holds(self.estimates[0].training, self.available)
+        return (
+            None
+            if self.available is None
+            else self._holds(self.estimates[0].training, self.available)
+        )
 
     @property
     def keeps_caches(self) -> bool:
         """True if the caches of generation fit beside the loss, with the margin of :attr:`fits`."""
         estimate = self.estimates[0]
-        return self._holds(estimate.training + min(estimate.generation, estimate.loss), self.available or 0)
+        return self._holds(
+            estimate.training + min(estimate.generation, estimate.loss), self.available or 0
+        )
 
     def _holds(self, needed: int, available: int) -> bool:
-        return _MARGIN_SHARE * needed + self.estimates[0].engine + _MARGIN <= available  # vLLM keeps to its share
+        return (
+            _MARGIN_SHARE * needed + self.estimates[0].engine + _MARGIN <= available
+        )  # vLLM keeps to its share
 
     def as_dict(self) -> dict[str, object]:
         """The values that ``--check --json`` prints."""
-        values = {"trainable": self.trainable, "checkpoint": self.checkpoint, "device_memory": self.available}
-        return values | {"fits": self.fits, "memory": [estimate.as_dict() for estimate in self.estimates]}
+        values = {
+            "trainable": self.trainable,
+            "checkpoint": self.checkpoint,
+            "device_memory": self.available,
+        }
+        return values | {
+            "fits": self.fits,
+            "memory": [estimate.as_dict() for estimate in self.estimates],
+        }
 
 
 def plan(
@@ -104,7 +127,9 @@ def plan(
     """The memory of a run of *options* on the skeleton *model* in *precision*, *adapted* with what is trained."""
     device = load.device_name("auto").partition(":")[0]
     memory = _device_memory(device)
-    trainable = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
+    trainable = sum(
+        parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad
+    )
 
     def planned(*, in_4_bits: bool) -> Memory:
         estimates = []
@@ -117,10 +142,16 @@ def plan(
         return Memory(trainable, estimates, memory, _free_memory(device), plain=not in_4_bits)
 
     plain = planned(in_4_bits=False)
-    return planned(in_4_bits=True) if precision == "nf4" and not (device == "cuda" and plain.fits) else plain
+    return (
+        planned(in_4_bits=True)
+        if precision == "nf4" and not (device == "cuda" and plain.fits)
+        else plain
+    )
 
 
-def with_micro_batch(options: Tuning, processes: int, plan: Callable[[Tuning], tuple[str, Memory]]) -> Tuning:
+def with_micro_batch(
+    options: Tuning, processes: int, plan: Callable[[Tuning], tuple[str, Memory]]
+) -> Tuning:
     """*options* with the largest micro-batch that fits a GPU, if left open; *plan* returns engine and memory."""
     if options.micro_batch or not torch.cuda.is_available():
         return options
@@ -161,8 +192,12 @@ def estimate(
     read = prompts if device == "cpu" or graph_decoder.supports(model) else sequences
     sizes = (shape, sequences, length - scored, scored)
     gpu = device == "cuda"
-    generation = generate.batch_memory(*sizes, width=width, gpu=gpu, read=read, lora=options.tune == "lora")
-    generation += width * layers if device == "cpu" and sequences else 0  # a copy for the CPU decoder
+    generation = generate.batch_memory(
+        *sizes, width=width, gpu=gpu, read=read, lora=options.tune == "lora"
+    )
+    generation += (
+        width * layers if device == "cpu" and sequences else 0
+    )  # a copy for the CPU decoder
 
     tokens = options.per_device_batch * length
     loss = tokens * kept_by_block(model, options, width, length, autocast=gpu)
@@ -178,14 +213,20 @@ def estimate(
     return Estimate(device, weights, adapter, 4 * trainable, 8 * trainable, generation, loss)
 
 
-def kept_by_block(model: PreTrainedModel, options: TuningOptions, width: int, length: int, *, autocast: bool) -> int:
+def kept_by_block(
+    model: PreTrainedModel, options: TuningOptions, width: int, length: int, *, autocast: bool
+) -> int:
     """Bytes per token that one block of *model* keeps for the backward pass.
 
     A frozen base keeps no inputs of its layers; each LoRA pair keeps its own, in *width* bytes per number with
     *autocast* (as on CUDA), else in fp32. The mask of attention has *length* numbers for each token.
     """
     shape, lora = ModelShape.of(model.config), options.tune == "lora"
-    hidden, inner, queries = shape.hidden_size, shape.intermediate_size, shape.num_heads * shape.head_dim
+    hidden, inner, queries = (
+        shape.hidden_size,
+        shape.intermediate_size,
+        shape.num_heads * shape.head_dim,
+    )
     has_head_norms = any(name.endswith("q_norm") for name, _ in model.named_modules())  # as Qwen3
     normed = (shape.num_heads + shape.num_kv_heads) * shape.head_dim if has_head_norms else 0
     kept = 4 * (2 * hidden + normed)  # norms, computed in fp32
@@ -193,11 +234,17 @@ def kept_by_block(model: PreTrainedModel, options: TuningOptions, width: int, le
     kept += 3 * inner * width  # gate, its activation, up
     pair = width if autocast or not lora else 4
     if pair == width and not (lora and options.lora_dropout):
-        kept += (2 * hidden + inner) * width  # an input of several layers is kept once, and that of o counted above
+        kept += (
+            2 * hidden + inner
+        ) * width  # an input of several layers is kept once, and that of o counted above
     else:
         mask = (1 if autocast else 4) if options.lora_dropout else 0
-        kept += (5 * hidden + queries + inner) * (pair + mask)  # of q, k, v, gate and up; of o; of down
-    if not lora:  # norms keep what they scale, in fp32; autocast copies the input of q, k, v, gate and up
+        kept += (5 * hidden + queries + inner) * (
+            pair + mask
+        )  # of q, k, v, gate and up; of o; of down
+    if (
+        not lora
+    ):  # norms keep what they scale, in fp32; autocast copies the input of q, k, v, gate and up
         kept += 8 * hidden + width * normed + (0 if width == 4 else 3 * width * hidden)
     return kept
 
@@ -214,4 +261,8 @@ def _device_memory(device: str) -> int | None:
 
 
 def _free_memory(device: str) -> int | None:
-    return int(torch.cuda.mem_get_info()[0]) if device == "cuda" and torch.cuda.is_available() else None
+    return (
+        int(torch.cuda.mem_get_info()[0])
+        if device == "cuda" and torch.cuda.is_available()
+        else None
+    )

@@ -30,7 +30,10 @@ class Loss:
     by_token: bool = False  # a token adds to the gradient whatever the other tokens of its row are
     epsilon_high: float = 0.28  # the upper clipping, where --trl epsilon_high does not give it
     by_sequence: bool = True  # --trl importance_sampling_level=sequence is possible
-    fields: tuple[str, ...] = ("epsilon", "delta")  # beginnings of the fields of --trl that only some losses use
+    fields: tuple[str, ...] = (
+        "epsilon",
+        "delta",
+    )  # beginnings of the fields of --trl that only some losses use
 
 
 LOSSES = {
@@ -41,15 +44,28 @@ LOSSES = {
     # Its bound is on the ratios themselves, and is that of ScaleRL.
     "cispo": Loss("step", by_token=True, epsilon_high=5.0, fields=("epsilon_high",)),
     "sapo": Loss("rows", fields=("sapo_",)),
-    "vespo": Loss("step", by_sequence=False, fields=("vespo_",)),  # it has weights per completion of its own
+    "vespo": Loss(
+        "step", by_sequence=False, fields=("vespo_",)
+    ),  # it has weights per completion of its own
     "luspo": Loss("rows"),
 }
 #: A loss of the user's own, and the fields of ``--trl`` that it does not use.
 _OWN = Loss("step", fields=())
-_NOT_OWN = ("entropy_", "importance_sampling_level", "off_policy_mask", "top_entropy", "use_adaptive_entropy")
+_NOT_OWN = (
+    "entropy_",
+    "importance_sampling_level",
+    "off_policy_mask",
+    "top_entropy",
+    "use_adaptive_entropy",
+)
 #: Fields of ``--trl`` that restrict the sampled tokens, and those of the KL divergence.
 _RESTRICTIONS = ("top_p", "top_k", "min_p")
-_WITH_BETA = ("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "use_bias_correction_kl")
+_WITH_BETA = (
+    "sync_ref_model",
+    "ref_model_mixup_alpha",
+    "ref_model_sync_steps",
+    "use_bias_correction_kl",
+)
 _WARMUP = "{0} constant has no warmup; give {0} constant_with_warmup, or leave {1} out."
 
 Schedule = Annotated[
@@ -62,21 +78,34 @@ Schedule = Annotated[
 class RunArguments(Options):
     """Inputs, outputs and processes of a run."""
 
-    model: Annotated[str, option("countdown-tiny, a directory of a stage, a GGUF file or a Hub id.")] = "countdown-tiny"
+    model: Annotated[
+        str, option("countdown-tiny, a directory of a stage, a GGUF file or a Hub id.")
+    ] = "countdown-tiny"
     revision: Annotated[str | None, option("Revision of a Hub model.")] = None
-    base_model: Annotated[str | None, option("Base of an adapter, if not the recorded.", metavar="MODEL")] = None
+    base_model: Annotated[
+        str | None, option("Base of an adapter, if not the recorded.", metavar="MODEL")
+    ] = None
     trust_remote_code: Annotated[bool, option("Run code that comes with the model.")] = False
-    data: Annotated[Path | None, option("Directory of gen-data, or JSONL, JSON, CSV or Parquet.")] = Path(
-        "artifacts/data"
-    )
-    out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/adapter or artifacts/model")] = (
-        None
-    )
-    log: Annotated[Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")] = None
-    checkpoints: Annotated[Path | None, option("Directory of checkpoints.", RUN, show_default="beside the log")] = None
-    restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False
+    data: Annotated[
+        Path | None, option("Directory of gen-data, or JSONL, JSON, CSV or Parquet.")
+    ] = Path("artifacts/data")
+    out: Annotated[
+        Path | None,
+        option("Directory to write.", show_default="artifacts/adapter or artifacts/model"),
+    ] = None
+    log: Annotated[
+        Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")
+    ] = None
+    checkpoints: Annotated[
+        Path | None, option("Directory of checkpoints.", RUN, show_default="beside the log")
+    ] = None
+    restart: Annotated[
+        bool, option("Ignore checkpoints and start again.", RUN, name="--restart")
+    ] = False
     processes: Annotated[int, option("Processes on this machine, one per GPU.", RUN, min=1)] = 1
-    launch: Annotated[Path | None, option("Accelerate configuration, such as for FSDP.", RUN, metavar="FILE")] = None
+    launch: Annotated[
+        Path | None, option("Accelerate configuration, such as for FSDP.", RUN, metavar="FILE")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +114,14 @@ class SftArguments(RunArguments):
 
     out: Annotated[Path | None, option("Directory to write.", show_default="artifacts/sft")] = None
     data: Annotated[
-        Path | None, option("Data: its test puzzles are skipped, its validation puzzles evaluated.", DEMONSTRATIONS)
+        Path | None,
+        option(
+            "Data: its test puzzles are skipped, its validation puzzles evaluated.", DEMONSTRATIONS
+        ),
     ] = None
     files: Annotated[
-        tuple[Path, ...], option("JSONL, JSON, CSV, Parquet; repeatable.", DEMONSTRATIONS, "--from", metavar="FILE")
+        tuple[Path, ...],
+        option("JSONL, JSON, CSV, Parquet; repeatable.", DEMONSTRATIONS, "--from", metavar="FILE"),
     ] = ()
 
 
@@ -104,30 +137,57 @@ class TuningOptions(Options):
     RATES: ClassVar[tuple[tuple[float, float, float], ...]]
 
     micro_batch: Annotated[
-        int, option("Examples per forward pass; 0: up to 16, on a GPU as many as fit, up to 32.", BATCH, min=0)
+        int,
+        option(
+            "Examples per forward pass; 0: up to 16, on a GPU as many as fit, up to 32.",
+            BATCH,
+            min=0,
+        ),
     ] = 0
     learning_rate: Annotated[
-        float | None, option("Peak learning rate.", OPTIMIZER, min=0, max=1, show_default="by size, see docs/models.md")
+        float | None,
+        option(
+            "Peak learning rate.",
+            OPTIMIZER,
+            min=0,
+            max=1,
+            show_default="by size, see docs/models.md",
+        ),
     ] = None
     lr_scheduler_type: Schedule = "cosine"
 
-    tune: Annotated[Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)] = "lora"
+    tune: Annotated[
+        Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)
+    ] = "lora"
     lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1, max=4096)] = 16
     lora_alpha: Annotated[int, option("LoRA scale: alpha / r.", MODEL, min=1)] = 32
     lora_dropout: Annotated[float, option("LoRA dropout.", MODEL, min=0, max=1)] = 0.0
     precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "auto"
-    gradient_checkpointing: Annotated[bool, option("Recompute activations: less memory, 20% slower.", MODEL)] = False
+    gradient_checkpointing: Annotated[
+        bool, option("Recompute activations: less memory, 20% slower.", MODEL)
+    ] = False
 
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
     threads: Annotated[int, option("CPU threads; 0: all available.", RUN, min=0)] = 0
     save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
-    eval_every: Annotated[int, option("Steps between evaluations on validation puzzles; 0: none.", RUN, min=0)] = 0
-    eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
-    eval_samples: Annotated[int, option("Completions of each; N above 1 also logs pass@N.", RUN, min=1, max=4096)] = 1
-    eval_temperature: Annotated[float, option("Temperature of an evaluation; 0: greedy.", RUN, min=0, max=2)] = 0.0
-    keep: Annotated[Literal["last", "best"], option("Weights to write: last step or best evaluation.", RUN)] = "last"
+    eval_every: Annotated[
+        int, option("Steps between evaluations on validation puzzles; 0: none.", RUN, min=0)
+    ] = 0
+    eval_size: Annotated[
+        int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)
+    ] = 200
+    eval_samples: Annotated[
+        int, option("Completions of each; N above 1 also logs pass@N.", RUN, min=1, max=4096)
+    ] = 1
+    eval_temperature: Annotated[
+        float, option("Temperature of an evaluation; 0: greedy.", RUN, min=0, max=2)
+    ] = 0.0
+    keep: Annotated[
+        Literal["last", "best"], option("Weights to write: last step or best evaluation.", RUN)
+    ] = "last"
     report_to: Annotated[
-        tuple[Literal["tensorboard", "wandb", "trackio"], ...], option("Offline tracker; repeatable.", RUN)
+        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
+        option("Offline tracker; repeatable.", RUN),
     ] = ()
 
     @property
@@ -221,13 +281,25 @@ class TrainOptions(TuningOptions):
 
     max_steps: Annotated[int, option("Optimizer steps.", BATCH, min=1)] = 200
     prompts: Annotated[int, option("Puzzles per step.", BATCH, min=1)] = 8
-    num_generations: Annotated[int, option("Completions per puzzle (group size).", BATCH, min=2)] = 16
-    steps_per_generation: Annotated[int, option("Steps per round, each on its own completions.", BATCH, min=1)] = 1
+    num_generations: Annotated[
+        int, option("Completions per puzzle (group size).", BATCH, min=2)
+    ] = 16
+    steps_per_generation: Annotated[
+        int, option("Steps per round, each on its own completions.", BATCH, min=1)
+    ] = 1
     num_iterations: Annotated[int, option("GRPO iterations per batch (mu).", BATCH, min=1)] = 1
-    curriculum: Annotated[bool, option("Oversample puzzle kinds with intermediate success rates.", BATCH)] = False
-    sampler: Annotated[str | None, option("Your own choice of puzzles.", BATCH, metavar="MODULE:FUNCTION")] = None
-    share_prompts: Annotated[bool, option("Compute a group's prompt once in the loss.", BATCH)] = False
-    dynamic_sampling: Annotated[bool, option("Resample groups whose rewards have zero variance (DAPO).", BATCH)] = False
+    curriculum: Annotated[
+        bool, option("Oversample puzzle kinds with intermediate success rates.", BATCH)
+    ] = False
+    sampler: Annotated[
+        str | None, option("Your own choice of puzzles.", BATCH, metavar="MODULE:FUNCTION")
+    ] = None
+    share_prompts: Annotated[bool, option("Compute a group's prompt once in the loss.", BATCH)] = (
+        False
+    )
+    dynamic_sampling: Annotated[
+        bool, option("Resample groups whose rewards have zero variance (DAPO).", BATCH)
+    ] = False
 
     reward: Annotated[
         tuple[str, ...],
@@ -239,34 +311,62 @@ class TrainOptions(TuningOptions):
         ),
     ] = ("correct=1", "format=0.1")
     loss_type: Annotated[Literal[*LOSSES], option("Loss, by the names of TRL.", LOSS)] = "dapo"  # type: ignore[valid-type]
-    loss: Annotated[str | None, option("Loss of your own, per token.", LOSS, metavar="MODULE:FUNCTION")] = None
+    loss: Annotated[
+        str | None, option("Loss of your own, per token.", LOSS, metavar="MODULE:FUNCTION")
+    ] = None
     baseline: Annotated[
         Literal["group", "leave-one-out"],
         option("Subtract the mean reward of the group or, RLOO, of the others.", LOSS),
     ] = "group"
     scale_rewards: Annotated[
-        Literal["group", "batch", "none"], option("Divide advantages by the standard deviation of rewards.", LOSS)
+        Literal["group", "batch", "none"],
+        option("Divide advantages by the standard deviation of rewards.", LOSS),
     ] = "none"
     advantage: Annotated[
-        str | None, option("Replaces --baseline and --scale-rewards: max-rl, or module:function.", LOSS, metavar="NAME")
+        str | None,
+        option(
+            "Replaces --baseline and --scale-rewards: max-rl, or module:function.",
+            LOSS,
+            metavar="NAME",
+        ),
     ] = None
-    beta: Annotated[float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)] = 0.0
+    beta: Annotated[
+        float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)
+    ] = 0.0
     discount: Annotated[
-        float, option("Per-line credit: a line followed by k lines gets reward * discount^k.", LOSS, min=0.5, max=1)
+        float,
+        option(
+            "Per-line credit: a line followed by k lines gets reward * discount^k.",
+            LOSS,
+            min=0.5,
+            max=1,
+        ),
     ] = 1.0
     trl: Annotated[
-        tuple[str, ...], option("Field of TRL's GRPOConfig (docs/rewards.md); repeatable.", LOSS, metavar="KEY=VALUE")
+        tuple[str, ...],
+        option(
+            "Field of TRL's GRPOConfig (docs/rewards.md); repeatable.", LOSS, metavar="KEY=VALUE"
+        ),
     ] = ()
 
     rollouts: Annotated[
         Literal["auto", "transformers", "vllm", "vllm-server"],
-        option("Sampling engine. vllm: in the run; vllm-server: at --trl vllm_server_base_url=URL.", COMPLETIONS),
+        option(
+            "Sampling engine. vllm: in the run; vllm-server: at --trl vllm_server_base_url=URL.",
+            COMPLETIONS,
+        ),
     ] = "auto"
-    temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01, max=2)] = 1.0
-    max_completion_length: Annotated[int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)] = 256
+    temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01, max=2)] = (
+        1.0
+    )
+    max_completion_length: Annotated[
+        int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)
+    ] = 256
 
     lr_scheduler_type: Schedule = "constant"
-    precision: Annotated[Precision, option("Precision of the base; auto: nf4 (QLoRA) from 0.5B on.", MODEL)] = "auto"
+    precision: Annotated[
+        Precision, option("Precision of the base; auto: nf4 (QLoRA) from 0.5B on.", MODEL)
+    ] = "auto"
 
     @property
     def round_steps(self) -> int:
@@ -326,10 +426,15 @@ class TrainOptions(TuningOptions):
             yield f"{flag(by_sum)} uses the sum of rewards; leave {trl} multi_objective_aggregation out."
         loss = f"--loss-type {self.loss_type}"
         loss = f"--loss {self.loss}" if self.loss else loss
-        if not self.aggregation.by_sequence and given.get("importance_sampling_level") == "sequence":
+        if (
+            not self.aggregation.by_sequence
+            and given.get("importance_sampling_level") == "sequence"
+        ):
             yield f"{loss} has weights per completion of its own; leave {trl} importance_sampling_level=sequence out."
         mode = given.get("vllm_importance_sampling_mode", "")
-        if mode.startswith("sequence_") and (restriction := next((key for key in _RESTRICTIONS if key in given), "")):
+        if mode.startswith("sequence_") and (
+            restriction := next((key for key in _RESTRICTIONS if key in given), "")
+        ):
             # vLLM's log-probabilities are then those of the restricted distribution, and over a whole completion the
             # ratio is the product of the probabilities of the tokens that remain (huggingface/trl issue 6789).
             yield (
@@ -359,24 +464,50 @@ class SftOptions(TuningOptions):
     past: ClassVar[dict[str, Any]] = {"warmup_steps": 10}
 
     from_hub: Annotated[
-        tuple[str, ...], option("Hub data set; repeatable.", DEMONSTRATIONS, metavar="NAME[:CONFIG][@REVISION]")
+        tuple[str, ...],
+        option("Hub data set; repeatable.", DEMONSTRATIONS, metavar="NAME[:CONFIG][@REVISION]"),
     ] = ()
     demonstrator: Annotated[
-        str | None, option("Answer --data by search, stream-of-search or a baseline.", DEMONSTRATIONS, metavar="NAME")
+        str | None,
+        option(
+            "Answer --data by search, stream-of-search or a baseline.",
+            DEMONSTRATIONS,
+            metavar="NAME",
+        ),
     ] = None
-    keep_wrong: Annotated[bool, option("Also train on answers that the grader rejects.", DEMONSTRATIONS)] = False
-    max_length: Annotated[int, option("Maximum tokens of prompt and completion.", DEMONSTRATIONS, min=8)] = 1_024
-    packing: Annotated[bool, option("Pack demonstrations into sequences of --max-length.", DEMONSTRATIONS)] = False
+    keep_wrong: Annotated[
+        bool, option("Also train on answers that the grader rejects.", DEMONSTRATIONS)
+    ] = False
+    max_length: Annotated[
+        int, option("Maximum tokens of prompt and completion.", DEMONSTRATIONS, min=8)
+    ] = 1_024
+    packing: Annotated[
+        bool, option("Pack demonstrations into sequences of --max-length.", DEMONSTRATIONS)
+    ] = False
 
-    num_train_epochs: Annotated[float, option("Passes through the demonstrations.", BATCH, min=0)] = 3.0
-    max_steps: Annotated[int, option("Optimizer steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
-    batch_size: Annotated[int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)] = 16
+    num_train_epochs: Annotated[
+        float, option("Passes through the demonstrations.", BATCH, min=0)
+    ] = 3.0
+    max_steps: Annotated[
+        int, option("Optimizer steps; 0: by --num-train-epochs.", BATCH, min=0)
+    ] = 0
+    batch_size: Annotated[
+        int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)
+    ] = 16
     warmup_steps: Annotated[
-        int | None, option("Steps of linear warmup.", OPTIMIZER, min=0, show_default="10, at most a tenth of the run")
+        int | None,
+        option(
+            "Steps of linear warmup.",
+            OPTIMIZER,
+            min=0,
+            show_default="10, at most a tenth of the run",
+        ),
     ] = None
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMIZER, min=0)] = 0.0
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMIZER, min=0)] = 1.0
-    max_completion_length: Annotated[int, option("Maximum tokens of a completion or a search.", RUN, min=1)] = 256
+    max_completion_length: Annotated[
+        int, option("Maximum tokens of a completion or a search.", RUN, min=1)
+    ] = 256
 
     @property
     def step_size(self) -> int:
@@ -402,8 +533,16 @@ class SftOptions(TuningOptions):
 class CollectOptions(Options):
     """Selection among the completions of evaluations."""
 
-    per_puzzle: Annotated[int, option("Maximum completions, or pairs, per puzzle; 0: all.", min=0)] = 0
-    shortest: Annotated[bool, option("Select the shortest completions of a puzzle first.", name="--shortest")] = False
+    per_puzzle: Annotated[
+        int, option("Maximum completions, or pairs, per puzzle; 0: all.", min=0)
+    ] = 0
+    shortest: Annotated[
+        bool, option("Select the shortest completions of a puzzle first.", name="--shortest")
+    ] = False
     max_tokens: Annotated[int, option("Skip longer completions; 0: no limit.", min=0)] = 0
-    pairs: Annotated[bool, option("Write preference pairs for TRL: correct and incorrect.", name="--pairs")] = False
-    model: Annotated[str | None, option("Model of the template of --pairs.", show_default="the evaluated one")] = None
+    pairs: Annotated[
+        bool, option("Write preference pairs for TRL: correct and incorrect.", name="--pairs")
+    ] = False
+    model: Annotated[
+        str | None, option("Model of the template of --pairs.", show_default="the evaluated one")
+    ] = None

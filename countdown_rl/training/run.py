@@ -78,20 +78,34 @@ class Start(Places, Generic[Settings]):
         options.micro_batches(count)
         places, data = Places.of(arguments, options), arguments.data
         if options.eval_every and (data is None or data.is_file()):
-            raise UsageError("needs a validation split; give a data directory as --data.", option="eval_every")
-        validation = jsonl.read_rows(data / "valid.jsonl")[: options.eval_size] if data and options.eval_every else []
+            raise UsageError(
+                "needs a validation split; give a data directory as --data.", option="eval_every"
+            )
+        validation = (
+            jsonl.read_rows(data / "valid.jsonl")[: options.eval_size]
+            if data and options.eval_every
+            else []
+        )
         for name in options.report_to:
             if find_spec(name) is None:
-                raise CountdownError(f"--report-to {name} needs a package: {packages.pip_install(name)}.")
+                raise CountdownError(
+                    f"--report-to {name} needs a package: {packages.pip_install(name)}."
+                )
         load.silence_libraries("datasets.utils")
         process_state.remember_contents(*transformers_internals.accelerate_states())
-        given = {name: getattr(arguments, name) for name in ("revision", "trust_remote_code", "base_model")}
+        given = {
+            name: getattr(arguments, name)
+            for name in ("revision", "trust_remote_code", "base_model")
+        }
         ref = reference.find_model(arguments.model, **given)
         light = reference.without_weights(ref)
         weights.check_model(light, options, sharded=processes.shards_weights())
         tokenizer, skeleton = load.load_tokenizer(light), load.skeleton(light.base or light)
         device = load.device_name("auto").partition(":")[0]
-        parameters, precision = skeleton.num_parameters(), load.trained_precision(light, options.precision)
+        parameters, precision = (
+            skeleton.num_parameters(),
+            load.trained_precision(light, options.precision),
+        )
         if precision == "auto" and options.quantizes(parameters) and not processes.shards_weights():
             precision, options = "nf4", replace(options, precision="nf4")
         settings = {key: value for key, value in options.recorded.items() if key not in _LOGGING}
@@ -108,12 +122,16 @@ class Start(Places, Generic[Settings]):
             validation=validation,
         )
 
-    def recognized(self, row_type: type[LogRow], inputs: Mapping[str, object], **settings: object) -> dict[str, Any]:
+    def recognized(
+        self, row_type: type[LogRow], inputs: Mapping[str, object], **settings: object
+    ) -> dict[str, Any]:
         """The fields of :class:`Prepared` that tell a run on *inputs* from others; *settings* follow from the inputs.
         Raises ArtifactError if there is a checkpoint or a log of another run."""
         inputs = {"model": self.ref.as_input(), **inputs}
         versions = installed_versions(LIBRARIES)
-        identity = Identity.of(type(self.options), {**self.settings, **settings}, inputs, versions=versions)
+        identity = Identity.of(
+            type(self.options), {**self.settings, **settings}, inputs, versions=versions
+        )
         resume = None if self.arguments.restart else self.checkpoints.to_resume(identity)
         check_log(self.log, row_type)
         return {"inputs": inputs, "identity": identity, "resume": resume}
@@ -159,11 +177,15 @@ class Prepared(Start[Settings], ABC):
         return texts
 
     @abstractmethod
-    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, CheckpointCallback]":
+    def make_trainer(
+        self, loaded: load.Loaded, journal: Journal
+    ) -> "tuple[Trainer, CheckpointCallback]":
         """The trainer of *loaded*, and its ``CheckpointCallback``, which continues *journal*."""
 
     @abstractmethod
-    def validate(self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+    def validate(
+        self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]
+    ) -> list[Completion]:
         """A completion of each of *prompts* at ``eval_temperature``, in every process."""
 
     def validation_loss(self, trainer: Trainer) -> dict[str, float]:
@@ -181,14 +203,30 @@ class Prepared(Start[Settings], ABC):
     @property
     def recorded(self) -> dict[str, object]:
         """The options in the manifest."""
-        return self.options.recorded | {"model": self.ref.portable_source, "revision": self.ref.revision}
+        return self.options.recorded | {
+            "model": self.ref.portable_source,
+            "revision": self.ref.revision,
+        }
 
     def check_result(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
-        skeleton, added = self.loaded.model, self.memory.trainable if self.options.tune == "lora" else 0
-        values = {"model": self.ref.portable_source, "parameters": skeleton.num_parameters() + added}
-        values |= {"first": self.first} | ({"learned": self.learned} if self.learned else {}) | dict(self.details)
-        values |= {"learning_rate": self.options.learning_rate, "architecture": type(skeleton).__name__}
+        skeleton, added = (
+            self.loaded.model,
+            self.memory.trainable if self.options.tune == "lora" else 0,
+        )
+        values = {
+            "model": self.ref.portable_source,
+            "parameters": skeleton.num_parameters() + added,
+        }
+        values |= (
+            {"first": self.first}
+            | ({"learned": self.learned} if self.learned else {})
+            | dict(self.details)
+        )
+        values |= {
+            "learning_rate": self.options.learning_rate,
+            "architecture": type(skeleton).__name__,
+        }
         return values | self.memory.as_dict()
 
 
@@ -202,9 +240,13 @@ class Result:
 
     out: Path
     log: Path
-    rows: Sequence[LogRow] = field(repr=False)  # one per step; empty if the artifact of the same run was already there
+    rows: Sequence[LogRow] = field(
+        repr=False
+    )  # one per step; empty if the artifact of the same run was already there
     facts: Mapping[str, Any]
-    warnings: Mapping[str, str] = field(default_factory=dict)  # the printed sentences by a short name
+    warnings: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the printed sentences by a short name
     resumed: int | None = None  # the step from which the run was resumed
     memory: Mapping[str, int] | None = None  # bytes of a GPU: measured peak and estimate
 
@@ -231,7 +273,9 @@ def execute(
 
 def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
     """The result that is there already, see :func:`finished`."""
-    identity = Identity(type(run.options), run.recorded, run.inputs, {"code": run.identity.machine["code"]})
+    identity = Identity(
+        type(run.options), run.recorded, run.inputs, {"code": run.identity.machine["code"]}
+    )
     manifest = finished(run.out, run.options.kind, identity, overwrite=overwrite)
     if manifest is None:
         return None
@@ -299,14 +343,18 @@ def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> No
             if not out_of_memory(error):
                 raise
             # A CountdownError is printed by rank 0 alone, and the memory of another process may be exhausted.
-            lower = f"--micro-batch or {run.length_options(trainer)}, or add --gradient-checkpointing"
+            lower = (
+                f"--micro-batch or {run.length_options(trainer)}, or add --gradient-checkpointing"
+            )
             kind = ModelError if processes.is_main() else MemoryError
             raise kind(f"the run does not fit in memory; lower {lower}.") from error
         if (number := processes.received_signal()) and trainer.state.global_step < run.max_steps:
             raise processes.Terminated(number)
 
 
-def _finish(run: Prepared[Settings], trainer: Trainer, loaded: load.Loaded, journal: Journal) -> Result:
+def _finish(
+    run: Prepared[Settings], trainer: Trainer, loaded: load.Loaded, journal: Journal
+) -> Result:
     """Write the artifact, clear the checkpoints, and report the outcome."""
     options, note = run.options, run.reporter.note
     facts = all_facts(run, trainer, loaded, journal)
@@ -333,7 +381,10 @@ def _finish(run: Prepared[Settings], trainer: Trainer, loaded: load.Loaded, jour
         atexit.register(id, trainer.model_wrapped)
     peak = None
     if loaded.device.startswith("cuda"):
-        peak = {"peak": torch.cuda.max_memory_allocated(), "estimate": run.memory.estimates[-1].peak}
+        peak = {
+            "peak": torch.cuda.max_memory_allocated(),
+            "estimate": run.memory.estimates[-1].peak,
+        }
         measured, expected = (f"{count / 2**30:.1f} GiB" for count in peak.values())
         note(f"Peak memory of the GPU: {measured}, estimated {expected}.")
     note(f"Wrote {run.out}: {run.summary.format_map(facts)}")
@@ -346,7 +397,9 @@ def _finish(run: Prepared[Settings], trainer: Trainer, loaded: load.Loaded, jour
     return Result(run.out, run.log, journal.rows, facts, journal.warnings, resumed, peak)
 
 
-def all_facts(run: Prepared[Settings], trainer: Trainer, loaded: load.Loaded, journal: Journal) -> dict[str, object]:
+def all_facts(
+    run: Prepared[Settings], trainer: Trainer, loaded: load.Loaded, journal: Journal
+) -> dict[str, object]:
     """The facts of the manifest."""
     # Counts packed and sharded weights too; it reads nothing but named_parameters.
     trainable, total = PeftModel.get_nb_trainable_parameters(trainer.model)
@@ -365,7 +418,10 @@ def all_facts(run: Prepared[Settings], trainer: Trainer, loaded: load.Loaded, jo
         "processes": processes.world_size(),
     }
     if loaded.device == "cpu":  # the rounding, and so the bytes of the weights, depend on these
-        facts |= {"threads": journal.threads, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+        facts |= {
+            "threads": journal.threads,
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        }
     if correct is not None:
         facts |= {"kept_step": step, "eval_correct": correct}
     return facts | run.facts(rows, training_log.mean(rows[-max(1, len(rows) // 10) :]))

@@ -18,7 +18,14 @@ from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.identity import RUN, Identity, finished, run_directory
 from countdown_rl.core.manifest import MANIFEST, Manifest
-from countdown_rl.evaluation.training_log import LogRow, StepRow, read, read_samples, samples_file, write
+from countdown_rl.evaluation.training_log import (
+    LogRow,
+    StepRow,
+    read,
+    read_samples,
+    samples_file,
+    write,
+)
 from countdown_rl.tasks import files, jsonl
 from countdown_rl.training.options import RunArguments, TuningOptions
 
@@ -34,12 +41,20 @@ class Journal:
     log: Path | None  # the CSV to write, with the samples in a file beside it; None writes neither
     max_steps: int
     kind: type[LogRow] = StepRow
-    start: float | None = None  # share of the validation puzzles solved before the first step, if evaluated
+    start: float | None = (
+        None  # share of the validation puzzles solved before the first step, if evaluated
+    )
     rows: list[Any] = field(default_factory=list)  # one per step
-    warnings: dict[str, str] = field(default_factory=dict)  # sentences that were printed, by a short name
+    warnings: dict[str, str] = field(
+        default_factory=dict
+    )  # sentences that were printed, by a short name
     samples: list[dict[str, object]] = field(default_factory=list)  # completions, oldest first
-    outcomes: list[Any] = field(default_factory=list)  # of each round, where a sampler observes them
-    states: dict[str, Any] = field(default_factory=dict)  # of a sampler before the last rounds, by their numbers
+    outcomes: list[Any] = field(
+        default_factory=list
+    )  # of each round, where a sampler observes them
+    states: dict[str, Any] = field(
+        default_factory=dict
+    )  # of a sampler before the last rounds, by their numbers
     threads: int | None = None  # their number decides the rounding of sums
 
     def best(self) -> tuple[int, float] | None:
@@ -57,7 +72,9 @@ class Journal:
 
     def save(self, checkpoint: Path) -> None:
         """Write the journal into the directory *checkpoint*."""
-        values = {name: getattr(self, name) for name in _FIELDS} | {"rows": list(map(asdict, self.rows))}
+        values = {name: getattr(self, name) for name in _FIELDS} | {
+            "rows": list(map(asdict, self.rows))
+        }
         (checkpoint / _FILE).write_text(json.dumps(values))
 
     def load(self, checkpoint: Path) -> None:
@@ -94,7 +111,9 @@ def check_log(log: Path | None, kind: type[LogRow]) -> None:
             if file.exists() and (file.stat().st_size or not file.is_file()):
                 read(file, kind) if file == log else read_samples(file)
         except (OSError, InputError) as error:
-            raise ArtifactError(f"{error} Give --log another path, or remove {file} first.") from error
+            raise ArtifactError(
+                f"{error} Give --log another path, or remove {file} first."
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -106,17 +125,23 @@ class Checkpoints:
     def check_paths(self, out: Path, kind: str, log: Path) -> None:
         """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*,
         neither in *out* nor in the way of another program's file."""
-        artifacts.check_writable(out, kind)  # before the lock of *checkpoints*, which could be a file in *out*
+        artifacts.check_writable(
+            out, kind
+        )  # before the lock of *checkpoints*, which could be a file in *out*
         for option, path in (("--log", log), ("--checkpoints", self.directory)):
             if path.resolve().is_relative_to(out.resolve()):
-                raise UsageError(f"{option} {path} lies in --out {out}, which is replaced; give another path.")
+                raise UsageError(
+                    f"{option} {path} lies in --out {out}, which is replaced; give another path."
+                )
             artifacts.check_place(path, option)
         if log.is_dir():
             raise UsageError(f"{log} is a directory; give a file.", option="log")
         if self.directory.is_file():
             raise UsageError(f"{self.directory} is a file; give a directory.", option="checkpoints")
         if (others := self._directories()) and not (self.directory / RUN).is_file():
-            raise ArtifactError(f"{others[0]} is not of countdown-rl; give --checkpoints another directory.")
+            raise ArtifactError(
+                f"{others[0]} is not of countdown-rl; give --checkpoints another directory."
+            )
 
     def to_resume(self, run: Identity) -> Path | None:
         """The newest complete checkpoint, or None; ArtifactError if it does not belong to *run*."""
@@ -161,11 +186,19 @@ class Checkpoints:
         artifacts.fsync(checkpoint)
         (checkpoint / MARK).touch()
         artifacts.fsync(checkpoint)
-        _remove([other for other in self._directories() if other not in (checkpoint, self.best(best or 0))])
+        _remove(
+            [
+                other
+                for other in self._directories()
+                if other not in (checkpoint, self.best(best or 0))
+            ]
+        )
 
     def _directories(self, kind: str = "checkpoint|best") -> list[Path]:
         paths = sorted(self.directory.glob("*-*"))
-        return [path for path in paths if path.is_dir() and re.fullmatch(f"({kind})-[0-9]+", path.name)]
+        return [
+            path for path in paths if path.is_dir() and re.fullmatch(f"({kind})-[0-9]+", path.name)
+        ]
 
     def clear_own(self, run: Identity) -> None:
         """Remove what is left of *run*, not of others: also a directory whose record a killed run has removed."""
@@ -201,7 +234,9 @@ class Places:
     checkpoints: Checkpoints
 
     @classmethod
-    def of(cls, arguments: RunArguments, options: TuningOptions, *, overwrite: bool = True) -> "Places":
+    def of(
+        cls, arguments: RunArguments, options: TuningOptions, *, overwrite: bool = True
+    ) -> "Places":
         """The paths in *arguments*, or their defaults. Raises an error if one is missing, empty or in the way, as is
         an artifact of other *options* without *overwrite*."""
         grpo = options.method == "grpo"
@@ -217,7 +252,9 @@ class Places:
                 next(files.records(file))
         if not overwrite and artifacts.peek(out) == options.kind:
             manifest = Manifest.parse((out / MANIFEST).read_bytes(), out)
-            decided = {name: value for name, value in asdict(options).items() if value and value != "auto"}
+            decided = {
+                name: value for name, value in asdict(options).items() if value and value != "auto"
+            }
             run = Identity(type(options), {**manifest.options, **decided}, manifest.inputs)
             finished(out, options.kind, run, overwrite=False)
         return Places(out=out, log=log, checkpoints=checkpoints)

@@ -22,18 +22,33 @@ from countdown_rl.training.options import TuningOptions
 def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
     """Check that *ref* can be trained with *options*; *sharded*: each process holds a part of the weights."""
     if options.tune == "all" and ref.base is not None:
-        raise UsageError(f"all trains a whole model, and {ref.source} is an adapter; merge it first.", option="tune")
+        raise UsageError(
+            f"all trains a whole model, and {ref.source} is an adapter; merge it first.",
+            option="tune",
+        )
     trained = model_files.adapter_config(reference.local_path(ref)) if ref.base is not None else {}
-    for name, key in (("lora_r", "r"), ("lora_alpha", "lora_alpha"), ("lora_dropout", "lora_dropout")):
-        if options.given(name) and getattr(options, name) != trained.get(key, getattr(options, name)):
-            raise UsageError(f"the adapter {ref.source} has {flag(name)} {trained[key]}; leave {flag(name)} out.")
+    for name, key in (
+        ("lora_r", "r"),
+        ("lora_alpha", "lora_alpha"),
+        ("lora_dropout", "lora_dropout"),
+    ):
+        if options.given(name) and getattr(options, name) != trained.get(
+            key, getattr(options, name)
+        ):
+            raise UsageError(
+                f"the adapter {ref.source} has {flag(name)} {trained[key]}; leave {flag(name)} out."
+            )
     if sharded and load.trained_precision(ref, options.precision) == "nf4":
         raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16.")
 
 
 def _new_adapter(options: TuningOptions) -> LoraConfig:
     """The configuration of a new adapter, on all linear layers."""
-    lora = {"r": options.lora_r, "lora_alpha": options.lora_alpha, "lora_dropout": options.lora_dropout}
+    lora = {
+        "r": options.lora_r,
+        "lora_alpha": options.lora_alpha,
+        "lora_dropout": options.lora_dropout,
+    }
     return LoraConfig(**lora, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
@@ -46,22 +61,30 @@ def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) ->
         try:
             return get_peft_model(model, _new_adapter(options), low_cpu_mem_usage=True)
         except ValueError as error:  # PEFT does not adapt the layers of some architectures
-            raise ModelError(f"{ref.source} cannot have LoRA: {first_line(error)}. Give --tune all.") from error
+            raise ModelError(
+                f"{ref.source} cannot have LoRA: {first_line(error)}. Give --tune all."
+            ) from error
     adapter = lora.Adapter(reference.local_path(ref))
     adapter.check_unchanged_base()
     model = adapter.attach(model, trainable=True)
     if isinstance(model.get_output_embeddings(), BaseTunerLayer):
-        raise ModelError(f"{ref.source} has LoRA on its output head, which TRL's losses cannot train; merge it first.")
+        raise ModelError(
+            f"{ref.source} has LoRA on its output head, which TRL's losses cannot train; merge it first."
+        )
     return model
 
 
-def load_model(ref: ModelRef, options: TuningOptions, memory: Memory, threads: int | None = None) -> load.Loaded:
+def load_model(
+    ref: ModelRef, options: TuningOptions, memory: Memory, threads: int | None = None
+) -> load.Loaded:
     """Load the model *ref* for training in *threads*, as *memory* was planned; the training of an adapter continues."""
     torch.set_num_threads(threads or options.threads or processes.cpu_threads())
     if torch.cuda.is_available() and not memory.estimates[-1].engine:
         torch_internals.expand_segments()
     trainable, sharded = ref.base is not None, processes.uses_fsdp()
-    loaded = load.load_model(ref, precision=options.precision, trainable=trainable, sharded=sharded, plain=memory.plain)
+    loaded = load.load_model(
+        ref, precision=options.precision, trainable=trainable, sharded=sharded, plain=memory.plain
+    )
     if loaded.device == "cpu":
         from countdown_rl.training import loss_internals
 
@@ -75,7 +98,9 @@ def computes_in_bf16(loaded: load.Loaded) -> bool:
     return in_bf16 and torch_internals.has_bf16_products(loaded.device)
 
 
-def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Path, *names: str) -> dict[str, Any]:
+def trainer_arguments(
+    options: TuningOptions, loaded: load.Loaded, directory: Path, *names: str
+) -> dict[str, Any]:
     """Fields of TRL's configurations of GRPO and SFT alike, for checkpoints in *directory*, and the options *names*."""
     names = (*names, "gradient_checkpointing", "learning_rate", "lr_scheduler_type", "seed")
     return {name: getattr(options, name) for name in names} | {
@@ -95,14 +120,22 @@ def trainer_arguments(options: TuningOptions, loaded: load.Loaded, directory: Pa
     }
 
 
-def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningOptions, **settings: object) -> Any:
+def make_trainer(
+    make: Callable[..., Any], loaded: load.Loaded, options: TuningOptions, **settings: object
+) -> Any:
     """The trainer of *loaded* that *make* returns, without output on stdout and with the trained weights in fp32."""
     # TRL casts those over 4-bit weights to bf16, in which small updates are lost.
-    exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
+    exact = {
+        parameter: parameter.data
+        for parameter in loaded.model.parameters()
+        if parameter.requires_grad
+    }
     trainer = make(
         model=loaded.model,
         processing_class=loaded.tokenizer,
-        peft_config=_new_adapter(options) if options.tune == "lora" and loaded.ref.base is None else None,
+        peft_config=_new_adapter(options)
+        if options.tune == "lora" and loaded.ref.base is None
+        else None,
         **settings,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
@@ -112,7 +145,9 @@ def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningO
             if parameter.requires_grad and parameter.dtype != torch.float32:
                 parameter.data = exact.get(parameter, parameter.data).float()
     for adapter in getattr(trainer.model, "peft_config", {}).values():
-        adapter.base_model_name_or_path = ""  # else PEFT asks the Hub for its vocabulary at every checkpoint
+        adapter.base_model_name_or_path = (
+            ""  # else PEFT asks the Hub for its vocabulary at every checkpoint
+        )
     return trainer
 
 
@@ -125,7 +160,11 @@ def gathered(trainer: Trainer) -> dict[str, torch.Tensor] | None:
 
 
 def save(
-    trainer: Trainer, ref: ModelRef, options: TuningOptions, directory: Path, state: dict[str, torch.Tensor] | None
+    trainer: Trainer,
+    ref: ModelRef,
+    options: TuningOptions,
+    directory: Path,
+    state: dict[str, torch.Tensor] | None,
 ) -> None:
     """Write the trained weights of *ref* to *directory*: an adapter, or a checkpoint of the whole model in bf16.
     *state* is from :func:`gathered`."""
@@ -133,11 +172,22 @@ def save(
     if options.tune == "lora":
         base = ref.base or ref
         further = lora.Adapter(reference.local_path(ref)).specs if ref.base else ()
-        lora.save(policy, directory, base=base.location, revision=base.revision, weights=state, further=further)
+        lora.save(
+            policy,
+            directory,
+            base=base.location,
+            revision=base.revision,
+            weights=state,
+            further=further,
+        )
     else:
         dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
         tied = policy.all_tied_weights_keys
-        tensors = {name: value.to(dtype) for name, value in (state or policy.state_dict()).items() if name not in tied}
+        tensors = {
+            name: value.to(dtype)
+            for name, value in (state or policy.state_dict()).items()
+            if name not in tied
+        }
         policy.save_pretrained(directory, state_dict=tensors)
         config = copy.deepcopy(policy.config)
         config.dtype = dtype  # not that of the weights being trained

@@ -27,13 +27,17 @@ def line(way: str, numbers: dict[str, int], target: int) -> tuple[str, str | Non
     x, y = numbers[first], numbers[second]
     (z,) = (value for name, value in numbers.items() if name not in way)
     result = {"+": x + y, "-": x - y, "*": x * y, "/": x // y}[operator]
-    trivial = y == 1 and operator in "*/" and letter != "D"  # D is for those that need a factor of 1
+    trivial = (
+        y == 1 and operator in "*/" and letter != "D"
+    )  # D is for those that need a factor of 1
     if trivial or (operator == "/" and x % y) or (operator == "*" and result > LARGEST):
         return f"{letter} no", None
     pair = f"{x}{operator}{y}"
     closed = f"({pair})" if operator in "+-" else pair
     joined: list[tuple[str, int, str]] = []
-    if letter in "AB" or operator in "*/":  # other sums of three numbers are those of A and B in another order
+    if (
+        letter in "AB" or operator in "*/"
+    ):  # other sums of three numbers are those of A and B in another order
         joined.append((f"+{z}", result + z, f"{pair}+{z}"))
         if result >= z:
             joined.append((f"-{z}", result - z, f"{pair}-{z}"))

@@ -33,7 +33,9 @@ def test_tables_and_completions_are_not_read_as_markup(capsys):
 
 def test_a_terminal_shows_no_markup(monkeypatch):
     out = io.StringIO()
-    monkeypatch.setattr(console, "people", console.Printer(file=out, force_terminal=True, markup=False))
+    monkeypatch.setattr(
+        console, "people", console.Printer(file=out, force_terminal=True, markup=False)
+    )
     with console.progress("rows [b]") as update, console.status("[dim]writing[/dim]"):
         update(1, 2, "[red]reward[/red] 1.0")
     for part in ("rows [b]", "[red]reward[/red] 1.0"):
@@ -58,7 +60,9 @@ def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):
         update(150, 200, "loss 0.500")
     resumed, last = capsys.readouterr().err.splitlines()
     assert resumed == "completions: 100 of 200"
-    rate, left = re.fullmatch(r"completions: 150 of 200, loss 0.500, (\d+)/s, (\d+)s left", last).groups()
+    rate, left = re.fullmatch(
+        r"completions: 150 of 200, loss 0.500, (\d+)/s, (\d+)s left", last
+    ).groups()
     assert int(rate) <= 50
     assert int(left) >= 1
 
@@ -83,7 +87,9 @@ def test_progress_in_a_file_is_a_line_each_minute(monkeypatch, capsys):
         ("models/SmolLM2-135M.Q4_1.gguf", "SmolLM2-135M.Q4_1"),
     ],
 )
-def test_an_evaluation_is_written_to_a_directory_named_by_its_model(model, name, tmp_path, monkeypatch):
+def test_an_evaluation_is_written_to_a_directory_named_by_its_model(
+    model, name, tmp_path, monkeypatch
+):
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path / "mine")
     assert eval._default_out(model).as_posix() == f"artifacts/eval/{name}"

@@ -46,7 +46,9 @@ def write(path, rows, kind="lines"):
 
 
 def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
-    status, out, _ = command("gen-data", "--n", 300, "--valid", 20, "--test", 30, "--out", tmp_path / "data", "--json")
+    status, out, _ = command(
+        "gen-data", "--n", 300, "--valid", 20, "--test", 30, "--out", tmp_path / "data", "--json"
+    )
     sizes = {split: counts["rows"] for split, counts in json.loads(out)["splits"].items()}
     assert (status, sizes) == (0, {"train": 250, "valid": 20, "test": 30})
     assert artifacts.read(tmp_path / "data", "data").facts["splits"]["test"]["rows"] == 30
@@ -60,15 +62,23 @@ def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
     [
         (["--n", 10, "--test", 10], 2, "leave no rows for training"),
         *((["--size", "9"], 2, "write 1 to 6"), (["--targets", "9-3"], 2, "lower end first")),
-        *((["--targets", f"10-{end}"], 2, "at most 100,000 values") for end in (200_000, 10**8, 10**30)),
+        *(
+            (["--targets", f"10-{end}"], 2, "at most 100,000 values")
+            for end in (200_000, 10**8, 10**30)
+        ),
         (["--numbers", f"1-{10**12}"], 2, "at most 100,000 values"),
         *((["--style", "lines"], 2, "--style lines"), (["--impossible", "nan"], 2, "--impossible")),
-        *((["--task", "gsm8k"], 2, "give --from or --from-hub"), (["--revision", "main"], 2, "goes with --from-hub")),
+        *(
+            (["--task", "gsm8k"], 2, "give --from or --from-hub"),
+            (["--revision", "main"], 2, "goes with --from-hub"),
+        ),
         *((["--from", "none.jsonl"], 1, "does not exist"), (["--misspelt", 3], 2, "misspelt")),
         (["--size", 2, "--numbers", "1-9", "--n", 5000], 1, ""),
     ],
 )
-def test_an_invalid_request_is_one_sentence_and_writes_nothing(command, tmp_path, arguments, status, words):
+def test_an_invalid_request_is_one_sentence_and_writes_nothing(
+    command, tmp_path, arguments, status, words
+):
     code, out, err = command("gen-data", "--out", tmp_path / "data", *arguments)
     assert (code, out) == (status, "")
     assert words in err
@@ -80,10 +90,22 @@ def test_an_invalid_request_is_one_sentence_and_writes_nothing(command, tmp_path
     ("number", "words"),
     [(signal.SIGTERM, "--preset tv"), (signal.SIGINT, "--size 6"), (signal.SIGHUP, "--size 6")],
 )
-def test_a_signal_ends_the_generation_at_once_and_leaves_no_partial_directory(tmp_path, number, words):
+def test_a_signal_ends_the_generation_at_once_and_leaves_no_partial_directory(
+    tmp_path, number, words
+):
     # nohup ignores SIGHUP
     code = f"import signal; signal.signal({number:d}, signal.SIG_DFL); from countdown_rl.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "gen-data", *words.split(), "--n", "100000", "--out", tmp_path / "data"]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "gen-data",
+        *words.split(),
+        "--n",
+        "100000",
+        "--out",
+        tmp_path / "data",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / ".data.partial").is_dir():
         assert process.poll() is None
@@ -108,11 +130,18 @@ IMPORTED = [
 @pytest.mark.parametrize("kind", ["lines", "array", "csv", "parquet"])
 def test_imported_rows_are_checked_counted_and_split_as_generated_ones(command, tmp_path, kind):
     write(tmp_path / "rows", IMPORTED, kind)
-    status, out, err = command("gen-data", "--from", tmp_path / "rows", "--out", tmp_path / "data", "--json")
+    status, out, err = command(
+        "gen-data", "--from", tmp_path / "rows", "--out", tmp_path / "data", "--json"
+    )
     assert status == 0, err
     facts = json.loads(out)
     assert facts["read"] == 6
-    assert facts["dropped"] == {"duplicate": 1, "impossible": 1, "not-a-row": 1, "too-many-numbers": 1}
+    assert facts["dropped"] == {
+        "duplicate": 1,
+        "impossible": 1,
+        "not-a-row": 1,
+        "too-many-numbers": 1,
+    }
     rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
     assert [(row["id"], row["solution"]) for row in rows] == [
         ("3-7-50=46", "50 + 3 - 7"),
@@ -126,39 +155,68 @@ def test_imported_rows_are_checked_counted_and_split_as_generated_ones(command, 
 @pytest.mark.parametrize("option", ["--from", "--test-from"])
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "rows.jsonl is empty"), ('{"nums": [3, 7], "target": 10}\n\n{"nums": [3,', "rows.jsonl, line 3: not JSON")],
+    [
+        ("", "rows.jsonl is empty"),
+        ('{"nums": [3, 7], "target": 10}\n\n{"nums": [3,', "rows.jsonl, line 3: not JSON"),
+    ],
 )
-def test_an_unreadable_file_is_reported_with_its_line_and_fault(command, tmp_path, option, text, words):
+def test_an_unreadable_file_is_reported_with_its_line_and_fault(
+    command, tmp_path, option, text, words
+):
     (tmp_path / "rows.jsonl").write_text(text)
-    status, _, err = command("gen-data", option, tmp_path / "rows.jsonl", "--out", tmp_path / "data")
+    status, _, err = command(
+        "gen-data", option, tmp_path / "rows.jsonl", "--out", tmp_path / "data"
+    )
     assert (status, words in err) == (1, True)
 
 
 @pytest.mark.parametrize("imported", [True, False])
 def test_test_puzzles_of_ones_own_are_kept_out_of_the_other_splits(command, tmp_path, imported):
     number_sets = list(combinations(range(1, 13), 3))
-    own = [{"numbers": list(nums), "target": sum(nums)} for nums in number_sets[::2]] + [{"nums": [2, 2], "target": 99}]
+    own = [{"numbers": list(nums), "target": sum(nums)} for nums in number_sets[::2]] + [
+        {"nums": [2, 2], "target": 99}
+    ]
     jsonl.write_rows(tmp_path / "own.jsonl", own)
     arguments = ["--numbers", "1-12", "--size", 3, "--n", 150, "--valid", 0]
     if imported:
-        jsonl.write_rows(tmp_path / "rows.jsonl", ({"nums": nums, "target": sum(nums)} for nums in number_sets))
+        jsonl.write_rows(
+            tmp_path / "rows.jsonl", ({"nums": nums, "target": sum(nums)} for nums in number_sets)
+        )
         arguments = ["--from", tmp_path / "rows.jsonl", "--valid", 0]
-    status, _, err = command("gen-data", *arguments, "--test-from", tmp_path / "own.jsonl", "--out", tmp_path / "data")
+    status, _, err = command(
+        "gen-data", *arguments, "--test-from", tmp_path / "own.jsonl", "--out", tmp_path / "data"
+    )
     assert status == 0, err
-    splits = {name: jsonl.read_rows(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "test")}
-    assert [row["nums"] for row in splits["test"]] == [row.get("nums") or row["numbers"] for row in own]
+    splits = {
+        name: jsonl.read_rows(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "test")
+    }
+    assert [row["nums"] for row in splits["test"]] == [
+        row.get("nums") or row["numbers"] for row in own
+    ]
     assert splits["test"][-1]["solutions"] == 0
     assert len(splits["train"]) > 50
-    tested, trained = ({tuple(sorted(row["nums"])) for row in splits[name]} for name in ("test", "train"))
+    tested, trained = (
+        {tuple(sorted(row["nums"])) for row in splits[name]} for name in ("test", "train")
+    )
     assert not tested & trained
     assert artifacts.read(tmp_path / "data", "data").inputs["test"]["file"] == "own.jsonl"
 
 
 def test_verl_rows_are_imported_and_what_is_read_and_left_out_is_said(command, tmp_path):
-    rows = [{"data_source": "c", "reward_model": {"style": "rule", "ground_truth": row}} for row in IMPORTED]
+    rows = [
+        {"data_source": "c", "reward_model": {"style": "rule", "ground_truth": row}}
+        for row in IMPORTED
+    ]
     jsonl.write_rows(tmp_path / "rows.jsonl", rows)
     jsonl.write_rows(tmp_path / "out.jsonl", rows[-1:])
-    arguments = ["--from", tmp_path / "rows.jsonl", "--exclude", tmp_path / "out.jsonl", "--out", tmp_path / "data"]
+    arguments = [
+        "--from",
+        tmp_path / "rows.jsonl",
+        "--exclude",
+        tmp_path / "out.jsonl",
+        "--out",
+        tmp_path / "data",
+    ]
     status, out, err = command("gen-data", *arguments, "--json")
     assert status == 0, err
     assert json.loads(out)["dropped"]["excluded"] == 1
@@ -183,9 +241,19 @@ GOOD = {"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"}
 
 def test_grade_writes_one_line_per_line(command, tmp_path):
     rows = [
-        {"id": "a", "nums": [3, 7, 50], "target": 46, "completion": "</think>\n<answer>50 + 3 - 7</answer>"},
+        {
+            "id": "a",
+            "nums": [3, 7, 50],
+            "target": 46,
+            "completion": "</think>\n<answer>50 + 3 - 7</answer>",
+        },
         {"nums": [3, 7, 50], "target": 46, "completion": "<answer>50 / 3 * 7</answer>"},
-        {"nums": [3, 7, 50], "target": 53, "rule": "at-most-once", "completion": "</think><answer>50+3</answer>"},
+        {
+            "nums": [3, 7, 50],
+            "target": 53,
+            "rule": "at-most-once",
+            "completion": "</think><answer>50+3</answer>",
+        },
         {"id": "d", "nums": [3, 7, 50], "target": 46, "response": ["", REPLY["content"]]},
     ]
     jsonl.write_rows(tmp_path / "in.jsonl", rows)
@@ -198,7 +266,9 @@ def test_grade_writes_one_line_per_line(command, tmp_path):
     assert [grade.get("id") for grade in grades] == ["a", None, None, "d", "d"]
     assert [grade.get("place") for grade in grades] == [None, "line 2", "line 3", None, None]
     assert [grade.get("sample") for grade in grades] == [None, None, None, 0, 1]
-    status, out, _ = command("grade", tmp_path / "in.jsonl", "--json", "--out", tmp_path / "out.jsonl")
+    status, out, _ = command(
+        "grade", tmp_path / "in.jsonl", "--json", "--out", tmp_path / "out.jsonl"
+    )
     counts = {"n": 5, "correct": 3, "format": 2, "strict_format": 2}
     assert json.loads(out) == {**counts, "reasons": {"wrong-value": 1, "no-answer": 1}}
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 5
@@ -214,7 +284,9 @@ def test_grade_of_nothing_fails(command, lines, options):
 
 def test_a_bad_line_ends_grade_or_is_marked_on_request(command):
     good, bad = json.dumps(GOOD), json.dumps({"nums": [3, 4], "target": 7})
-    status, out, err = command("grade", "--on-error", "mark", stdin=f"{good}\n\n{{\n{bad}\n{good}\n")
+    status, out, err = command(
+        "grade", "--on-error", "mark", stdin=f"{good}\n\n{{\n{bad}\n{good}\n"
+    )
     lines = [json.loads(line) for line in out.splitlines()]
     assert (status, [line.get("correct") for line in lines]) == (0, [True, None, None, True])
     assert lines[1]["error"].startswith("standard input, line 3: not JSON")
@@ -235,7 +307,10 @@ PUZZLE = {"numbers": [3, 7, 50], "target": 46}
         ({"num": [3, 7, 50], "target": 46, "response": [REPLY["content"]]}, "csv"),
         ({"reward_model": {"ground_truth": PUZZLE}, "output": REPLY["content"]}, "csv"),
         ({"metadata": PUZZLE, "messages": [{"role": "user", "content": "?"}, REPLY]}, "array"),
-        ({"custom_id": "3-7-50=46", "response": {"body": {"choices": [{"message": REPLY}]}}}, "lines"),
+        (
+            {"custom_id": "3-7-50=46", "response": {"body": {"choices": [{"message": REPLY}]}}},
+            "lines",
+        ),
     ],
 )
 def test_grade_reads_layouts_of_others_in_every_format(command, tmp_path, fields, kind):
@@ -250,12 +325,23 @@ def test_grade_reads_layouts_of_others_in_every_format(command, tmp_path, fields
 def test_grade_finds_rows_by_the_ids_of_its_data(command, tmp_path, name):
     jsonl.write_rows(tmp_path / "rows.jsonl", [{"id": "a", "nums": [3, 7, 50], "target": 46}])
     batch = {"response": {"body": {"choices": [{"message": REPLY}], "usage": {}}}, "error": None}
-    jsonl.write_rows(tmp_path / "made.jsonl", [{name: "a", **(batch if name == "custom_id" else {"output": "x"})}])
+    jsonl.write_rows(
+        tmp_path / "made.jsonl",
+        [{name: "a", **(batch if name == "custom_id" else {"output": "x"})}],
+    )
     status, out, _ = command("grade", tmp_path / "made.jsonl", "--data", tmp_path / "rows.jsonl")
-    assert (status, json.loads(out)["id"], json.loads(out)["correct"]) == (0, "a", name == "custom_id")
+    assert (status, json.loads(out)["id"], json.loads(out)["correct"]) == (
+        0,
+        "a",
+        name == "custom_id",
+    )
     status, _, err = command("grade", tmp_path / "made.jsonl")
     fields = "custom_id, response, error" if name == "custom_id" else "id, output"
-    assert (status, f"its fields are {fields}; give --data" in err, "question" in err) == (1, True, False), err
+    assert (status, f"its fields are {fields}; give --data" in err, "question" in err) == (
+        1,
+        True,
+        False,
+    ), err
 
 
 def test_eval_says_which_columns_it_does_not_use(command, tmp_path):
@@ -296,7 +382,11 @@ def test_grade_never_overwrites_its_input_and_keeps_any_text(command, tmp_path):
     assert command("grade", file, "--out", file)[0] == 2
     assert file.read_bytes() == before
     status, out, _ = command("grade", file)
-    assert (status, json.loads(out)["answer"], json.loads(out)["reason"]) == (0, "\ud800", "bad-character")
+    assert (status, json.loads(out)["answer"], json.loads(out)["reason"]) == (
+        0,
+        "\ud800",
+        "bad-character",
+    )
 
 
 def test_the_kernel_compiles_without_a_cache_directory():

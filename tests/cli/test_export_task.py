@@ -95,13 +95,21 @@ def test_prompts_and_rewards_of_verifiers_are_those_of_this_package(tmp_path):
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (packages,) = venv.glob("lib/python*/site-packages")
-    (packages / "parent.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    (packages / "parent.pth").write_text(
+        "\n".join(path for path in sys.path if path.endswith("site-packages"))
+    )
     install = [venv / "bin/python", "-m", "pip", "install", "-q", "--no-compile"]
-    (pin,) = [text for text in (tmp_path / "environment/pyproject.toml").read_text().split('"') if "==" in text]
+    (pin,) = [
+        text
+        for text in (tmp_path / "environment/pyproject.toml").read_text().split('"')
+        if "==" in text
+    ]
     done = subprocess.run([*install, pin, "setuptools>=77"], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"{pin} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
-    subprocess.run([*install, "--no-deps", "--no-build-isolation", tmp_path / "environment"], check=True)
+    subprocess.run(
+        [*install, "--no-deps", "--no-build-isolation", tmp_path / "environment"], check=True
+    )
     command = [venv / "bin/python", "-c", SCORE, "countdown_exact", tmp_path / "samples.jsonl"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

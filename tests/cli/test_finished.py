@@ -21,7 +21,10 @@ COMMANDS = [
     (f"eval --model random {PUZZLES}", "--seed"),
     (f"eval --model model --threads 1 --max-new-tokens 4 {PUZZLES}", "--temperature"),
     (f"train --model model --threads 1 {TRAIN} {PUZZLES}", "--seed"),
-    ("sft --model model --threads 1 --from rows.jsonl --max-steps 1 --batch-size 2 --max-length 512", "--seed"),
+    (
+        "sft --model model --threads 1 --from rows.jsonl --max-steps 1 --batch-size 2 --max-length 512",
+        "--seed",
+    ),
 ]
 
 
@@ -35,11 +38,16 @@ def place(here):
 
 
 def state(directory: str) -> dict[str, tuple[int, int]]:
-    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in Path(directory).iterdir()}
+    return {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in Path(directory).iterdir()
+    }
 
 
 @pytest.mark.parametrize(("command", "option"), COMMANDS, ids=["baseline", "eval", "train", "sft"])
-def test_finished_work_is_replaced_only_where_that_is_asked_for(command, option, place, monkeypatch, capfd):
+def test_finished_work_is_replaced_only_where_that_is_asked_for(
+    command, option, place, monkeypatch, capfd
+):
     words = [*command.split(), "--out", "out"]
     assert status(monkeypatch, *words) == 0
     made = state("out")
@@ -89,9 +97,13 @@ def test_an_edited_task_of_the_users_own_is_another_run(command, place, monkeypa
 
 
 @pytest.mark.parametrize(
-    "command", [COMMANDS[2][0], f"{COMMANDS[3][0]} --save-steps 1 --max-steps 2"], ids=["train", "sft"]
+    "command",
+    [COMMANDS[2][0], f"{COMMANDS[3][0]} --save-steps 1 --max-steps 2"],
+    ids=["train", "sft"],
 )
-def test_a_full_disk_is_one_sentence_and_the_same_command_then_succeeds(command, place, monkeypatch, capfd):
+def test_a_full_disk_is_one_sentence_and_the_same_command_then_succeeds(
+    command, place, monkeypatch, capfd
+):
     words = [*command.split(), "--out", "out"]
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))  # less than the weights have

@@ -43,7 +43,9 @@ def loaded():
 
 @pytest.mark.parametrize("name", ["--help", *HELP])
 def test_the_help_of_a_command_imports_no_other_command(name, loaded):
-    commands = {other for other in HELP if f"countdown_rl.cli.{other.replace('-', '_')}" in loaded[name]}
+    commands = {
+        other for other in HELP if f"countdown_rl.cli.{other.replace('-', '_')}" in loaded[name]
+    }
     assert commands == {name} - {"--help"}
     assert not loaded[name] & ({"torch", "numpy", "rich"} if name == "--help" else {"torch"})
     assert name != "--help" or len(loaded[name]) < 300  # a quarter of a second
@@ -64,7 +66,8 @@ def test_help_fits_the_terminal_and_cuts_no_flag_and_no_choice(name, columns, mo
     # Only the names and choices of one option may be longer than a line, which the terminal then breaks.
     text = page.partition("Examples:")[0] if columns < 80 else page
     assert all(
-        len(line) <= columns or re.fullmatch(r"  --\S+( / --\S+| <[\w|-]+>)", line) for line in text.splitlines()
+        len(line) <= columns or re.fullmatch(r"  --\S+( / --\S+| <[\w|-]+>)", line)
+        for line in text.splitlines()
     )
     for param in main.command(name).params:
         for flag in (*param.opts, *param.secondary_opts):
@@ -103,7 +106,10 @@ def test_the_shell_completes_commands_and_flags(words, completed):
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        *((["train", "--lr", "1e-4"], "--learning-rate"), (["train", "--max-new-tokens=9"], "--max-completion-length")),
+        *(
+            (["train", "--lr", "1e-4"], "--learning-rate"),
+            (["train", "--max-new-tokens=9"], "--max-completion-length"),
+        ),
         *((["eval", "--n", "9"], "--limit"), (["merge", "--model", "x"], "--adapter")),
     ],
 )
@@ -113,4 +119,6 @@ def test_a_flag_that_has_another_name_here_is_answered_with_that_name(words, nam
 
 
 def test_other_names_lead_to_flags_that_exist():
-    assert {spelled(name) for names in OTHER_NAMES.values() for name in names} <= set().union(*map(flags, HELP))
+    assert {spelled(name) for names in OTHER_NAMES.values() for name in names} <= set().union(
+        *map(flags, HELP)
+    )

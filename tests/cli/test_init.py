@@ -22,7 +22,9 @@ def record(site: Path, lines: str, monkeypatch) -> None:
     """Make *lines* the record of the installed files, and let the package be no clone."""
     information = site / "countdown_rl-1.0.dist-info"
     information.mkdir(parents=True)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: countdown-rl\nVersion: 1.0\n")
+    (information / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: countdown-rl\nVersion: 1.0\n"
+    )
     (information / "RECORD").write_text(lines)
     monkeypatch.syspath_prepend(site)
     monkeypatch.setattr(init, "_CLONE", site)
@@ -39,21 +41,29 @@ def test_the_pipeline_is_that_of_the_repository_without_its_code(tmp_path, monke
         body["deps"] = [name for name in body["deps"] if not name.startswith("countdown_rl/")]
         for item in stage.get("foreach", {}).values():
             if "made" in item:
-                item["made"] = item["made"].replace("countdown_rl/assets/countdown_tiny", "artifacts/data")
+                item["made"] = item["made"].replace(
+                    "countdown_rl/assets/countdown_tiny", "artifacts/data"
+                )
     assert ours == theirs
     comments = [re.findall(r"#.*", (place / "dvc.yaml").read_text()) for place in places]
     assert comments[0] == comments[1]
     for name in ("gen-data", "train", "eval", "merge", "quantize", "publish"):
-        assert (tmp_path / "run" / f"stages/{name}.yaml").read_text() == (ROOT / f"stages/{name}.yaml").read_text()
+        assert (tmp_path / "run" / f"stages/{name}.yaml").read_text() == (
+            ROOT / f"stages/{name}.yaml"
+        ).read_text()
 
 
-def test_stages_depend_on_the_files_of_ones_own_that_their_options_name(tmp_path, run_command, monkeypatch):
+def test_stages_depend_on_the_files_of_ones_own_that_their_options_name(
+    tmp_path, run_command, monkeypatch
+):
     assert status(monkeypatch, "init", str(tmp_path)) == 0
     first = (tmp_path / "dvc.yaml").read_bytes()
     for name in ("my_own.py", "my_helper.py", "prompt.jinja", "puzzles/a, b: #1.jsonl", "o.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("import my_helper" if name == "my_own.py" else "")
-    (tmp_path / "stages/train.yaml").write_text("train:\n  reward: [my_own:short=1, correct=1]\n  seed: 1\n")
+    (tmp_path / "stages/train.yaml").write_text(
+        "train:\n  reward: [my_own:short=1, correct=1]\n  seed: 1\n"
+    )
     (tmp_path / "stages/gen-data.yaml").write_text(
         'gen-data: {prompt: prompt.jinja, test-from: "puzzles/a, b: #1.jsonl"}\n'
     )
@@ -74,7 +84,9 @@ def test_stages_depend_on_the_files_of_ones_own_that_their_options_name(tmp_path
 
 def test_an_installed_package_has_the_same_files(tmp_path, monkeypatch):
     """Whatever the scheme: those of pip with --user or --prefix are recorded relative to the package."""
-    data_files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    data_files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "data-files"
+    ]
     for folder, patterns in data_files.items():
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
@@ -83,13 +95,21 @@ def test_an_installed_package_has_the_same_files(tmp_path, monkeypatch):
     assert status(monkeypatch, "init", str(tmp_path / "installed")) == 0
     monkeypatch.undo()
     assert status(monkeypatch, "init", str(tmp_path / "clone")) == 0
-    names = {path.relative_to(tmp_path / "clone") for path in (tmp_path / "clone").rglob("*") if path.is_file()}
+    names = {
+        path.relative_to(tmp_path / "clone")
+        for path in (tmp_path / "clone").rglob("*")
+        if path.is_file()
+    }
     assert len(names) >= 10
     for name in names:
-        assert (tmp_path / "installed" / name).read_bytes() == (tmp_path / "clone" / name).read_bytes()
+        assert (tmp_path / "installed" / name).read_bytes() == (
+            tmp_path / "clone" / name
+        ).read_bytes()
 
 
-def test_files_that_exist_and_an_installation_without_the_files_are_one_sentence(tmp_path, run_command, monkeypatch):
+def test_files_that_exist_and_an_installation_without_the_files_are_one_sentence(
+    tmp_path, run_command, monkeypatch
+):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "dvc.yaml").write_text("mine")
     assert "dvc.yaml" in run_command("init", str(tmp_path / "run"), code=1).err
@@ -114,5 +134,7 @@ def test_a_stage_runs_by_dvc_with_and_without_git(tmp_path, monkeypatch, git):
     with chdir(tmp_path / "run"):
         options = Path("stages/gen-data.yaml")
         options.write_text(re.sub(r"(?m)^  n: \d+", "  n: 100", options.read_text()))
-        subprocess.run([sys.executable, "-m", "dvc", "repro", "-q", "gen-data"], check=True, timeout=120)
+        subprocess.run(
+            [sys.executable, "-m", "dvc", "repro", "-q", "gen-data"], check=True, timeout=120
+        )
         assert json.loads(Path("artifacts/data/manifest.json").read_text())["options"]["n"] == 100

@@ -59,7 +59,9 @@ def loading(number):
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(capsys, error, code, words):
+def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(
+    capsys, error, code, words
+):
     assert fail(raising(error)) == code
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -82,7 +84,9 @@ def test_a_file_that_cannot_grow_is_one_sentence_whoever_writes_it(tmp_path, cap
     assert re.match(r"error: .*(free some|ulimit)", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("error", [ValueError("a\x1b[2Jb"), OSError("no number"), FileNotFoundError(2, "No", "x")])
+@pytest.mark.parametrize(
+    "error", [ValueError("a\x1b[2Jb"), OSError("no number"), FileNotFoundError(2, "No", "x")]
+)
 def test_an_unexpected_exception_prints_its_traceback_and_asks_for_a_report(capsys, error):
     assert fail(raising(error)) == 1
     printed = capsys.readouterr()
@@ -127,7 +131,9 @@ def test_an_error_of_the_users_code_adds_the_frames_of_that_code_alone(capsys, u
     work.__code__ = work.__code__.replace(co_filename=errors.__file__)
     assert fail(work) == (2 if wrapped else 1)
     sentence, frame, line, *rest = capsys.readouterr().err.splitlines()
-    assert sentence.startswith("error: the reward failed." if wrapped else "error: JSONDecodeError: Expecting")
+    assert sentence.startswith(
+        "error: the reward failed." if wrapped else "error: JSONDecodeError: Expecting"
+    )
     assert f'{user.__file__}", line 5, in wrong' in frame
     assert "json.loads" in line
     assert not [text for text in rest if "File" in text]
@@ -141,7 +147,11 @@ def test_an_error_that_the_users_code_words_itself_is_one_sentence(capsys, user)
 def test_the_traceback_of_a_failure_is_printed_on_request(run_command):
     words = ["eval", "--model", "random", "--data", "nowhere.jsonl"]
     assert "Traceback" not in run_command(*words, code=1).err
-    assert re.search(r"^Traceback(.|\n)*^error: nowhere", run_command("--traceback", *words, code=1).err, re.MULTILINE)
+    assert re.search(
+        r"^Traceback(.|\n)*^error: nowhere",
+        run_command("--traceback", *words, code=1).err,
+        re.MULTILINE,
+    )
 
 
 def test_every_process_names_itself_in_its_traceback(capsys, monkeypatch):
@@ -158,8 +168,16 @@ def test_every_process_names_itself_in_its_traceback(capsys, monkeypatch):
 #: Commands that load no torch; each uses what those before it wrote.
 CHEAP = (
     *("--help", "train --help", "solve 25 50 75 100 3 6 --target 952 --all", "init pipeline"),
-    *("gen-data --n 30 --numbers 1-9 --out data", "eval --model random --data data/test.jsonl --out random"),
-    *("samples random --n 2", "diagnose adapter", "grade random/samples.jsonl", "compare base adapter"),
+    *(
+        "gen-data --n 30 --numbers 1-9 --out data",
+        "eval --model random --data data/test.jsonl --out random",
+    ),
+    *(
+        "samples random --n 2",
+        "diagnose adapter",
+        "grade random/samples.jsonl",
+        "compare base adapter",
+    ),
 )
 RUN_ALL = f"""
 import sys
@@ -194,7 +212,8 @@ def test_no_terminal_or_encoding_loses_text_and_a_directory_may_have_any_name(tm
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-", "| true"])
 @pytest.mark.parametrize(
-    "words", ["--version", "--help", "solve 3 7 50 --target 46", "gen-data --n 20 --out data", "grade many"]
+    "words",
+    ["--version", "--help", "solve 3 7 50 --target 46", "gen-data --n 20 --out data", "grade many"],
 )
 def test_a_closed_stream_is_no_failure(tmp_path, words, streams):
     row = {"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"}

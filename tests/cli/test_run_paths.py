@@ -74,7 +74,9 @@ def test_a_refusal_that_needs_no_model_imports_no_torch(tmp_path, words):
     with artifacts.writing(tmp_path / "done", "adapter", options={"seed": 1}):
         pass
     code = "import sys; from countdown_rl.cli import main\ntry: main.main()\nfinally: print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, *words.split()], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.returncode > 0, done.stdout) == (True, "False\n"), done.stderr
 
 

@@ -11,14 +11,28 @@ from countdown_rl.tasks import jsonl
 
 
 def sample(step, reason="", completion="3 + 4</think>\n<answer>3 + 4</answer>", **fields):
-    about = {"step": step, "nums": [3, 4], "target": 7, "completion": completion, "correct": not reason}
+    about = {
+        "step": step,
+        "nums": [3, 4],
+        "target": 7,
+        "completion": completion,
+        "correct": not reason,
+    }
     graded = {"format": True, "strict_format": True, "trailing": False, "truncated": False}
-    return about | graded | {"reason": reason, "answer": "3 + 4", "value": "7", "tokens": 9} | fields
+    return (
+        about | graded | {"reason": reason, "answer": "3 + 4", "value": "7", "tokens": 9} | fields
+    )
 
 
 @pytest.fixture
 def run(tmp_path):
-    rows = [sample(1, "no-answer"), sample(1), sample(11, "wrong-value"), sample(21), sample(31, "no-answer")]
+    rows = [
+        sample(1, "no-answer"),
+        sample(1),
+        sample(11, "wrong-value"),
+        sample(21),
+        sample(31, "no-answer"),
+    ]
     jsonl.write_rows(tmp_path / "samples.jsonl", rows)
     (tmp_path / "log.csv").write_text("")
     return tmp_path
@@ -33,7 +47,11 @@ def shown(*words):
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
-        *((["--step", "11-25"], [11, 21]), (["--step", "1"], [1, 1]), (["--n", 9], [31, 21, 11, 1, 1])),
+        *(
+            (["--step", "11-25"], [11, 21]),
+            (["--step", "1"], [1, 1]),
+            (["--n", 9], [31, 21, 11, 1, 1]),
+        ),
         *((["--correct"], [21, 1]), (["--incorrect", "--step", "2-99"], [11, 31])),
         (["--reason", "no-answer"], [31, 1]),
     ],
@@ -46,7 +64,11 @@ def test_samples_are_filtered_by_step_grade_and_reason(run, words, steps):
 
 def test_the_view_shows_step_and_verdict_and_escapes_control_characters(run):
     cut = sample(51, "no-answer", answer=None, value=None, truncated=True)
-    rewards = {"group": 0, "rewards": {"correct": 1.0, "mine": None, "format": 0.5}, "advantage": -0.25}
+    rewards = {
+        "group": 0,
+        "rewards": {"correct": 1.0, "mine": None, "format": 0.5},
+        "advantage": -0.25,
+    }
     rows = [sample(41, completion="\x1b[2J[b]haha[/b]\u202e</think>", **rewards), cut]
     jsonl.write_rows(run / "samples.jsonl", rows, append=True)
     view = CliRunner().invoke(app, ["samples", str(run), "--step", "41-51"]).stdout
@@ -82,10 +104,17 @@ def test_an_invalid_choice_is_a_usage_error(run, words):
 
 
 def test_samples_of_an_earlier_version_are_graded_again(run):
-    short = {name: value for name, value in sample(5).items() if "format" not in name and name != "trailing"}
+    short = {
+        name: value
+        for name, value in sample(5).items()
+        if "format" not in name and name != "trailing"
+    }
     jsonl.write_rows(run / "samples.jsonl", [short, {**short, "completion": "3 + 4</think>"}])
     lines = json.loads(CliRunner().invoke(app, ["samples", str(run), "--json"]).stdout)["samples"]
-    assert [(line["correct"], line["reason"]) for line in lines] == [(True, ""), (False, "no-answer")]
+    assert [(line["correct"], line["reason"]) for line in lines] == [
+        (True, ""),
+        (False, "no-answer"),
+    ]
 
     (run / "samples.jsonl").write_text('{"id": 1}\n')
     assert "no samples" in str(CliRunner().invoke(app, ["samples", str(run)]).exception)
@@ -97,6 +126,12 @@ def test_samples_of_an_earlier_version_are_graded_again(run):
 
 @pytest.mark.parametrize("command", ["compare", "diagnose", "samples", "collect"])
 def test_a_file_of_completions_is_no_evaluation(command, tmp_path):
-    jsonl.write_rows(file := tmp_path / "made.jsonl", [{"nums": [3, 4], "target": 7, "completion": "x"}])
-    error = CliRunner().invoke(app, [command, str(file), *[str(tmp_path / "b")] * (command == "compare")]).exception
+    jsonl.write_rows(
+        file := tmp_path / "made.jsonl", [{"nums": [3, 4], "target": 7, "completion": "x"}]
+    )
+    error = (
+        CliRunner()
+        .invoke(app, [command, str(file), *[str(tmp_path / "b")] * (command == "compare")])
+        .exception
+    )
     assert "eval --completions" in str(error)

@@ -35,12 +35,18 @@ def make(out: Path, text: str = "rows", kind: str = "data", **inputs) -> Manifes
     [
         ({}, {}, (True, PRETRAINED_BY)),
         ({}, {"command": "python -m recipe"}, (True, "python -m recipe")),
-        ({"model": {"digest": "base"}}, {"command": "countdown-rl sft"}, (False, "countdown-rl sft")),
+        (
+            {"model": {"digest": "base"}},
+            {"command": "countdown-rl sft"},
+            (False, "countdown-rl sft"),
+        ),
         ({"model": {"digest": "base"}}, {}, (False, "countdown-rl sft")),
     ],
 )
 def test_a_model_is_pretrained_if_it_has_no_base(inputs, facts, expected):
-    link = provenance_chain({"digest": "d", "manifest": {"kind": "model", "inputs": inputs, "facts": facts}})[-1]
+    link = provenance_chain(
+        {"digest": "d", "manifest": {"kind": "model", "inputs": inputs, "facts": facts}}
+    )[-1]
     assert (link.pretrained, link.command) == expected
 
 
@@ -48,7 +54,11 @@ def test_an_artifact_is_read_back_with_its_files_facts_and_inputs():
     data = make(Path("data"))
     assert (data.kind, data.options, data.facts) == ("data", {"n": 1}, {"rows": 1})
     assert data.files == {"rows.jsonl": file_entry(Path("data/rows.jsonl"))}
-    assert make(Path("deep/second")).to_bytes() == data.to_bytes() == Path("data/manifest.json").read_bytes()
+    assert (
+        make(Path("deep/second")).to_bytes()
+        == data.to_bytes()
+        == Path("data/manifest.json").read_bytes()
+    )
     manifest = make(Path("eval"), kind="eval", inputs={"data": data.as_input()})
     assert manifest.inputs["data"]["digest"] == data.digest
     assert Manifest(**manifest.inputs["data"]["manifest"]).digest == data.digest
@@ -61,7 +71,9 @@ def test_the_version_stands_in_the_manifest_and_changes_no_digest(monkeypatch):
         manifest = make(Path("data"))
         digests.add(manifest.digest)
         versions.append(manifest.version)
-        make(Path("eval"), kind="eval", inputs={"data": manifest.as_input()})  # which reads the chain
+        make(
+            Path("eval"), kind="eval", inputs={"data": manifest.as_input()}
+        )  # which reads the chain
     assert (len(digests), versions) == (1, ["1", "2"])
 
 
@@ -126,8 +138,14 @@ def test_a_file_is_replaced_and_not_written_through_its_links():
         ),
         (lambda: Path("data/manifest.json").write_text("{"), "data/manifest.json is damaged"),
         (lambda: Path("data/manifest.json").unlink(), "data has no manifest.json.*gen-data"),
-        (lambda: Path("data/test.jsonl").write_text("x"), "data/test.jsonl is not in the manifest.*remove it"),
-        (lambda: Path("data").rename("gone"), "data does not exist; `countdown-rl gen-data` makes it"),
+        (
+            lambda: Path("data/test.jsonl").write_text("x"),
+            "data/test.jsonl is not in the manifest.*remove it",
+        ),
+        (
+            lambda: Path("data").rename("gone"),
+            "data does not exist; `countdown-rl gen-data` makes it",
+        ),
     ],
 )
 def test_damage_is_reported_with_the_command_that_makes_the_artifact(damage, message):
@@ -139,7 +157,22 @@ def test_damage_is_reported_with_the_command_that_makes_the_artifact(damage, mes
         artifacts.read(Path("data"), "data")
 
 
-OUTSIDE = ["/etc/x", "../x", "a/../../x", "a/..", "..", ".", "", "a//b", "./a", "a/", "a\\b", "..\\x", "C:x", "C:/x"]
+OUTSIDE = [
+    "/etc/x",
+    "../x",
+    "a/../../x",
+    "a/..",
+    "..",
+    ".",
+    "",
+    "a//b",
+    "./a",
+    "a/",
+    "a\\b",
+    "..\\x",
+    "C:x",
+    "C:/x",
+]
 
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "a\0b", "a\nb"])
@@ -148,7 +181,10 @@ def test_a_manifest_that_names_a_file_outside_is_refused(name):
     entry = {name: {"sha256": "0" * 64, "size": 0}}
     outer, inner = json.loads(manifest.to_bytes()), json.loads(manifest.to_bytes())
     outer["files"] |= entry
-    inner["inputs"]["model"] = {"digest": "0", "manifest": {"kind": "merged", "options": {}, "files": entry}}
+    inner["inputs"]["model"] = {
+        "digest": "0",
+        "manifest": {"kind": "merged", "options": {}, "files": entry},
+    }
     for content in (outer, inner):
         with pytest.raises(ArtifactError, match="no file below it"):
             Manifest.parse(json.dumps(content).encode(), "manifest.json")
@@ -186,11 +222,17 @@ def test_an_artifact_of_another_kind_or_with_a_changed_chain_is_refused():
     entry["manifest"]["options"] = {"n": 2}
     with pytest.raises(ArtifactError, match="changed after it was written"):
         make(Path("copy"), inputs={"data": entry})  # which reads it back
-    with pytest.raises(ArtifactError, match="data is a data artifact, not an eval artifact; `countdown-rl eval`"):
+    with pytest.raises(
+        ArtifactError, match="data is a data artifact, not an eval artifact; `countdown-rl eval`"
+    ):
         artifacts.read(Path("data"), "eval")
     Path("other").mkdir()
     Path("other/manifest.json").write_text(json.dumps({"kind": "webapp"}))
-    assert [artifacts.peek(Path(name)) for name in ("data", "other", "nowhere")] == ["data", None, None]
+    assert [artifacts.peek(Path(name)) for name in ("data", "other", "nowhere")] == [
+        "data",
+        None,
+        None,
+    ]
 
 
 def test_an_artifact_can_be_read_by_those_whom_the_umask_lets():
@@ -259,7 +301,10 @@ def test_files_of_other_origin_are_not_overwritten(monkeypatch):
             for place in ("/home/some one", "../../home/someone", "~/models", "file:///srv/models")
         ),
         *(("artifacts/../../x", "x"), ("..", "elsewhere")),
-        *((kept, kept) for kept in ("/+-", "artifacts/base", "Qwen/Qwen3-0.6B", "{{ a }}\n/think>/x/y")),
+        *(
+            (kept, kept)
+            for kept in ("/+-", "artifacts/base", "Qwen/Qwen3-0.6B", "{{ a }}\n/think>/x/y")
+        ),
     ],
 )
 def test_no_manifest_holds_a_local_path_of_its_own(path, name):
@@ -288,7 +333,10 @@ def test_an_output_that_another_process_writes_is_refused_until_that_process_end
         Path(".data.partial").mkdir()
         with pytest.raises(ArtifactError, match="written by another process"):
             make(Path("data"))
-        with pytest.raises(ArtifactError, match="written by another process"), artifacts.replacing(Path("data")):
+        with (
+            pytest.raises(ArtifactError, match="written by another process"),
+            artifacts.replacing(Path("data")),
+        ):
             pass
         assert Path(".data.partial").exists()
         Path(".data.previous").mkdir()  # between its two renames
@@ -307,7 +355,9 @@ def test_a_lock_can_be_taken_again_by_its_holder_and_is_removed():
 
 
 def test_a_node_of_the_chain_knows_its_command_and_a_chain_without_a_model_has_no_origin():
-    commands = {kind: ProvenanceEntry(kind, "n", "d").command for kind in ("adapter", "data", "hub")}
+    commands = {
+        kind: ProvenanceEntry(kind, "n", "d").command for kind in ("adapter", "data", "hub")
+    }
     assert commands == {"adapter": "countdown-rl train", "data": "countdown-rl gen-data", "hub": ""}
     tuned = ProvenanceEntry("adapter", "n", "d", facts={"command": "countdown-rl sft"})
     assert (tuned.command, tuned.by_grpo) == ("countdown-rl sft", False)

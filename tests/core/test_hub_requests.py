@@ -20,7 +20,9 @@ USES = {
     "model": lambda name, revision: reference.find_model(name, revision=revision),
     "data set": lambda name, revision: list(external.from_hub(name, revision)[1]),
     "licence": lambda name, revision: folder.base_license(name, revision),
-    "verify": lambda name, revision: hub_requests.download(name, revision, allowed=None, ignored=None),
+    "verify": lambda name, revision: hub_requests.download(
+        name, revision, allowed=None, ignored=None
+    ),
 }
 #: The error of a use, and what it advises, where that is not a ModelError that ends with its reason.
 ERRORS = {"data set": (InputError, " --from."), "licence": (HubError, " --license.")}
@@ -51,10 +53,22 @@ def sentence(use, name="me/it", revision=None):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({"status": 403, "headers": {"X-Error-Code": "GatedRepo", "X-Error-Message": "ask first"}}, "gated.*ask first"),
+        (
+            {
+                "status": 403,
+                "headers": {"X-Error-Code": "GatedRepo", "X-Error-Message": "ask first"},
+            },
+            "gated.*ask first",
+        ),
         ({"status": 401, "headers": {"X-Error-Code": "GatedRepo"}}, "gated"),
-        ({"status": 401, "headers": {"X-Error-Message": "Invalid username or password."}}, "does not accept the token"),
-        ({"status": 403, "headers": {"X-Error-Message": "token is too narrow"}}, "token is too narrow"),
+        (
+            {"status": 401, "headers": {"X-Error-Message": "Invalid username or password."}},
+            "does not accept the token",
+        ),
+        (
+            {"status": 403, "headers": {"X-Error-Message": "token is too narrow"}},
+            "token is too narrow",
+        ),
         ({"status": 404, "headers": {"X-Error-Code": "RevisionNotFound"}}, "no revision"),
         ({"status": 429}, "429.*later"),
         ({"status": 503}, "503.*later"),
@@ -101,7 +115,11 @@ def test_no_network_gives_the_cause_and_the_host(hub, monkeypatch, use):
         ("HTTP_PROXY", "ftp://me:secret@127.0.0.1:9", "the proxy of HTTP_PROXY .*scheme"),
         ("HTTPS_PROXY", "http://127.0.0.1:port", "the proxy of HTTPS_PROXY "),
         ("HTTP_PROXY", "http://127.0.0.1:9", "check the network .*refused"),
-        ("SSL_CERT_FILE", "/nowhere/ca.pem", "SSL_CERT_FILE names /nowhere/ca.pem, which does not exist"),
+        (
+            "SSL_CERT_FILE",
+            "/nowhere/ca.pem",
+            "SSL_CERT_FILE names /nowhere/ca.pem, which does not exist",
+        ),
         ("SSL_CERT_FILE", __file__, "SSL_CERT_FILE names .*is no certificate"),
         ("HF_TOKEN", "hf_é", "the token holds a character"),
         ("HF_TOKEN", f"{WRITE}\n", None),

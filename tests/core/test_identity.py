@@ -21,7 +21,15 @@ from countdown_rl.training.options import TrainOptions
 
 ROOT = Path(__file__).parents[2]
 #: Options of ``train`` that version 0.1 did not have.
-LATER = {"eval_samples", "eval_temperature", "sampler", "advantage", "share_prompts", "dynamic_sampling", "baseline"}
+LATER = {
+    "eval_samples",
+    "eval_temperature",
+    "sampler",
+    "advantage",
+    "share_prompts",
+    "dynamic_sampling",
+    "baseline",
+}
 
 
 def recorded(options, inputs=()):
@@ -41,7 +49,10 @@ def test_two_runs_are_the_same_where_options_and_inputs_are(here):
     data = artifacts.read(Path("data"), "data").as_input()
     with artifacts.writing(Path("eval"), "eval", options={"n": 1}, inputs={"data": data}) as draft:
         (draft.path / "rows.jsonl").write_text("rows")
-    same, other = Identity(Options, {"n": 1}, {"data": data}), Identity(Options, {"n": 2}, {"data": {}})
+    same, other = (
+        Identity(Options, {"n": 1}, {"data": data}),
+        Identity(Options, {"n": 2}, {"data": {}}),
+    )
     assert finished(Path("eval"), "eval", same, overwrite=False)
     assert finished(Path("eval"), "eval", other, overwrite=True) is None
     with pytest.raises(ArtifactError, match="--n was 1, is 2; other data"):
@@ -62,30 +73,70 @@ def test_an_option_that_is_added_changes_no_earlier_run(kind):
     past = {key: kind.past[key] for key in kind.past.keys() & kind.__dataclass_fields__.keys()}
     before = kind(**required).recorded | past
     now = before | {"added": 3, "changed": ("old",)}
-    fewer = [{key: before[key] for key in before if key != left_out} for left_out in before.keys() - required.keys()]
-    for earlier in (before, before | {"removed": 0.5}, {"changed": ["old"]} | required, required, *fewer):
+    fewer = [
+        {key: before[key] for key in before if key != left_out}
+        for left_out in before.keys() - required.keys()
+    ]
+    for earlier in (
+        before,
+        before | {"removed": 0.5},
+        {"changed": ["old"]} | required,
+        required,
+        *fewer,
+    ):
         assert Identity(Grown, now, {}).differences(recorded(earlier)) == ""
-    for change, phrase in (({"added": 4}, "--added was 3, is 4"), ({"changed": ("new",)}, "--changed was .'old'")):
+    for change, phrase in (
+        ({"added": 4}, "--added was 3, is 4"),
+        ({"changed": ("new",)}, "--changed was .'old'"),
+    ):
         assert re.search(phrase, Identity(Grown, now | change, {}).differences(recorded(before)))
-    assert "--added was 3, is not given" in Identity(Grown, now | {"added": None}, {}).differences(recorded(before))
-    assert "--removed was 1, is 0.5" in Identity(Grown, now, {}).differences(recorded(before | {"removed": 1}))
+    assert "--added was 3, is not given" in Identity(Grown, now | {"added": None}, {}).differences(
+        recorded(before)
+    )
+    assert "--removed was 1, is 0.5" in Identity(Grown, now, {}).differences(
+        recorded(before | {"removed": 1})
+    )
 
 
 def kept_manifests() -> list:
     """The manifests in the repository, and those of their inputs."""
-    files = [path for name in ("artifacts", "tests") for path in sorted((ROOT / name).rglob("manifest.json"))]
-    links = [link for file in files for link in provenance_chain(Manifest.parse(file.read_bytes(), file).as_input())]
-    return [link for link in {link.digest: link for link in links}.values() if link.kind in ("adapter", "eval")]
+    files = [
+        path
+        for name in ("artifacts", "tests")
+        for path in sorted((ROOT / name).rglob("manifest.json"))
+    ]
+    links = [
+        link
+        for file in files
+        for link in provenance_chain(Manifest.parse(file.read_bytes(), file).as_input())
+    ]
+    return [
+        link
+        for link in {link.digest: link for link in links}.values()
+        if link.kind in ("adapter", "eval")
+    ]
 
 
 def test_the_manifests_of_versions_0_1_and_0_2_match_their_commands():
-    runs = [(EvalOptions if link.kind == "eval" else TrainOptions, link.options) for link in kept_manifests()]
-    old = {key: value for key, value in TrainOptions().recorded.items() if key not in LATER} | TrainOptions.past
+    runs = [
+        (EvalOptions if link.kind == "eval" else TrainOptions, link.options)
+        for link in kept_manifests()
+    ]
+    old = {
+        key: value for key, value in TrainOptions().recorded.items() if key not in LATER
+    } | TrainOptions.past
     for kind, options in [*runs, (TrainOptions, old | {"model": "a", "revision": None})]:
         meant = kind.past | options  # where a default has changed, the command names the former one
         own = {key: meant[key] for key in meant.keys() & kind.__dataclass_fields__.keys()}
-        repeated = kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in own.items()})
-        values = repeated.recorded | ({} if kind is EvalOptions else {"model": options.get("model")})
+        repeated = kind(
+            **{
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in own.items()
+            }
+        )
+        values = repeated.recorded | (
+            {} if kind is EvalOptions else {"model": options.get("model")}
+        )
         assert Identity(kind, values, {}).differences(recorded(options)) == ""
     assert {kind for kind, _ in runs} == {EvalOptions, TrainOptions}
 
@@ -93,7 +144,9 @@ def test_the_manifests_of_versions_0_1_and_0_2_match_their_commands():
 def test_inputs_are_the_same_where_their_files_are():
     def inputs(options, digest="d"):
         data = Manifest("data", options, files={"rows": {"sha256": digest}}).as_input()
-        merged = Manifest("merged", options, {"data": data}, files={"model": {"sha256": "m"}}).as_input()
+        merged = Manifest(
+            "merged", options, {"data": data}, files={"model": {"sha256": "m"}}
+        ).as_input()
         return {"model": {"source": "m", "base": merged} | merged, "exclude": [data]}
 
     run = Identity(Options, {}, inputs({"n": 1, "added": 3}))

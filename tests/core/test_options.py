@@ -19,7 +19,16 @@ from countdown_rl.release.config import PublishOptions
 from countdown_rl.training.options import SftOptions, TrainOptions
 
 PACKAGE = Path(main.__file__).parents[1]
-STAGES = [DataOptions, TrainOptions, EvalOptions, MergeOptions, QuantizeOptions, PublishOptions, SftOptions, AskOptions]
+STAGES = [
+    DataOptions,
+    TrainOptions,
+    EvalOptions,
+    MergeOptions,
+    QuantizeOptions,
+    PublishOptions,
+    SftOptions,
+    AskOptions,
+]
 
 
 @dataclass(frozen=True)
@@ -33,9 +42,16 @@ class Example(Options):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        *(({"share": -0.1}, ["--share", "0"]), ({"share": 1.1}, ["--share", "1"]), ({"size": 0}, ["--size", "1"])),
+        *(
+            ({"share": -0.1}, ["--share", "0"]),
+            ({"share": 1.1}, ["--share", "1"]),
+            ({"size": 0}, ["--size", "1"]),
+        ),
         *(({"share": float(name)}, ["--share", "finite"]) for name in ("nan", "inf")),
-        *(({"kind": "c"}, ["--kind", "c", "a, b"]), ({"from_": ("x", "z")}, ["--from", "z", "x, y"])),
+        *(
+            ({"kind": "c"}, ["--kind", "c", "a, b"]),
+            ({"from_": ("x", "z")}, ["--from", "z", "x, y"]),
+        ),
     ],
 )
 def test_a_value_out_of_bounds_or_choices_is_refused_with_its_flag(values, words):
@@ -49,19 +65,33 @@ def test_a_value_out_of_bounds_or_choices_is_refused_with_its_flag(values, words
 def test_every_field_declares_its_option_and_a_valid_default(options):
     options()
     for field in fields(options):
-        assert any(isinstance(extra, Option) for extra in get_args(field_hints(options)[field.name])), field.name
+        assert any(
+            isinstance(extra, Option) for extra in get_args(field_hints(options)[field.name])
+        ), field.name
 
 
 def texts(file: Path) -> Iterator[str]:
     """The texts in the code of *file*, but docstrings, help and commands in backticks."""
     tree = ast.parse(file.read_text("utf-8"))
-    help_texts = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "option"]
+    help_texts = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "option"
+    ]
     nodes = list(ast.walk(tree))
-    docstrings = [node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    docstrings = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
     left_out = {part for node in (*help_texts, *docstrings) for part in ast.walk(node)}
     for node in nodes:
         if isinstance(node, ast.JoinedStr) and node not in left_out:
             left_out.update(node.values)
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left_out:
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+            )
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left_out
+        ):
             yield node.value

@@ -26,7 +26,13 @@ from countdown_rl.core import process_state
 
 ROWS = [{"nums": [3, 7, 50], "target": 46}]
 DEMONSTRATION = ROWS[0] | {"completion": "<answer>3 - 7 + 50</answer>"}
-STEP = {"max_steps": 1, "prompts": 1, "num_generations": 2, "max_completion_length": 8, "threads": 1}
+STEP = {
+    "max_steps": 1,
+    "prompts": 1,
+    "num_generations": 2,
+    "max_completion_length": 8,
+    "threads": 1,
+}
 SFT = {"keep_wrong": True, "max_steps": 1, "threads": 1}
 FAILING = ("train", "train-reward", "merge", "quantize", "publish")
 CALLS = {
@@ -35,11 +41,17 @@ CALLS = {
     "generate": lambda: list(countdown_rl.generate(3)),
     "read_rows": lambda: countdown_rl.read_rows("rows.csv"),
     "load_model": lambda: countdown_rl.load_model("countdown-tiny"),
-    "evaluate": lambda: countdown_rl.evaluate("countdown-tiny", ROWS, max_new_tokens=4, samples=2, threads=1),
-    "compare": lambda: countdown_rl.compare([countdown_rl.evaluate("countdown-tiny", ROWS, max_new_tokens=4)] * 2),
+    "evaluate": lambda: countdown_rl.evaluate(
+        "countdown-tiny", ROWS, max_new_tokens=4, samples=2, threads=1
+    ),
+    "compare": lambda: countdown_rl.compare(
+        [countdown_rl.evaluate("countdown-tiny", ROWS, max_new_tokens=4)] * 2
+    ),
     "train": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", rewards=None, keep="best"),
     "train-step": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", **STEP),
-    "train-reward": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", prompts=1, rewards=fails, threads=1),
+    "train-reward": lambda: countdown_rl.train(
+        "countdown-tiny", ROWS, "o", prompts=1, rewards=fails, threads=1
+    ),
     "sft": lambda: countdown_rl.sft("countdown-tiny", [DEMONSTRATION], "o", **SFT),
     "merge": lambda: countdown_rl.merge("countdown-tiny", "o"),
     "quantize": lambda: countdown_rl.quantize("nowhere", "o"),
@@ -64,7 +76,8 @@ def snapshot() -> dict:
         "filters": [*warnings.filters],
         "disabled": logging.root.manager.disable,
         "levels": {
-            name: logging.getLogger(name).level for name in ("", "bitsandbytes", "torch", "transformers", "trl", "peft")
+            name: logging.getLogger(name).level
+            for name in ("", "bitsandbytes", "torch", "transformers", "trl", "peft")
         },
         "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "random": (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()),
@@ -113,7 +126,9 @@ def stops(_):
 
 STOPPED = {
     "train": lambda: countdown_rl.train("countdown-tiny", ROWS, "o", on_step=stops, **STEP),
-    "evaluate": lambda: countdown_rl.evaluate("countdown-tiny", ROWS, max_new_tokens=4, on_warning=stops),
+    "evaluate": lambda: countdown_rl.evaluate(
+        "countdown-tiny", ROWS, max_new_tokens=4, on_warning=stops
+    ),
 }
 
 

@@ -17,7 +17,9 @@ from tests.support.fsdp_on_cpu import launched
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("zero2", "DEEPSPEED"), ("zero3", "DEEPSPEED"), ("fsdp", "FSDP")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("zero2", "DEEPSPEED"), ("zero3", "DEEPSPEED"), ("fsdp", "FSDP")]
+)
 def test_accelerate_reads_the_configurations_of_the_recipes(name, kind, monkeypatch):
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.utils import FullyShardedDataParallelPlugin
@@ -26,7 +28,10 @@ def test_accelerate_reads_the_configurations_of_the_recipes(name, kind, monkeypa
     assert (config.distributed_type, config.num_machines) == (kind, 1)
     arguments, environment = launched(name)
     if kind == "DEEPSPEED":
-        assert (arguments.zero_stage, arguments.mixed_precision) == (int(name[-1]), "no")  # train sets the precision
+        assert (arguments.zero_stage, arguments.mixed_precision) == (
+            int(name[-1]),
+            "no",
+        )  # train sets the precision
     else:
         for key, value in environment.items():
             monkeypatch.setenv(key, value)
@@ -42,12 +47,16 @@ def stop():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_during_an_import_ends_the_process_with_one_sentence(tmp_path, number):
-    (tmp_path / "signaled.py").write_text(f"import os\nos.kill(os.getpid(), {number})\nwhile True: pass\n")
+    (tmp_path / "signaled.py").write_text(
+        f"import os\nos.kill(os.getpid(), {number})\nwhile True: pass\n"
+    )
     # nohup ignores SIGHUP
     code = f"import signal\nsignal.signal({number:d}, signal.SIG_DFL)\n"
     code += "from countdown_rl.core import processes\nwith processes.signals_as_exceptions(): import signaled"
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (128 + number, processes.ended_by(number) + "\n")
 
 
@@ -98,7 +107,10 @@ def test_rank_and_world_size_are_those_of_a_launcher_and_not_of_a_scheduler(monk
 @pytest.mark.parametrize(
     ("group", "files", "quotas"),
     [
-        *(("0::/", {"cpu.max": f"{quota} 100000"}, quotas) for quota, quotas in (("150000", [1.5]), ("max", []))),
+        *(
+            ("0::/", {"cpu.max": f"{quota} 100000"}, quotas)
+            for quota, quotas in (("150000", [1.5]), ("max", []))
+        ),
         ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, [4, 2]),
         ("3:cpuset:/x\n2:cpu,cpuacct:/y", {"cpu/cpu.cfs_quota_us": "300000", **V1_PERIOD}, [3]),
         ("1:cpu:/x", {"cpu/cpu.cfs_quota_us": "-1", **V1_PERIOD}, []),
@@ -107,7 +119,10 @@ def test_rank_and_world_size_are_those_of_a_launcher_and_not_of_a_scheduler(monk
     ],
 )
 def test_the_quota_of_a_container_is_read(tmp_path, group, files, quotas):
-    texts = {"proc/self/cgroup": group, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}
+    texts = {
+        "proc/self/cgroup": group,
+        **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
+    }
     for name, text in texts.items() if group else ():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
@@ -125,7 +140,9 @@ def test_the_quota_of_a_container_is_read(tmp_path, group, files, quotas):
         (LAUNCHED | {"OMP_NUM_THREADS": "2"}, [], 2),
     ],
 )
-def test_threads_are_those_of_omp_num_threads_or_the_share_of_the_cpus(monkeypatch, variables, quotas, threads):
+def test_threads_are_those_of_omp_num_threads_or_the_share_of_the_cpus(
+    monkeypatch, variables, quotas, threads
+):
     for name in ("OMP_NUM_THREADS", *LAUNCHED):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -140,10 +157,16 @@ def test_threads_are_those_of_omp_num_threads_or_the_share_of_the_cpus(monkeypat
     [
         (["--launch", "nowhere.yaml"], {}, "nowhere.yaml"),
         (["--processes", "4"], {}, "this machine has 2 GPUs"),
-        (["--processes", "2"], {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, "leave --processes out"),
+        (
+            ["--processes", "2"],
+            {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+            "leave --processes out",
+        ),
     ],
 )
-def test_invalid_processes_are_refused_before_any_starts(run_command, monkeypatch, words, environment, message):
+def test_invalid_processes_are_refused_before_any_starts(
+    run_command, monkeypatch, words, environment, message
+):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr(logging, "disable", lambda level: None)
     for name, value in environment.items():
@@ -153,9 +176,15 @@ def test_invalid_processes_are_refused_before_any_starts(run_command, monkeypatc
 
 @pytest.mark.parametrize(
     ("name", "value", "sharded"),
-    [("X", "", False), *(("DEEPSPEED_ZERO_STAGE", str(n), n == 3) for n in (2, 3)), ("USE_FSDP", "true", True)],
+    [
+        ("X", "", False),
+        *(("DEEPSPEED_ZERO_STAGE", str(n), n == 3) for n in (2, 3)),
+        ("USE_FSDP", "true", True),
+    ],
 )
-def test_sharded_weights_are_told_by_the_environment_of_a_launcher(monkeypatch, name, value, sharded):
+def test_sharded_weights_are_told_by_the_environment_of_a_launcher(
+    monkeypatch, name, value, sharded
+):
     for variable, number in LAUNCHED.items():
         monkeypatch.setenv(variable, number)
     monkeypatch.setenv(f"ACCELERATE_{name}", value)
@@ -171,6 +200,8 @@ def test_workers_have_a_quarter_of_an_hour_to_finish_their_round(monkeypatch):
     monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
     monkeypatch.setattr(logging, "disable", lambda level: None)
     sizes = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2}
-    monkeypatch.setattr(launch, "launch_command", lambda _: timeouts.append(LaunchConfig(**sizes).shutdown_timeout))
+    monkeypatch.setattr(
+        launch, "launch_command", lambda _: timeouts.append(LaunchConfig(**sizes).shutdown_timeout)
+    )
     assert processes.launch(["--version"], processes=2, configuration=None) == 0
     assert timeouts == [900]

@@ -19,7 +19,9 @@ HOSTILE = [
     "{% set x = 9 ** 9999 %}{% for i in range(9999) %}{% set x = x * x %}{% endfor %}{{ 10 ** 99999999 }}",
     "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
     "{{ range(99999) | map('center', 99999) | list | length }}",
-    "{% set m = range(99999) %}" + "{% set m = m | map('string') %}" * 99 + "{{ m | list | sort | length }}",
+    "{% set m = range(99999) %}"
+    + "{% set m = m | map('string') %}" * 99
+    + "{{ m | list | sort | length }}",
     "{% for i in range(99999) %}{% set y = ('x' * 999999)[::-1] %}{% endfor %}",
     "{% set y = 'x' * 999999 %}{% for i in range(99999) %}{% if y + 'a' == y + 'b' %}{% endif %}{% endfor %}",
     "{{ (range(99999) | batch(1) | list) | sum(start=[]) | length }}",
@@ -28,14 +30,30 @@ HOSTILE = [
     "{% endfor %}{{ [n.x].index(n.y) }}{{ [n.x].count(n.y) }}{{ [n.x].remove(n.y) }}",
 ]
 #: Expressions, each of a template of its own.
-EXPRESSIONS = ["'x' * 2000000000", "2000000000 * ['x']", "('x' * 300000000) | tojson", "'x'.center(2000000000)"]
+EXPRESSIONS = [
+    "'x' * 2000000000",
+    "2000000000 * ['x']",
+    "('x' * 300000000) | tojson",
+    "'x'.center(2000000000)",
+]
 EXPRESSIONS += ["'x' | center(2000000000)", "'%1000000000d' % 1", "'%*d' % (1000000000, 1)"]
-EXPRESSIONS += ["'%.1000000000f' | format(1)", "'{:1000000000}'.format(1)", "'{:{}}'.format(1, 1000000000)"]
+EXPRESSIONS += [
+    "'%.1000000000f' | format(1)",
+    "'{:1000000000}'.format(1)",
+    "'{:{}}'.format(1, 1000000000)",
+]
 EXPRESSIONS += ["'{a:1000000000}'.format_map({'a': 1})", "('{0}' * 9999).format('x' * 99999)"]
 EXPRESSIONS += ["('\\t' * 9999).expandtabs(99999)", "'a\\n' | indent(1000000000)"]
 EXPRESSIONS += ["(['a'] * 99999) | join('x' * 99999)", "('x' * 99999).join(['a'] * 99999)"]
-EXPRESSIONS += ["('a' * 9999) | wordwrap(1, wrapstring='x' * 9999)", "[1] | batch(1000000000, 0) | list"]
-EXPRESSIONS += ["[1] | slice(1000000000) | list", "[1] | tojson(indent=1000000000)", "9 ** 99999999"]
+EXPRESSIONS += [
+    "('a' * 9999) | wordwrap(1, wrapstring='x' * 9999)",
+    "[1] | batch(1000000000, 0) | list",
+]
+EXPRESSIONS += [
+    "[1] | slice(1000000000) | list",
+    "[1] | tojson(indent=1000000000)",
+    "9 ** 99999999",
+]
 HOSTILE += [f"{{{{ {expression} }}}}" for expression in EXPRESSIONS]
 HOSTILE += [_DOUBLED.replace("X", text) for text in ("x ~ x", "x + x", "x | replace('a', 'aaaa')")]
 HOSTILE += [_DOUBLED.replace("X", "x.replace('a', 'aa').replace('b', 'bb')")]
@@ -73,7 +91,13 @@ HARMLESS = """{%- set ns = namespace(found=false, n=0) -%}
 
 def test_a_harmless_template_gives_the_text_of_transformers():
     tokenizer = tiny_llama.tokenizer(HARMLESS)
-    turns = [{"role": "system", "content": " Be brief. "}, *TURNS, {"role": "user", "content": "a" * 30_000}]
+    turns = [
+        {"role": "system", "content": " Be brief. "},
+        *TURNS,
+        {"role": "user", "content": "a" * 30_000},
+    ]
     for prompted in (True, False):
-        expected = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=prompted)
+        expected = tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=prompted
+        )
         assert chat_template.apply(tokenizer, turns, add_generation_prompt=prompted) == expected

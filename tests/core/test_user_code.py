@@ -63,7 +63,9 @@ def test_an_edit_of_the_users_code_is_another_run(own, edited, name, by_name):
     assert run().differences(json.loads(json.dumps(before.to_json()))) == ""
     (own / edited).write_text((own / edited).read_text() + "\n# edited\n")
     if not by_name:  # then it is imported, and another code would run than the file has
-        with pytest.raises(UsageError, match=f"{edited} was changed after it was imported; reload {edited[:-3]}"):
+        with pytest.raises(
+            UsageError, match=f"{edited} was changed after it was imported; reload {edited[:-3]}"
+        ):
             run()
         importlib.reload(sys.modules[edited.removesuffix(".py")])
     assert "code of own_reward:" in run().differences(before.to_json())
@@ -74,11 +76,18 @@ def test_an_edit_of_the_users_code_is_another_run(own, edited, name, by_name):
 
 IMPORTS = dict.fromkeys(("import helper", "def late():\n    import helper"), "helper.py")
 IMPORTS |= dict.fromkeys(("import lib.helper as other", "from lib import helper"), "lib/helper.py")
-IMPORTS |= dict.fromkeys(("from lib.helper import value", "from lib.helper import *"), "lib/helper.py")
+IMPORTS |= dict.fromkeys(
+    ("from lib.helper import value", "from lib.helper import *"), "lib/helper.py"
+)
 IMPORTS |= dict.fromkeys(("from . import helper", "from .helper import value"), "pack/helper.py")
-IMPORTS |= {"from pack.helper import value": "pack/helper.py", "from .lib.helper import value": "pack/lib/helper.py"}
+IMPORTS |= {
+    "from pack.helper import value": "pack/helper.py",
+    "from .lib.helper import value": "pack/lib/helper.py",
+}
 CALLS = ("import importlib\nimportlib.import_module('helper')", "m = __import__('helper')")
-IMPORTS |= dict.fromkeys((*CALLS, "from importlib import import_module as load\nload('helper')"), "helper.py")
+IMPORTS |= dict.fromkeys(
+    (*CALLS, "from importlib import import_module as load\nload('helper')"), "helper.py"
+)
 IMPORTS |= {"import importlib\nimportlib.import_module('.helper', __package__)": "pack/helper.py"}
 IMPORTS |= {"from helper import first": "helper_of_helper.py", "x = 1": "pack/__init__.py"}
 
@@ -89,7 +98,9 @@ def test_every_file_of_the_users_that_is_imported_counts(line, own, monkeypatch)
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).write_text("value = first = 1\n")
     (own / "helper.py").write_text("from helper_of_helper import value as first\nvalue = 1\n")
-    (own / "pack" / "reward.py").write_text(f"import json, numpy\nODD = '..out', 'x' * 300\n{line}\n", "utf-8-sig")
+    (own / "pack" / "reward.py").write_text(
+        f"import json, numpy\nODD = '..out', 'x' * 300\n{line}\n", "utf-8-sig"
+    )
     before = user_code.digests(["pack.reward:short"])
     (own / IMPORTS[line]).write_text("value = first = 2\n")
     assert before != user_code.digests(["pack.reward:short"])
@@ -99,7 +110,13 @@ def test_every_file_of_the_users_that_is_imported_counts(line, own, monkeypatch)
 
 
 def test_options_name_code_in_any_field_and_weight():
-    options = {"reward": ("my:short=1", "format=0.1"), "sampler": "a.b:C.d", "model": "http://x", "n": 1, "s": None}
+    options = {
+        "reward": ("my:short=1", "format=0.1"),
+        "sampler": "a.b:C.d",
+        "model": "http://x",
+        "n": 1,
+        "s": None,
+    }
     assert user_code.named(options) == ["my:short", "a.b:C.d"]
     assert user_code.digests(["countdown_rl.rewards:correct", "math:sqrt"]) == {}  # not the user's
 
@@ -147,10 +164,31 @@ def reward(x):
     return make(4)(x)
 """
 #: Edits of the notebook, none of which is in the text of the reward itself.
-EDITS = [("= 3, {", "= 4, {"), ("[1]}", "[2]}"), ("x + LIMIT", "x - LIMIT"), ("bonus = 1", "bonus = 2")]
-EDITS += [("scale=2", "scale=3"), ("* self.scale", "/ self.scale"), ("(x) + 1", "(x) + 2"), ("extra=5", "extra=6")]
-EDITS += [("8.0", "9.0"), ("a+", "b+"), ("(1, 3)", "(1, 4)"), ("here", "there"), ("n=6", "n=5"), ("(7)", "(8)")]
-EDITS += [("scorer = Scorer()", "scorer = Scorer(9)"), ("- penalty", "+ penalty"), ("make(4)", "make(5)")]
+EDITS = [
+    ("= 3, {", "= 4, {"),
+    ("[1]}", "[2]}"),
+    ("x + LIMIT", "x - LIMIT"),
+    ("bonus = 1", "bonus = 2"),
+]
+EDITS += [
+    ("scale=2", "scale=3"),
+    ("* self.scale", "/ self.scale"),
+    ("(x) + 1", "(x) + 2"),
+    ("extra=5", "extra=6"),
+]
+EDITS += [
+    ("8.0", "9.0"),
+    ("a+", "b+"),
+    ("(1, 3)", "(1, 4)"),
+    ("here", "there"),
+    ("n=6", "n=5"),
+    ("(7)", "(8)"),
+]
+EDITS += [
+    ("scorer = Scorer()", "scorer = Scorer(9)"),
+    ("- penalty", "+ penalty"),
+    ("make(4)", "make(5)"),
+]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +201,9 @@ def test_a_function_of_a_notebook_counts_with_what_it_refers_to(source, line, ow
         cell = {"__name__": "__main__"}
         name = f"<cell {hash(text)}>"
         if source:
-            monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+            monkeypatch.setitem(
+                linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name)
+            )
         exec(compile(text, name, "exec"), cell)
         for value in call:
             cell["reward"](value)
@@ -188,7 +228,9 @@ def test_closures_and_partial_functions_count_by_the_values_that_they_hold():
 
     made = [make(1), make(2), make(1, make(3)), make(1, make(4)), functools.partial(make(1), 5)]
     made.append(functools.partial(make(2), 5))
-    digests = [next(iter(user_code.digests([user_code.name_of(function)]).values())) for function in made]
+    digests = [
+        next(iter(user_code.digests([user_code.name_of(function)]).values())) for function in made
+    ]
     assert len({*digests}) == 6
     first, second = (user_code.name_of(function) for function in (make(1), make(1)))
     assert first != second

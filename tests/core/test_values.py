@@ -26,10 +26,16 @@ RIGHT = "<think>a</think>\n<answer>50 - 7 + 3</answer>"
 @pytest.mark.parametrize(
     ("kind", "name", "given", "expected"),
     [
-        *((TrainOptions, "seed", kind(3), 3) for kind in (np.int64, np.uint8, np.array, torch.tensor)),
+        *(
+            (TrainOptions, "seed", kind(3), 3)
+            for kind in (np.int64, np.uint8, np.array, torch.tensor)
+        ),
         (EvalOptions, "temperature", np.float32(0.5), 0.5),
         (EvalOptions, "temperature", 1, 1.0),
-        *((EvalOptions, "max_new_tokens", limits, "32,64") for limits in ([32, 64], np.array([32, 64]))),
+        *(
+            (EvalOptions, "max_new_tokens", limits, "32,64")
+            for limits in ([32, 64], np.array([32, 64]))
+        ),
         (EvalOptions, "pass_at", (1,), "1"),
         (TrainOptions, "report_to", "tensorboard", ("tensorboard",)),
         (TrainOptions, "reward", "correct=1", ("correct=1",)),
@@ -44,10 +50,16 @@ def test_values_of_other_libraries_are_converted(kind, name, given, expected):
 
 
 @pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("wrong", [object(), b"x", 1j, {"a": object}], ids=["object", "bytes", "complex", "mapping"])
+@pytest.mark.parametrize(
+    "wrong", [object(), b"x", 1j, {"a": object}], ids=["object", "bytes", "complex", "mapping"]
+)
 def test_every_option_names_itself_where_a_value_has_no_meaning(kind, wrong):
     for field in fields(kind):
-        if "tuple" in str(field_hints(kind)[field.name]) and isinstance(wrong, dict) and not choices(field.type):
+        if (
+            "tuple" in str(field_hints(kind)[field.name])
+            and isinstance(wrong, dict)
+            and not choices(field.type)
+        ):
             continue  # a mapping is NAME=VALUE there
         with pytest.raises(UsageError, match=values.flag(field.name)):
             kind(**{field.name: wrong})
@@ -109,7 +121,13 @@ def test_numbers_of_numpy_are_solved_and_graded_as_integers(dtype):
         ),
         *(
             (partial(countdown_rl.evaluate, "solver", [ROW], **{name: value}), name)
-            for name, value in (("limit", "2"), ("limit", 2.0), ("seed", None), ("samples", True), ("top_p", "1"))
+            for name, value in (
+                ("limit", "2"),
+                ("limit", 2.0),
+                ("seed", None),
+                ("samples", True),
+                ("top_p", "1"),
+            )
         ),
     ],
 )

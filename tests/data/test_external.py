@@ -49,7 +49,10 @@ def publish(hub, folder, splits, card=""):
 
 
 def configs(*names, default=None):
-    lines = [f"- {{config_name: {n}, default: {str(n == default).lower()}, data_files: {n}/*.jsonl}}" for n in names]
+    lines = [
+        f"- {{config_name: {n}, default: {str(n == default).lower()}, data_files: {n}/*.jsonl}}"
+        for n in names
+    ]
     return "\n".join(["---", "configs:", *lines, "---", ""])
 
 
@@ -61,10 +64,17 @@ def read(name="me/rows", revision=None):
     ("name", "default", "rows"),
     [("me/rows", "b", 2), ("me/rows:a", "b", 1), ("me/rows:c", "", 3), ("me/rows", "main", 1)],
 )
-def test_the_configuration_is_the_default_one_or_the_one_asked_for(hub, tmp_path, name, default, rows):
+def test_the_configuration_is_the_default_one_or_the_one_asked_for(
+    hub, tmp_path, name, default, rows
+):
     names = ["main", "b", "c"] if default == "main" else ["a", "b", "c"]  # "main" needs no mark
     files = {f"{config}/train.jsonl": PUZZLES[:k] for k, config in enumerate(names, 1)}
-    publish(hub, tmp_path / "published", files, configs(*names, default=default if default in "abc" else None))
+    publish(
+        hub,
+        tmp_path / "published",
+        files,
+        configs(*names, default=default if default in "abc" else None),
+    )
     assert len(read(name)) == rows
     assert len([line for line in hub.log if line.startswith("GET") and "train.jsonl" in line]) == 1
 
@@ -75,7 +85,14 @@ FORMS = (
     *("data_files: [{{split: train, path: {}}}]", "data_files: [{{split: train, path: [{}]}}]"),
 )
 LEAVING = (
-    *("{}/secret.jsonl", "../../secret.jsonl", "a/../../s", "'~/s'", "'http://127.0.0.1:1/s'", "'file://{}/s'"),
+    *(
+        "{}/secret.jsonl",
+        "../../secret.jsonl",
+        "a/../../s",
+        "'~/s'",
+        "'http://127.0.0.1:1/s'",
+        "'file://{}/s'",
+    ),
     *("'..\\s'", "'C:/s'", "'zip://s::a.zip'"),
 )
 
@@ -93,7 +110,9 @@ def test_a_card_that_names_files_outside_of_the_data_set_is_refused(hub, here, f
 
 @pytest.mark.parametrize("name", ["me/rows", "me/rows:d"])
 def test_where_no_configuration_is_the_default_they_are_named(hub, tmp_path, name):
-    publish(hub, tmp_path / "published", {"a/1.jsonl": PUZZLES, "b/1.jsonl": PUZZLES}, configs("a", "b"))
+    publish(
+        hub, tmp_path / "published", {"a/1.jsonl": PUZZLES, "b/1.jsonl": PUZZLES}, configs("a", "b")
+    )
     with pytest.raises(InputError, match=r"choose one as me/rows:CONFIG, of a, b\."):
         read(name)
 
@@ -113,8 +132,19 @@ def test_a_configuration_keeps_its_settings_and_patterns(hub, tmp_path):
 @pytest.mark.parametrize(
     ("split", "kept_in"),
     [
-        *(("test", "test"), ("test_hard", "test"), ("eval", "test"), ("testA", "test"), ("holdout", "test")),
-        *(("validation", "valid"), ("val", "valid"), ("dev", "valid"), ("validation.clean", "valid")),
+        *(
+            ("test", "test"),
+            ("test_hard", "test"),
+            ("eval", "test"),
+            ("testA", "test"),
+            ("holdout", "test"),
+        ),
+        *(
+            ("validation", "valid"),
+            ("val", "valid"),
+            ("dev", "valid"),
+            ("validation.clean", "valid"),
+        ),
     ],
 )
 def test_published_splits_keep_their_meaning(hub, tmp_path, split, kept_in):
@@ -139,7 +169,10 @@ def test_a_test_row_of_a_file_keeps_its_split_wherever_it_stands(tmp_path):
     rows = [*PUZZLES, PUZZLES[5] | {"split": "test"}, PUZZLES[6] | {"split": "dev"}]
     jsonl.write_rows(tmp_path / "rows.jsonl", rows)
     build.make(DataOptions(from_=str(tmp_path / "rows.jsonl"), n=len(rows)), tmp_path / "data")
-    splits = {split: {row.id for row in jsonl.read_rows(tmp_path / "data" / f"{split}.jsonl")} for split in SPLITS}
+    splits = {
+        split: {row.id for row in jsonl.read_rows(tmp_path / "data" / f"{split}.jsonl")}
+        for split in SPLITS
+    }
     assert "3-7-55=51" in splits["test"] - splits["train"]
     assert "3-7-56=52" in splits["valid"] - splits["train"]
 
@@ -153,7 +186,9 @@ def test_rows_of_a_full_split_are_counted_by_the_split(hub, tmp_path):
         build.make(DataOptions(from_hub="me/rows", n=10), tmp_path / "more")
 
 
-@pytest.mark.parametrize("split", ["train", "training", "latest", "contest", "devices", "train_sft", "value", "all"])
+@pytest.mark.parametrize(
+    "split", ["train", "training", "latest", "contest", "devices", "train_sft", "value", "all"]
+)
 def test_other_splits_are_for_training(split):
     assert held_out(split) is None
 
@@ -167,7 +202,9 @@ def test_a_cached_data_set_is_read_where_the_hub_cannot_be_reached(hub, tmp_path
         "load_dataset": "from datasets import load_dataset; load_dataset('me/rows')",
     }[cached_by]
     python(first, hub.env(tmp_path))
-    env = hub.env(tmp_path) | ({"HF_HUB_OFFLINE": "1"} if how == "offline" else {"HF_ENDPOINT": "http://127.0.0.1:9"})
+    env = hub.env(tmp_path) | (
+        {"HF_HUB_OFFLINE": "1"} if how == "offline" else {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    )
     again = "from countdown_rl.data import external as e; c, rows = e.from_hub('me/rows', None); print(c, len([*rows]))"
     hub.log.clear()
     assert python(again, env).split() == [pinned, "40"]
@@ -177,9 +214,17 @@ def test_a_cached_data_set_is_read_where_the_hub_cannot_be_reached(hub, tmp_path
 @pytest.mark.parametrize(
     ("name", "row", "unused"),
     [
-        ("countdown", {"nums": [3, 7, 50], "target": 46, "completion": "?", "note": 1}, {"completion", "note"}),
+        (
+            "countdown",
+            {"nums": [3, 7, 50], "target": 46, "completion": "?", "note": 1},
+            {"completion", "note"},
+        ),
         ("countdown", {"numbers": [3, 7, 50], "target": 46, "note": 1}, {"note"}),
-        ("countdown", {"nums": [3, 7, 50], "target": 46, "solutions": ["50 - 7 + 3"], "style": "?"}, {"style"}),
+        (
+            "countdown",
+            {"nums": [3, 7, 50], "target": 46, "solutions": ["50 - 7 + 3"], "style": "?"},
+            {"style"},
+        ),
         ("gsm8k", {"question": "One and one?", "answer": "2 #### 2", "level": 1}, {"level"}),
     ],
 )

@@ -60,7 +60,9 @@ def test_rows_have_exact_facts(wanted):
 
 def test_every_row_is_of_the_split_of_its_numbers_for_any_seed_size_and_rule():
     for split, seed, rule in itertools.product(SPLITS, (1, 2), ("exactly-once", "television")):
-        for row in make(replace(SMALL, rule=RULES[rule]), split, 40 + 60 * (split == "train"), seed=seed):
+        for row in make(
+            replace(SMALL, rule=RULES[rule]), split, 40 + 60 * (split == "train"), seed=seed
+        ):
             assert rules.split_of(row["nums"]) == split
 
 
@@ -69,9 +71,17 @@ def test_every_row_is_of_the_split_of_its_numbers_for_any_seed_size_and_rule():
     [
         ({}, "train", "a47db1074e91a2c4"),
         ({"seed": 7, "preset": "24", "impossible": 0.3}, "valid", "9620ca83cf884780"),
-        ({"rule": "at-most-once", "size": ("3=2", "5"), "operators": "+-"}, "test", "8cff4d170838f24b"),
+        (
+            {"rule": "at-most-once", "size": ("3=2", "5"), "operators": "+-"},
+            "test",
+            "8cff4d170838f24b",
+        ),
         (TILES, "train", "9b6a5107fc6d60a2"),
-        ({"operators": "+*", "size": ("2", "3"), "numbers": "1-20", "targets": "5-60"}, "train", "0a1c5e3c77f58bcc"),
+        (
+            {"operators": "+*", "size": ("2", "3"), "numbers": "1-20", "targets": "5-60"},
+            "train",
+            "0a1c5e3c77f58bcc",
+        ),
         ({"preset": "tv", "n": 5, "valid": 1, "test": 1}, "train", "f54d089fccf29b6a"),
     ],
 )
@@ -88,14 +98,23 @@ def test_the_split_does_not_depend_on_the_order(numbers, rng):
 
 
 def test_the_split_of_a_puzzle_never_changes():
-    assert [rules.split_of(nums) for nums in ([3, 7, 50], [14, 1, 2], [1, 4, 18])] == ["train", "test", "valid"]
+    assert [rules.split_of(nums) for nums in ([3, 7, 50], [14, 1, 2], [1, 4, 18])] == [
+        "train",
+        "test",
+        "valid",
+    ]
     counts = Counter(rules.split_of(nums) for nums in itertools.combinations(range(1, 41), 3))
     assert counts["test"] / counts.total() == pytest.approx(0.05, abs=0.01)
 
 
 def test_ranges_are_parts_of_one_file_and_those_beyond_it_are_refused(tmp_path):
-    crowded = DataOptions(n=1_260, valid=30, test=30, size=("2", "3"), numbers="1-20", impossible=0.2)
-    parts = [build.make(replace(crowded, rows=rows), tmp_path / rows[:1]) for rows in ("0:700", "700:1200")]
+    crowded = DataOptions(
+        n=1_260, valid=30, test=30, size=("2", "3"), numbers="1-20", impossible=0.2
+    )
+    parts = [
+        build.make(replace(crowded, rows=rows), tmp_path / rows[:1])
+        for rows in ("0:700", "700:1200")
+    ]
     assert [part["splits"]["train"]["rows"] for part in parts] == [700, 500]
     build.make(crowded, tmp_path / "whole")
     written = [(tmp_path / name / "train.jsonl").read_bytes() for name in ("0", "7", "whole")]
@@ -112,7 +131,9 @@ def test_rows_do_not_depend_on_workers_and_a_longer_file_begins_with_the_shorter
 
 
 def test_sizes_follow_their_weights_and_impossible_rows_have_their_exact_share():
-    sizes = Counter(row["size"] for row in make(replace(PRESETS["3to4"], sizes={3: 1, 4: 3}), n=2_000))
+    sizes = Counter(
+        row["size"] for row in make(replace(PRESETS["3to4"], sizes={3: 1, 4: 3}), n=2_000)
+    )
     assert sizes[4] / 2_000 == pytest.approx(0.75, abs=0.04)
     rows = make(replace(PRESETS["3to4"], impossible=0.3), n=200)
     assert sum(row["solutions"] == 0 for row in rows) == 60
@@ -144,7 +165,11 @@ def test_tiles_are_drawn_without_replacement():
     wanted = replace(TINY, values=(1, 1, 2, 3, 5, 9), tiles=True)
     rows = make(wanted, n=30)
     assert not any(Counter(row["nums"]) - Counter(wanted.values) for row in rows)
-    every = {item for item in _brute_puzzles(wanted, "train") if not Counter(item[0]) - Counter(wanted.values)}
+    every = {
+        item
+        for item in _brute_puzzles(wanted, "train")
+        if not Counter(item[0]) - Counter(wanted.values)
+    }
     with pytest.raises(InputError, match=f"After {len(every):,} rows"):
         make(wanted, n=125)
 

@@ -14,25 +14,38 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
 
 #: GSM8K with a generator, for want of a task that has one and is not Countdown.
-DRAWN = replace(task("gsm8k"), draw=lambda rng: {"question": f"What is {rng.randint(1, 400)} + 1?", "gold": "7"})
+DRAWN = replace(
+    task("gsm8k"), draw=lambda rng: {"question": f"What is {rng.randint(1, 400)} + 1?", "gold": "7"}
+)
 PROBLEM = "Ann has 3 bags, each of {} pens. How many pens has she?"
 
 
 def drawn(seed=42, sizes=None):
-    rows = RowSource(DRAWN, DataOptions(seed=seed)).rows(sizes or {"train": 60, "valid": 8, "test": 8})
+    rows = RowSource(DRAWN, DataOptions(seed=seed)).rows(
+        sizes or {"train": 60, "valid": 8, "test": 8}
+    )
     return {split: list(part) for split, part in rows.items()}
 
 
 def variants(text):
     """The same problem in other white space, case and punctuation."""
-    return [text, text.upper(), f"  {text.replace(' ', '  ')}\n", text.replace(",", " -").rstrip("?") + " ?!"]
+    return [
+        text,
+        text.upper(),
+        f"  {text.replace(' ', '  ')}\n",
+        text.replace(",", " -").rstrip("?") + " ?!",
+    ]
 
 
 def test_drawn_rows_depend_on_the_seed_and_the_index_alone_and_are_new_and_of_their_split():
     assert drawn() == drawn()
     assert drawn(sizes={"train": 90})["train"][:60] == drawn()["train"] != drawn(seed=1)["train"]
     rows = drawn()
-    assert {split: len(part) for split, part in rows.items()} == {"train": 60, "valid": 8, "test": 8}
+    assert {split: len(part) for split, part in rows.items()} == {
+        "train": 60,
+        "valid": 8,
+        "test": 8,
+    }
     assert len({row["id"] for part in rows.values() for row in part}) == 76
     assert all(DRAWN.row(row).split == split for split, part in rows.items() for row in part)
     assert {row["task"] for row in rows["test"]} == {"gsm8k"}
@@ -52,15 +65,25 @@ def test_rows_kept_out_are_not_drawn():
     assert all(int(question.split()[2]) % 2 == 0 for question in questions)
 
 
-def test_problems_that_differ_in_white_space_case_or_punctuation_are_one_problem_in_one_split(tmp_path):
-    rows = [{"question": text, "answer": f"#### {3 * k}"} for k in range(300) for text in variants(PROBLEM.format(k))]
+def test_problems_that_differ_in_white_space_case_or_punctuation_are_one_problem_in_one_split(
+    tmp_path,
+):
+    rows = [
+        {"question": text, "answer": f"#### {3 * k}"}
+        for k in range(300)
+        for text in variants(PROBLEM.format(k))
+    ]
     random.Random(0).shuffle(rows)
     jsonl.write_rows(tmp_path / "rows.jsonl", rows)
     options = DataOptions(task="gsm8k", from_=str(tmp_path / "rows.jsonl"))
     facts = build.make(options, tmp_path / "data")
     assert facts["dropped"] == {"duplicate": 900}
     assert all(counts["rows"] > 3 for counts in facts["splits"].values())
-    written = [row for split in facts["splits"] for row in jsonl.read_rows(tmp_path / "data" / f"{split}.jsonl")]
+    written = [
+        row
+        for split in facts["splits"]
+        for row in jsonl.read_rows(tmp_path / "data" / f"{split}.jsonl")
+    ]
     assert sorted(int(row["gold"]) for row in written) == [3 * k for k in range(300)]
 
 
@@ -89,19 +112,33 @@ def test_own_test_rows_keep_their_variants_out_of_the_other_splits(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        *({"operators": "+-", "preset": "tv"}, {"impossible": 0.1}, {"size": ("3",)}, {"rule": "television"}),
+        *(
+            {"operators": "+-", "preset": "tv"},
+            {"impossible": 0.1},
+            {"size": ("3",)},
+            {"rule": "television"},
+        ),
         *({"targets": "1-9"}, {"numbers": "1-9"}),
     ],
 )
 def test_options_of_another_task_are_refused_by_name(tmp_path, options):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "?", "answer": "#### 1"}))
-    with pytest.raises(UsageError, match=f"--({'|'.join(options)}) does not apply to --task gsm8k; leave it out"):
-        build.make(DataOptions(task="gsm8k", from_=str(tmp_path / "rows.jsonl"), **options), tmp_path / "data")
+    with pytest.raises(
+        UsageError, match=f"--({'|'.join(options)}) does not apply to --task gsm8k; leave it out"
+    ):
+        build.make(
+            DataOptions(task="gsm8k", from_=str(tmp_path / "rows.jsonl"), **options),
+            tmp_path / "data",
+        )
     assert not (tmp_path / "data").exists()
 
 
 def test_an_unknown_task_and_a_style_of_another_one_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="--task chess: there is no task 'chess'; use countdown or gsm8k"):
+    with pytest.raises(
+        UsageError, match="--task chess: there is no task 'chess'; use countdown or gsm8k"
+    ):
         build.make(DataOptions(task="chess"), tmp_path / "data")
-    with pytest.raises(UsageError, match="--style lines is not for --task countdown; take prefilled"):
+    with pytest.raises(
+        UsageError, match="--style lines is not for --task countdown; take prefilled"
+    ):
         build.make(DataOptions(style="lines"), tmp_path / "data")

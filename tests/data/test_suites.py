@@ -33,12 +33,16 @@ def rows():
 def test_a_suite_has_its_tiers_and_each_puzzle_once(rows):
     assert Counter(row["tier"] for row in rows) == dict.fromkeys(suites._TIERS, 250)
     assert len({row.id for row in rows}) == 1_750
-    counts = {tier: [row["solutions"] for row in rows if row["tier"] == tier] for tier in suites._TIERS}
+    counts = {
+        tier: [row["solutions"] for row in rows if row["tier"] == tier] for tier in suites._TIERS
+    }
     assert Counter(map(bool, counts["impossible"])) == {True: 125, False: 125}
     assert set(counts["rare"]) == {1}
     assert all(map(all, (counts[tier] for tier in ("3", "4", "5", "6", "needs-mul"))))
     assert {row["needs"] for row in rows if row["tier"] == "needs-mul"} == {"mul-div"}
-    assert {(row.rule, len(row["nums"])) for row in rows if row["tier"] == "6"} == {("television", 6)}
+    assert {(row.rule, len(row["nums"])) for row in rows if row["tier"] == "6"} == {
+        ("television", 6)
+    }
 
 
 def test_a_tier_is_a_part_of_its_suite(rows):
@@ -46,17 +50,23 @@ def test_a_tier_is_a_part_of_its_suite(rows):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("more", [{}, {"impossible": 0.5}, {"rule": "at-most-once"}, {"operators": "+-"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"impossible": 0.5}, {"rule": "at-most-once"}, {"operators": "+-"}]
+)
 def test_no_training_split_has_the_numbers_of_a_suite(preset, more, rows):
     numbers = {row.identity for row in rows}
     options = DataOptions(n=402, valid=200, test=1, preset=preset, seed=20_261_127, **more)
     for split in ("train", "valid"):
-        assert not numbers & {" ".join(map(str, sorted(row["nums"]))) for row in build.generate(options, split)}
+        assert not numbers & {
+            " ".join(map(str, sorted(row["nums"]))) for row in build.generate(options, split)
+        }
 
 
 @pytest.mark.parametrize("split", ["", "train"])
 def test_imported_rows_of_a_suite_join_no_training_split(split, tmp_path, rows):
-    published = [{"nums": row["nums"], "target": row["target"], "split": split} for row in rows[:300]]
+    published = [
+        {"nums": row["nums"], "target": row["target"], "split": split} for row in rows[:300]
+    ]
     jsonl.write_rows(tmp_path / "rows.jsonl", [*published, {"nums": [3, 7, 50], "target": 46}])
     made = build.make(DataOptions(n=301, from_=str(tmp_path / "rows.jsonl")), tmp_path / "data")
     assert made["splits"]["train"]["rows"] == 1
@@ -64,20 +74,29 @@ def test_imported_rows_of_a_suite_join_no_training_split(split, tmp_path, rows):
 
 def test_no_training_run_sees_a_suite(tmp_path, rows):
     [other] = [{"nums": [3, 7, 50], "target": 46}]
-    jsonl.write_rows(tmp_path / "rows.jsonl", [*({"nums": row["nums"], "target": 46} for row in rows[:9]), other])
+    jsonl.write_rows(
+        tmp_path / "rows.jsonl", [*({"nums": row["nums"], "target": 46} for row in rows[:9]), other]
+    )
     notes = []
     arguments = SimpleNamespace(data=tmp_path / "rows.jsonl")
     read, _ = grpo._read(arguments, SimpleNamespace(note=notes.append))
     assert [row["nums"] for row in read] == [other["nums"]]
     assert "left out 9 rows" in notes[-1]
     joined = [", ", " & ", " plus ", "\n", " | "]
-    texts = [f"Make {row['target']} from {joined[i % 5].join(map(str, row['nums']))}" for i, row in enumerate(rows[:9])]
+    texts = [
+        f"Make {row['target']} from {joined[i % 5].join(map(str, row['nums']))}"
+        for i, row in enumerate(rows[:9])
+    ]
     told = [{"prompt": row.prompt().user, "completion": "a"} for row in rows[:9]]
     told += [{"prompt": text, "completion": "a"} for text in texts]
     told += [{"instruction": "Go.", "system": text, "output": "a"} for text in texts]
     own = other | {"completion": "<answer>50 - 7 + 3</answer>"}
-    told += [own | {"prompt": f"{text}\nNow make 46 from 3, 7 and 50."} for text in texts]  # as an example
-    jsonl.write_rows(tmp_path / "demos.jsonl", [*told, own, own | {"prompt": "Make 46 from 3, 7 and 50."}])
+    told += [
+        own | {"prompt": f"{text}\nNow make 46 from 3, 7 and 50."} for text in texts
+    ]  # as an example
+    jsonl.write_rows(
+        tmp_path / "demos.jsonl", [*told, own, own | {"prompt": "Make 46 from 3, 7 and 50."}]
+    )
     known, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], None)
     assert (known.left_out, len(known.filtered)) == ({"of a benchmark": 36}, 2)
 
@@ -85,13 +104,27 @@ def test_no_training_run_sees_a_suite(tmp_path, rows):
 @pytest.mark.parametrize(
     "words",
     [
-        *("train --data", "sft --from rows.jsonl --data", "sft --from", "gen-data --out data --from"),
-        *(f"export-task --to {system} --out out --data" for system in ("verl", "prime-rl", "areal")),
+        *(
+            "train --data",
+            "sft --from rows.jsonl --data",
+            "sft --from",
+            "gen-data --out data --from",
+        ),
+        *(
+            f"export-task --to {system} --out out --data"
+            for system in ("verl", "prime-rl", "areal")
+        ),
     ],
 )
 def test_every_command_that_makes_training_data_refuses_a_suite(words, here):
-    Path("rows.jsonl").write_text('{"nums": [3, 7, 50], "target": 46, "completion": "<answer>50 - 7 + 3</answer>"}')
-    for name, says in ((BENCH, "is a benchmark"), (f"{BENCH}/4", "is a benchmark"), ("suite:no", "no suite no")):
+    Path("rows.jsonl").write_text(
+        '{"nums": [3, 7, 50], "target": 46, "completion": "<answer>50 - 7 + 3</answer>"}'
+    )
+    for name, says in (
+        (BENCH, "is a benchmark"),
+        (f"{BENCH}/4", "is a benchmark"),
+        ("suite:no", "no suite no"),
+    ):
         with pytest.raises(CountdownError, match=says):
             app([*words.split(), name], standalone_mode=False)
 
@@ -105,19 +138,27 @@ def test_a_suite_is_excluded_by_name_and_graded_by_its_own_rules(here):
     for command in ("grade made.jsonl", "eval --completions made.jsonl --out out"):
         for setting in ("--rule television", "--operators +-"):
             with pytest.raises(UsageError, match="states its own rules"):
-                app([*command.split(), "--data", f"{BENCH}/4", *setting.split()], standalone_mode=False)
+                app(
+                    [*command.split(), "--data", f"{BENCH}/4", *setting.split()],
+                    standalone_mode=False,
+                )
 
 
 def test_completions_name_a_row_of_a_suite_by_its_numbers_whatever_its_rules(rows, here):
     shown = ("nums", "target")
     records = [
-        {**{name: row[name] for name in shown}, "completion": f"<answer>{row.right_answer or 'impossible'}</answer>"}
+        {
+            **{name: row[name] for name in shown},
+            "completion": f"<answer>{row.right_answer or 'impossible'}</answer>",
+        }
         for row in rows
     ]
     jsonl.write_rows(Path("made.jsonl"), records)
     result = countdown_rl.evaluate(completions="made.jsonl", rows=BENCH)
     assert (result.metrics.n, result.metrics.accuracy) == (1_750, 1)
-    jsonl.write_rows(Path("other.jsonl"), [{**record, "rule": "at-most-once"} for record in records])
+    jsonl.write_rows(
+        Path("other.jsonl"), [{**record, "rule": "at-most-once"} for record in records]
+    )
     with pytest.raises(InputError, match="is not in data"):
         countdown_rl.evaluate(completions="other.jsonl", rows=BENCH)
 
@@ -130,28 +171,38 @@ def test_a_part_of_a_suite_says_so(here):
     named = replace(metrics, model=replace(metrics.model, kind="directory"))
     said = caveats.caveats({"": replace(results.read(Path("part")), metrics=named)})
     assert any(
-        "only the first 7 of the 250 puzzles" in sentence and "countdown-bench-1/6" in sentence for sentence in said
+        "only the first 7 of the 250 puzzles" in sentence and "countdown-bench-1/6" in sentence
+        for sentence in said
     )
     with pytest.raises(InputError, match=r"suite:countdown-bench-1.6 has 250 rows"):
         countdown_rl.evaluate("solver", f"{BENCH}/6", limit=251)
 
 
-@pytest.mark.parametrize("option", ["--limit 1", "--samples 2", "--temperature 0.5", "--max-new-tokens 9", "--seed 7"])
+@pytest.mark.parametrize(
+    "option", ["--limit 1", "--samples 2", "--temperature 0.5", "--max-new-tokens 9", "--seed 7"]
+)
 def test_an_option_of_models_is_refused_with_completions(option, here):
     Path("made.jsonl").write_text('{"nums": [3, 7, 50], "target": 46, "completion": "a"}')
     with pytest.raises(UsageError, match=f"{option.split()[0]} is for a model"):
-        app(["eval", "--completions", "made.jsonl", "--out", "out", *option.split()], standalone_mode=False)
+        app(
+            ["eval", "--completions", "made.jsonl", "--out", "out", *option.split()],
+            standalone_mode=False,
+        )
 
 
 def test_an_evaluation_has_the_tiers_as_its_groups(tmp_path):
     result = countdown_rl.evaluate("solver", f"{BENCH}/impossible", out=tmp_path / "solver")
     assert result.metrics.accuracy == 1
     assert list(result.metrics.groups) == ["tier"]
-    assert countdown_rl.evaluate("random", f"{BENCH}/impossible", out=tmp_path / "random").metrics.n == 250
+    assert (
+        countdown_rl.evaluate("random", f"{BENCH}/impossible", out=tmp_path / "random").metrics.n
+        == 250
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("no", "no suite no; take countdown-bench-1"), ("countdown-bench-1/7", "no tier 7; take one")]
+    ("name", "words"),
+    [("no", "no suite no; take countdown-bench-1"), ("countdown-bench-1/7", "no tier 7; take one")],
 )
 def test_an_unknown_suite_names_the_known_ones(name, words):
     with pytest.raises(InputError, match=words):
@@ -166,6 +217,10 @@ def test_rows_other_than_the_released_ones_are_an_error(monkeypatch):
 
 @pytest.mark.slow
 def test_the_rows_are_the_same_without_the_instructions_of_this_processor(tmp_path):
-    environment = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CPU_FEATURES": "",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
     code = "import countdown_rl; print(len(countdown_rl.read_rows('suite:countdown-bench-1')))"
     assert python(code, environment) == "1750\n"

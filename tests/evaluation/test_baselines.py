@@ -22,19 +22,34 @@ ROWS = [
     {"id": "a", "nums": [3, 7, 50], "target": 46, "needs": "add-sub"},
     {"id": "b", "nums": [3, 3], "target": 1, "needs": "mul-div", "style": "model_opens"},
     {"id": "c", "nums": [5, 5, 5, 1], "target": 1000, "needs": None},
-    {"id": "d", "nums": [4, 6, 9], "target": 24, "needs": "mul-div", "rule": "television", "operators": "+*/"},
+    {
+        "id": "d",
+        "nums": [4, 6, 9],
+        "target": 24,
+        "needs": "mul-div",
+        "rule": "television",
+        "operators": "+*/",
+    },
 ]
 GREEDY = evaluations.GREEDY | {"samples": 1}
 
-NUMBERS = {"nums": st.lists(st.integers(1, 30), min_size=1, max_size=6), "target": st.integers(1, 999)}
+NUMBERS = {
+    "nums": st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    "target": st.integers(1, 999),
+}
 CHOICES = {"rule": sorted(rules.RULES), "operators": ["+", "*", "+-", "*/", "+*", "+-*/"]}
 CHOICES |= {"style": ["prefilled", "model_opens"]}
 
 
-@given(st.fixed_dictionaries(NUMBERS | {name: st.sampled_from(CHOICES[name]) for name in CHOICES}), st.integers())
+@given(
+    st.fixed_dictionaries(NUMBERS | {name: st.sampled_from(CHOICES[name]) for name in CHOICES}),
+    st.integers(),
+)
 def test_a_random_expression_obeys_every_rule(row, seed):
     puzzle = parse_row(row)
-    grade = puzzle.grade(registry.baseline("random", [puzzle]).completion(puzzle, random.Random(str(seed))))
+    grade = puzzle.grade(
+        registry.baseline("random", [puzzle]).completion(puzzle, random.Random(str(seed)))
+    )
     assert grade.strict_format
     assert grade.correct or grade.reason == "wrong-value"
 
@@ -75,7 +90,9 @@ def scored(tmp_path, right: str, **decoding) -> results.Result:
     """A model's evaluation of the same puzzles, as *right* says."""
     floor = run(tmp_path, "random", "floor")
     rows = [sample.row for sample in floor.samples]
-    samples = [evaluations.sample(mark == "+", row=row) for row, mark in zip(rows, right, strict=True)]
+    samples = [
+        evaluations.sample(mark == "+", row=row) for row, mark in zip(rows, right, strict=True)
+    ]
     about = {"decoding": GREEDY | decoding, "data": floor.metrics.data, "precision": "fp32"}
     return results.Result(evaluations.metrics(samples, rows, **about), samples)
 
@@ -107,7 +124,11 @@ def test_a_baseline_is_evaluated_without_torch(here, run_command, monkeypatch):
 
 
 def test_a_single_model_is_compared_with_its_baselines(tmp_path):
-    floor, ceiling, one = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling"), scored(tmp_path, "+---")
+    floor, ceiling, one = (
+        run(tmp_path, "random", "floor"),
+        run(tmp_path, "solver", "ceiling"),
+        scored(tmp_path, "+---"),
+    )
     results = {"random": floor, "one": one, "solver": ceiling}
     rows = {row["name"]: row for row in compare.scores(results)["results"]}
     assert rows["one"]["against_first"] == compare.difference(floor, one)

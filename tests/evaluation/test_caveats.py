@@ -12,14 +12,23 @@ from countdown_rl.evaluation.statistics import wilson
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
 
-DATA = Manifest("data", {}, files={"test.jsonl": {"sha256": "d", "size": 9}, "train.jsonl": {"sha256": "t", "size": 9}})
+DATA = Manifest(
+    "data",
+    {},
+    files={"test.jsonl": {"sha256": "d", "size": 9}, "train.jsonl": {"sha256": "t", "size": 9}},
+)
 ROWS = (parse_row({"nums": [number], "target": number}) for number in range(1, 100))
 ROW = next(row for row in ROWS if row.split == "test")
 
 
-def result(correct: int, n: int, *, truncated: int = 0, file: str = "d", kind: str = "adapter", **fields) -> Result:
+def result(
+    correct: int, n: int, *, truncated: int = 0, file: str = "d", kind: str = "adapter", **fields
+) -> Result:
     """An evaluation in which a model solves *correct* of *n* puzzles, of which *truncated* completions are cut off."""
-    samples = [evaluations.sample(index < correct, row=ROW, truncated=index < truncated) for index in range(n)]
+    samples = [
+        evaluations.sample(index < correct, row=ROW, truncated=index < truncated)
+        for index in range(n)
+    ]
     data = {"file": "test.jsonl", "digest": file}
     about = {"source": "m", "kind": kind, "digest": f"{kind} {correct}"}
     metrics = replace(evaluations.metrics(samples, [ROW] * n, data=data, model=about), **fields)
@@ -44,7 +53,9 @@ def test_the_number_of_puzzles_that_is_named_makes_the_interval_narrow(n, share)
 def test_nothing_is_said_of_enough_held_out_puzzles_and_of_baselines():
     assert caveats({"m": result(50, 200, truncated=10)}) == []
     floor = result(1, 3)
-    floor = replace(floor, metrics=replace(floor.metrics, model=replace(floor.metrics.model, kind="floor")))
+    floor = replace(
+        floor, metrics=replace(floor.metrics, model=replace(floor.metrics.model, kind="floor"))
+    )
     assert caveats({"random": floor}) == []
 
 
@@ -54,7 +65,9 @@ def test_truncated_completions_and_training_puzzles_are_warned_of():
     several = {name: result(50, 200, truncated=n) for name, n in (("a", 11), ("b", 22), ("c", 0))}
     (sentence,) = [sentence for sentence in caveats(several) if "truncated" in sentence]
     assert sentence.startswith("a 5.5%, b 11.0% of the completions")
-    (sentence,) = caveats({"m": result(50, 200, file="t"), "again": result(40, 200, file="t", kind="hub")})[:1]
+    (sentence,) = caveats(
+        {"m": result(50, 200, file="t"), "again": result(40, 200, file="t", kind="hub")}
+    )[:1]
     assert "training puzzles" in sentence
 
 
@@ -65,14 +78,22 @@ def test_a_single_training_run_is_warned_of_and_several_are_not():
     assert caveats({"start": start, "GRPO": replace(run, runs=[run, run])}) == []
     assert caveats({"start": run, "again": run, "other": start}) == []
     merged = replace(
-        run, manifest=Manifest("eval", {}, {"model": Manifest("merged", {}, run.manifest.inputs).as_input()})
+        run,
+        manifest=Manifest(
+            "eval", {}, {"model": Manifest("merged", {}, run.manifest.inputs).as_input()}
+        ),
     )
     gguf = replace(run.metrics.model, kind="gguf", digest="exported")
-    assert caveats({"start": merged, "gguf": replace(run, metrics=replace(run.metrics, model=gguf))}) == []
+    assert (
+        caveats({"start": merged, "gguf": replace(run, metrics=replace(run.metrics, model=gguf))})
+        == []
+    )
 
 
 def test_other_puzzles_are_warned_of():
     start = result(50, 200, kind="hub")
     other = result(40, 150, kind="hub")
-    assert caveats({"a": start, "b": other}) == ["b and a have different puzzles; do not compare their accuracies."]
+    assert caveats({"a": start, "b": other}) == [
+        "b and a have different puzzles; do not compare their accuracies."
+    ]
     assert not caveats({"a": start, "b": result(50, 200, kind="hub", file="e")})

@@ -37,7 +37,9 @@ def puzzle(size: int, split: str) -> Row:
     return next(row for row in rows if row.split == split)
 
 
-def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_puzzle=1, split="test") -> Path:
+def made(
+    path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_puzzle=1, split="test"
+) -> Path:
     """An evaluation at *path* in which each puzzle of *split* went as *marks* say: ``+`` right, ``-`` wrong."""
     sizes = [3 + 7 * (at % 2) for at in range(len(marks))]
     rows = [puzzle(size, split) for size in sizes]
@@ -51,7 +53,9 @@ def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_pu
         for _ in range(per_puzzle)
     ]
     model = {"source": path.name, "kind": "directory", "digest": path.name}
-    metrics = evaluations.metrics(samples, rows, decoding=decoding, data=data, model=model, precision="fp32")
+    metrics = evaluations.metrics(
+        samples, rows, decoding=decoding, data=data, model=model, precision="fp32"
+    )
     with artifacts.writing(path, "eval", options={}, inputs={"data": data}) as draft:
         results.write(draft.path, metrics, samples)
     return path
@@ -66,7 +70,10 @@ BASE, TRAINED, MERGED = "++--++--+---", "++++++-++-+-", "++++++-++--+"
 
 @pytest.fixture
 def three(here):
-    return {name: made(Path(name), marks) for name, marks in (("base", BASE), ("adapter", TRAINED), ("merged", MERGED))}
+    return {
+        name: made(Path(name), marks)
+        for name, marks in (("base", BASE), ("adapter", TRAINED), ("merged", MERGED))
+    }
 
 
 def test_differences_from_the_first_and_the_previous_result_are_paired(three):
@@ -75,9 +82,17 @@ def test_differences_from_the_first_and_the_previous_result_are_paired(three):
     assert not {"against_first", "against_previous"} & base.keys()
     share, (low, high) = paired_difference(5, 0, 4, 3)
     assert adapter["against_first"] == adapter["against_previous"]
-    change = {"difference": round(share, 6), "interval": [round(low, 6), round(high, 6)], "improved": 4, "regressed": 0}
+    change = {
+        "difference": round(share, 6),
+        "interval": [round(low, 6), round(high, 6)],
+        "improved": 4,
+        "regressed": 0,
+    }
     assert adapter["against_first"] == change | {"p": mcnemar(0, 4)}
-    assert (merged["against_previous"]["improved"], merged["against_previous"]["regressed"]) == (1, 1)
+    assert (merged["against_previous"]["improved"], merged["against_previous"]["regressed"]) == (
+        1,
+        1,
+    )
     assert (merged["against_previous"]["difference"], merged["against_previous"]["p"]) == (0, 1)
     assert values == json.loads(Path("comparison/comparison.json").read_text())
     inputs = artifacts.read(Path("comparison"), "comparison").inputs
@@ -123,11 +138,16 @@ def test_changes_hold_both_completions(three):
 PUZZLES = [{"nums": [n, n + 1, 7], "target": 2 * n + 8} for n in range(1, 11)]
 
 
-def completed(path: Path, puzzles: list[dict], solved: set[int], samples: int = 1, **options) -> results.Result:
+def completed(
+    path: Path, puzzles: list[dict], solved: set[int], samples: int = 1, **options
+) -> results.Result:
     """The evaluation of a file of *samples* completions of each of *puzzles*, right for *solved* first numbers."""
     sums = ["+".join(map(str, row.get("nums", "0"))) for row in puzzles]
     sums = [total if int(total.partition("+")[0]) in solved else "1" for total in sums]
-    lines = [{**row, "completion": f"<answer>{text}</answer>"} for row, text in zip(puzzles, sums, strict=True)]
+    lines = [
+        {**row, "completion": f"<answer>{text}</answer>"}
+        for row, text in zip(puzzles, sums, strict=True)
+    ]
     jsonl.write_rows(path, [line for line in lines for _ in range(samples)])
     return evaluate(completions=path, **options)
 
@@ -139,9 +159,17 @@ def test_completions_in_two_files_are_paired_by_the_ids_of_their_puzzles(tmp_pat
     second = completed(tmp_path / "b.jsonl", PUZZLES[order], {2, 3, 4, 5}, samples)
     row = api.compare([first, second], out=tmp_path / "out")["results"][1]
     change = row["against_first"]
-    assert (change["difference"], change["improved"], change["regressed"]) == (pytest.approx(0.1), 2, 1)
+    assert (change["difference"], change["improved"], change["regressed"]) == (
+        pytest.approx(0.1),
+        2,
+        1,
+    )
     changed = [*jsonl.read_objects(tmp_path / "out" / compare.CHANGES)]
-    assert [(line["nums"][0], line["side"]) for line in changed] == [(1, "regressed"), (4, "improved"), (5, "improved")]
+    assert [(line["nums"][0], line["side"]) for line in changed] == [
+        (1, "regressed"),
+        (4, "improved"),
+        (5, "improved"),
+    ]
     runs = compare.pooled("runs", [first, second])
     assert [len({sample.row.id for sample in puzzle}) for puzzle in runs.by_puzzle] == [1] * 10
     (group,) = report._groups({"a": first, "b": second})
@@ -158,12 +186,21 @@ OTHERS = [{"nums": [n, n, 9], "target": 2 * n + 9} for n in range(10)]
         ([*PUZZLES, OTHERS[0]], "10 puzzles in common, of 11 and 10"),
         ([*PUZZLES[5:], *OTHERS[:5]], "5 puzzles in common, of 10"),
         (OTHERS, "0 puzzles in common"),
-        ([row | {"rule": "at-most-once"} for row in PUZZLES], "countdown at-most-once, and a of countdown exactly"),
-        ([{"task": "gsm8k", "question": f"{n}?", "gold": "1"} for n in range(10)], "of gsm8k, and a of c"),
+        (
+            [row | {"rule": "at-most-once"} for row in PUZZLES],
+            "countdown at-most-once, and a of countdown exactly",
+        ),
+        (
+            [{"task": "gsm8k", "question": f"{n}?", "gold": "1"} for n in range(10)],
+            "of gsm8k, and a of c",
+        ),
     ],
 )
 def test_results_of_other_puzzles_rules_or_tasks_are_refused(tmp_path, rows, words):
-    group = {"a": completed(tmp_path / "a.jsonl", PUZZLES, {1}), "b": completed(tmp_path / "b.jsonl", rows, {2})}
+    group = {
+        "a": completed(tmp_path / "a.jsonl", PUZZLES, {1}),
+        "b": completed(tmp_path / "b.jsonl", rows, {2}),
+    }
     with pytest.raises(InputError, match=words):
         api.compare(group, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -172,7 +209,9 @@ def test_results_of_other_puzzles_rules_or_tasks_are_refused(tmp_path, rows, wor
     assert len(report._groups(group)) == 2
 
 
-def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(here, run_command, monkeypatch):
+def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(
+    here, run_command, monkeypatch
+):
     jsonl.write_rows(Path("data.jsonl"), PUZZLES)
     for name, solved in (("a", {1}), ("b", {1, 2, 3})):
         result = completed(Path(f"{name}.jsonl"), PUZZLES[:4], solved, rows="data.jsonl", out=name)
@@ -182,8 +221,12 @@ def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(here
         said = run_command("compare", "a", "b", "--out", "out", *words)
         assert "only 4 of the 10 puzzles have completions" in said.err
         assert ('"of": 10' if words == ("--json",) else "4 of 10") in said.out
-    assert status(monkeypatch, "compare", "a", "b", "--out", "out", "--json", "--format", "latex") == 2
-    assert status(monkeypatch, "report", "--result", "a", "--result", "b", "--out", "page.html") == 0
+    assert (
+        status(monkeypatch, "compare", "a", "b", "--out", "out", "--json", "--format", "latex") == 2
+    )
+    assert (
+        status(monkeypatch, "report", "--result", "a", "--result", "b", "--out", "page.html") == 0
+    )
     assert "<b>4 of 10</b>" in Path("page.html").read_text()
 
 
@@ -192,7 +235,11 @@ def test_eight_results_have_a_line_each_in_80_columns(three, run_command, monkey
     names = [made(Path(f"adapter-sample-{n}"), TRAINED if n % 2 else BASE).name for n in range(8)]
     lines = run_command("compare", *names, "--out", "out").out.splitlines()
     assert max(map(len, lines)) <= 80
-    first = lines[: lines.index(next(line for line in lines if line.split()[-1:] == ["p"] and "previous" in line))]
+    first = lines[
+        : lines.index(
+            next(line for line in lines if line.split()[-1:] == ["p"] and "previous" in line)
+        )
+    ]
     assert sum(line.startswith("adapter-sample-") for line in first) == 8
     assert all(word in " ".join(lines) for word in ("improved/", "regressed", "4/0", "0.12"))
 
@@ -206,33 +253,64 @@ def test_sampled_results_are_compared_with_each_other(three):
         for name, marks in (("base-sampled", BASE), ("adapter-sampled", TRAINED))
     }
     values = compared(three | sampled, Path("out"))
-    assert [row["name"] for row in values["results"] if "against_previous" not in row] == ["base", "base-sampled"]
-    assert [row.get("decoding") for row in values["results"]] == [None, None, None, SAMPLED, SAMPLED]
+    assert [row["name"] for row in values["results"] if "against_previous" not in row] == [
+        "base",
+        "base-sampled",
+    ]
+    assert [row.get("decoding") for row in values["results"]] == [
+        None,
+        None,
+        None,
+        SAMPLED,
+        SAMPLED,
+    ]
     change = values["results"][4]["against_first"]
-    assert (change["difference"], change["improved"], change["regressed"]) == (pytest.approx(4 / 12, abs=1e-6), 4, 0)
-    assert list(change["pass_at"]) == ["2"]  # both completions of a puzzle are equal here, so pass@2 is pass@1
+    assert (change["difference"], change["improved"], change["regressed"]) == (
+        pytest.approx(4 / 12, abs=1e-6),
+        4,
+        0,
+    )
+    assert list(change["pass_at"]) == [
+        "2"
+    ]  # both completions of a puzzle are equal here, so pass@2 is pass@1
     assert change["pass_at"]["2"]["difference"] == change["difference"]
     text = Path("out/comparison.md").read_text()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     assert cells[0][5] == "pass@2"
     assert [row[5] for row in cells[2:7]] == ["", "", "", "41.7%", "75.0%"]
-    assert "256 tokens; base-sampled, adapter-sampled: temperature 1, top-p 1, 2 completions each, at most" in text
+    assert (
+        "256 tokens; base-sampled, adapter-sampled: temperature 1, top-p 1, 2 completions each, at most"
+        in text
+    )
     del sampled["adapter-sampled"]
     with pytest.raises(InputError, match="base-sampled and base were sampled 2 and 1 times"):
         compared(three | sampled, Path("out"))
 
 
 def test_every_difference_is_from_the_result_that_is_named(three, run_command, monkeypatch):
-    values = compare.compare({name: [path] for name, path in three.items()}, Path("out"), against="adapter")
+    values = compare.compare(
+        {name: [path] for name, path in three.items()}, Path("out"), against="adapter"
+    )
     base, adapter, merged = values["results"]
     recorded = {name: results.read(path) for name, path in three.items()}
     assert base["against"] == compare.difference(recorded["adapter"], recorded["base"])
     assert merged["against"] == compare.difference(recorded["adapter"], recorded["merged"])
-    assert not {"against", "against_first", "against_previous"} & adapter.keys() | {"against_first"} & base.keys()
-    pairs = {(change["from"], change["to"]) for change in jsonl.read_objects(Path("out") / compare.CHANGES)}
+    assert (
+        not {"against", "against_first", "against_previous"} & adapter.keys()
+        | {"against_first"} & base.keys()
+    )
+    pairs = {
+        (change["from"], change["to"])
+        for change in jsonl.read_objects(Path("out") / compare.CHANGES)
+    }
     assert pairs == {("adapter", "base"), ("adapter", "merged")}
-    assert "against adapter" in run_command("compare", *three, "--against", "adapter", "--out", "out").out
-    latex = run_command("compare", *three, "--against", "adapter", "--out", "out", "--format", "latex").out.splitlines()
+    assert (
+        "against adapter"
+        in run_command("compare", *three, "--against", "adapter", "--out", "out").out
+    )
+    latex = run_command(
+        "compare", *three, "--against", "adapter", "--out", "out", "--format", "latex"
+    ).out.splitlines()
     assert latex[2].endswith(r"& against adapter & improved & regressed & p \\")
     assert latex[4].endswith(r"$-$0.8) & 0 & 4 & 0.12 \\")
     assert status(monkeypatch, "compare", *three, "--against", "other", "--out", "new") == 2
@@ -245,7 +323,10 @@ def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, r
         compare.compare(compare.by_setting(["base", "adapter", "a", "b"]), against="base")
     values = compare.compare(compare.by_setting(["b", "a"]), Path("out"))
     change = values["results"][1]["against_previous"]["pass_at"]["2"]
-    assert (change["difference"], change["interval"][1] < 0) == (pytest.approx(-4 / 12, abs=1e-6), True)
+    assert (change["difference"], change["interval"][1] < 0) == (
+        pytest.approx(-4 / 12, abs=1e-6),
+        True,
+    )
     points = tables.points(change)
     assert points.startswith("-33.3 (")
     latex = tables.latex(values).splitlines()
@@ -268,14 +349,23 @@ def runs(three):
 def test_runs_of_one_setting_are_averaged(runs):
     values = compare.compare(runs, Path("out"))
     base, sft, grpo = values["results"]
-    assert [row.get("runs") for row in (base, sft)] == [None, [pytest.approx(n / 12, abs=1e-6) for n in (8, 7, 6)]]
-    assert (sft["accuracy"], sft["sd"]) == (pytest.approx(7 / 12, abs=1e-6), pytest.approx(1 / 12, abs=1e-6))
+    assert [row.get("runs") for row in (base, sft)] == [
+        None,
+        [pytest.approx(n / 12, abs=1e-6) for n in (8, 7, 6)],
+    ]
+    assert (sft["accuracy"], sft["sd"]) == (
+        pytest.approx(7 / 12, abs=1e-6),
+        pytest.approx(1 / 12, abs=1e-6),
+    )
     assert sft["groups"]["numbers"]["3"]["accuracy"] == pytest.approx((5 + 4 + 3) / 18, abs=1e-6)
     assert sft["interval"][0] < sft["accuracy"] < sft["interval"][1]
     assert grpo["against_first"]["runs"] == [pytest.approx(4 / 12, abs=1e-6)] * 3
     change = grpo["against_previous"]
     assert change["runs"] == [pytest.approx(n / 12, abs=1e-6) for n in (1, 2, 3)]
-    assert (change["difference"], change["sd"]) == (pytest.approx(2 / 12, abs=1e-6), pytest.approx(1 / 12, abs=1e-6))
+    assert (change["difference"], change["sd"]) == (
+        pytest.approx(2 / 12, abs=1e-6),
+        pytest.approx(1 / 12, abs=1e-6),
+    )
     shares = [
         [sum(run.samples[at].grade.correct for run in group) / 3 for at in range(12)]
         for group in ([results.read(Path(f"{name}{run}")) for run in range(3)] for name in "sg")
@@ -314,7 +404,9 @@ def test_one_run_given_as_two_is_refused(runs, words):
     shutil.copytree("s0", "copy")
     Path("link").symlink_to("s0")
     first = results.read("s0")
-    with artifacts.writing(Path("recorded-again"), "eval", options={}, inputs={"data": DATA}) as draft:
+    with artifacts.writing(
+        Path("recorded-again"), "eval", options={}, inputs={"data": DATA}
+    ) as draft:
         decoding = replace(first.metrics.decoding, seed=43)
         results.write(draft.path, replace(first.metrics, decoding=decoding), first.samples)
     with pytest.raises((InputError, UsageError), match=r"given twice|same completions"):
@@ -325,7 +417,9 @@ TWICE = [("A=base", "B=base"), ("base", "base=adapter"), ("base", "A=base")]
 WRONG = [("adapter", word) for word in ("=base", "A=", "A=base,", "A=,base")]
 
 
-@pytest.mark.parametrize(("words", "fault"), [*((w, "given twice") for w in TWICE), *((w, "NAME=DIR") for w in WRONG)])
+@pytest.mark.parametrize(
+    ("words", "fault"), [*((w, "given twice") for w in TWICE), *((w, "NAME=DIR") for w in WRONG)]
+)
 def test_settings_need_a_name_and_each_directory_once(three, words, fault):
     with pytest.raises(UsageError, match=fault):
         compare.by_setting(words)
@@ -339,7 +433,10 @@ def test_few_puzzles_with_several_completions_all_won_are_no_certainty(tmp_path)
     assert (change["difference"], change["p"]) == (1, 0.25)
     assert change["interval"][0] < 0.5
     assert "Agresti-Min" in (tmp_path / "out" / "comparison.md").read_text()
-    equal = compared({"a": start, "b": made(tmp_path / "c", "---", decoding=SAMPLED, per_puzzle=2)}, tmp_path / "out")
+    equal = compared(
+        {"a": start, "b": made(tmp_path / "c", "---", decoding=SAMPLED, per_puzzle=2)},
+        tmp_path / "out",
+    )
     assert equal["results"][1]["against_first"]["p"] == 1
     low, high = equal["results"][1]["against_first"]["interval"]
     assert low < 0 < high
@@ -348,19 +445,29 @@ def test_few_puzzles_with_several_completions_all_won_are_no_certainty(tmp_path)
 def rewritten(path: Path, *, data: Manifest | None = None, **changes) -> None:
     """The evaluation at *path* again, of a model trained on *data*, with other metrics."""
     recorded = results.read(path)
-    inputs = {"data": DATA} | ({"model": Manifest("model", {}, {"data": data.as_input()}).as_input()} if data else {})
+    inputs = {"data": DATA} | (
+        {"model": Manifest("model", {}, {"data": data.as_input()}).as_input()} if data else {}
+    )
     with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
         results.write(draft.path, replace(recorded.metrics, **changes), recorded.samples)
 
 
-@pytest.mark.parametrize(("split", "words"), [("test", "12 held-out puzzles"), ("train", "12 training puzzles")])
+@pytest.mark.parametrize(
+    ("split", "words"), [("test", "12 held-out puzzles"), ("train", "12 training puzzles")]
+)
 def test_puzzles_are_called_by_their_split(three, split, words):
     paths = {name: made(Path(name), BASE, split=split) for name in ("a", "b")}
     assert tables.subject(compared(paths, Path("out"))) == words
     for path in paths.values():
-        rewritten(path, data=Manifest("data", {}, files={"valid.jsonl": {"sha256": DATA["digest"], "size": 9}}))
+        rewritten(
+            path,
+            data=Manifest("data", {}, files={"valid.jsonl": {"sha256": DATA["digest"], "size": 9}}),
+        )
     assert tables.subject(compared(paths, Path("out"))) == "12 validation puzzles"
-    rewritten(paths["a"], data=Manifest("data", {}, {"from": {"digest": "f", "file": "own.jsonl"}}, files={}))
+    rewritten(
+        paths["a"],
+        data=Manifest("data", {}, {"from": {"digest": "f", "file": "own.jsonl"}}, files={}),
+    )
     assert results.split(results.read(paths["a"])) == ""
     assert tables.subject(compared(paths, Path("out"))) == "12 puzzles"
 
@@ -374,7 +481,16 @@ def test_results_with_other_groups_and_rules_that_are_hostile_are_tabulated(thre
     assert "numbers" not in tables.markdown(values).splitlines()[0]
 
 
-HOSTILE = ("a\r\\input{/etc/passwd}", "[2cm]", "*", "50%", "a|b", "<script>`code`", "[bold]x", "\x1b[31m")
+HOSTILE = (
+    "a\r\\input{/etc/passwd}",
+    "[2cm]",
+    "*",
+    "50%",
+    "a|b",
+    "<script>`code`",
+    "[bold]x",
+    "\x1b[31m",
+)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -414,7 +530,9 @@ def test_the_command_prints_one_object_or_a_table(three, run_command):
     said = run_command("compare", "base", "adapter/", "--out", "out", "--json")
     assert "warning: base: the 95% interval is 48.7 points wide" in said.err
     assert said.out.count("\n") == 1
-    assert json.loads(said.out) == {"out": "out"} | json.loads(Path("out/comparison.json").read_text())
+    assert json.loads(said.out) == {"out": "out"} | json.loads(
+        Path("out/comparison.json").read_text()
+    )
     text = run_command("compare", "base", "adapter", "merged", "--out", "out").out
     assert "12 held-out puzzles" in text
     assert "+33.3" in text
@@ -427,7 +545,9 @@ def test_the_command_prints_one_object_or_a_table(three, run_command):
 def test_the_command_names_results_by_directory_or_by_path(three, run_command, monkeypatch):
     for run in ("a", "b"):
         made(Path("runs", run, "eval"), BASE)
-    rows = json.loads(run_command("compare", "runs/a/eval", "runs/b/eval", "--out", "out", "--json").out)["results"]
+    rows = json.loads(
+        run_command("compare", "runs/a/eval", "runs/b/eval", "--out", "out", "--json").out
+    )["results"]
     assert [row["name"] for row in rows] == ["runs/a/eval", "runs/b/eval"]
     assert status(monkeypatch, "compare", "base", "base/", "--out", "new") == 2
     assert not Path("new").exists()

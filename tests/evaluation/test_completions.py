@@ -29,9 +29,7 @@ RIGHT = ["<answer>3 + 4</answer>", "<answer>2 + 3 * 4</answer>", "<answer>5 + 6 
 WRONG = "<answer>1</answer>"
 #: Of the first row both are right, of the second one, of the third none.
 TEXTS = [[RIGHT[0], RIGHT[0]], [RIGHT[1], WRONG], [WRONG, "no answer"]]
-TINYZERO = (
-    "Using the numbers {nums}, create an equation that equals {target}. For example <answer> (1 + 2) / 3 </answer>."
-)
+TINYZERO = "Using the numbers {nums}, create an equation that equals {target}. For example <answer> (1 + 2) / 3 </answer>."
 
 
 def prompt(row):
@@ -47,9 +45,16 @@ def user(text):
 
 
 def batch(row, texts):
-    choices = [{"index": i, "message": chat(text)[0], "finish_reason": "stop"} for i, text in enumerate(texts)]
+    choices = [
+        {"index": i, "message": chat(text)[0], "finish_reason": "stop"}
+        for i, text in enumerate(texts)
+    ]
     choices[-1]["finish_reason"] = "length"
-    response = {"status_code": 200, "request_id": "x", "body": {"choices": choices, "usage": {"completion_tokens": 9}}}
+    response = {
+        "status_code": 200,
+        "request_id": "x",
+        "body": {"choices": choices, "usage": {"completion_tokens": 9}},
+    }
     return {"id": "y", "custom_id": row["id"], "response": response, "error": None}
 
 
@@ -59,15 +64,35 @@ LINES = {
     "lists": lambda row, texts: [{**row, "responses": texts}],
     "by-id": lambda row, texts: [{"id": row["id"], "response": text} for text in texts],
     "trl": lambda row, texts: [
-        {"step": 1, "prompt": prompt(row), "completion": chat(text), "correct": 1.0, "advantage": 0.0} for text in texts
+        {
+            "step": 1,
+            "prompt": prompt(row),
+            "completion": chat(text),
+            "correct": 1.0,
+            "advantage": 0.0,
+        }
+        for text in texts
     ],
     "verl": lambda row, texts: [
-        {"input": "<|im_start|>user\n" + prompt(row)[-1]["content"], "output": text, "gts": json.dumps(row), "score": 1}
+        {
+            "input": "<|im_start|>user\n" + prompt(row)[-1]["content"],
+            "output": text,
+            "gts": json.dumps(row),
+            "score": 1,
+        }
         for text in texts
     ],
     "lm-eval": lambda row, texts: [
         {"doc_id": 0, "target": "x", "arguments": {"gen_args_0": {"arg_0": "u"}}, "resps": [texts]}
-        | {"doc": {"row": json.dumps(row), "reference": "x", "system": "s", "user": "u", "prefill": ""}}
+        | {
+            "doc": {
+                "row": json.dumps(row),
+                "reference": "x",
+                "system": "s",
+                "user": "u",
+                "prefill": "",
+            }
+        }
         | {"filtered_resps": texts[:1]}
     ],
     "openai-batch": lambda row, texts: [batch(row, texts)],
@@ -84,7 +109,9 @@ def rows(tmp_path):
 
 
 def written(tmp_path, tool):
-    records = [record for row, texts in zip(ROWS, TEXTS, strict=True) for record in LINES[tool](row, texts)]
+    records = [
+        record for row, texts in zip(ROWS, TEXTS, strict=True) for record in LINES[tool](row, texts)
+    ]
     file = tmp_path / f"{tool}.jsonl"
     jsonl.write_rows(file, records)
     return file
@@ -99,7 +126,14 @@ def test_files_of_other_tools_are_judged(tool, known, rows, tmp_path):
             evaluate(completions=file)
         return
     result = evaluate(completions=file, rows=rows if known else None)
-    assert [sample.grade.correct for sample in result.samples] == [True, True, True, False, False, False]
+    assert [sample.grade.correct for sample in result.samples] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert (result.metrics.n, result.metrics.accuracy) == (3, 0.5)
     assert result.metrics.pass_at[2].share == pytest.approx(2 / 3, abs=1e-6)
     ends = tool == "openai-batch"
@@ -110,7 +144,9 @@ def test_files_of_other_tools_are_judged(tool, known, rows, tmp_path):
 def test_a_file_of_verifiers_is_judged():
     file = Path(__file__).with_name("data") / "verifiers-0.1.9.jsonl"  # written by verifiers
     result = evaluate(completions=file)
-    expected = ["\\/3<" in line or "answer>1<" not in line for line in file.read_text().splitlines()]
+    expected = [
+        "\\/3<" in line or "answer>1<" not in line for line in file.read_text().splitlines()
+    ]
     assert len(result.samples) == len(expected) == 6
     assert result.metrics.accuracy == 1.0
 
@@ -144,7 +180,12 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
         for text, reason in zip(texts, ("stop", "max_tokens"), strict=True)
     ]
     model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
-    options = {"log_format": form, "log_dir": str(tmp_path / "logs"), "display": "none", "log_realtime": False}
+    options = {
+        "log_format": form,
+        "log_dir": str(tmp_path / "logs"),
+        "display": "none",
+        "log_realtime": False,
+    }
     (log,) = inspect_ai.eval(exact(data=str(rows)), model=model, epochs=2, max_samples=1, **options)
     assert log.status == "success", log.error
     result = evaluate(completions=next((tmp_path / "logs").iterdir()))
@@ -156,7 +197,10 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
     inspect_ai.log.write_eval_log(log, failed := str(tmp_path / f"failed.{form}"))
     with pytest.raises(InputError, match=r"epoch .* failed: timeout; .*on_error mark"):
         evaluate(completions=failed)
-    assert evaluate(completions=failed, on_error="mark", missing="wrong", rows=rows).metrics.errors == 1
+    assert (
+        evaluate(completions=failed, on_error="mark", missing="wrong", rows=rows).metrics.errors
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +225,9 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
         ([{**ROWS[0], "prompt": prompt({**ROWS[0], "operators": "+-"}), "completion": "x"}], "by other rules"),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(lines, words, rows, tmp_path):
+def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(
+    lines, words, rows, tmp_path
+):
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     with pytest.raises(CountdownError, match=words):
         evaluate(completions=tmp_path / "made.jsonl", rows=rows, out=tmp_path / "out")
@@ -191,12 +237,18 @@ def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(lines, w
 NAMES = "generation generated_text raw_generation raw_completion model_response model_output prediction solution_str"
 
 
-@pytest.mark.parametrize("name", [*NAMES.split(), "text", "generations", "predictions", "Response", "generated_texts"])
+@pytest.mark.parametrize(
+    "name", [*NAMES.split(), "text", "generations", "predictions", "Response", "generated_texts"]
+)
 def test_completions_are_read_under_the_names_that_projects_use(name, tmp_path, run_command):
     lists = name.endswith("s")
-    jsonl.write_rows(tmp_path / "made.jsonl", [{**ROWS[0], name: [RIGHT[0], WRONG] if lists else RIGHT[0]}])
+    jsonl.write_rows(
+        tmp_path / "made.jsonl", [{**ROWS[0], name: [RIGHT[0], WRONG] if lists else RIGHT[0]}]
+    )
     assert evaluate(completions=tmp_path / "made.jsonl").metrics.accuracy == (0.5 if lists else 1)
-    assert json.loads(run_command("grade", str(tmp_path / "made.jsonl"), "--json").out)["correct"] == 1
+    assert (
+        json.loads(run_command("grade", str(tmp_path / "made.jsonl"), "--json").out)["correct"] == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +265,12 @@ def test_other_fields_are_named_with_the_option_that_chooses(record, words, tmp_
     jsonl.write_rows(tmp_path / "made.jsonl", [ROWS[0] | filled])
     with pytest.raises(CountdownError, match=words):
         evaluate(completions=tmp_path / "made.jsonl")
-    assert evaluate(completions=tmp_path / "made.jsonl", completion_field=list(record)[-1]).metrics.accuracy == 1
+    assert (
+        evaluate(
+            completions=tmp_path / "made.jsonl", completion_field=list(record)[-1]
+        ).metrics.accuracy
+        == 1
+    )
 
 
 PUZZLE = {"nums": [3, 7, 50], "target": 46}
@@ -222,9 +279,18 @@ ASKED = TINYZERO.format(nums=[3, 7, 50], target=46) + " Each number can only be 
 SOLVED = "<think>\n50 - 7</think>\n<answer>50 - 7 + 3</answer>"
 NUMBERS = {"numbers": [3, 7, 50], "target": 46}
 GTS = "{'target': 46, 'numbers': array([ 3,  7, 50])}"
-R1 = {"problem": ASKED, "solution": "46", "generations": [SOLVED, WRONG], "messages": [*user(ASKED), *chat(SOLVED)]}
+R1 = {
+    "problem": ASKED,
+    "solution": "46",
+    "generations": [SOLVED, WRONG],
+    "messages": [*user(ASKED), *chat(SOLVED)],
+}
 REQUEST = {"custom_id": "x", "method": "POST", "body": {"messages": user(ASKED)}}
-PART = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": SOLVED}]}
+PART = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": SOLVED}],
+}
 
 
 @pytest.mark.parametrize(
@@ -237,8 +303,16 @@ PART = {"type": "message", "role": "assistant", "content": [{"type": "output_tex
             {"style": "direct"},
             1,
         ),
-        ([{"prompt": ASKED, "chosen": SOLVED, "rejected": WRONG}], {}, "are a pair; .*completion_field"),
-        ([{"prompt": ASKED, "chosen": SOLVED, "rejected": WRONG}], {"completion_field": "rejected"}, 0),
+        (
+            [{"prompt": ASKED, "chosen": SOLVED, "rejected": WRONG}],
+            {},
+            "are a pair; .*completion_field",
+        ),
+        (
+            [{"prompt": ASKED, "chosen": SOLVED, "rejected": WRONG}],
+            {"completion_field": "rejected"},
+            0,
+        ),
         # countdown_post_train
         ([{"prompt": ASKED, "raw_generation": SOLVED, "correct": True}], {}, 1),
         ([{**PUZZLE, "teacher": "m", "response": SOLVED, "validation": {"ok": True}}], {}, 1),
@@ -246,9 +320,21 @@ PART = {"type": "message", "role": "assistant", "content": [{"type": "output_tex
         ([{**PUZZLE, "prompt": ASKED, "model_response": SOLVED, "reward": 1.0}], {}, 1),
         ([{"numbers": [3, 7, 50], "target": 46, "raw_completion": SOLVED}], {}, 1),
         # d1
-        ({"generations": [{"question": ASKED, "generations": SOLVED, "ground_truth": [[3, 7, 50], 46]}]}, {}, 1),
+        (
+            {
+                "generations": [
+                    {"question": ASKED, "generations": SOLVED, "ground_truth": [[3, 7, 50], 46]}
+                ]
+            },
+            {},
+            1,
+        ),
         # stream-of-search: settings before the records; predictions beside them
-        ([{"model": "m"}, {"n": 256}, {**PUZZLE, "completion": WRONG}], {}, "no completion .*on_error mark"),
+        (
+            [{"model": "m"}, {"n": 256}, {**PUZZLE, "completion": WRONG}],
+            {},
+            "no completion .*on_error mark",
+        ),
         ([{"model": "m"}, {"n": 256}, {**PUZZLE, "completion": WRONG}], {"on_error": "mark"}, 0),
         (
             {"accuracy": 0.5, "predictions": [WRONG]},
@@ -256,17 +342,55 @@ PART = {"type": "message", "role": "assistant", "content": [{"type": "output_tex
             "neither .* nor a prompt; its fields are accuracy, predictions",
         ),
         # Kaggle's submissions, Mini-R1's logs, data sets
-        ("id,equation\n0,50-7+3\n", {}, "no completion in .*; its fields are id, equation; .*completion_field"),
+        (
+            "id,equation\n0,50-7+3\n",
+            {},
+            "no completion in .*; its fields are id, equation; .*completion_field",
+        ),
         (f"\n\n==========\n{SOLVED}\n", {}, "none of JSON Lines"),
         ([{"messages": [{"role": "user", "content": ASKED}, *chat("46")]}], {}, 0),
         ([PUZZLE], {}, "no completion in .*completion_field"),
         # TRL's table, verl's dumps and generations, OpenRLHF, SkyRL, nemo-rl, slime
         ([{**PUZZLE, "prompt": ASKED, "completions": [chat(SOLVED), chat(WRONG)]}], {}, 0.5),
-        ([{"input": ASKED, "output": text, "gts": GTS, "score": 1} for text in (SOLVED, WRONG)], {}, 0.5),
-        ([{"prompt": user(ASKED), "reward_model": {"ground_truth": NUMBERS}, "responses": [SOLVED, WRONG]}], {}, 0.5),
+        (
+            [{"input": ASKED, "output": text, "gts": GTS, "score": 1} for text in (SOLVED, WRONG)],
+            {},
+            0.5,
+        ),
+        (
+            [
+                {
+                    "prompt": user(ASKED),
+                    "reward_model": {"ground_truth": NUMBERS},
+                    "responses": [SOLVED, WRONG],
+                }
+            ],
+            {},
+            0.5,
+        ),
         ([{"input": ASKED, "output": SOLVED, "reward": 1.0}], {}, 1),
-        ([{"input_prompt": ASKED, "output_response": SOLVED, "env_extras": {"ground_truth": NUMBERS}}], {}, 1),
-        ([{"message_log": [*user(ASKED), *chat(SOLVED)], "extra_env_info": NUMBERS, "total_reward": 1}], {}, 1),
+        (
+            [
+                {
+                    "input_prompt": ASKED,
+                    "output_response": SOLVED,
+                    "env_extras": {"ground_truth": NUMBERS},
+                }
+            ],
+            {},
+            1,
+        ),
+        (
+            [
+                {
+                    "message_log": [*user(ASKED), *chat(SOLVED)],
+                    "extra_env_info": NUMBERS,
+                    "total_reward": 1,
+                }
+            ],
+            {},
+            1,
+        ),
         (
             [{"content": [ASKED, SOLVED], "rewards": 1.0, "idx": 0}],
             {},
@@ -274,25 +398,102 @@ PART = {"type": "message", "role": "assistant", "content": [{"type": "output_tex
         ),
         ([{"prompt": ASKED, "response": SOLVED, "label": NUMBERS, "status": "completed"}], {}, 1),
         # lm-eval with a request for each repeat, verifiers, lighteval, reasoning-gym, rollouts in a list
-        ([{"doc_id": 0, "doc": {"query": ASKED, "target": 46}, "resps": [[SOLVED], [WRONG]], "filter": "x"}], {}, 0.5),
-        ([{"prompt": user(ASKED), "completion": chat(SOLVED), "task": "default", "info": json.dumps(NUMBERS)}], {}, 1),
-        ([{"doc": {"query": ASKED, "specific": NUMBERS}, "model_response": {"text": [SOLVED, WRONG]}}], {}, 0.5),
-        ({"results": [{"metadata": NUMBERS, "completions": [{"full_model_response": SOLVED, "score": 1}]}]}, {}, 1),
-        ([{**PUZZLE, "rollouts": [{"response": SOLVED, "reward": 1}, {"response": WRONG, "reward": 0}]}], {}, 0.5),
+        (
+            [
+                {
+                    "doc_id": 0,
+                    "doc": {"query": ASKED, "target": 46},
+                    "resps": [[SOLVED], [WRONG]],
+                    "filter": "x",
+                }
+            ],
+            {},
+            0.5,
+        ),
+        (
+            [
+                {
+                    "prompt": user(ASKED),
+                    "completion": chat(SOLVED),
+                    "task": "default",
+                    "info": json.dumps(NUMBERS),
+                }
+            ],
+            {},
+            1,
+        ),
+        (
+            [
+                {
+                    "doc": {"query": ASKED, "specific": NUMBERS},
+                    "model_response": {"text": [SOLVED, WRONG]},
+                }
+            ],
+            {},
+            0.5,
+        ),
+        (
+            {
+                "results": [
+                    {
+                        "metadata": NUMBERS,
+                        "completions": [{"full_model_response": SOLVED, "score": 1}],
+                    }
+                ]
+            },
+            {},
+            1,
+        ),
+        (
+            [
+                {
+                    **PUZZLE,
+                    "rollouts": [
+                        {"response": SOLVED, "reward": 1},
+                        {"response": WRONG, "reward": 0},
+                    ],
+                }
+            ],
+            {},
+            0.5,
+        ),
         # open-r1 and distilabel: conversations beside generations
         ([R1], {}, "may be in generations or messages; its fields are problem, .*completion_field"),
         ([R1], {"completion_field": "generations"}, 0.5),
         ([R1], {"completion_field": "messages"}, 1),
         # vLLM, OpenAI: batches of chats and of responses, a batch with its requests, requests alone; Anthropic, Gemini
         ([{**PUZZLE, "outputs": [{"index": 0, "text": SOLVED, "finish_reason": "stop"}]}], {}, 1),
-        ([{"custom_id": "3-7-50=46", "response": {"body": {"output": [{"type": "reasoning"}, PART]}}}], {}, 1),
+        (
+            [
+                {
+                    "custom_id": "3-7-50=46",
+                    "response": {"body": {"output": [{"type": "reasoning"}, PART]}},
+                }
+            ],
+            {},
+            1,
+        ),
         ([{**REQUEST, "response": {"body": {"choices": [{"message": chat(SOLVED)[0]}]}}}], {}, 1),
-        ([REQUEST], {}, "no completion .*its fields are custom_id, method, body; .*completion_field"),
-        ([{"custom_id": "x", "result": {"message": chat(SOLVED)[0]}}], {}, "its fields are custom_id, result"),
-        ([{**PUZZLE, "response": {"candidates": [{"content": SOLVED}]}}], {}, "no `choices`.*completion_field"),
+        (
+            [REQUEST],
+            {},
+            "no completion .*its fields are custom_id, method, body; .*completion_field",
+        ),
+        (
+            [{"custom_id": "x", "result": {"message": chat(SOLVED)[0]}}],
+            {},
+            "its fields are custom_id, result",
+        ),
+        (
+            [{**PUZZLE, "response": {"candidates": [{"content": SOLVED}]}}],
+            {},
+            "no `choices`.*completion_field",
+        ),
     ],
 )
-def test_files_of_public_projects_are_graded_or_refused_with_the_remedy(content, options, outcome, tmp_path):
+def test_files_of_public_projects_are_graded_or_refused_with_the_remedy(
+    content, options, outcome, tmp_path
+):
     file = tmp_path / ("made.txt" if isinstance(content, str) else "made.json")
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     if isinstance(outcome, str):
@@ -302,7 +503,10 @@ def test_files_of_public_projects_are_graded_or_refused_with_the_remedy(content,
         assert evaluate(completions=file, **options).metrics.accuracy == outcome
 
 
-UNSURE = TINYZERO.format(nums=[2, 3, 4], target=2) + " You need not use all numbers. Use only * and -, +."
+UNSURE = (
+    TINYZERO.format(nums=[2, 3, 4], target=2)
+    + " You need not use all numbers. Use only * and -, +."
+)
 
 
 @pytest.mark.parametrize(
@@ -316,16 +520,33 @@ UNSURE = TINYZERO.format(nums=[2, 3, 4], target=2) + " You need not use all numb
         ({"prompt": UNSURE}, {}, "change the rules; give .*rule.* and .*operators"),
         ({"nums": [2, 3, 4], "target": 2}, {"rule": "at-most-once"}, ""),
         ({"nums": [2, 3, 4], "target": 2, "rule": "at-most-once"}, {}, ""),
-        ({"nums": [2, 3, 4], "target": 2, "rule": "television"}, {"rule": "at-most-once"}, "is television.*leave one"),
-        ({"prompt": prompt({"nums": [2, 3, 4], "target": 2})}, {"rule": "at-most-once"}, "by other rules"),
+        (
+            {"nums": [2, 3, 4], "target": 2, "rule": "television"},
+            {"rule": "at-most-once"},
+            "is television.*leave one",
+        ),
+        (
+            {"prompt": prompt({"nums": [2, 3, 4], "target": 2})},
+            {"rule": "at-most-once"},
+            "by other rules",
+        ),
         ({"nums": [2, 3, 4], "target": 2}, {"rule": "once"}, "no rule 'once'; take one of"),
         ({"task": "gsm8k", "question": "?", "gold": "1"}, {"rule": "once"}, "gsm8k have no `rule`"),
     ],
 )
-def test_rule_and_operators_are_options_for_what_does_not_state_them(record, options, grades, tmp_path, monkeypatch):
+def test_rule_and_operators_are_options_for_what_does_not_state_them(
+    record, options, grades, tmp_path, monkeypatch
+):
     jsonl.write_rows(tmp_path / "made.jsonl", [record | {"completion": "<answer>4/2</answer>"}])
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    done = status(monkeypatch, "grade", str(tmp_path / "made.jsonl"), *words, "--out", str(tmp_path / "grades.jsonl"))
+    done = status(
+        monkeypatch,
+        "grade",
+        str(tmp_path / "made.jsonl"),
+        *words,
+        "--out",
+        str(tmp_path / "grades.jsonl"),
+    )
     if grades and " " in grades:
         assert done == 1
         with pytest.raises(InputError, match=grades):
@@ -336,20 +557,40 @@ def test_rule_and_operators_are_options_for_what_does_not_state_them(record, opt
         assert [sample.grade.reason for sample in result.samples] == [grades]
 
 
-def test_answers_without_tags_need_the_style_direct_and_are_told(tmp_path, run_command, capsys, monkeypatch):
+def test_answers_without_tags_need_the_style_direct_and_are_told(
+    tmp_path, run_command, capsys, monkeypatch
+):
     lines = [{**row, "response": text[8:-9]} for row, text in zip(ROWS, RIGHT, strict=True)]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
-    for command in (("grade", "made.jsonl"), ("eval", "--completions", "made.jsonl", "--out", "out")):
+    for command in (
+        ("grade", "made.jsonl"),
+        ("eval", "--completions", "made.jsonl", "--out", "out"),
+    ):
         monkeypatch.chdir(tmp_path)
         said = run_command(*command).err
         assert "--style direct" in said
         assert "sft" not in said
-        assert status(monkeypatch, *command, "--style", "direct", "--json", *["--overwrite"][: len(command) - 2]) == 0
+        assert (
+            status(
+                monkeypatch,
+                *command,
+                "--style",
+                "direct",
+                "--json",
+                *["--overwrite"][: len(command) - 2],
+            )
+            == 0
+        )
         assert json.loads(capsys.readouterr().out)["correct"] == 3
 
 
 def test_the_lines_of_several_filters_are_one_completion(tmp_path, run_command):
-    lines = [line | {"filter": name} for row in ROWS for line in LINES["lm-eval"](row, TEXTS[0]) for name in "ab"]
+    lines = [
+        line | {"filter": name}
+        for row in ROWS
+        for line in LINES["lm-eval"](row, TEXTS[0])
+        for name in "ab"
+    ]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     assert len(evaluate(completions=tmp_path / "made.jsonl").samples) == 6
     assert json.loads(run_command("grade", str(tmp_path / "made.jsonl"), "--json").out)["n"] == 6
@@ -375,7 +616,11 @@ def test_completions_in_any_order_need_no_memory_for_their_texts(tmp_path, monke
         f"{letter * 20_000}<answer>{answer}</answer>"
         for letter, answer in zip("abc", ("8 + 1", "?", "1 + 8"), strict=True)
     ]
-    lines = [{"nums": [8, 1, n], "target": 9 + n, "completion": text} for text in texts for n in range(20, 320)]
+    lines = [
+        {"nums": [8, 1, n], "target": 9 + n, "completion": text}
+        for text in texts
+        for n in range(20, 320)
+    ]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     evaluate(completions=tmp_path / "made.jsonl")  # imports are not measured
     tracemalloc.start()
@@ -402,18 +647,37 @@ def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_p
     lines = [{"id": row.id, "completion": "<answer>impossible</answer>"} for row in chosen]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     metrics = evaluate(completions=tmp_path / "made.jsonl", rows="suite:countdown-bench-1").metrics
-    assert (metrics.n, metrics.of, metrics.reasons["missing"], metrics.grammar) == (1750, None, 1748, GRAMMAR_VERSION)
+    assert (metrics.n, metrics.of, metrics.reasons["missing"], metrics.grammar) == (
+        1750,
+        None,
+        1748,
+        GRAMMAR_VERSION,
+    )
     assert list(metrics.groups["tier"]) == ["3", "4", "5", "6", "needs-mul", "rare", "impossible"]
     with pytest.raises(UsageError, match=r"every row of suite:countdown-bench-1.4 counts"):
-        evaluate(completions=tmp_path / "made.jsonl", rows="suite:countdown-bench-1/4", missing="omit")
+        evaluate(
+            completions=tmp_path / "made.jsonl", rows="suite:countdown-bench-1/4", missing="omit"
+        )
 
 
-@pytest.mark.parametrize("before", [{}, {"missing": "wrong"}, {"on_error": "mark"}, {"completion_field": "completion"}])
-def test_every_option_on_completions_decides_whether_it_is_the_same_evaluation(before, rows, tmp_path):
+@pytest.mark.parametrize(
+    "before", [{}, {"missing": "wrong"}, {"on_error": "mark"}, {"completion_field": "completion"}]
+)
+def test_every_option_on_completions_decides_whether_it_is_the_same_evaluation(
+    before, rows, tmp_path
+):
     jsonl.write_rows(tmp_path / "made.jsonl", [{"id": "b", "completion": RIGHT[1]}])
-    paths = {"out": tmp_path / "out", "completions": tmp_path / "made.jsonl", "data": rows, "overwrite": False}
+    paths = {
+        "out": tmp_path / "out",
+        "completions": tmp_path / "made.jsonl",
+        "data": rows,
+        "overwrite": False,
+    }
     made = evaluation.evaluate(EvalOptions(**before), **paths)
-    assert evaluation.evaluate(EvalOptions(**{"missing": "omit"} | before), **paths).metrics == made.metrics
+    assert (
+        evaluation.evaluate(EvalOptions(**{"missing": "omit"} | before), **paths).metrics
+        == made.metrics
+    )
     for other in (
         {"style": "direct"},
         {"rule": "television"},
@@ -441,13 +705,29 @@ def test_records_that_cannot_be_graded_are_marked(tmp_path):
 
 def test_the_command_writes_an_evaluation_that_the_others_read(rows, here, monkeypatch, capsys):
     for tool in ("plain", "trl"):
-        words = ("--completions", str(written(here, tool)), "--data", str(rows), "--out", tool, "--pass-at", "1,2")
+        words = (
+            "--completions",
+            str(written(here, tool)),
+            "--data",
+            str(rows),
+            "--out",
+            tool,
+            "--pass-at",
+            "1,2",
+        )
         assert status(monkeypatch, "eval", *words) == 0
         with monkeypatch.context() as patch:  # it is there: nothing is graded again
-            patch.setattr(evaluation, "Reader", lambda *_, **__: pytest.fail("reads the completions"))
+            patch.setattr(
+                evaluation, "Reader", lambda *_, **__: pytest.fail("reads the completions")
+            )
             assert status(monkeypatch, "eval", *words) == 0
     assert "up to date" in capsys.readouterr().err
-    for command in ("diagnose trl", "samples trl", "compare plain trl --out c", "collect trl --out kept"):
+    for command in (
+        "diagnose trl",
+        "samples trl",
+        "compare plain trl --out c",
+        "collect trl --out kept",
+    ):
         assert status(monkeypatch, *command.split()) == 0, command
     assert "not stated" in Path("c/comparison.md").read_text()
     assert status(monkeypatch, "report", "--result", "trl", "--out", "page.html") == 0
@@ -462,14 +742,26 @@ def test_a_prompt_names_its_row_only_where_it_is_certain():
     other = {"nums": [19, 36, 55, 7], "target": 65}
     assert type(row).fields_in(TINYZERO.format(**other)) == other
     with pytest.raises(InputError, match="rule"):
-        type(row).fields_in(TINYZERO.format(nums=[2, 3, 4], target=14) + " You need not use all numbers.")
-    for text in ("", "Make 7.", "Use 3 and 4.", "[1, 2] equals 3, [4, 5] equals 9", "Make 7 or reach 8 from [1, 2, 3]"):
+        type(row).fields_in(
+            TINYZERO.format(nums=[2, 3, 4], target=14) + " You need not use all numbers."
+        )
+    for text in (
+        "",
+        "Make 7.",
+        "Use 3 and 4.",
+        "[1, 2] equals 3, [4, 5] equals 9",
+        "Make 7 or reach 8 from [1, 2, 3]",
+    ):
         assert type(row).fields_in(text) is None
 
 
 @pytest.mark.parametrize("rules", ["Each number at most once.", "Use only + and -."])
 def test_rules_in_a_system_turn_are_part_of_the_prompt(rules, tmp_path):
-    turns = [("system", rules), ("user", TINYZERO.format(nums=[3, 4], target=7)), ("assistant", "<answer>3+4</answer>")]
+    turns = [
+        ("system", rules),
+        ("user", TINYZERO.format(nums=[3, 4], target=7)),
+        ("assistant", "<answer>3+4</answer>"),
+    ]
     record = {"messages": [{"role": role, "content": text} for role, text in turns]}
     jsonl.write_rows(tmp_path / "made.jsonl", [record, record | {"nums": [3, 4], "target": 7}])
     faults = []
@@ -480,6 +772,10 @@ def test_rules_in_a_system_turn_are_part_of_the_prompt(rules, tmp_path):
 
 
 def test_rows_of_two_tasks_are_no_data_set(tmp_path):
-    jsonl.write_rows(tmp_path / "data.jsonl", [ROWS[0], {"task": "gsm8k", "question": "1 + 1?", "gold": "2"}])
-    with pytest.raises(InputError, match=r"line 2: it is of the task gsm8k, others are of countdown"):
+    jsonl.write_rows(
+        tmp_path / "data.jsonl", [ROWS[0], {"task": "gsm8k", "question": "1 + 1?", "gold": "2"}]
+    )
+    with pytest.raises(
+        InputError, match=r"line 2: it is of the task gsm8k, others are of countdown"
+    ):
         jsonl.read_rows(tmp_path / "data.jsonl")

@@ -46,7 +46,9 @@ def test_the_largest_of_several_faults_is_named_first(cause):
 
 
 def test_clean_work_has_no_fault_and_two_faults_are_unexplained():
-    report = diagnose.diagnose(evaluated([RIGHT, "50 - 7 = 44\n44 + 3 = 48\n</think>\n<answer>50 - 7 - 3</answer>"]))
+    report = diagnose.diagnose(
+        evaluated([RIGHT, "50 - 7 = 44\n44 + 3 = 48\n</think>\n<answer>50 - 7 - 3</answer>"])
+    )
     assert (report["lost"], report["unexplained"]) == (0.5, 0.5)
     assert diagnose.diagnose(evaluated([RIGHT]))["causes"] == []
 
@@ -64,7 +66,9 @@ def test_an_answer_that_no_work_contradicts_is_unexplained(work):
         "\n0 0 0\n1. 0 / 0 no\n",
         f"\n{'9' * 9_000} 1 2\n{'1' * 9_000}. 3 + 4 = 7 no\n",
         "x</think>\n9. 9 + 9 = 9 yes\n</think>",
-        " ".join(f"{n} + {n} + {n} = {n + 1}" for n in range(4, 150)),  # each substituted thrice in the next
+        " ".join(
+            f"{n} + {n} + {n} = {n + 1}" for n in range(4, 150)
+        ),  # each substituted thrice in the next
     ],
 )
 def test_any_text_can_be_diagnosed(text):
@@ -73,7 +77,10 @@ def test_any_text_can_be_diagnosed(text):
 
 def test_the_command_prints_causes_of_several_evaluations(here, run_command, monkeypatch, capsys):
     result = evaluated([FAULTS[diagnose.ANSWER]] * 9)
-    word = evaluated(["3 + 4 = 8\n</think>\n<answer>8</answer>"], [{"task": "gsm8k", "question": "?", "gold": "7"}])
+    word = evaluated(
+        ["3 + 4 = 8\n</think>\n<answer>8</answer>"],
+        [{"task": "gsm8k", "question": "?", "gold": "7"}],
+    )
     right = evaluated([f"3 + 7 = 11\n{RIGHT}"] * 2)
     for name, each in {"base": result, "adapter": result, "word": word, "right": right}.items():
         with artifacts.writing(here / name, "eval", options={}) as draft:
@@ -84,5 +91,6 @@ def test_the_command_prints_causes_of_several_evaluations(here, run_command, mon
     assert "no equation" not in out
     assert "no equation" in run_command("diagnose", "word").out
     assert re.search(
-        r"all completions are correct(?!.*single)(.|\n)*incorrect sum +0.0", run_command("diagnose", "right").out
+        r"all completions are correct(?!.*single)(.|\n)*incorrect sum +0.0",
+        run_command("diagnose", "right").out,
     )

@@ -25,7 +25,12 @@ from tests.support.runs import SPLITS, files, write_data
 
 SMALL = EvalOptions(max_new_tokens=8, batch_size=4, threads=1)
 ROWS = [
-    {"id": f"r{n}", "nums": [n + 2, 3, 5] + [7] * (n % 2), "target": n + 10, "needs": ("add-sub", "mul-div")[n % 2]}
+    {
+        "id": f"r{n}",
+        "nums": [n + 2, 3, 5] + [7] * (n % 2),
+        "target": n + 10,
+        "needs": ("add-sub", "mul-div")[n % 2],
+    }
     for n in range(14)
 ]
 GSM = {"id": "g", "task": "gsm8k", "question": "How many are 2 and 3?", "gold": "5"}
@@ -77,7 +82,10 @@ def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_pa
     assert set(unbroken) == {"manifest.json", "metrics.json", "details.json", "samples.jsonl"}
     assert metrics.n == len(result.samples) == 14
     assert metrics.correct == sum(sample.grade.correct for sample in result.samples)
-    counts = {group: {value: share.n for value, share in part.items()} for group, part in metrics.groups.items()}
+    counts = {
+        group: {value: share.n for value, share in part.items()}
+        for group, part in metrics.groups.items()
+    }
     assert counts == {"numbers": {"3": 7, "4": 7}, "needs": {"add-sub": 7, "mul-div": 7}}
     assert metrics.data == file_input(place / "puzzles.jsonl") == manifest.inputs["data"]
     assert metrics.decoding.greedy
@@ -91,16 +99,31 @@ def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_pa
 
 def test_completions_of_any_origin_are_judged_by_style_rule_and_operators_of_their_row():
     row, longer = {"nums": [2, 3], "target": 5}, {"nums": [2, 3, 50], "target": 5}
-    rows = [row, row | {"style": "model_opens"}, longer, longer | {"rule": "at-most-once"}, row | {"operators": "*/"}]
+    rows = [
+        row,
+        row | {"style": "model_opens"},
+        longer,
+        longer | {"rule": "at-most-once"},
+        row | {"operators": "*/"},
+    ]
     texts = [" 2 and 3</think>\n<answer>2 + 3</answer>", "</think>"]
     completions = [Completion(text, 7, True) for _ in rows for text in texts]
-    inputs = {"data": {"file": "rows.jsonl"}, "model": {"source": "elsewhere", "kind": "completions"}}
+    inputs = {
+        "data": {"file": "rows.jsonl"},
+        "model": {"source": "elsewhere", "kind": "completions"},
+    }
     decoding = DecodingSettings(samples=2)
     parsed = [*map(parse_row, rows)]
     samples = evaluate.graded(parsed, completions)
     result = evaluate.measured(parsed, samples, inputs, [1, 2], decoding=decoding)
     grades = [sample.grade for sample in result.samples[::2]]
-    assert [grade.reason for grade in grades] == ["", "", "number-left-out", "", "operator-not-allowed"]
+    assert [grade.reason for grade in grades] == [
+        "",
+        "",
+        "number-left-out",
+        "",
+        "operator-not-allowed",
+    ]
     assert [grade.format for grade in grades] == [True, False, True, True, True]
     assert result.metrics.rules == ["at-most-once", "exactly-once"]
     assert (result.metrics.accuracy, result.metrics.pass_at[2].share) == (0.3, 0.6)
@@ -117,8 +140,16 @@ def test_a_data_artifact_means_its_test_split_and_rows_need_no_id(place, unbroke
 
 
 def test_rows_that_repeat_a_puzzle_are_warned_of(tmp_path):
-    rows, said = write(tmp_path / "rows.jsonl", [{"nums": [3, 4], "target": 7}, {"nums": [4, 3], "target": 7}] * 2), []
-    evaluate.evaluate(SMALL, model="random", data=rows, out=tmp_path / "out", on_warning=said.append)
+    rows, said = (
+        write(
+            tmp_path / "rows.jsonl",
+            [{"nums": [3, 4], "target": 7}, {"nums": [4, 3], "target": 7}] * 2,
+        ),
+        [],
+    )
+    evaluate.evaluate(
+        SMALL, model="random", data=rows, out=tmp_path / "out", on_warning=said.append
+    )
     assert "3 of the 4 rows" in said[0]
 
 
@@ -147,8 +178,13 @@ def test_sampling_repeats_with_its_seed(place, tmp_path):
         texts.append([sample.completion for sample in run(place, tmp_path / name, options).samples])
     assert files(tmp_path / "a") == files(tmp_path / "b")
     assert texts[0] != texts[2]
-    (result, greedy) = (run(place, tmp_path / "d", replace(hot, top_k=1)), run(place, tmp_path / "e"))
-    assert [sample.completion for sample in result.samples] == [sample.completion for sample in greedy.samples]
+    (result, greedy) = (
+        run(place, tmp_path / "d", replace(hot, top_k=1)),
+        run(place, tmp_path / "e"),
+    )
+    assert [sample.completion for sample in result.samples] == [
+        sample.completion for sample in greedy.samples
+    ]
     assert result.metrics.decoding.top_k == 1
     assert "top_k" not in greedy.metrics.to_json()["decoding"]
 
@@ -200,16 +236,31 @@ def test_batches_of_another_run_are_not_used(place, unbroken, tmp_path, written)
 
 
 def test_shorter_limits_score_what_an_evaluation_at_that_limit_generates(tmp_path):
-    rows = write(tmp_path / "rows.jsonl", [{"nums": [n, 3, 5], "target": n + 8} for n in range(2, 14)])
+    rows = write(
+        tmp_path / "rows.jsonl", [{"nums": [n, 3, 5], "target": n + 8} for n in range(2, 14)]
+    )
     options = EvalOptions(temperature=0.5, max_new_tokens="120,8,24", batch_size=4, threads=1)
     given = {"model": "countdown-tiny", "data": rows}
     result = evaluate.evaluate(options, out=tmp_path / "eval", **given)
-    assert 0 <= result.metrics.budgets[8].accuracy < result.metrics.budgets[120].accuracy == result.metrics.accuracy
+    assert (
+        0
+        <= result.metrics.budgets[8].accuracy
+        < result.metrics.budgets[120].accuracy
+        == result.metrics.accuracy
+    )
     for limit, budget in result.metrics.budgets.items():
-        alone = evaluate.evaluate(replace(options, max_new_tokens=limit), out=tmp_path / str(limit), **given)
-        texts = [sample.completion if (text := sample.beginning(limit)) is None else text for sample in result.samples]
+        alone = evaluate.evaluate(
+            replace(options, max_new_tokens=limit), out=tmp_path / str(limit), **given
+        )
+        texts = [
+            sample.completion if (text := sample.beginning(limit)) is None else text
+            for sample in result.samples
+        ]
         assert texts == [sample.completion for sample in alone.samples]
-        assert (budget.accuracy, budget.truncated) == (alone.metrics.accuracy, alone.metrics.truncated)
+        assert (budget.accuracy, budget.truncated) == (
+            alone.metrics.accuracy,
+            alone.metrics.truncated,
+        )
         assert budget.interval == alone.metrics.interval
     assert results.read(tmp_path / "eval").metrics == result.metrics
     with pytest.raises(KeyboardInterrupt):
@@ -276,7 +327,9 @@ GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--m
         (["--out", "folder"], 1, "did not write"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_sentence_and_nothing_is_written(faulty, monkeypatch, capsys, words, status, says):
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    faulty, monkeypatch, capsys, words, status, says
+):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     before = {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))}
@@ -303,7 +356,9 @@ def test_a_result_is_replaced_only_by_a_complete_one(faulty, run_command, monkey
     assert told == {"out": "out"} | json.loads(Path("out/details.json").read_text())
 
 
-def test_completions_without_the_format_are_followed_by_what_to_do(faulty, run_command, monkeypatch):
+def test_completions_without_the_format_are_followed_by_what_to_do(
+    faulty, run_command, monkeypatch
+):
     def complete(self, prompts, number=0):
         return [Completion(text, 7, i % 2 == 0) for i in range(len(prompts))]
 
@@ -322,12 +377,18 @@ OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><t
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("template", [tiny_llama.TEMPLATE, OPENS])
 @pytest.mark.parametrize("style", ["prefilled", "model_opens"])
-def test_tags_count_whoever_writes_them_and_whatever_the_tokenizer_calls_them(tmp_path, style, template, special):
+def test_tags_count_whoever_writes_them_and_whatever_the_tokenizer_calls_them(
+    tmp_path, style, template, special
+):
     constant_model.checkpoint(tmp_path / "model", template=template, special=special)
     data = write(tmp_path / "rows.jsonl", [{"nums": [1, 2], "target": 99, "style": style}])
     options = EvalOptions(max_new_tokens="2,8", threads=1)
-    result = evaluate.evaluate(options, model=str(tmp_path / "model"), data=data, out=tmp_path / "out")
+    result = evaluate.evaluate(
+        options, model=str(tmp_path / "model"), data=data, out=tmp_path / "out"
+    )
     assert (result.metrics.accuracy, result.metrics.format) == (1.0, 1.0)
     opening = "<think>" if style == "model_opens" else ""
-    assert [sample.completion for sample in result.samples] == [f"{opening}</think><answer>impossible</answer>"]
+    assert [sample.completion for sample in result.samples] == [
+        f"{opening}</think><answer>impossible</answer>"
+    ]
     assert result.samples[0].beginning(2).startswith(f"{opening}</think>")

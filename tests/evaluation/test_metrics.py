@@ -19,7 +19,9 @@ from tests.support.evaluations import sample
 def graded(right, *, size=3):
     """*right* as samples of one row after another, and the rows."""
     rows = [parse_row({"nums": [1] * size, "target": 1})] * len(right)
-    samples = [sample(ok, "wrong-value", answer="1", value="1", tokens=5) for row in right for ok in row]
+    samples = [
+        sample(ok, "wrong-value", answer="1", value="1", tokens=5) for row in right for ok in row
+    ]
     return samples, rows
 
 
@@ -40,15 +42,21 @@ def test_the_effective_sample_size_is_that_of_puzzles_or_of_completions_at_the_e
     assert mean_interval([0.0] * 100, 8) == pytest.approx(wilson(0, 100))
 
 
-@pytest.mark.parametrize("case", [(0.5, 0.5, 200, 4), (2, 3, 60, 1), (0.3, 1.5, 500, 8), (0.2, 0.8, 500, 2)])
+@pytest.mark.parametrize(
+    "case", [(0.5, 0.5, 200, 4), (2, 3, 60, 1), (0.3, 1.5, 500, 8), (0.2, 0.8, 500, 2)]
+)
 def test_the_interval_of_pass_at_k_covers_95_percent_of_1000_draws(case):
     a, b, n, k = case
     draw, each = np.random.default_rng(0), 8
-    true = 1 - np.prod([(b + i) / (a + b + i) for i in range(k)])  # E[1 - (1 - p)^k], p of a beta distribution
+    true = 1 - np.prod(
+        [(b + i) / (a + b + i) for i in range(k)]
+    )  # E[1 - (1 - p)^k], p of a beta distribution
     values = [pass_at_k(k, right, each) for right in range(each + 1)]
     covered = 0
     for _ in range(1_000):
-        low, high = mean_interval([values[right] for right in draw.binomial(each, draw.beta(a, b, size=n))], each // k)
+        low, high = mean_interval(
+            [values[right] for right in draw.binomial(each, draw.beta(a, b, size=n))], each // k
+        )
         covered += low <= true <= high
     assert covered / 1_000 == pytest.approx(0.95, abs=0.02)
 
@@ -69,7 +77,9 @@ def test_the_paired_mean_equals_the_mean_difference():
 def answers(*texts):
     """Completions of the puzzle of reaching 20 from 2, 3 and 4."""
     row = parse_row({"nums": [2, 3, 4], "target": 20})
-    completions = ["</think>" if text is None else f"</think>\n<answer>{text}</answer>" for text in texts]
+    completions = [
+        "</think>" if text is None else f"</think>\n<answer>{text}</answer>" for text in texts
+    ]
     return [Sample.of(row, Completion(text, 5, True)) for text in completions]
 
 
@@ -77,7 +87,10 @@ def answers(*texts):
     ("texts", "right"),
     [
         (["(2 + 3) * 4", "4 * 3 + 2", "4 * (3 + 2)"], True),
-        (["4 * 3 + 2", "(2 + 3) * 4", "2 + 3 * 4", "4 * (3 + 2)"], False),  # as many each: the first one counts
+        (
+            ["4 * 3 + 2", "(2 + 3) * 4", "2 + 3 * 4", "4 * (3 + 2)"],
+            False,
+        ),  # as many each: the first one counts
         (["(2 + 3) * 4", "4 * 3 + 2", "2 + 3 * 4", "4 * (3 + 2)"], True),
         *(([None, None, "4*(2+3) = 20"], True), ([None, None], False)),
         (["impossible", "Impossible.", "4 * (2 + 3)"], False),
@@ -88,7 +101,9 @@ def test_the_most_frequent_answer_wins_in_canonical_form(texts, right):
 
 
 def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
-    samples, rows = graded([(True, False, False), (True, True, True), (False, False, True), (True, False, False)])
+    samples, rows = graded(
+        [(True, False, False), (True, True, True), (False, False, True), (True, False, False)]
+    )
     for each in samples:
         each.grade.answer = each.grade.value = "1" if each.grade.correct else "2"
     metrics = measure(samples, rows, pass_at=[1, 3])
@@ -96,12 +111,16 @@ def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
     assert metrics.majority.interval == tuple(round(limit, 6) for limit in wilson(1, 4))
     assert list(metrics.pass_at) == [1, 3]
     assert list(measure(samples, rows).pass_at) == [1, 2]
-    assert metrics.pass_at[3] == Share(share=1.0, interval=tuple(round(limit, 6) for limit in wilson(4, 4)))
+    assert metrics.pass_at[3] == Share(
+        share=1.0, interval=tuple(round(limit, 6) for limit in wilson(4, 4))
+    )
     assert metrics.pass_at[1].share == metrics.accuracy == 0.5
 
 
 def test_token_counts_by_correctness_and_per_correct_answer():
-    samples = [sample(ok, tokens=n) for n, ok in [(10, True), (20, True), (30, False), (200, False)]]
+    samples = [
+        sample(ok, tokens=n) for n, ok in [(10, True), (20, True), (30, False), (200, False)]
+    ]
     metrics = measure(samples, [parse_row({"nums": [1], "target": 1})] * 4)
     assert metrics.tokens == Tokens(
         median=25, p95=200, longest=200, mean_correct=15, mean_incorrect=115, per_correct_answer=130
@@ -117,7 +136,10 @@ def test_token_counts_by_correctness_and_per_correct_answer():
         ({"pass_at": "1,4", "samples": 3, "temperature": 1.0}, "--samples 4 or more"),
         ({"pass_at": "5000", "temperature": 1.0}, "--samples 5000 is too large"),
         ({"pass_at": "4,0", "temperature": 1.0}, "--pass-at 4,0"),
-        *(({"max_new_tokens": "256,0"}, "--max-new-tokens"), ({"pass_at": "", "temperature": 1.0}, "--pass-at")),
+        *(
+            ({"max_new_tokens": "256,0"}, "--max-new-tokens"),
+            ({"pass_at": "", "temperature": 1.0}, "--pass-at"),
+        ),
         ({"max_new_tokens": "64,128", "engine": "openai"}, "--max-new-tokens"),
     ],
 )

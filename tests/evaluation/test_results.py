@@ -20,11 +20,24 @@ HERE = Path(__file__).parent
 #: Evaluations of 4 puzzles, written when samples and metrics were dictionaries.
 BEFORE = HERE / "data"
 ROWS = [
-    parse_row({"nums": [1] * (3 + n % 2), "target": 9, "needs": ("add-sub", "mul-div")[n // 2 % 2], "solutions": n})
+    parse_row(
+        {
+            "nums": [1] * (3 + n % 2),
+            "target": 9,
+            "needs": ("add-sub", "mul-div")[n // 2 % 2],
+            "solutions": n,
+        }
+    )
     for n in range(6)
 ]
-FORMS = [{"format": n < 5, "strict_format": n < 5, "truncated": n == 5, "tokens": 10 + n} for n in range(6)]
-SAMPLES = [evaluations.sample(n < 4, row=row, **form) for n, (row, form) in enumerate(zip(ROWS, FORMS, strict=True))]
+FORMS = [
+    {"format": n < 5, "strict_format": n < 5, "truncated": n == 5, "tokens": 10 + n}
+    for n in range(6)
+]
+SAMPLES = [
+    evaluations.sample(n < 4, row=row, **form)
+    for n, (row, form) in enumerate(zip(ROWS, FORMS, strict=True))
+]
 
 
 def test_metrics_are_flat_few_and_rounded():
@@ -34,7 +47,9 @@ def test_metrics_are_flat_few_and_rounded():
     assert flat == ends | accuracies | {"format": 0.833, "trunc": 0.167, "tokens": 12.5}
     # `dvc metrics show` prints a column per metric after the paths, two spaces apart, with headers padded by two.
     width = len("artifacts/eval/adapter-sampled/metrics.json")
-    assert width + sum(2 + max(len(name) + 2, len(str(value))) for name, value in flat.items()) <= 140
+    assert (
+        width + sum(2 + max(len(name) + 2, len(str(value))) for name, value in flat.items()) <= 140
+    )
 
 
 def test_reading_and_comparing_load_no_engine():
@@ -48,11 +63,17 @@ def test_reading_and_comparing_load_no_engine():
 def test_an_evaluation_that_was_read_is_written_with_the_same_bytes(tmp_path, name):
     result = results.read(BEFORE / name)
     results.write(tmp_path, result.metrics, result.samples, [1, 3] if name == "sampled" else [])
-    assert (tmp_path / results.SAMPLES).read_bytes() == (BEFORE / name / results.SAMPLES).read_bytes()
+    assert (tmp_path / results.SAMPLES).read_bytes() == (
+        BEFORE / name / results.SAMPLES
+    ).read_bytes()
     details = renamed(json.loads((BEFORE / name / results.DETAILS).read_text()))
     assert (tmp_path / results.DETAILS).read_text() == json.dumps(details, indent=2) + "\n"
-    old, new = (json.loads((folder / results.METRICS).read_text()) for folder in (BEFORE / name, tmp_path))
-    assert new == {metric: value for metric, value in old.items() if not metric.startswith("needs_")}
+    old, new = (
+        json.loads((folder / results.METRICS).read_text()) for folder in (BEFORE / name, tmp_path)
+    )
+    assert new == {
+        metric: value for metric, value in old.items() if not metric.startswith("needs_")
+    }
 
 
 def test_an_evaluation_has_attributes():
@@ -88,7 +109,11 @@ def test_what_only_a_server_knows_is_kept_and_a_refusal_is_the_reason():
     [
         ("details.json", {"reasons": None}, "reasons"),
         ("details.json", {"interval": [0.5]}, "interval"),
-        ("details.json", {"groups": {"numbers": {"3": {"accuracy": 1.0, "n": 4, "correct": 4}}}}, "interval"),
+        (
+            "details.json",
+            {"groups": {"numbers": {"3": {"accuracy": 1.0, "n": 4, "correct": 4}}}},
+            "interval",
+        ),
         ("samples.jsonl", {"nums": ["x"]}, "nums"),
         ("samples.jsonl", {"task": "none-such"}, "none-such"),
     ],
@@ -99,6 +124,8 @@ def test_a_field_that_is_wrong_is_named(tmp_path, file, change, word):
             shutil.copy(BEFORE / "sampled" / each, draft.path / each)
         text = (draft.path / file).read_text()
         first, *rest = text.splitlines() if file == "samples.jsonl" else [text]
-        (draft.path / file).write_text("\n".join([json.dumps(json.loads(first) | change), *rest]) + "\n")
+        (draft.path / file).write_text(
+            "\n".join([json.dumps(json.loads(first) | change), *rest]) + "\n"
+        )
     with pytest.raises(ArtifactError, match=word):
         results.read(tmp_path / "damaged")

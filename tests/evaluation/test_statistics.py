@@ -8,19 +8,34 @@ import numpy as np
 import pytest
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.evaluation.statistics import EXACT, FEW, Z, mcnemar, paired_difference, paired_mean, wilson
+from countdown_rl.evaluation.statistics import (
+    EXACT,
+    FEW,
+    Z,
+    mcnemar,
+    paired_difference,
+    paired_mean,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
     ("successes", "n", "low", "high"),
     # Newcombe (1998), "Two-sided confidence intervals for the single proportion", table I, method 3.
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
 )
 def test_wilson_gives_the_published_limits(successes, n, low, high):
     assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 
-@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (3, 10), (500, 1000), (1000, 1000), (1, 100_000)])
+@pytest.mark.parametrize(
+    ("successes", "n"), [(0, 1), (1, 1), (3, 10), (500, 1000), (1000, 1000), (1, 100_000)]
+)
 def test_wilson_limits_invert_the_score_test(successes, n):
     low, high = wilson(successes, n)
     assert 0 <= low <= successes / n <= high <= 1
@@ -59,10 +74,17 @@ def test_the_paired_interval_is_antisymmetric_and_within_bounds():
 @pytest.mark.parametrize(
     "chances",
     # both, first only, second only, neither: a step of training, of merging, of quantizing; and no relation.
-    [(0.5, 0.08, 0.22, 0.2), (0.68, 0.01, 0.01, 0.3), (0.6, 0.06, 0.04, 0.3), (0.25, 0.25, 0.25, 0.25)],
+    [
+        (0.5, 0.08, 0.22, 0.2),
+        (0.68, 0.01, 0.01, 0.3),
+        (0.6, 0.06, 0.04, 0.3),
+        (0.25, 0.25, 0.25, 0.25),
+    ],
 )
 def test_the_paired_interval_covers_95_percent_of_20000_draws(chances):
-    covered = coverage(1000, chances, 20_000, chances[2] - chances[1], lambda *table: paired_difference(*table)[1])
+    covered = coverage(
+        1000, chances, 20_000, chances[2] - chances[1], lambda *table: paired_difference(*table)[1]
+    )
     assert covered == pytest.approx(0.95, abs=0.01)
 
 
@@ -71,7 +93,10 @@ def coverage(n, chances, draws, true, interval):
     tables = np.random.default_rng(1).multinomial(n, chances, size=draws)
     kinds, counts = np.unique(tables, axis=0, return_counts=True)
     limits = [interval(*table) for table in kinds.tolist()]
-    return sum(count for (low, high), count in zip(limits, counts, strict=True) if low <= true <= high) / draws
+    return (
+        sum(count for (low, high), count in zip(limits, counts, strict=True) if low <= true <= high)
+        / draws
+    )
 
 
 def test_mcnemar_is_the_binomial_test_of_an_even_coin():
@@ -84,13 +109,17 @@ def test_mcnemar_is_the_binomial_test_of_an_even_coin():
 
 
 def test_mcnemar_gives_the_published_value_and_handles_thousands_of_puzzles():
-    assert mcnemar(1, 7) == pytest.approx(0.0703, abs=1e-4)  # Fagerland et al. (2013), exact conditional test
+    assert mcnemar(1, 7) == pytest.approx(
+        0.0703, abs=1e-4
+    )  # Fagerland et al. (2013), exact conditional test
     assert mcnemar(5_000, 5_000) == 1
     assert 0 < mcnemar(4_900, 5_300) < 1e-4
     assert mcnemar(0, 1_000) == pytest.approx(2**-999)
 
 
-@pytest.mark.parametrize("changes", [(1,) * 3, (0.5,) * 3, (1, 0.5, -0.5, 0, 0.25), (0,) * 3, (1,), (0,), (-1, 1)])
+@pytest.mark.parametrize(
+    "changes", [(1,) * 3, (0.5,) * 3, (1, 0.5, -0.5, 0, 0.25), (0,) * 3, (1,), (0,), (-1, 1)]
+)
 def test_the_test_of_few_puzzles_is_the_exact_randomization_of_their_signs(changes):
     sums = [abs(sum(signed)) for signed in product(*((change, -change) for change in changes))]
     exact = sum(value >= abs(sum(changes)) - 1e-12 for value in sums) / len(sums)
@@ -108,7 +137,9 @@ def test_no_p_value_is_below_the_least_of_the_randomization():
         assert low < 1
 
 
-@pytest.mark.parametrize("chances", [(0.3, 0.3, 0.4), (0.05, 0.9, 0.05), (0.0, 0.9, 0.1), (0.01, 0.01, 0.98)])
+@pytest.mark.parametrize(
+    "chances", [(0.3, 0.3, 0.4), (0.05, 0.9, 0.05), (0.0, 0.9, 0.1), (0.01, 0.01, 0.98)]
+)
 @pytest.mark.parametrize("n", [3, 10, 40])
 def test_the_interval_of_few_puzzles_covers_95_percent_of_the_draws(chances, n):
     # of the changes -0.5, 0 and 0.5; for tables as few as these the published coverage is 93% or more
@@ -119,7 +150,12 @@ def test_the_interval_of_few_puzzles_covers_95_percent_of_the_draws(chances, n):
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: paired_mean([], []), lambda: paired_mean([1], [1, 0]), lambda: paired_difference(0, 0, 0, 0)]
+    "call",
+    [
+        lambda: paired_mean([], []),
+        lambda: paired_mean([1], [1, 0]),
+        lambda: paired_difference(0, 0, 0, 0),
+    ],
 )
 def test_without_pairs_there_is_no_difference(call):
     assert (wilson(0, 0), mcnemar(0, 0)) == ((0, 1), 1)

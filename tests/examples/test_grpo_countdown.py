@@ -15,20 +15,29 @@ def test_its_gradient_is_that_of_the_package(loaded, tmp_path):  # noqa: F811
     trainer = made(loaded, tmp_path, {"scale_rewards": "none"})
     batch = round_of(trainer, trainer.options)
     expected = gradient(trainer, trainer.micro_batches(dict(batch), sampled()))
-    ids, attention = (torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1) for name in ("ids", "mask"))
+    ids, attention = (
+        torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1)
+        for name in ("ids", "mask")
+    )
     completion = torch.cat([torch.zeros_like(batch["prompt_mask"]), batch["completion_mask"]], 1)
-    new = example.log_probabilities(trainer.model, example.Batch(ids, attention, completion, []), 1.0)
+    new = example.log_probabilities(
+        trainer.model, example.Batch(ids, attention, completion, []), 1.0
+    )
     advantage = example.advantages(torch.tensor(REWARDS), 4)
     trainer.model.zero_grad()
     example.clipped_loss(new, new.detach(), advantage, completion[:, 1:], 0.2).backward()
-    found = torch.cat([value.grad.flatten() for value in trainer.model.parameters() if value.requires_grad])
+    found = torch.cat(
+        [value.grad.flatten() for value in trainer.model.parameters() if value.requires_grad]
+    )
     assert expected.any()
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
 
 
 def test_ratios_beyond_the_clip_have_no_gradient_and_others_do():
     new = torch.tensor([[0.5, 0.0], [-0.5, 0.1]], requires_grad=True)
-    example.clipped_loss(new, torch.zeros(2, 2), torch.tensor([1.0, -1.0]), torch.ones(2, 2), 0.2).backward()
+    example.clipped_loss(
+        new, torch.zeros(2, 2), torch.tensor([1.0, -1.0]), torch.ones(2, 2), 0.2
+    ).backward()
     assert (new.grad != 0).tolist() == [[False, True], [False, True]]
 
 
@@ -41,7 +50,9 @@ def test_equal_rewards_have_no_advantage():
 @pytest.mark.slow
 def test_it_trains_and_writes_a_log(here):
     path = tiny_llama.checkpoint(here / "model", max_position_embeddings=1024)
-    config = example.Config(model=str(path), steps=2, prompts=2, samples=2, max_new_tokens=8, eval_size=3, epochs=2)
+    config = example.Config(
+        model=str(path), steps=2, prompts=2, samples=2, max_new_tokens=8, eval_size=3, epochs=2
+    )
     log = example.train(config)
     rows = list(csv.DictReader((here / config.log).open()))
     assert [row["step"] for row in rows] == ["1", "2"]

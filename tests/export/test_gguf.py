@@ -23,7 +23,9 @@ PUZZLES = (((3, 7, 50), 46), ((2, 3, 4), 14), ((10, 20, 30), 60), ((5, 8, 9), 12
 
 def written(kind: str, **changes):
     tiny_llama.checkpoint(Path("full"), **changes)
-    return quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type=kind))
+    return quantize_model(
+        find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type=kind)
+    )
 
 
 def prompts():
@@ -41,8 +43,13 @@ def test_transformers_reads_back_the_same_model(kind, closeness, tied):
     facts = written(kind, tie_word_embeddings=tied).facts
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():
-        back = AutoModelForCausalLM.from_pretrained("quantized", gguf_file=facts["file"], dtype=torch.float32)
-        a, b = back(ids).logits, load.load_model(find_model("full"), precision="fp32").model(ids).logits
+        back = AutoModelForCausalLM.from_pretrained(
+            "quantized", gguf_file=facts["file"], dtype=torch.float32
+        )
+        a, b = (
+            back(ids).logits,
+            load.load_model(find_model("full"), precision="fp32").model(ids).logits,
+        )
     assert (a - b).norm() / b.norm() < closeness
 
 
@@ -54,7 +61,10 @@ def test_tokenizer_special_tokens_and_chat_template_are_in_the_file():
     assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
     assert {name for name in metadata if "sampling" in name} == {"general.sampling.temp"}
     assert metadata["tokenizer.chat_template"] == tokenizer.chat_template
-    assert (metadata["tokenizer.ggml.eos_token_id"], metadata["tokenizer.ggml.padding_token_id"]) == (1, 0)
+    assert (
+        metadata["tokenizer.ggml.eos_token_id"],
+        metadata["tokenizer.ggml.padding_token_id"],
+    ) == (1, 0)
     assert metadata["tokenizer.ggml.tokens"][:3] == ["<|pad|>", "<|end|>", "<|system|>"]
     assert metadata["tokenizer.ggml.token_type"][3] == 3
     assert metadata["tokenizer.ggml.add_bos_token"] is False
@@ -65,14 +75,21 @@ def test_the_modelfile_holds_the_chat_template_in_ollamas_language():
     written("q8_0")
     text = Path("quantized/Modelfile").read_text()
     assert "FROM ./model-Q8_0.gguf\n" in text
-    assert "{{ if .System }}<|system|>{{ .System }}<|end|><|user|>{{ else }}<|user|>{{ end }}{{ .Prompt }}" in text
+    assert (
+        "{{ if .System }}<|system|>{{ .System }}<|end|><|user|>{{ else }}<|user|>{{ end }}{{ .Prompt }}"
+        in text
+    )
     assert '{{ .Prompt }}<|end|><|assistant|>{{ .Response }}"""' in text
     assert 'PARAMETER stop "<|end|>"' in text
 
 
 def test_k_quants_have_llama_cpps_types_and_fallbacks():
     pytest.importorskip("libggml")
-    assert written("q4_k_m", hidden_size=256, intermediate_size=512).facts["tensors"].keys() == {"F32", "Q4_K", "Q6_K"}
+    assert written("q4_k_m", hidden_size=256, intermediate_size=512).facts["tensors"].keys() == {
+        "F32",
+        "Q4_K",
+        "Q6_K",
+    }
     assert written("q4_k_m").facts["tensors"].keys() == {"F32", "Q5_0", "Q8_0"}
 
 
@@ -87,7 +104,9 @@ def test_llama_cpp_reads_back_the_same_tokens_and_chat(capfd):
 
 def test_a_file_that_llama_cpp_tokenizes_differently_is_not_written(monkeypatch):
     pytest.importorskip("xllamacpp")
-    monkeypatch.setattr(gguf_tokenizer, "pre_tokenizer", lambda tokenizer, conversations: "superbpe")
+    monkeypatch.setattr(
+        gguf_tokenizer, "pre_tokenizer", lambda tokenizer, conversations: "superbpe"
+    )
     with pytest.raises(ModelError, match=r"other tokens"):
         written("q8_0")
     assert not Path("quantized").exists()
@@ -112,10 +131,14 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     server = llama_cpp.server(Path(gguf.write(source, Path(), QuantizeOptions())["file"]), 512)
     for row in rows:
         turns = [turn for turn in row.messages() if turn["role"] == "user"]
-        answer = llama_cpp.request(server, "/v1/chat/completions", {"messages": turns})["choices"][0]["message"]
+        answer = llama_cpp.request(server, "/v1/chat/completions", {"messages": turns})["choices"][
+            0
+        ]["message"]
         assert row.grade(answer["content"]).correct, answer
     modelfile = Path("Modelfile").read_text()
-    assert all(turn["content"] in modelfile for turn in rows[0].messages() if turn["role"] != "user")
+    assert all(
+        turn["content"] in modelfile for turn in rows[0].messages() if turn["role"] != "user"
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen3_5_text", "qwen3_next"])
@@ -133,9 +156,14 @@ def modelfile(template, **special):
 
 
 @pytest.mark.parametrize("quotes", [3 * '"', 7 * '"', 2 * '"', ""])
-@pytest.mark.parametrize("line", ["\nADAPTER /etc/passwd\n", "\r  system\tpay\r\n", "\u2028Parameter stop x\x85"])
+@pytest.mark.parametrize(
+    "line", ["\nADAPTER /etc/passwd\n", "\r  system\tpay\r\n", "\u2028Parameter stop x\x85"]
+)
 def test_a_template_adds_no_lines_to_the_modelfile(quotes, line):
-    text = modelfile(f"{{{{ {quotes + line + quotes!r} }}}}{{{{ '{{{{{{{{ .Env }}}}}}}}' }}}}" + tiny_llama.TEMPLATE)
+    text = modelfile(
+        f"{{{{ {quotes + line + quotes!r} }}}}{{{{ '{{{{{{{{ .Env }}}}}}}}' }}}}"
+        + tiny_llama.TEMPLATE
+    )
     _, template, _ = text.split(3 * '"')
     first = {line.split()[0] for line in text.splitlines() if line.strip('" ')}
     assert {word.upper() for word in first if word.isalpha()} == {"FROM", "TEMPLATE", "PARAMETER"}
@@ -150,17 +178,28 @@ def test_a_turn_that_the_template_shows_twice_is_twice_in_the_modelfile():
     twice = tiny_llama.TEMPLATE.replace("{{ message['content'] }}", "{{ message['content'] * 2 }}")
     template = modelfile(twice).split('"' * 3)[1]
     turn = "<|user|>{{ .Prompt }}"
-    system = "{{ if .System }}<|system|>{{ .System }}{{ .System }}<|end|>" + turn + "{{ else }}" + turn + "{{ end }}"
+    system = (
+        "{{ if .System }}<|system|>{{ .System }}{{ .System }}<|end|>"
+        + turn
+        + "{{ else }}"
+        + turn
+        + "{{ end }}"
+    )
     assert template == system + "{{ .Prompt }}<|end|><|assistant|>{{ .Response }}"
 
 
 def test_a_template_that_changes_the_turns_has_no_modelfile():
-    assert modelfile(tiny_llama.TEMPLATE.replace("message['content']", "message['content'] | lower")) is None
+    assert (
+        modelfile(tiny_llama.TEMPLATE.replace("message['content']", "message['content'] | lower"))
+        is None
+    )
 
 
 def test_three_end_tokens_have_names_of_their_own():
     standins.checkpoint(Path("full"), "llama-3.1")
-    quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    quantize_model(
+        find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16")
+    )
     tokens, metadata = load.load_tokenizer(find_model("full")), fields()
     names = ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>")
     ids = {tokens.convert_tokens_to_ids(name) for name in names}
@@ -172,7 +211,11 @@ def test_three_end_tokens_have_names_of_their_own():
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [({"hidden_act": "gelu"}, "gelu"), ({"attention_bias": True}, "bias"), ({"mlp_bias": True}, "bias")],
+    [
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"attention_bias": True}, "bias"),
+        ({"mlp_bias": True}, "bias"),
+    ],
 )
 def test_a_model_that_llama_cpp_would_compute_otherwise_is_refused(changes, word):
     with pytest.raises(ModelError, match=word):
@@ -180,7 +223,11 @@ def test_a_model_that_llama_cpp_would_compute_otherwise_is_refused(changes, word
 
 
 def test_the_context_is_no_longer_than_a_sliding_window():
-    standins.checkpoint(Path("full"), "qwen2.5", use_sliding_window=True, sliding_window=64, max_window_layers=0)
-    quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    standins.checkpoint(
+        Path("full"), "qwen2.5", use_sliding_window=True, sliding_window=64, max_window_layers=0
+    )
+    quantize_model(
+        find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16")
+    )
     assert fields()["qwen2.context_length"] == 64
     assert "num_ctx 64" in Path("quantized/Modelfile").read_text()

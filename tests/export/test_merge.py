@@ -41,7 +41,10 @@ PLAIN = {
     "plain": {},
     "some layers": {"layers_to_transform": [1], "target_modules": ["q_proj", "down_proj"]},
     "rank-stabilised": {"use_rslora": True},
-    "patterns": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"down_proj": 32, "0.mlp.up_proj": 3}},
+    "patterns": {
+        "rank_pattern": {"q_proj": 2},
+        "alpha_pattern": {"down_proj": 32, "0.mlp.up_proj": 3},
+    },
     "dora": {"use_dora": True},
 }
 
@@ -73,8 +76,15 @@ def test_a_merge_into_the_dequantized_base_is_the_policy_as_trained():
 def test_the_manifest_records_the_agreement():
     manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))))
     facts = manifest.facts
-    assert (facts["base"], facts["trained_over"], facts["adapted_modules"]) == ("original", "nf4", 14)
-    same, policy = facts["agreement"]["with_definition"], facts["agreement"]["with_policy_as_trained"]
+    assert (facts["base"], facts["trained_over"], facts["adapted_modules"]) == (
+        "original",
+        "nf4",
+        14,
+    )
+    same, policy = (
+        facts["agreement"]["with_definition"],
+        facts["agreement"]["with_policy_as_trained"],
+    )
     assert same["positions"] == 8 * 32
     assert same["greedy"] >= 0.8
     assert same["kl"] < policy["kl"] < facts["agreement"]["kl_without_adapter"]
@@ -92,9 +102,16 @@ def test_the_same_inputs_give_the_same_bytes():
 @pytest.mark.parametrize(
     "config",
     [
-        *({"target_modules": ["q_proj"], "modules_to_save": [name]} for name in ("lm_head", "embed_tokens", "norm")),
+        *(
+            {"target_modules": ["q_proj"], "modules_to_save": [name]}
+            for name in ("lm_head", "embed_tokens", "norm")
+        ),
         *({"target_modules": ["q_proj", name]} for name in ("lm_head", "embed_tokens")),
-        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+        {
+            "target_modules": ["q_proj"],
+            "modules_to_save": ["embed_tokens"],
+            "ensure_weight_tying": True,
+        },
         {"target_modules": ["q_proj"], "trainable_token_indices": [3, 5]},
     ],
     ids=lambda config: str(config),
@@ -102,14 +119,21 @@ def test_the_same_inputs_give_the_same_bytes():
 @pytest.mark.parametrize("tied", [True, False])
 def test_heads_and_embeddings_are_merged_tied_and_untied(config, tied):
     base = tiny_llama.checkpoint(Path("base"), tie_word_embeddings=tied)
-    manifest, ours = merged(trained(base, **config), dtype="fp32")  # the check itself is against PEFT's model
+    manifest, ours = merged(
+        trained(base, **config), dtype="fp32"
+    )  # the check itself is against PEFT's model
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
     untied = not torch.equal(ours["lm_head.weight"], ours["model.embed_tokens.weight"])
-    touched = bool({"lm_head", "embed_tokens"} & {*config["target_modules"], *config.get("modules_to_save", [])})
+    touched = bool(
+        {"lm_head", "embed_tokens"}
+        & {*config["target_modules"], *config.get("modules_to_save", [])}
+    )
     assert untied == ((touched and not config.get("ensure_weight_tying")) or not tied)
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")]
+)
 def test_weights_are_rounded_once_to_the_requested_dtype(dtype, expected):
     adapter = trained(tiny_llama.checkpoint(Path("base")))
     merged(adapter, dtype=dtype)
@@ -120,12 +144,16 @@ def test_weights_are_rounded_once_to_the_requested_dtype(dtype, expected):
 
 
 @pytest.mark.parametrize(("products", "expected"), [(True, "bf16"), (False, "fp32")])
-def test_a_large_merge_is_checked_in_bf16_where_the_processor_has_it(monkeypatch, products, expected):
+def test_a_large_merge_is_checked_in_bf16_where_the_processor_has_it(
+    monkeypatch, products, expected
+):
     from countdown_rl.export import merge
 
     monkeypatch.setattr(merge, "MAX_FP32_PARAMETERS", 0)
     monkeypatch.setattr(merge, "device_name", lambda name: "cpu")
-    monkeypatch.setattr("countdown_rl.models.torch_internals.has_bf16_products", lambda device: products)
+    monkeypatch.setattr(
+        "countdown_rl.models.torch_internals.has_bf16_products", lambda device: products
+    )
     manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))))
     assert manifest.facts["agreement"]["computed_in"] == expected
 
@@ -135,15 +163,26 @@ def test_transformers_reads_a_sharded_merge():
     shards = sorted(path.name for path in Path("merged").glob("*.safetensors"))
     assert shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
     assert len(shards) > 2
-    assert {*shards, "model.safetensors.index.json", "generation_config.json"} <= manifest.files.keys()
+    assert {
+        *shards,
+        "model.safetensors.index.json",
+        "generation_config.json",
+    } <= manifest.files.keys()
     theirs = AutoModelForCausalLM.from_pretrained("merged", dtype=torch.float32).state_dict()
     assert all(torch.equal(theirs[name], value) for name, value in ours.items())
-    assert AutoTokenizer.from_pretrained("merged").chat_template == load_tokenizer(find_model("base")).chat_template
+    assert (
+        AutoTokenizer.from_pretrained("merged").chat_template
+        == load_tokenizer(find_model("base")).chat_template
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "names"),
-    [({"init_lora_weights": "pissa"}, "pissa"), ({"peft_type": "IA3"}, "IA3"), ({"something_new": 7}, "something_new")],
+    [
+        ({"init_lora_weights": "pissa"}, "pissa"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"something_new": 7}, "something_new"),
+    ],
 )
 def test_an_unsupported_adapter_is_refused_by_name(changes, names):
     base = tiny_llama.checkpoint(Path("base"))
@@ -159,7 +198,9 @@ def test_an_unsupported_adapter_is_refused_by_name(changes, names):
 
 @pytest.mark.parametrize("dora", [False, True])
 def test_every_key_of_the_adapter_must_exist_in_the_base(dora):
-    peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base", use_dora=dora)
+    peft = tiny_llama.adapter(
+        Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base", use_dora=dora
+    )
     tensors = load_file(peft / "adapter_model.safetensors")
     renamed = {key.replace("layers.1.", "layers.9."): value for key, value in tensors.items()}
     save_file(renamed, peft / "adapter_model.safetensors")
@@ -195,8 +236,13 @@ def test_an_adapter_without_a_manifest_over_a_4_bit_base_was_trained_over_nf4():
     assert manifest.facts["trained_over"] == "nf4"
     assert manifest.facts["agreement"]["with_policy_as_trained"]["max_logit_difference"] < 1e-3
     # Over the unquantized weights, which it does not name.
-    manifest = merge_adapter(find_model("peft", base_model="full"), Path("merged"), MergeOptions(trained_over="nf4"))
-    assert manifest.facts["agreement"]["with_definition"] != manifest.facts["agreement"]["with_policy_as_trained"]
+    manifest = merge_adapter(
+        find_model("peft", base_model="full"), Path("merged"), MergeOptions(trained_over="nf4")
+    )
+    assert (
+        manifest.facts["agreement"]["with_definition"]
+        != manifest.facts["agreement"]["with_policy_as_trained"]
+    )
 
 
 def test_the_name_of_a_4_bit_base_tells_what_an_adapter_was_trained_over():
@@ -221,19 +267,29 @@ def test_an_option_tells_what_an_adapter_was_trained_over():
 
 @pytest.mark.parametrize("config", [{}, {"target_modules": ["q_proj", "embed_tokens"]}], ids=str)
 def test_an_adapter_that_changes_nothing_is_told(config, monkeypatch, capsys):
-    peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base", **config)
+    peft = tiny_llama.adapter(
+        Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base", **config
+    )
     file = peft / "adapter_model.safetensors"
     trained = load_file(file)  # before its first step an adapter has B = 0
-    save_file({name: value * ("_B" not in name) for name, value in trained.items()}, file, {"format": "pt"})
+    save_file(
+        {name: value * ("_B" not in name) for name, value in trained.items()},
+        file,
+        {"format": "pt"},
+    )
     assert merged(peft)[0].facts["changes_nothing"] is True
     assert command.status(monkeypatch, "merge", "--adapter", peft, "--out", "again") == 0
     assert "warning: peft changes nothing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("family", ["llama-3.1", "qwen3"])  # untied, and tied with a list of types of layers
+@pytest.mark.parametrize(
+    "family", ["llama-3.1", "qwen3"]
+)  # untied, and tied with a list of types of layers
 def test_repeated_layers_are_merged_each_with_its_own_change(family):
     base = standins.checkpoint(Path("base"), family)
-    adapter = trained(base, target_modules=["q_proj", "up_proj"], layer_replication=[[0, 2], [1, 2]])
+    adapter = trained(
+        base, target_modules=["q_proj", "up_proj"], layer_replication=[[0, 2], [1, 2]]
+    )
     manifest, ours = merged(adapter, dtype="fp32")
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
     name = "self_attn.q_proj.weight"
@@ -250,5 +306,9 @@ def test_a_head_of_its_own_beside_a_tied_configuration_is_merged(kept):
     save_file(tensors, base / "model.safetensors", {"format": "pt"})
     _, ours = merged(trained(base), verify="sample")
     assert torch.equal(ours["lm_head.weight"], tensors["lm_head.weight"].float())
-    assert torch.equal(ours["lm_head.weight"], ours["model.embed_tokens.weight"]) == (kept == "head")
-    assert json.loads(Path("merged/config.json").read_text())["tie_word_embeddings"] == (kept == "head")
+    assert torch.equal(ours["lm_head.weight"], ours["model.embed_tokens.weight"]) == (
+        kept == "head"
+    )
+    assert json.loads(Path("merged/config.json").read_text())["tie_word_embeddings"] == (
+        kept == "head"
+    )

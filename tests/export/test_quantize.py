@@ -38,7 +38,11 @@ def logits(model):
 
 
 def four_bit_layers(model) -> dict:
-    return {name: module for name, module in model.named_modules() if type(module).__name__ == "Linear4bit"}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if type(module).__name__ == "Linear4bit"
+    }
 
 
 @pytest.mark.parametrize("avx512", [True, False])
@@ -78,7 +82,11 @@ def test_weights_that_would_lose_by_quantization_are_refused():
     tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
     quantized()
     as_merged("dequantized")
-    for name, word in (("peft", "is an adapter"), ("quantized", "already"), ("merged", "round the adapter away")):
+    for name, word in (
+        ("peft", "is an adapter"),
+        ("quantized", "already"),
+        ("merged", "round the adapter away"),
+    ):
         with pytest.raises(ModelError, match=word):
             quantize_model(find_model(name), Path("again"), QuantizeOptions())
     assert not Path("again").exists()
@@ -91,7 +99,9 @@ def test_weights_that_would_lose_by_quantization_are_refused():
         *(("original", "bf16", "gguf", False), ("dequantized", "nf4", "gguf", False)),
     ],
 )
-def test_a_merge_into_original_weights_warns_with_its_divergence(base, trained_over, format, warned):
+def test_a_merge_into_original_weights_warns_with_its_divergence(
+    base, trained_over, format, warned
+):
     as_merged(base, trained_over=trained_over, agreement={"with_policy_as_trained": {"kl": 0.161}})
     text = warning(find_model("merged"), format)
     assert ("KL from the trained policy is 0.16," in text) if warned else text is None
@@ -99,7 +109,12 @@ def test_a_merge_into_original_weights_warns_with_its_divergence(base, trained_o
 
 @pytest.mark.parametrize(
     ("kl", "words"),
-    [(3.6e-8, "equivalent.* 0.1 points"), (1e-6, "equivalent.* 0.7"), (7e-6, "close.* 1.9"), (5e-4, "unclear.*eval")],
+    [
+        (3.6e-8, "equivalent.* 0.1 points"),
+        (1e-6, "equivalent.* 0.7"),
+        (7e-6, "close.* 1.9"),
+        (5e-4, "unclear.*eval"),
+    ],
 )
 def test_a_verdict_is_no_stronger_than_pinskers_bound(kl, words):
     assert re.match(words, agreement.verdict({"kl": kl}))
@@ -108,13 +123,21 @@ def test_a_verdict_is_no_stronger_than_pinskers_bound(kl, words):
 @pytest.mark.parametrize("format", ["nf4", "gguf"])
 def test_small_weights_are_compared_with_their_source(format, monkeypatch, capsys):
     tiny_llama.checkpoint(Path("full"), hidden_size=64)
-    assert command.status(monkeypatch, "quantize", "--model", "full", "--format", format, "--out", "small") == 0
+    assert (
+        command.status(
+            monkeypatch, "quantize", "--model", "full", "--format", format, "--out", "small"
+        )
+        == 0
+    )
     facts = artifacts.read(Path("small"), "quantized").facts["agreement"]
     assert facts["positions"] == 256
     assert 0 < facts["kl"] < (1e-3 if format == "gguf" else 0.1)
     assert "against the full-precision weights: same token at" in capsys.readouterr().out
     monkeypatch.setattr(quantize, "MAX_COMPARED", 0)
-    assert "agreement" not in quantize_model(find_model("full"), Path("large"), QuantizeOptions()).facts
+    assert (
+        "agreement"
+        not in quantize_model(find_model("full"), Path("large"), QuantizeOptions()).facts
+    )
 
 
 def test_a_sharded_source_gives_a_sharded_output():
@@ -138,23 +161,31 @@ def edited(change, **settings) -> None:
 def test_the_output_head_of_a_tied_configuration_is_the_one_in_the_checkpoint(head, format):
     def change(tensors):
         embedding = tensors["model.embed_tokens.weight"]
-        tensors["lm_head.weight"] = torch.randn_like(embedding) if head == "its own" else embedding.clone()
+        tensors["lm_head.weight"] = (
+            torch.randn_like(embedding) if head == "its own" else embedding.clone()
+        )
         if head == "alone":
             del tensors["model.embed_tokens.weight"]
 
     edited(change, hidden_size=64)
-    quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format=format, gguf_type="f16"))
+    quantize_model(
+        find_model("full"), Path("quantized"), QuantizeOptions(format=format, gguf_type="f16")
+    )
     original = AutoModelForCausalLM.from_pretrained("full", dtype=torch.float32)
     if format == "gguf":
         original, closeness = logits(original), 0.01
     else:
         for name in nf4.linears(original):  # the head itself is not quantized
-            original.set_submodule(name, load_model(find_model("quantized")).model.get_submodule(name).float())
+            original.set_submodule(
+                name, load_model(find_model("quantized")).model.get_submodule(name).float()
+            )
         original, closeness = logits(original), 0.05
     ours = logits(load_model(find_model("quantized"), precision="fp32").model)
     assert (ours - original).norm() / original.norm() < closeness
     if format != "gguf":
-        assert json.loads(Path("quantized/config.json").read_text())["tie_word_embeddings"] == (head != "its own")
+        assert json.loads(Path("quantized/config.json").read_text())["tie_word_embeddings"] == (
+            head != "its own"
+        )
 
 
 @pytest.mark.parametrize("format", ["nf4", "gguf"])
@@ -162,7 +193,10 @@ def test_the_output_head_of_a_tied_configuration_is_the_one_in_the_checkpoint(he
     ("change", "name"),
     [
         (lambda tensors: tensors.pop("lm_head.weight"), "lm_head.weight"),
-        (lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"), "model.layers.1.mlp.up_proj.weight"),
+        (
+            lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"),
+            "model.layers.1.mlp.up_proj.weight",
+        ),
         (lambda tensors: tensors.update({"model.layers.2.x": torch.zeros(2)}), "model.layers.2.x"),
         (lambda tensors: tensors.update({"model.norm.weight": torch.ones(3)}), "model.norm.weight"),
         (lambda tensors: tensors.update({"lm_head.bias": torch.ones(320)}), "lm_head.bias"),
@@ -176,13 +210,20 @@ def test_a_checkpoint_with_other_tensors_than_its_architecture_is_refused(format
 
 
 def test_rotary_frequencies_of_older_checkpoints_are_no_fault():
-    edited(lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))
+    edited(
+        lambda tensors: tensors.update(
+            {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}
+        )
+    )
     for format in ("nf4", "gguf"):
-        quantize_model(find_model("full"), Path(format), QuantizeOptions(format=format, gguf_type="f16"))
+        quantize_model(
+            find_model("full"), Path(format), QuantizeOptions(format=format, gguf_type="f16")
+        )
 
 
 @pytest.mark.parametrize(
-    "name", ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "jamba", "gpt2", "falcon", "qwen3_next"]
+    "name",
+    ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "jamba", "gpt2", "falcon", "qwen3_next"],
 )
 def test_a_model_whose_weights_would_mostly_stay_in_16_bits_is_refused(name):
     architectures.checkpoint(Path("full"), name)
@@ -197,13 +238,19 @@ def test_4_bit_weights_of_other_architectures_load_in_transformers():
         theirs = AutoModelForCausalLM.from_pretrained("quantized", device_map={"": "cpu"})
         for layer in four_bit_layers(theirs).values():
             layer.support_avx512bf16_for_cpu = False  # that path wants outputs in multiples of 32
-        sizes = [layer.in_features * layer.out_features for layer in four_bit_layers(theirs).values()]
+        sizes = [
+            layer.in_features * layer.out_features for layer in four_bit_layers(theirs).values()
+        ]
         assert sum(sizes) == facts["parameters_in_4_bits"]
         a, b = logits(theirs), logits(load_model(find_model("quantized")).model)
         assert (a - b).norm() / b.norm() < 0.05
 
 
 def test_a_checkpoint_whose_tensors_have_other_names_is_no_mixture_of_experts():
-    edited(lambda tensors: tensors.update({n.removeprefix("model."): tensors.pop(n) for n in [*tensors]}))
+    edited(
+        lambda tensors: tensors.update(
+            {n.removeprefix("model."): tensors.pop(n) for n in [*tensors]}
+        )
+    )
     with pytest.raises(ModelError, match="other names"):
         quantize_model(find_model("full"), Path("quantized"), QuantizeOptions())

@@ -32,8 +32,14 @@ REPORT = "report --result eval --out page.html"
 ESCAPE, C1, BIDI = "\x1b]0;owned\x07", "\x9b31m", "\u202e"
 INDEX = "model/model.safetensors.index.json"
 CONFIG = "model/config.json"
-CODE = {"auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}, "model_type": "custom"}
-SLOW_TOKENIZER = {"auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}, "tokenizer_class": "Custom"}
+CODE = {
+    "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"},
+    "model_type": "custom",
+}
+SLOW_TOKENIZER = {
+    "auto_map": {"AutoTokenizer": ["code.Tokenizer", None]},
+    "tokenizer_class": "Custom",
+}
 
 
 def weights_in(file: str) -> dict[str, dict[str, str]]:
@@ -41,7 +47,10 @@ def weights_in(file: str) -> dict[str, dict[str, str]]:
 
 
 def row(**fields: Any) -> str:
-    return json.dumps({"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"} | fields) + "\n"
+    return (
+        json.dumps({"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"} | fields)
+        + "\n"
+    )
 
 
 def gguf(name: str, kind: int, value: bytes) -> bytes:
@@ -158,9 +167,20 @@ def place(tmp_path_factory):
         patch.chdir(place)
         tiny_llama.checkpoint(Path("model"))
         tiny_llama.adapter(Path("adapter"), Path("model"), reference="model")
-        rows = [{"id": "3-4=7", "nums": [3, 4], "target": 7, "solutions": 1, "needs": "add-sub", "size": 2}] * 8
+        rows = [
+            {
+                "id": "3-4=7",
+                "nums": [3, 4],
+                "target": 7,
+                "solutions": 1,
+                "needs": "add-sub",
+                "size": 2,
+            }
+        ] * 8
         jsonl.write_rows(Path("rows.jsonl"), rows)
-        evaluate.evaluate(EvalOptions(limit=1), model="solver", data=Path("rows.jsonl"), out=Path("eval"))
+        evaluate.evaluate(
+            EvalOptions(limit=1), model="solver", data=Path("rows.jsonl"), out=Path("eval")
+        )
     return place
 
 

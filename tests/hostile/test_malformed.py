@@ -33,16 +33,41 @@ from tests.support import release_chain
 NESTED: list[Any] = []
 for _ in range(200):
     NESTED = [NESTED]
-OTHERS = (None, "x", "[", "1e999", "\ud800", 5, -1.5, True, 10**400, float("nan"), float("inf"), NESTED)
+OTHERS = (
+    None,
+    "x",
+    "[",
+    "1e999",
+    "\ud800",
+    5,
+    -1.5,
+    True,
+    10**400,
+    float("nan"),
+    float("inf"),
+    NESTED,
+)
 OTHERS += ([], {}, [[]], [None], [{"x": 1}], {"x": [1]}, {"": None})
 EVALUATION = Path(__file__).parents[1] / "evaluation" / "data"
 
-ROW = {"id": "3-7-50=46:at-most-once:+-", "nums": [3, 7, 50], "target": 46, "solutions": 2, "needs": "add-sub"}
+ROW = {
+    "id": "3-7-50=46:at-most-once:+-",
+    "nums": [3, 7, 50],
+    "target": 46,
+    "solutions": 2,
+    "needs": "add-sub",
+}
 ROW |= {"rule": "at-most-once", "operators": "+-", "style": "direct"}
 ROW |= {"template": "{{ nums }} {{ target }}", "split": "x"}
 RECORDS = {
     "countdown": ROW,
-    "gsm8k": {"task": "gsm8k", "question": "1 + 1?", "gold": "2", "solution": "2", "style": "model_opens"},
+    "gsm8k": {
+        "task": "gsm8k",
+        "question": "1 + 1?",
+        "gold": "2",
+        "solution": "2",
+        "style": "model_opens",
+    },
     "verl": {
         "prompt": [{"role": "user", "content": "?"}],
         "reward_model": {"style": "rule", "ground_truth": {"numbers": [3, 7], "target": 10}},
@@ -50,18 +75,37 @@ RECORDS = {
     },
 }
 INSPECT = {
-    "eval": {"task": "t", "task_id": "t", "created": "2026-01-01T00:00:00+00:00", "model": "m", "dataset": {}},
-    "samples": [{"id": "a", "epoch": 1, "input": "?", "target": "7", "metadata": ROWS[0], "messages": []}],
+    "eval": {
+        "task": "t",
+        "task_id": "t",
+        "created": "2026-01-01T00:00:00+00:00",
+        "model": "m",
+        "dataset": {},
+    },
+    "samples": [
+        {"id": "a", "epoch": 1, "input": "?", "target": "7", "metadata": ROWS[0], "messages": []}
+    ],
 }
 INSPECT["eval"] |= {"config": {}}
-INSPECT["samples"][0]["output"] = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "x"}}]}
+INSPECT["samples"][0]["output"] = {
+    "model": "m",
+    "choices": [{"message": {"role": "assistant", "content": "x"}}],
+}
 REPLY = {"role": "assistant", "content": [{"type": "text", "text": "a"}], "reasoning_content": "b"}
 DEMONSTRATIONS = {
-    "chat": {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, REPLY]},
+    "chat": {
+        "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, REPLY]
+    },
     "alpaca": {"instruction": "i", "input": "x", "output": "y", "system": "s", "history": []},
-    "sharegpt": {"conversations": [{"from": "human", "value": "v"}, {"from": "gpt", "value": "a"}], "tools": ""},
+    "sharegpt": {
+        "conversations": [{"from": "human", "value": "v"}, {"from": "gpt", "value": "a"}],
+        "tools": "",
+    },
     "pairs": {"prompt": "u", "chosen": [REPLY], "rejected": [REPLY]},
-    "batch": {"custom_id": "3-7=10", "response": {"body": {"choices": [{"message": REPLY, "finish_reason": "stop"}]}}},
+    "batch": {
+        "custom_id": "3-7=10",
+        "response": {"body": {"choices": [{"message": REPLY, "finish_reason": "stop"}]}},
+    },
     "row": {**ROW, "completion": "x", "thinking": "y"},
 }
 
@@ -71,7 +115,13 @@ def exchanged(value: Any, count: int = 400) -> Iterator[Any]:
 
     def every(value: Any) -> Iterator[Any]:
         yield from OTHERS
-        parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        parts = (
+            value.items()
+            if isinstance(value, dict)
+            else enumerate(value)
+            if isinstance(value, list)
+            else ()
+        )
         for key, inner in parts:
             for other in every(inner):
                 copy = value.copy()
@@ -99,7 +149,12 @@ def test_rows(kind, suffix, tmp_path):
             except (pyarrow.ArrowException, AttributeError, OverflowError, TypeError, UnicodeError):
                 continue  # a table cannot hold it
         with suppress(CountdownError):
-            good += len([(row.messages(), row.grade("<answer>1</answer>"), row.id) for row in jsonl.read_rows(file)])
+            good += len(
+                [
+                    (row.messages(), row.grade("<answer>1</answer>"), row.id)
+                    for row in jsonl.read_rows(file)
+                ]
+            )
     assert good or kind == "verl"
 
 
@@ -123,7 +178,9 @@ def test_demonstrations(kind):
     for record in exchanged(DEMONSTRATIONS[kind]):
         with suppress(CountdownError):
             for fields in conversations.split(record) if isinstance(record, dict) else ():
-                good += bool(demonstrations.parse(fields, "row 1", {"task": "countdown", "style": "direct"}))
+                good += bool(
+                    demonstrations.parse(fields, "row 1", {"task": "countdown", "style": "direct"})
+                )
     assert good
 
 
@@ -133,7 +190,11 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release_chain.log_of(root)
     for name in ("base", "merged"):  # fewer samples are faster
         samples = root / "eval" / name / "samples.jsonl"
-        replace_file(samples.parent, samples.name, b"".join(samples.read_bytes().splitlines(keepends=True)[:2]))
+        replace_file(
+            samples.parent,
+            samples.name,
+            b"".join(samples.read_bytes().splitlines(keepends=True)[:2]),
+        )
         details = json.loads((samples.parent / "details.json").read_text())
         replace_file(samples.parent, "details.json", dump(details | {"n": 2, "correct": 1}))
     return root
@@ -171,12 +232,24 @@ def load_model(directory: Path) -> bool:
 @pytest.mark.parametrize(
     ("file", "count"),
     [
-        *((f"publish/{name}", 25) for name in ("merged/manifest.json", "adapter/manifest.json", "merged/config.json")),
-        *((f"publish/eval/merged/{name}", 25) for name in ("details.json", "samples.jsonl", MANIFEST)),
-        *((f"eval/merged/{name}", 80) for name in ("details.json", "metrics.json", "samples.jsonl", MANIFEST)),
+        *(
+            (f"publish/{name}", 25)
+            for name in ("merged/manifest.json", "adapter/manifest.json", "merged/config.json")
+        ),
+        *(
+            (f"publish/eval/merged/{name}", 25)
+            for name in ("details.json", "samples.jsonl", MANIFEST)
+        ),
+        *(
+            (f"eval/merged/{name}", 80)
+            for name in ("details.json", "metrics.json", "samples.jsonl", MANIFEST)
+        ),
         ("adapter/manifest.json", 30),
         ("adapter/adapter_config.json", 40),
-        *((f"base/{name}", 40) for name in ("config.json", "generation_config.json", "tokenizer_config.json")),
+        *(
+            (f"base/{name}", 40)
+            for name in ("config.json", "generation_config.json", "tokenizer_config.json")
+        ),
     ],
 )
 def test_artifacts(file, count, chain, monkeypatch):
@@ -198,17 +271,25 @@ def test_artifacts(file, count, chain, monkeypatch):
     assert good or path.name == MANIFEST or file.startswith("publish")
 
 
-@pytest.mark.parametrize("name", [MANIFEST, "config.json", "details.json", "samples.jsonl", "README.md"])
+@pytest.mark.parametrize(
+    "name", [MANIFEST, "config.json", "details.json", "samples.jsonl", "README.md"]
+)
 def test_releases(name, chain, monkeypatch):
     monkeypatch.chdir(chain)
     publish(chain)
     path = next(Path("release").rglob(name))
     content, manifest = path.read_bytes(), Path("release", MANIFEST).read_bytes()
-    header, _, rest = content.decode().partition("\n---\n") if path.suffix == ".md" else ("", "", "")
+    header, _, rest = (
+        content.decode().partition("\n---\n") if path.suffix == ".md" else ("", "", "")
+    )
     first, *lines = content.splitlines(keepends=True) if path.suffix == ".jsonl" else [content]
-    for value in exchanged(yaml.safe_load(header.removeprefix("---\n")) if header else json.loads(first), 40):
+    for value in exchanged(
+        yaml.safe_load(header.removeprefix("---\n")) if header else json.loads(first), 40
+    ):
         changed = (
-            f"---\n{json.dumps(value)}\n---\n{rest}".encode() if header else b"".join((dump(value), b"\n", *lines))
+            f"---\n{json.dumps(value)}\n---\n{rest}".encode()
+            if header
+            else b"".join((dump(value), b"\n", *lines))
         )
         try:
             path.write_bytes(changed)
@@ -228,7 +309,9 @@ def test_logs(chain, tmp_path):
     for other in exchanged(lines[0]):
         with (tmp_path / "log.csv").open("w", errors="surrogatepass") as stream:
             writer = csv.writer(stream)
-            writer.writerows([list(other), list(other.values())] if isinstance(other, dict) else [[other]])
+            writer.writerows(
+                [list(other), list(other.values())] if isinstance(other, dict) else [[other]]
+            )
         with suppress(CountdownError):
             rows = training_log.read(tmp_path / "log.csv")
             good += bool(training_log.digest(rows) and duration(sum(row.seconds for row in rows)))

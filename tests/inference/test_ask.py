@@ -38,14 +38,18 @@ def complete_with(monkeypatch):
     """Let every model complete with the same text."""
 
     def set_completion(text):
-        monkeypatch.setattr(generate.Generator, "complete", lambda *_, **__: [Completion(text, 7, True)])
+        monkeypatch.setattr(
+            generate.Generator, "complete", lambda *_, **__: [Completion(text, 7, True)]
+        )
 
     return set_completion
 
 
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_text_is_streamed_in_pieces_that_join_to_the_completion(loaded, monkeypatch, fast, temperature):
+def test_text_is_streamed_in_pieces_that_join_to_the_completion(
+    loaded, monkeypatch, fast, temperature
+):
     if not fast:
         monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
     options, pieces = replace(SHORT, temperature=temperature), []
@@ -55,7 +59,9 @@ def test_text_is_streamed_in_pieces_that_join_to_the_completion(loaded, monkeypa
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_a_character_of_several_tokens_is_streamed_when_complete_or_at_the_end(loaded, monkeypatch, cut):
+def test_a_character_of_several_tokens_is_streamed_when_complete_or_at_the_end(
+    loaded, monkeypatch, cut
+):
     ids = loaded.tokenizer.encode("7 × 3 → 21 🧮", add_special_tokens=False)
     ids = ids[: len(ids) - cut]
 
@@ -74,19 +80,29 @@ def test_a_character_of_several_tokens_is_streamed_when_complete_or_at_the_end(l
 
 def test_a_reply_equals_the_sample_of_an_evaluation(folder, loaded):
     (folder / "puzzle.jsonl").write_text(json.dumps({"nums": [3, 7, 50], "target": 46}) + "\n")
-    paths = {"model": str(folder / "model"), "data": folder / "puzzle.jsonl", "out": folder / "eval"}
+    paths = {
+        "model": str(folder / "model"),
+        "data": folder / "puzzle.jsonl",
+        "out": folder / "eval",
+    }
     (sample,) = evaluate.evaluate(EvalOptions(max_new_tokens=40), **paths).samples
     completion = generate.ask(loaded, puzzle_row([3, 7, 50], 46), SHORT)
     assert (completion.text, completion.tokens) == (sample.completion, sample.tokens)
 
 
-def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_completion(folder, loaded, monkeypatch):
+def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_completion(
+    folder, loaded, monkeypatch
+):
     row = puzzle_row([3, 7], 10)
     monkeypatch.setattr(loaded.model.config, "max_position_embeddings", 12)
     with pytest.raises(ModelError, match="the model reads 12 tokens"):
         generate.ask(loaded, row, SHORT)
     monkeypatch.undo()
-    length = len(loaded.tokenizer(chat_template.render(loaded.tokenizer, parse_row(row).messages()))["input_ids"])
+    length = len(
+        loaded.tokenizer(chat_template.render(loaded.tokenizer, parse_row(row).messages()))[
+            "input_ids"
+        ]
+    )
     monkeypatch.setattr(loaded.model.config, "max_position_embeddings", length + 5)
     assert generate.ask(loaded, row, SHORT).tokens <= 5
 
@@ -94,7 +110,9 @@ def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_com
 def test_a_row_holds_only_settings_that_are_not_the_default():
     assert puzzle_row([3, 4], 7) == {"nums": [3, 4], "target": 7}
     unusual = {"rule": "television", "operators": "* +", "style": "model_opens"}
-    assert puzzle_row([3, 4], 7, unusual) == {"nums": [3, 4], "target": 7} | unusual | {"operators": "+*"}
+    assert puzzle_row([3, 4], 7, unusual) == {"nums": [3, 4], "target": 7} | unusual | {
+        "operators": "+*"
+    }
     with pytest.raises(InputError, match="not 7"):
         puzzle_row([1] * 7, 7)
     with pytest.raises(InputError, match="no rule 'chess'"):
@@ -106,21 +124,33 @@ def test_a_row_holds_only_settings_that_are_not_the_default():
     [
         (" a</think>\n<answer>50 - 7 + 3</answer>", "✓ correct: 50 - 7 + 3 = 46"),
         (" a</think>\n<answer>50 + 7 - 3</answer>", "✗ incorrect: 50 + 7 - 3 = 54, not 46"),
-        (" a</think>\n<answer>50 - 4</answer>", "✗ incorrect: 50 - 4: a number that is not in the puzzle"),
-        (" a</think>\n<answer>impossible</answer>", "✗ incorrect: impossible: a refusal, but there is a solution"),
+        (
+            " a</think>\n<answer>50 - 4</answer>",
+            "✗ incorrect: 50 - 4: a number that is not in the puzzle",
+        ),
+        (
+            " a</think>\n<answer>impossible</answer>",
+            "✗ incorrect: impossible: a refusal, but there is a solution",
+        ),
         (" a", "✗ incorrect: no complete <answer> after the thinking"),
     ],
 )
-def test_the_grade_is_printed_in_words_beside_the_solvers_solution(folder, run_command, complete_with, text, message):
+def test_the_grade_is_printed_in_words_beside_the_solvers_solution(
+    folder, run_command, complete_with, text, message
+):
     complete_with(text)
-    lines = run_command("ask", "3", "7", "50", "--target", "46", "--model", str(folder / "model")).out.splitlines()
+    lines = run_command(
+        "ask", "3", "7", "50", "--target", "46", "--model", str(folder / "model")
+    ).out.splitlines()
     assert lines[0].startswith("3 7 50 → 46")
     assert lines[1] == "<think> a" + ("</think>" if "</think>" in text else "")
     assert message in lines
     assert "solver: 50 + 3 - 7 = 46 (1 distinct solution)" in lines
 
 
-def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, run_command, complete_with):
+def test_control_sequences_of_a_completion_do_not_reach_the_terminal(
+    folder, run_command, complete_with
+):
     complete_with("\x1b[2J[red]x[/red]</think>\n<answer>\x1b]0;t\x07[b]</answer>")
     out = run_command("ask", "3", "4", "--target", "7", "--model", str(folder / "model")).out
     assert "\x1b" not in out
@@ -131,9 +161,18 @@ def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, run
 def test_json_output_is_one_object(folder, run_command, complete_with):
     text = " a</think>\n<answer>3 + 4</answer>"
     complete_with(text)
-    output = run_command("ask", "3", "4", "--target", "7", "--model", str(folder / "model"), "--json").out
+    output = run_command(
+        "ask", "3", "4", "--target", "7", "--model", str(folder / "model"), "--json"
+    ).out
     assert output.count("\n") == 1
-    values = {"nums": [3, 4], "target": 7, "completion": text, "correct": True, "value": "7", "truncated": False}
+    values = {
+        "nums": [3, 4],
+        "target": 7,
+        "completion": text,
+        "correct": True,
+        "value": "7",
+        "truncated": False,
+    }
     values |= {"model": {"source": str(folder / "model"), "kind": "directory"}}
     values |= {"solver": {"solutions": 1, "solution": "4 + 3", "needs": "add-sub"}}
     printed = json.loads(output)

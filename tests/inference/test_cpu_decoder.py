@@ -15,7 +15,9 @@ from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import torch_internals
 from tests.support import tiny_llama
 
-needs_bf16 = pytest.mark.skipif(not torch_internals.has_bf16_products(), reason="oneDNN has no bf16 on this processor")
+needs_bf16 = pytest.mark.skipif(
+    not torch_internals.has_bf16_products(), reason="oneDNN has no bf16 on this processor"
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,9 @@ def make_model(kind, dtype):
     base = tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2).to(dtype).eval()
     if kind == "plain":
         return base
-    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+    config = peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False
+    )
     return peft.get_peft_model(base, config).eval()
 
 
@@ -50,15 +54,21 @@ TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7")
 
 
 @pytest.mark.parametrize("compiled_rows", [1, 100], ids=["numba", "torch"])
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)], ids=str
+)
 @pytest.mark.parametrize("kind", ["plain", "lora"])
-def test_greedy_tokens_have_the_models_largest_logits(kind, dtype, tokenizer, monkeypatch, compiled_rows):
+def test_greedy_tokens_have_the_models_largest_logits(
+    kind, dtype, tokenizer, monkeypatch, compiled_rows
+):
     monkeypatch.setattr(cpu_decoder, "_COMPILED_ROWS", compiled_rows)
     model = make_model(kind, dtype)
     stop = Stop(tokenizer, model, "</answer>")
     assert supports(model)
     encoded = prompts(tokenizer, *TEXTS)
-    for prompt, ids in zip(encoded, Decoder(model, dtype).decode(encoded, Decoding(24), stop), strict=True):
+    for prompt, ids in zip(
+        encoded, Decoder(model, dtype).decode(encoded, Decoding(24), stop), strict=True
+    ):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
         assert len(set(ids)) > 3
@@ -115,7 +125,9 @@ def test_a_completion_is_cut_at_the_stop_text_and_at_the_end_token(tokenizer):
     assert not stop([9, 9, 9])
 
 
-@pytest.mark.parametrize("sample", [cpu_decoder._sample, graph_decoder._sample], ids=["cpu", "graph"])
+@pytest.mark.parametrize(
+    "sample", [cpu_decoder._sample, graph_decoder._sample], ids=["cpu", "graph"]
+)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -126,14 +138,19 @@ def test_a_completion_is_cut_at_the_stop_text_and_at_the_end_token(tokenizer):
     ],
 )
 def test_tokens_are_drawn_from_the_distribution_of_transformers(settings, sample):
-    warpers = {"temperature": generation.TemperatureLogitsWarper, "top_k": generation.TopKLogitsWarper}
+    warpers = {
+        "temperature": generation.TemperatureLogitsWarper,
+        "top_k": generation.TopKLogitsWarper,
+    }
     warpers |= {"top_p": generation.TopPLogitsWarper, "min_p": generation.MinPLogitsWarper}
     logits = torch.log(torch.tensor([[0.4, 0.3, 0.15, 0.08, 0.05, 0.02]]))
     expected = logits
     for name, warper in warpers.items():
         if name in settings:
             expected = warper(min(settings[name], 6))(None, expected)
-    drawn = sample(logits.repeat(4000, 1), Decoding(1, **settings), torch.Generator().manual_seed(0))
+    drawn = sample(
+        logits.repeat(4000, 1), Decoding(1, **settings), torch.Generator().manual_seed(0)
+    )
     counts = torch.bincount(drawn, minlength=6) / 4000
     torch.testing.assert_close(counts, expected.softmax(-1)[0], atol=0.03, rtol=0)
     assert ((counts == 0) == (expected[0] == float("-inf"))).all()
@@ -148,7 +165,9 @@ def test_tokens_of_a_large_vocabulary_are_drawn_by_their_probabilities():
     hot = Decoding(1, temperature=1.0)
     drawn = Counter(token for _ in range(40) for token in _sample(logits, hot, generator).tolist())
     assert drawn.keys() == shares.keys()
-    assert {token: count / 4000 for token, count in drawn.items()} == pytest.approx(shares, abs=0.03)
+    assert {token: count / 4000 for token, count in drawn.items()} == pytest.approx(
+        shares, abs=0.03
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +188,9 @@ def test_an_adapter_of_anything_but_the_weights_of_the_blocks_is_not_supported(c
 
 @needs_bf16
 @torch.inference_mode()
-def test_a_step_over_a_padded_cache_in_bf16_equals_fp32_attention_within_rounding(bf16_model, tokenizer, monkeypatch):
+def test_a_step_over_a_padded_cache_in_bf16_equals_fp32_attention_within_rounding(
+    bf16_model, tokenizer, monkeypatch
+):
     hidden = []
     for packed in (True, False):
         monkeypatch.setattr(torch_internals, "has_bf16_products", lambda packed=packed: packed)
@@ -188,7 +209,11 @@ def test_a_step_over_a_padded_cache_in_bf16_equals_fp32_attention_within_roundin
 
 @needs_bf16
 def test_more_threads_give_the_same_bytes(bf16_model, tokenizer):
-    stop, before, completions = Stop(tokenizer, bf16_model, "</answer>"), torch.get_num_threads(), []
+    stop, before, completions = (
+        Stop(tokenizer, bf16_model, "</answer>"),
+        torch.get_num_threads(),
+        [],
+    )
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)

@@ -27,7 +27,9 @@ IN_VLLM = replace(SMALL, engine="vllm", precision="fp32")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("engines")
-    tiny_llama.checkpoint(path / "model", max_position_embeddings=vllm_stub.CONTEXT, tie_word_embeddings=False)
+    tiny_llama.checkpoint(
+        path / "model", max_position_embeddings=vllm_stub.CONTEXT, tie_word_embeddings=False
+    )
     tiny_llama.adapter(path / "adapter", path / "model", r=12)
     (path / "puzzles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return path
@@ -41,7 +43,11 @@ def vllm(monkeypatch):
 
 
 def run(folder, out, options=SMALL, **changes):
-    arguments = {"model": str(folder / "model"), "data": folder / "puzzles.jsonl", "out": out} | changes
+    arguments = {
+        "model": str(folder / "model"),
+        "data": folder / "puzzles.jsonl",
+        "out": out,
+    } | changes
     return evaluate.evaluate(options, **arguments)
 
 
@@ -58,14 +64,18 @@ def chosen(ref, engine="auto", tokens=math.inf, **options):
 @pytest.mark.parametrize("name", ["model", "adapter"])
 def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm, name):
     model, options = str(folder / name), replace(IN_VLLM, max_new_tokens="5,12")
-    expected = run(folder, tmp_path / "plain", replace(options, engine="transformers"), model=model).samples
+    expected = run(
+        folder, tmp_path / "plain", replace(options, engine="transformers"), model=model
+    ).samples
     assert run(folder, tmp_path / "eval", options, model=model).samples == expected
     assert any(sample.beginning(5) for sample in expected)
     (engine,) = vllm.engines
     settings = {"model": str(folder / "model"), "dtype": "float32", "load_format": "safetensors"}
     settings |= {"enable_lora": True, "max_lora_rank": 16} if name == "adapter" else {}
     assert engine.options.items() >= settings.items()
-    assert [str(adapter.directory) for adapter in engine.adapters] == ([model] if name == "adapter" else [])
+    assert [str(adapter.directory) for adapter in engine.adapters] == (
+        [model] if name == "adapter" else []
+    )
 
 
 def test_vllm_gets_the_sampling_settings_and_the_gpus(folder, tmp_path, vllm):
@@ -87,7 +97,9 @@ def test_an_adapter_that_vllm_ignores_is_refused(folder, tmp_path, vllm, monkeyp
 
 
 def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm):
-    with pytest.raises(ModelError, match=r"vLLM cannot load the model: .*max_model_len is above 1024\.$"):
+    with pytest.raises(
+        ModelError, match=r"vLLM cannot load the model: .*max_model_len is above 1024\.$"
+    ):
         run(folder, tmp_path / "no", replace(IN_VLLM, max_new_tokens=1020))
 
 
@@ -108,7 +120,10 @@ def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, vllm):
     [
         ("auto", {}, {}, ""),
         *((name, {"precision": "nf4"}, {}, word) for name, word in (("auto", "NF4"), ("bf16", ""))),
-        *(("auto", {}, more, "one rank and scale") for more in ({"use_dora": True}, {"alpha_pattern": {"q_proj": 3}})),
+        *(
+            ("auto", {}, more, "one rank and scale")
+            for more in ({"use_dora": True}, {"alpha_pattern": {"q_proj": 3}})
+        ),
     ],
 )
 def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
@@ -147,11 +162,18 @@ def test_auto_is_vllm_only_where_the_work_is_worth_its_start(monkeypatch, folder
     there(monkeypatch, "vllm")
     ref = find_model(str(folder / "model"))
     enough = -(-20_000 * 10**9 // load.skeleton(ref).num_parameters())
-    assert [chosen(ref, tokens=tokens) for tokens in (enough - 1, enough)] == ["transformers", "vllm"]
+    assert [chosen(ref, tokens=tokens) for tokens in (enough - 1, enough)] == [
+        "transformers",
+        "vllm",
+    ]
     asked = []
-    monkeypatch.setattr(engines, "choose_engine", lambda ref, options, tokens: asked.append(tokens) or Mock())
+    monkeypatch.setattr(
+        engines, "choose_engine", lambda ref, options, tokens: asked.append(tokens) or Mock()
+    )
     monkeypatch.setattr(complete.chat_template, "note", lambda tokenizer: "")
-    complete.load_engine(ref, EvalOptions(max_new_tokens="5,12", temperature=1.0, samples=3), 7, print)
+    complete.load_engine(
+        ref, EvalOptions(max_new_tokens="5,12", temperature=1.0, samples=3), 7, print
+    )
     assert asked == [7 * 3 * 12]
 
 

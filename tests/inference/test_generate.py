@@ -36,7 +36,9 @@ def test_the_decoder_and_transformers_give_the_same_greedy_tokens(llama, monkeyp
     fast = Generator(llama, Decoding(24)).complete(prompts(llama))
     monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
     assert Generator(llama, Decoding(24)).complete(prompts(llama)) == fast
-    assert len({completion.text for completion in fast}) == 3  # two of the four prompts are the same
+    assert (
+        len({completion.text for completion in fast}) == 3
+    )  # two of the four prompts are the same
     assert len(set(fast[1].text)) > 5
 
 
@@ -46,7 +48,9 @@ def test_sampling_is_reproducible_by_seed_and_batch_number(llama, fast, request)
         request.getfixturevalue("by_transformers")
 
     def sampled(seed, number):
-        return Generator(llama, Decoding(12, temperature=1.0, top_p=0.9, seed=seed)).complete(prompts(llama), number)
+        return Generator(llama, Decoding(12, temperature=1.0, top_p=0.9, seed=seed)).complete(
+            prompts(llama), number
+        )
 
     torch.manual_seed(7)
     first = sampled(1, 0)
@@ -63,7 +67,9 @@ def scripted(loaded, *texts):
     forward = loaded.model.forward
     steps: list[int] = []
 
-    def forward_script(input_ids=None, attention_mask=None, **kwargs):  # by these names generate knows what to pass
+    def forward_script(
+        input_ids=None, attention_mask=None, **kwargs
+    ):  # by these names generate knows what to pass
         out = forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         step = len(steps)
         steps.append(step)
@@ -77,7 +83,11 @@ def scripted(loaded, *texts):
 
 
 def test_generation_stops_after_an_answer_of_several_tokens(llama, by_transformers):
-    answers = ("1 + 2</think>\n<answer>3 * 4</answer>", "<answer>5</answer>\nand", "no answer at all, for long")
+    answers = (
+        "1 + 2</think>\n<answer>3 * 4</answer>",
+        "<answer>5</answer>\nand",
+        "no answer at all, for long",
+    )
     loaded = scripted(llama, *answers)
     limit = max(len(loaded.tokenizer.encode(text)) for text in answers) + 4
     written = Generator(loaded, Decoding(limit)).complete([[9, 9], [9, 9, 9, 9], [9]])
@@ -100,12 +110,19 @@ def test_batches_hold_every_row_once_with_rows_of_similar_length():
     result = list(batches(lengths, lambda length: 3))
     assert result == [[1, 3, 5], [6, 0, 4], [2]]
     # A batch ends before the row whose length would not let so many in.
-    assert list(batches(lengths, lambda length: max(1, 12 // length))) == [[1, 3, 5, 6], [0], [4], [2]]
+    assert list(batches(lengths, lambda length: max(1, 12 // length))) == [
+        [1, 3, 5, 6],
+        [0],
+        [4],
+        [2],
+    ]
     assert list(batches([], lambda length: 3)) == []
 
 
 def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
-    rows = [Generator(llama, Decoding(1)).max_rows(length, 0) for length in (16, 4_096, 65_536, 10**9)]
+    rows = [
+        Generator(llama, Decoding(1)).max_rows(length, 0) for length in (16, 4_096, 65_536, 10**9)
+    ]
     assert rows[0] == generate.MAX_ROWS
     assert rows == sorted(rows, reverse=True)
     assert rows[-1] == 1
@@ -113,11 +130,20 @@ def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
 
 
 def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(monkeypatch):
-    sizes = {"hidden_size": 2_048, "intermediate_size": 11_008, "num_hidden_layers": 36, "vocab_size": 151_936}
-    config = transformers.Qwen2Config(**sizes, num_attention_heads=16, num_key_value_heads=2)  # Qwen2.5-3B
+    sizes = {
+        "hidden_size": 2_048,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 36,
+        "vocab_size": 151_936,
+    }
+    config = transformers.Qwen2Config(
+        **sizes, num_attention_heads=16, num_key_value_heads=2
+    )  # Qwen2.5-3B
     weights = torch.empty(3_085_938_688, dtype=torch.bfloat16, device="meta")
     device = torch.device("cuda:0")
-    model = SimpleNamespace(config=config, dtype=torch.bfloat16, device=device, parameters=lambda: [weights])
+    model = SimpleNamespace(
+        config=config, dtype=torch.bfloat16, device=device, parameters=lambda: [weights]
+    )
     card = SimpleNamespace(total_memory=80 << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     rows = generate.max_rows(model, None, 150, 4_096)
@@ -144,11 +170,15 @@ class Limited(Generator):
 
 @pytest.fixture
 def _quick(monkeypatch):
-    monkeypatch.setattr("accelerate.utils.memory.clear_device_cache", lambda **_: None)  # which takes a second
+    monkeypatch.setattr(
+        "accelerate.utils.memory.clear_device_cache", lambda **_: None
+    )  # which takes a second
     monkeypatch.setattr(generate, "decoder_of", lambda *_: None)
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), None])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), None]
+)
 @pytest.mark.usefixtures("_quick")
 def test_a_batch_that_does_not_fit_in_memory_is_halved_with_random_numbers_for_each_half(error):
     engine = Limited(1, error)

@@ -16,8 +16,28 @@ from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import load, reference
 from tests.support import architectures, fake_cuda, tiny_llama
 
-FULL_ATTENTION = ("llama", "qwen2", "qwen3", "gemma", "gpt2", "phi3", "olmo2", "cohere", "granite", "smollm3")
-OTHER_ATTENTION = ("mistral", "gemma2", "gemma3_text", "gpt_oss", "jamba", "mamba", "falcon_h1", "qwen3_5_text")
+FULL_ATTENTION = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gpt2",
+    "phi3",
+    "olmo2",
+    "cohere",
+    "granite",
+    "smollm3",
+)
+OTHER_ATTENTION = (
+    "mistral",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "jamba",
+    "mamba",
+    "falcon_h1",
+    "qwen3_5_text",
+)
 OTHER_ATTENTION += ("qwen3_next", "bloom")
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7", *"abcdefghijkl")
 
@@ -25,7 +45,9 @@ TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7", *"a
 def adapted(model):
     import peft
 
-    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+    config = peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False
+    )
     return peft.get_peft_model(model, config).eval()
 
 
@@ -72,7 +94,9 @@ def test_greedy_tokens_under_autocast_have_the_models_largest_logits(name, tune,
     AcceleratorState._reset_state(reset_partial_state=True)  # of another test, in other precision
     policy = Accelerator(cpu=True, mixed_precision="bf16").prepare(policy)
     prompts = [loaded.tokenizer.encode(text) for text in TEXTS]
-    completions = GraphDecoder(policy).decode(prompts, Decoding(24), Stop(loaded.tokenizer, policy, "</answer>"))
+    completions = GraphDecoder(policy).decode(
+        prompts, Decoding(24), Stop(loaded.tokenizer, policy, "</answer>")
+    )
     for prompt, ids in zip(prompts, completions, strict=True):
         with torch.no_grad():
             logits = policy(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
@@ -83,7 +107,9 @@ def test_greedy_tokens_under_autocast_have_the_models_largest_logits(name, tune,
 @pytest.mark.parametrize("name", OTHER_ATTENTION)
 def test_other_attention_is_left_to_generate(name, tmp_path):
     path = architectures.checkpoint(tmp_path / name, name)
-    assert not supports(load.load_model(reference.find_model(str(path)), precision="fp32", device="cpu").model)
+    assert not supports(
+        load.load_model(reference.find_model(str(path)), precision="fp32", device="cpu").model
+    )
 
 
 def test_rows_end_at_different_steps_and_are_dropped(model, tokenizer, monkeypatch):
@@ -123,7 +149,18 @@ def test_all_rows_share_one_search_for_their_ends(model, tokenizer):
 class Launches(TorchDispatchMode):
     """Operations of a step that launch a kernel on a GPU, where an RMS norm is one."""
 
-    VIEWS = ("t", "permute", "transpose", "expand", "unsqueeze", "slice", "select", "detach", "alias", "view")
+    VIEWS = (
+        "t",
+        "permute",
+        "transpose",
+        "expand",
+        "unsqueeze",
+        "slice",
+        "select",
+        "detach",
+        "alias",
+        "view",
+    )
     VIEWS += ("split", "split_with_sizes", "_unsafe_view")
 
     def __init__(self, monkeypatch):
@@ -146,11 +183,17 @@ class Launches(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
-def test_a_written_out_layer_launches_few_kernels_and_casts_nothing(name, dtype, tmp_path, monkeypatch):
+def test_a_written_out_layer_launches_few_kernels_and_casts_nothing(
+    name, dtype, tmp_path, monkeypatch
+):
     counts = []
     for layers in (1, 2):
-        path = architectures.checkpoint(tmp_path / f"{name}{layers}", name, num_hidden_layers=layers)
-        model = load.load_model(reference.find_model(str(path)), precision="fp32", device="cpu").model.to(dtype)
+        path = architectures.checkpoint(
+            tmp_path / f"{name}{layers}", name, num_hidden_layers=layers
+        )
+        model = load.load_model(
+            reference.find_model(str(path)), precision="fp32", device="cpu"
+        ).model.to(dtype)
         decoder = GraphDecoder(adapted(model), dtype)
         with torch.no_grad():
             _, steps = decoder._read([[5, 6, 7]], 4)
@@ -166,7 +209,9 @@ def test_quantized_layers_stay_apart_and_their_adapters_join(tokenizer):
     class Quantized(torch.nn.Linear):
         pass
 
-    model = tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2, attention_bias=True).float()
+    model = tiny_llama.model(
+        tie_word_embeddings=False, initializer_range=0.2, attention_bias=True
+    ).float()
     for layer in model.model.modules():
         if isinstance(layer, torch.nn.Linear):
             layer.__class__ = Quantized
@@ -199,7 +244,9 @@ def test_weights_of_another_type_are_copied_once_a_batch(tokenizer, tune):
     stop, prompts = Stop(tokenizer, model, "</answer>"), [[5, 6, 7], [9, 9]]
     decoder = GraphDecoder(model, torch.bfloat16)
     before = decoder.decode(prompts, Decoding(16), stop)
-    trained = [weight for name, weight in model.named_parameters() if tune == "all" or "lora_B" in name]
+    trained = [
+        weight for name, weight in model.named_parameters() if tune == "all" or "lora_B" in name
+    ]
     with torch.no_grad():
         for weight in trained:
             weight.mul_(-1)
@@ -207,11 +254,17 @@ def test_weights_of_another_type_are_copied_once_a_batch(tokenizer, tune):
     decoder.release()  # before a loss that needs the memory
     assert not decoder._copies
     assert decoder.decode(prompts, Decoding(16), stop) == after
-    assert after == GraphDecoder(model, torch.bfloat16).decode(prompts, Decoding(16), stop) != before
+    assert (
+        after == GraphDecoder(model, torch.bfloat16).decode(prompts, Decoding(16), stop) != before
+    )
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.5, "top_p": 0.8, "top_k": 9, "min_p": 0.01}], ids=str)
-def test_a_graph_samples_what_its_steps_do_and_leaves_the_generator_where_they_do(model, tokenizer, cuda, sampling):
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 1.5, "top_p": 0.8, "top_k": 9, "min_p": 0.01}], ids=str
+)
+def test_a_graph_samples_what_its_steps_do_and_leaves_the_generator_where_they_do(
+    model, tokenizer, cuda, sampling
+):
     stop, prompts = Stop(tokenizer, model, "</answer>"), [[5, 6, 7], [8, 9]]
     results = []
     for graphs in (False, True):
@@ -219,7 +272,10 @@ def test_a_graph_samples_what_its_steps_do_and_leaves_the_generator_where_they_d
         decoder = GraphDecoder(model)
         decoder.graphs = graphs
         with cuda:
-            batches = [decoder.decode(prompts, Decoding(12, **{"temperature": 0.7} | sampling), stop) for _ in range(2)]
+            batches = [
+                decoder.decode(prompts, Decoding(12, **{"temperature": 0.7} | sampling), stop)
+                for _ in range(2)
+            ]
         results.append((batches, float(torch.rand(()))))
     assert results[0] == results[1]
     assert results[0][0][0] != results[0][0][1]
@@ -230,7 +286,10 @@ def test_completions_of_one_prompt_differ_and_depend_on_the_generator(model, tok
     stop = Stop(tokenizer, model, "</answer>")
     decoder = GraphDecoder(model)
     prompts, hot = [[5, 6, 7]] * 4, Decoding(12, temperature=1.0)
-    runs = [decoder.decode(prompts, hot, stop, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    runs = [
+        decoder.decode(prompts, hot, stop, torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
+    ]
     assert runs[0] == runs[1] != runs[2]
     assert len(set(map(tuple, runs[0]))) == 4
 
@@ -253,7 +312,9 @@ def test_graphs_give_the_texts_of_generate(model, tokenizer, cuda):
     assert ours == both(model, tokenizer, 20)[1]
     assert decoder.graphs
     assert cuda.captures == 1
-    assert cuda.replays == 20  # the first tokens are those of the prompts, and the graph is replayed once to check it
+    assert (
+        cuda.replays == 20
+    )  # the first tokens are those of the prompts, and the graph is replayed once to check it
 
 
 @pytest.mark.parametrize(
@@ -266,7 +327,9 @@ def test_graphs_give_the_texts_of_generate(model, tokenizer, cuda):
     ],
     ids=["capture", "read by the host", "other logits", "not a number"],
 )
-def test_without_a_graph_that_works_the_steps_run_one_by_one(model, tokenizer, cuda, fault, message):
+def test_without_a_graph_that_works_the_steps_run_one_by_one(
+    model, tokenizer, cuda, fault, message
+):
     if read := fault.pop("step", None):
         step = cuda._next
         cuda._next = lambda *args: (logits := step(*args), read(logits))[0]
@@ -278,7 +341,9 @@ def test_without_a_graph_that_works_the_steps_run_one_by_one(model, tokenizer, c
     assert (cuda.stream, cuda.mode) == (cuda.main, 0)
 
 
-@pytest.mark.parametrize("message", ["CUDA out of memory. Tried to allocate 1 GiB", "CUBLAS_STATUS_ALLOC_FAILED"])
+@pytest.mark.parametrize(
+    "message", ["CUDA out of memory. Tried to allocate 1 GiB", "CUBLAS_STATUS_ALLOC_FAILED"]
+)
 @pytest.mark.filterwarnings("error:no CUDA graph")
 def test_memory_that_runs_out_in_a_capture_is_raised_as_such(model, tokenizer, cuda, message):
     def full():
@@ -290,7 +355,9 @@ def test_memory_that_runs_out_in_a_capture_is_raised_as_such(model, tokenizer, c
     assert (cuda.stream, cuda.mode) == (cuda.main, 0)
 
 
-def test_graphs_are_kept_until_weights_move_or_longer_rows_come(model, tokenizer, cuda, monkeypatch):
+def test_graphs_are_kept_until_weights_move_or_longer_rows_come(
+    model, tokenizer, cuda, monkeypatch
+):
     class Early(Stop):
         def __call__(self, ids):
             return len(ids) == 3 + ids[0] % 60  # rows end at different steps

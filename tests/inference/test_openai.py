@@ -44,7 +44,9 @@ class Stub:
     url: str = ""
     owner: str = "vllm"
     status: int = 200  # of the list of models
-    reply: Callable[[int, dict[str, Any], "BaseHTTPRequestHandler"], Any] = lambda number, body, handler: answer()
+    reply: Callable[[int, dict[str, Any], "BaseHTTPRequestHandler"], Any] = (
+        lambda number, body, handler: answer()
+    )
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
 
@@ -101,7 +103,9 @@ def send(handler, value: Any, status: int = 200, **headers: str) -> None:
 def run(stub, tmp_path, name="eval", rows=ROWS, on_batch=None, **changes):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = replace(EvalOptions(engine="openai", base_url=stub.url, max_new_tokens=64), **changes)
-    return evaluate.evaluate(options, model="m", data=tmp_path / "rows.jsonl", out=tmp_path / name, on_batch=on_batch)
+    return evaluate.evaluate(
+        options, model="m", data=tmp_path / "rows.jsonl", out=tmp_path / name, on_batch=on_batch
+    )
 
 
 def evaluated(stub, tmp_path, monkeypatch, n, *words) -> int:
@@ -113,7 +117,11 @@ def evaluated(stub, tmp_path, monkeypatch, n, *words) -> int:
 
 
 def written(path: Path) -> dict[str, bytes]:
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    return {
+        file.relative_to(path).as_posix(): file.read_bytes()
+        for file in path.rglob("*")
+        if file.is_file()
+    }
 
 
 def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_path):
@@ -123,7 +131,12 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
     assert body["messages"][-1]["content"].endswith("<think>")
     assert body["continue_final_message"]
     assert body["chat_template_kwargs"]["bare"]
-    assert (body["model"], body["max_tokens"], body["temperature"], body["top_p"]) == ("m", 64, 0.7, 0.9)
+    assert (body["model"], body["max_tokens"], body["temperature"], body["top_p"]) == (
+        "m",
+        64,
+        0.7,
+        0.9,
+    )
     assert (body["top_k"], body["min_p"]) == (20, 0)
     assert len({request["seed"] for request in stub.requests}) == len(ROWS)
     assert result.metrics.correct == 4
@@ -134,7 +147,9 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
     assert results.read(tmp_path / "eval").metrics == result.metrics
 
 
-def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_block(stub, tmp_path):
+def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_block(
+    stub, tmp_path
+):
     stub.owner = "somebody"
     answers = [
         answer("<answer>2 + 3</answer>", reasoning_content="is it <answer>2 * 3</answer>?"),
@@ -162,9 +177,16 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
 @pytest.mark.parametrize("owner", ["somebody", "vllm"])
 def test_thinking_that_the_template_of_a_server_opens_has_its_tag(stub, tmp_path, owner):
     stub.owner = owner
-    texts = ["2 and 3</think>\n<answer>2 + 3</answer>", "<answer>2 + 3</answer>", "<think>a</think>b</think>", "2 and"]
+    texts = [
+        "2 and 3</think>\n<answer>2 + 3</answer>",
+        "<answer>2 + 3</answer>",
+        "<think>a</think>b</think>",
+        "2 and",
+    ]
     stub.reply = lambda number, body, handler: answer(texts[number])
-    samples = run(stub, tmp_path, rows=[ROWS[0] | {"style": "model_opens"}] * 4, concurrency=1).samples
+    samples = run(
+        stub, tmp_path, rows=[ROWS[0] | {"style": "model_opens"}] * 4, concurrency=1
+    ).samples
     assert [sample.completion for sample in samples] == [f"<think>{texts[0]}", *texts[1:]]
     assert [sample.grade.strict_format for sample in samples] == [True, False, False, False]
 
@@ -173,14 +195,24 @@ def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monke
     def reply(number, body, handler):
         if number == 0:
             return send(handler, {"error": {"message": "no", "code": "content_filter"}}, 400)
-        answers = (answer("Let", "content_filter"), answer("", refusal="I cannot."), answer(" 2 and", "length"))
+        answers = (
+            answer("Let", "content_filter"),
+            answer("", refusal="I cannot."),
+            answer(" 2 and", "length"),
+        )
         return (*answers, answer(RIGHT + " more", "length"))[number - 1]
 
     stub.reply = reply
     assert evaluated(stub, tmp_path, monkeypatch, 5) == 0
     assert "3  the server refused to answer" in capsys.readouterr().out
     result = results.read(tmp_path / "eval")
-    assert [sample.grade.reason for sample in result.samples] == ["refused", "refused", "refused", "no-answer", ""]
+    assert [sample.grade.reason for sample in result.samples] == [
+        "refused",
+        "refused",
+        "refused",
+        "no-answer",
+        "",
+    ]
     assert [sample.truncated for sample in result.samples] == [False, False, False, True, False]
     assert result.samples[2].completion == "I cannot."
     assert result.metrics.endpoint["refused"] == 3
@@ -194,7 +226,9 @@ def test_a_server_answers_inside_of_a_running_event_loop(stub, tmp_path):
 
 
 def fail(status: int) -> Callable[[Any], None]:
-    return lambda handler: send(handler, {"error": {"message": f"sorry, {status}"}}, status, Retry_After="0.1")
+    return lambda handler: send(
+        handler, {"error": {"message": f"sorry, {status}"}}, status, Retry_After="0.1"
+    )
 
 
 def cut(handler, seconds: float = 0) -> None:
@@ -229,13 +263,31 @@ def test_a_passing_fault_is_retried_and_leaves_no_trace(stub, tmp_path, fault):
         (fail(401), r"Error code: 401"),
         (lambda handler: send(handler, b"<html>", Content_Type="text/html"), "malformed response"),
         (lambda handler: send(handler, b'{"choices": [{'), "malformed response"),
-        (lambda handler: send(handler, {"error": {"message": "overloaded"}}), "malformed response: .*overloaded"),
-        (lambda handler: send(handler, {"error": "overloaded", "choices": []}), "malformed response: overloaded"),
+        (
+            lambda handler: send(handler, {"error": {"message": "overloaded"}}),
+            "malformed response: .*overloaded",
+        ),
+        (
+            lambda handler: send(handler, {"error": "overloaded", "choices": []}),
+            "malformed response: overloaded",
+        ),
         (lambda handler: send(handler, answer(["a"])), "malformed response"),
         (lambda handler: send(handler, answer("", "error")), "malformed response: .*finish_reason"),
         (lambda handler: send(handler, answer("\ud800")), "malformed response"),
     ],
-    ids=["429", "cut", "trickle", "401", "html", "broken", "error-200", "text-200", "parts", "error", "surrogate"],
+    ids=[
+        "429",
+        "cut",
+        "trickle",
+        "401",
+        "html",
+        "broken",
+        "error-200",
+        "text-200",
+        "parts",
+        "error",
+        "surrogate",
+    ],
 )
 def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
     stub, tmp_path, monkeypatch, fault, message
@@ -261,7 +313,9 @@ def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
     stub.requests.clear()
     stub.reply = lambda number, body, handler: answer()
     run(stub, tmp_path)
-    assert 8 - saved <= len(stub.requests) <= 8 - saved + 4  # as many as were given up before may come late
+    assert (
+        8 - saved <= len(stub.requests) <= 8 - saved + 4
+    )  # as many as were given up before may come late
     assert written(tmp_path / "eval") == written(tmp_path / "expected")
 
 
@@ -284,7 +338,9 @@ def test_the_key_is_sent_and_never_written(stub, tmp_path, monkeypatch, capsys):
     assert len(stub.keys) == 2
 
 
-def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(tmp_path, monkeypatch):
+def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     stub = Stub(url="http://127.0.0.1:9/v1")
     with pytest.raises(ModelError, match="no server answers at http://127"):
@@ -302,7 +358,9 @@ def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(t
         run(stub, tmp_path)
 
 
-def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_loading_nothing(stub, tmp_path):
+def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_loading_nothing(
+    stub, tmp_path
+):
     stub.status = 503
     with pytest.raises(ModelError, match=r"no server answers .*503"):
         run(stub, tmp_path)
@@ -312,13 +370,17 @@ def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_
     assert (endpoint["server"], endpoint["prefill"]) == ("", "left out")
 
 
-def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_its_model(tmp_path, monkeypatch, capfd):
+def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_its_model(
+    tmp_path, monkeypatch, capfd
+):
     pytest.importorskip("xllamacpp")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     gguf, model = tmp_path / "tiny", "countdown-tiny"
     quantize_model(find_model(model), gguf, QuantizeOptions(format="gguf", gguf_type="f16"))
     data, small = tmp_path / "puzzles.jsonl", EvalOptions(max_new_tokens=32)
-    jsonl.write_rows(data, [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))])
+    jsonl.write_rows(
+        data, [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
+    )
     options = replace(small, threads=1)
     plain = evaluate.evaluate(options, model=model, data=data, out=tmp_path / "plain").samples
     capfd.readouterr()
@@ -326,13 +388,21 @@ def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_it
     assert (in_process.metrics.engine, in_process.metrics.precision) == ("transformers", "fp32")
     assert "%|" not in capfd.readouterr().err  # the progress bar of a library
     expected = in_process.samples
-    assert sum(a.completion == b.completion for a, b in zip(expected, plain, strict=True)) >= 36  # rounding in fp16
+    assert (
+        sum(a.completion == b.completion for a, b in zip(expected, plain, strict=True)) >= 36
+    )  # rounding in fp16
     server = llama_cpp.server(next(gguf.glob("*.gguf")), 4 * 256, 4)
-    options = replace(small, engine="openai", base_url=f"{server.listening_address}/v1", concurrency=4)
+    options = replace(
+        small, engine="openai", base_url=f"{server.listening_address}/v1", concurrency=4
+    )
     result = evaluate.evaluate(options, model="any", data=data, out=tmp_path / "server")
     endpoint = result.metrics.endpoint
     assert (endpoint["server"], endpoint["prefill"]) == ("llamacpp", "continued")
-    both = [(a, b) for a, b in zip(result.samples, expected, strict=True) if a.completion == b.completion]
+    both = [
+        (a, b)
+        for a, b in zip(result.samples, expected, strict=True)
+        if a.completion == b.completion
+    ]
     assert len(both) >= 36  # half precision may turn a token here and there
     assert all((a.grade.reason, a.truncated) == (b.grade.reason, b.truncated) for a, b in both)
     assert {a.truncated for a, _ in both} == {True, False}
@@ -345,9 +415,15 @@ def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_it
 
 
 REFUSALS: dict[str, Callable[[str], Any]] = {
-    "openai": lambda name: {"error": {"message": f"Unsupported parameter: '{name}'.", "param": name}},
-    "fastapi": lambda name: {"detail": [{"loc": ["body", name], "msg": "Extra inputs are not permitted"}]},
-    "no parameter": lambda name: {"error": {"message": f"`{name}` must be 1 for this model.", "param": None}},
+    "openai": lambda name: {
+        "error": {"message": f"Unsupported parameter: '{name}'.", "param": name}
+    },
+    "fastapi": lambda name: {
+        "detail": [{"loc": ["body", name], "msg": "Extra inputs are not permitted"}]
+    },
+    "no parameter": lambda name: {
+        "error": {"message": f"`{name}` must be 1 for this model.", "param": None}
+    },
     "a string": lambda name: {"error": f"{name}: extra fields not permitted"},
     "words": lambda name: {"message": f"{name.replace('_', ' ').capitalize()} is not supported"},
     "errors": lambda name: {"errors": [{"field": name, "reason": "unknown"}]},
@@ -360,7 +436,9 @@ REFUSALS: dict[str, Callable[[str], Any]] = {
 def test_a_parameter_that_a_server_refuses_is_left_out(stub, tmp_path, name, refusal):
     def reply(number, body, handler):
         if name not in body:
-            return {"choices": answer([{"type": "text", "text": RIGHT}])["choices"]}  # without usage, too
+            return {
+                "choices": answer([{"type": "text", "text": RIGHT}])["choices"]
+            }  # without usage, too
         return send(handler, refusal(name), 422 if refusal is REFUSALS["fastapi"] else 400)
 
     stub.reply, stub.status = reply, 403  # of the list of models

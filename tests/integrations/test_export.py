@@ -14,8 +14,13 @@ from countdown_rl.tasks import jsonl
 from tests.support.command import status
 
 ROWS = {
-    "train": [{"id": "a", "nums": [3, 4], "target": 7}, {"id": "b", "nums": [2, 3, 4], "target": 14}],
-    "valid": [{"id": "c", "nums": [5, 6], "target": 11, "template": "{{ nums }} {{ target }} <answer>"}],
+    "train": [
+        {"id": "a", "nums": [3, 4], "target": 7},
+        {"id": "b", "nums": [2, 3, 4], "target": 14},
+    ],
+    "valid": [
+        {"id": "c", "nums": [5, 6], "target": 11, "template": "{{ nums }} {{ target }} <answer>"}
+    ],
     "test": [{"id": "d", "nums": [1, 2], "target": 3}],
 }
 
@@ -63,7 +68,9 @@ def test_rows_for_verl_have_its_columns_and_are_graded_by_the_exported_reward(ex
             truth = record["reward_model"]["ground_truth"]
             assert json.loads(truth)["nums"] == row["nums"]
             right = f"<think>\n</think>\n<answer>{' + '.join(map(str, row['nums']))}</answer>"
-            score = compute_score(record["data_source"], right, truth, extra_info=record["extra_info"])
+            score = compute_score(
+                record["data_source"], right, truth, extra_info=record["extra_info"]
+            )
             assert score["score"] == float(sum(row["nums"]) == row["target"])
             assert compute_score(record["data_source"], "<answer>1</answer>", truth)["score"] == 0.0
 
@@ -73,7 +80,10 @@ def test_the_environment_for_prime_rl_has_the_training_rows_under_their_name(exp
     config = tomllib.loads((place / "rl.toml").read_text())
     (environment,) = config["orchestrator"]["train"]["env"]
     assert environment["taskset"]["id"] == "countdown_exact"
-    assert [row["id"] for row in jsonl.read_rows(place / "countdown_exact/train.jsonl")] == ["a", "b"]
+    assert [row["id"] for row in jsonl.read_rows(place / "countdown_exact/train.jsonl")] == [
+        "a",
+        "b",
+    ]
     assert '"train.jsonl"' in (place / "countdown_exact/__init__.py").read_text()
     setuptools = tomllib.loads((place / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert setuptools["package-data"] == {"countdown_exact": ["train.jsonl"]}
@@ -82,7 +92,10 @@ def test_the_environment_for_prime_rl_has_the_training_rows_under_their_name(exp
 def test_rows_for_areal_are_graded_by_the_exported_reward(exported):
     place = exported("areal")
     reward_fn = load(place / "reward.py").reward_fn
-    assert yaml.safe_load((place / "config.yaml").read_text())["train_dataset"]["path"] == "train.jsonl"
+    assert (
+        yaml.safe_load((place / "config.yaml").read_text())["train_dataset"]["path"]
+        == "train.jsonl"
+    )
     item = next(jsonl.read_objects(place / "train.jsonl"))
     assert set(item) == {"messages", "row"}
     texts = ["<think>\n</think>\n<answer>3 + 4</answer>", "<answer>3</answer>"]
@@ -92,6 +105,11 @@ def test_rows_for_areal_are_graded_by_the_exported_reward(exported):
 @pytest.mark.parametrize("to", ["verl", "prime-rl", "areal"])
 def test_an_engine_needs_a_data_directory_with_its_splits(to, data, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    assert status(monkeypatch, "export-task", "--to", to, "--data", tmp_path / "test.jsonl", "--out", out) == 1
+    assert (
+        status(
+            monkeypatch, "export-task", "--to", to, "--data", tmp_path / "test.jsonl", "--out", out
+        )
+        == 1
+    )
     assert "gen-data" in capsys.readouterr().err
     assert not out.exists()

@@ -17,7 +17,9 @@ from tests.support.graded import PUZZLES, graded
 
 ROOT = Path(__file__).parents[2]
 PUZZLES_BY_ID = {"a": ([3, 4], 7), "b": ([2, 3, 4], 14), "c": ([5, 6], 5)}
-ROWS = [{"id": name, "nums": nums, "target": target} for name, (nums, target) in PUZZLES_BY_ID.items()]
+ROWS = [
+    {"id": name, "nums": nums, "target": target} for name, (nums, target) in PUZZLES_BY_ID.items()
+]
 
 
 @pytest.fixture
@@ -32,7 +34,11 @@ def run(monkeypatch, tmp_path, installed):
     def run(contents, **arguments):
         outputs = [ModelOutput.from_content("mockllm", content) for content in contents]
         model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
-        settings = {"max_samples": 1, "display": "none", "log_realtime": False}  # one at a time is in order
+        settings = {
+            "max_samples": 1,
+            "display": "none",
+            "log_realtime": False,
+        }  # one at a time is in order
         (log,) = inspect_ai.eval("countdown_rl/exact", model=model, task_args=arguments, **settings)
         assert log.status == "success", log.error
         return log
@@ -70,16 +76,26 @@ def test_a_suite_has_the_accuracy_that_eval_measures(run, tmp_path):
     export.write("lm-eval", {"test": [sample.row for sample in result.samples]}, tmp_path)
     utils = load_module(tmp_path / "utils.py")
     documents = utils.load()["test"]
-    scores = [utils.process_results(each, [text])["correct"] for each, text in zip(documents, texts, strict=True)]
+    scores = [
+        utils.process_results(each, [text])["correct"]
+        for each, text in zip(documents, texts, strict=True)
+    ]
     assert scores == [sample.grade.correct for sample in result.samples]
-    assert [score.value == "C" for score in (each.scores["grade"] for each in log.samples)] == scores
+    assert [
+        score.value == "C" for score in (each.scores["grade"] for each in log.samples)
+    ] == scores
 
 
 @pytest.mark.slow
 def test_only_the_first_rows_are_taken_and_each_is_of_its_own_task(run, data, tmp_path):
     samples = run([""] * 2, data=data, n=2, prefill=True).samples
-    turns = [[{"role": turn.role, "content": turn.content} for turn in sample.input] for sample in samples]
-    assert dict(zip("ab", turns, strict=True)) == {row["id"]: parse_row(row).messages() for row in ROWS[:2]}
+    turns = [
+        [{"role": turn.role, "content": turn.content} for turn in sample.input]
+        for sample in samples
+    ]
+    assert dict(zip("ab", turns, strict=True)) == {
+        row["id"]: parse_row(row).messages() for row in ROWS[:2]
+    }
     assert run([""], data=data, n=1).samples[0].input[-1].role == "user"
     problem = {"task": "gsm8k", "question": "?", "gold": "7"}
     other = tmp_path / "other.jsonl"

@@ -25,22 +25,40 @@ import countdown_rl
 TOKENIZER = Path(countdown_rl.__file__).parent / "assets/countdown_tiny"
 
 
-async def rewards_of(texts: list[str], item: dict[str, Any], tokenizer: Any, score: Any) -> list[dict[str, Any]]:
-    manager = NaiveRewardManager(OmegaConf.create({}), tokenizer, score)  # it keeps the running loop
-    others = {key: np.array([item[key]], dtype=object) for key in ("data_source", "reward_model", "extra_info")}
+async def rewards_of(
+    texts: list[str], item: dict[str, Any], tokenizer: Any, score: Any
+) -> list[dict[str, Any]]:
+    manager = NaiveRewardManager(
+        OmegaConf.create({}), tokenizer, score
+    )  # it keeps the running loop
+    others = {
+        key: np.array([item[key]], dtype=object)
+        for key in ("data_source", "reward_model", "extra_info")
+    }
     results = []
     for text in texts:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        tensors = {"responses": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids) + 3, dtype=torch.long)}
-        results.append(await manager.run_single(DataProto.from_dict(tensors=tensors, non_tensors=others)))
+        tensors = {
+            "responses": torch.tensor([ids]),
+            "attention_mask": torch.ones(1, len(ids) + 3, dtype=torch.long),
+        }
+        results.append(
+            await manager.run_single(DataProto.from_dict(tensors=tensors, non_tensors=others))
+        )
     return results
 
 
 def check_rows(export: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
-    options = {"cache_dir": str(export / "cache"), "max_prompt_length": 512, "filter_overlong_prompts_workers": 1}
+    options = {
+        "cache_dir": str(export / "cache"),
+        "max_prompt_length": 512,
+        "filter_overlong_prompts_workers": 1,
+    }
     for split in ("train", "valid"):
-        dataset = RLHFDataset(str(export / f"{split}.parquet"), tokenizer, OmegaConf.create(options))
+        dataset = RLHFDataset(
+            str(export / f"{split}.parquet"), tokenizer, OmegaConf.create(options)
+        )
         item = dataset[0]
         row = json.loads(item["reward_model"]["ground_truth"])
         assert len(dataset) > 1
@@ -54,10 +72,17 @@ def check_rows(export: Path) -> None:
 
 
 def check_configuration(export: Path) -> None:
-    overrides = re.findall(r"^  (?!\")([^\s]+=.*?) ?\\?$", (export / "run.sh").read_text(), re.MULTILINE)
+    overrides = re.findall(
+        r"^  (?!\")([^\s]+=.*?) ?\\?$", (export / "run.sh").read_text(), re.MULTILINE
+    )
     assert len(overrides) > 25
-    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer/config"), version_base=None):
-        config = compose("ppo_trainer", overrides=[re.sub(r'"\$\{MODEL:-(.*)\}"', r"\1", text) for text in overrides])
+    with initialize_config_dir(
+        str(Path(verl.__file__).parent / "trainer/config"), version_base=None
+    ):
+        config = compose(
+            "ppo_trainer",
+            overrides=[re.sub(r'"\$\{MODEL:-(.*)\}"', r"\1", text) for text in overrides],
+        )
     assert config.reward.custom_reward_function.name == "compute_score"
     assert config.actor_rollout_ref.model.path == "Qwen/Qwen2.5-3B-Instruct"
 

@@ -4,7 +4,14 @@ import pytest
 
 from countdown_rl.core.errors import InputError, ModelError
 from countdown_rl.models import load
-from countdown_rl.models.chat_template import CHAT_ARGUMENTS, MARK, Rendered, complete_user_turn, render, token_ids
+from countdown_rl.models.chat_template import (
+    CHAT_ARGUMENTS,
+    MARK,
+    Rendered,
+    complete_user_turn,
+    render,
+    token_ids,
+)
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks.response_format import STYLES
 from tests.support import tiny_llama
@@ -43,7 +50,9 @@ def test_a_prefill_ends_the_prompt_exactly_as_written(template):
     tokenizer = tiny_llama.tokenizer(template)
     text = render(tokenizer, BEGUN_CHAT)
     if template == CHATML:
-        assert text == tokenizer.apply_chat_template(BEGUN_CHAT, tokenize=False, continue_final_message=True)
+        assert text == tokenizer.apply_chat_template(
+            BEGUN_CHAT, tokenize=False, continue_final_message=True
+        )
     assert text.endswith(BEGUN)
     assert text.count("<think>") == 1
     assert "</think>" not in text
@@ -54,7 +63,11 @@ def test_a_prefill_ends_the_prompt_exactly_as_written(template):
     "template",
     [
         *(CHATML, TRIMS, THINKS, NO_SYSTEM, DROPS_SYSTEM, None),
-        *(CHATML + MARK, MARK + CHATML + MARK, MARK.join(("", CHATML, "", ""))),  # that hold the mark already
+        *(
+            CHATML + MARK,
+            MARK + CHATML + MARK,
+            MARK.join(("", CHATML, "", "")),
+        ),  # that hold the mark already
     ],
 )
 def test_a_completed_template_gives_the_prompt_of_training_for_a_user_turn_alone(template):
@@ -80,12 +93,16 @@ PARTS = CHATML.replace("{{ m.content }}", "{% for part in m.content %}{{ part.te
 #: Templates that change the turns and show them all the same.
 CHANGED = {
     "parts": PARTS,
-    "parts without a system role": NO_SYSTEM.replace("m.content | trim", "m.content[0].text | trim"),
+    "parts without a system role": NO_SYSTEM.replace(
+        "m.content | trim", "m.content[0].text | trim"
+    ),
     "upper case": CHATML.replace("m.content", "m.content | upper"),
     "escaped": CHATML.replace("m.content", "m.content | e"),
     "trimmed": CHATML.replace("m.content", "m.content | trim"),
     "twice": CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.content }}"),
-    "generation": CHATML.replace("{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}"),
+    "generation": CHATML.replace(
+        "{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}"
+    ),
 }
 
 
@@ -98,8 +115,16 @@ def test_a_template_that_shows_the_prompt_in_its_own_way_is_used(template):
     assert text.endswith(BEGUN)
 
 
-SOME = ("{% if m.role == 'system' %}{{ m.content }}{% endif %}", "{{ m.content.split()[0] }}", "{{ m.text }}")
-SOME += ("{{ m.content | truncate(12, leeway=0) }}", "{{ m.content | replace(':', '') }}", "Solve the puzzle.")
+SOME = (
+    "{% if m.role == 'system' %}{{ m.content }}{% endif %}",
+    "{{ m.content.split()[0] }}",
+    "{{ m.text }}",
+)
+SOME += (
+    "{{ m.content | truncate(12, leeway=0) }}",
+    "{{ m.content | replace(':', '') }}",
+    "Solve the puzzle.",
+)
 
 
 @pytest.mark.parametrize("shown", SOME)
@@ -111,10 +136,14 @@ def test_a_template_that_leaves_the_puzzle_out_is_refused(shown):
 EMPTY = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}")
 
 
-@pytest.mark.parametrize("prefill", ["Well.\n<think>", "<think>\n", "<think>\nI need ", "<think>\n\n</think>\n"])
+@pytest.mark.parametrize(
+    "prefill", ["Well.\n<think>", "<think>\n", "<think>\nI need ", "<think>\n\n</think>\n"]
+)
 @pytest.mark.parametrize("template", [CHATML, OPENS, OPENS.replace("<think>\n", "<think>"), EMPTY])
 def test_thinking_is_opened_once(template, prefill):
-    text = render(tiny_llama.tokenizer(template), [*CHAT, {"role": "assistant", "content": prefill}])
+    text = render(
+        tiny_llama.tokenizer(template), [*CHAT, {"role": "assistant", "content": prefill}]
+    )
     assert text.endswith(f"assistant\n{prefill}")
 
 
@@ -122,7 +151,13 @@ def test_thinking_is_opened_once(template, prefill):
     ("template", "prefill", "style", "written", "completion"),
     [
         (OPENS, "", "model_opens", "a</think>", "<think>\na</think>"),
-        (OPENS, "", "model_opens", "<think>\na</think>", "<think>\na</think>"),  # the model repeats it
+        (
+            OPENS,
+            "",
+            "model_opens",
+            "<think>\na</think>",
+            "<think>\na</think>",
+        ),  # the model repeats it
         (OPENS, "", "direct", "3 + 4", "3 + 4"),
         (OPENS, "Well: ", "model_opens", "a</think>", "<think>\nWell: a</think>"),
         (OPENS, "Well.\n<think>", "prefilled", "a</think>", "a</think>"),
@@ -130,7 +165,13 @@ def test_thinking_is_opened_once(template, prefill):
         (CHATML, "<think>\nI need ", "model_opens", "a</think>", "<think>\nI need a</think>"),
         (CHATML, "<think>", "prefilled", "a</think>", "a</think>"),
         (EMPTY, "", "model_opens", "a</think>", "a</think>"),
-        (OPENS.replace("think>", "thinking>"), "", "lines", "a\n</thinking>", "<thinking>\na\n</thinking>"),
+        (
+            OPENS.replace("think>", "thinking>"),
+            "",
+            "lines",
+            "a\n</thinking>",
+            "<thinking>\na\n</thinking>",
+        ),
     ],
 )
 def test_a_completion_has_the_opening_tag_where_its_style_asks_the_model_for_it(
@@ -175,7 +216,10 @@ def test_text_that_the_tokenizer_has_no_tokens_for_is_refused():
     [
         (CHATML, "<|im_start|>assistant\n"),
         (OPENS, "<think>\n"),
-        (NO_SYSTEM, f"<turn>user\n{SYSTEM}\n\n{USER}<end>\n<turn>model\n"),  # the system turn opens the user turn
+        (
+            NO_SYSTEM,
+            f"<turn>user\n{SYSTEM}\n\n{USER}<end>\n<turn>model\n",
+        ),  # the system turn opens the user turn
         (TRIMS, "assistant\n\n"),
         (CHATML + "{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"),
     ],
@@ -188,11 +232,18 @@ def test_a_prompt_without_prefill_ends_in_the_generation_prompt_of_every_day(tem
 
 @pytest.mark.parametrize(
     ("content", "call", "word"),
-    [("a", "'abc' | list | random", "random"), ("a", "lipsum()", "lipsum"), ("\ud83d", "''", "surrogate")],
+    [
+        ("a", "'abc' | list | random", "random"),
+        ("a", "lipsum()", "lipsum"),
+        ("\ud83d", "''", "surrogate"),
+    ],
 )
 def test_random_choices_and_half_a_surrogate_pair_are_one_sentence(content, call, word):
     with pytest.raises(InputError, match=word):
-        render(tiny_llama.tokenizer(CHATML + "{{ " + call + " }}"), [{"role": "user", "content": content}])
+        render(
+            tiny_llama.tokenizer(CHATML + "{{ " + call + " }}"),
+            [{"role": "user", "content": content}],
+        )
 
 
 @pytest.mark.parametrize("names", [("default", "tool_use"), ("chat",), ("rag", "tool_use")])

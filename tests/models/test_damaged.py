@@ -17,11 +17,19 @@ from countdown_rl.tasks import jsonl
 from tests.support import tiny_llama
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1\n"
-FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+FILES = (
+    "model.safetensors",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
 READERS = {
     "load": lambda: load_model(find_model("model")),
     "nf4": lambda: quantize_model(find_model("model"), Path("out"), QuantizeOptions()),
-    "gguf": lambda: quantize_model(find_model("model"), Path("out"), QuantizeOptions(format="gguf")),
+    "gguf": lambda: quantize_model(
+        find_model("model"), Path("out"), QuantizeOptions(format="gguf")
+    ),
 }
 
 
@@ -38,7 +46,9 @@ def in_shards() -> list[Path]:
 
 def stale() -> None:
     first, last, *_ = in_shards()
-    save_file(load_file(last) | {next(iter(load_file(first))): torch.zeros(2)}, last, {"format": "pt"})
+    save_file(
+        load_file(last) | {next(iter(load_file(first))): torch.zeros(2)}, last, {"format": "pt"}
+    )
 
 
 def not_finite() -> None:
@@ -65,8 +75,14 @@ def index(weight_map: object) -> None:
         (lambda: in_shards()[1].unlink(), "00002"),
         (not_finite, "not finite"),
         (lambda: Path("model/model.safetensors").write_text(POINTER), "git lfs pull"),
-        *((lambda name=name: Path("model", name).write_text(POINTER), "git lfs pull") for name in FILES),
-        *((lambda text=text: Path("model/config.json").write_text(text), "config.json") for text in ("[]", "3", "{")),
+        *(
+            (lambda name=name: Path("model", name).write_text(POINTER), "git lfs pull")
+            for name in FILES
+        ),
+        *(
+            (lambda text=text: Path("model/config.json").write_text(text), "config.json")
+            for text in ("[]", "3", "{")
+        ),
         (lambda: change("config.json", quantization_config="nf4"), "quantization_config"),
         *((lambda value=value: index(value), "weight_map") for value in (None, [], {"a": 3})),
         (lambda: index({"a": "b.safetensors"}), "b.safetensors"),
@@ -91,7 +107,9 @@ def test_a_tokenizer_larger_than_the_model_is_not_written_as_gguf():
         READERS["gguf"]()
 
 
-@pytest.mark.parametrize("name", ["flash_attention_2", "kernels-community/flash-attn", "flex_attention"])
+@pytest.mark.parametrize(
+    "name", ["flash_attention_2", "kernels-community/flash-attn", "flex_attention"]
+)
 def test_a_configuration_with_an_attention_of_other_machines_loads(name):
     change("config.json", attn_implementation=name)
     assert READERS["load"]().model.config._attn_implementation == "sdpa"

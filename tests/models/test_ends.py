@@ -9,19 +9,39 @@ from countdown_rl.models import ends
 from tests.support import tiny_llama
 
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}END{% endfor %}"
-PARTS = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}END{% endfor %}"
+PARTS = (
+    "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}END{% endfor %}"
+)
 #: Ends of a turn as templates write them, the tokens added for them, the token that ends a turn, and its template.
 TEMPLATES = {
     "chatml": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>", TURN),
     "llama-3": ("<|eot_id|>", ["<|eom_id|>", "<|eot_id|>"], "<|eot_id|>", TURN),
     "gemma": ("<end_of_turn>\n", ["<end_of_turn>", "<end_of"], "<end_of_turn>", TURN),
-    "phi-3": ("<|stop|>\n{% if loop.last %}{{ eos_token }}{% endif %}", ["<|stop|>"], "<|stop|>", TURN),
-    "harmony": ("{{ '<|return|>' if loop.last else '<|x|>' }}", ["<|return|>", "<|x|>"], "<|return|>", TURN),
+    "phi-3": (
+        "<|stop|>\n{% if loop.last %}{{ eos_token }}{% endif %}",
+        ["<|stop|>"],
+        "<|stop|>",
+        TURN,
+    ),
+    "harmony": (
+        "{{ '<|return|>' if loop.last else '<|x|>' }}",
+        ["<|return|>", "<|x|>"],
+        "<|return|>",
+        TURN,
+    ),
     "text": ("</turn>\n", [], None, TURN),
-    **{name: (end, [], "<|end|>", TURN) for name, end in (("nothing", "\n\n"), ("eos", "{{ eos_token }}"))},
+    **{
+        name: (end, [], "<|end|>", TURN)
+        for name, end in (("nothing", "\n\n"), ("eos", "{{ eos_token }}"))
+    },
     "one turn": ("{{ raise_exception('one') if messages | length > 1 }}", [], "<|end|>", TURN),
     "parts": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>", PARTS),
-    "title": ("<|im_end|>", ["<|im_end|>"], "<|im_end|>", TURN.replace("m.content", "m.content | title")),
+    "title": (
+        "<|im_end|>",
+        ["<|im_end|>"],
+        "<|im_end|>",
+        TURN.replace("m.content", "m.content | title"),
+    ),
 }
 
 
@@ -46,7 +66,8 @@ def test_a_demonstration_ends_with_the_end_of_text_after_a_turn_that_ends_in_pla
 
 
 @pytest.mark.parametrize(
-    ("named", "expected"), [(None, [1]), (7, [1, 7]), ([7, 1, 3], [1, 3, 7]), ([7, 9999, -1], [1, 7]), ([], [1])]
+    ("named", "expected"),
+    [(None, [1]), (7, [1, 7]), ([7, 1, 3], [1, 3, 7]), ([7, 9999, -1], [1, 7]), ([], [1])],
 )
 def test_all_end_tokens_within_the_vocabulary_count(named, expected):
     assert ends.token_ids(tokenizer("nothing"), named, 320) == expected
@@ -62,7 +83,13 @@ def test_a_tokenizer_without_an_end_leaves_the_models():
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"generation_config.json": {"eos_token_id": [3, 4], "max_length": 20}, "config.json": {}}, [1, 3, 4]),
+        (
+            {
+                "generation_config.json": {"eos_token_id": [3, 4], "max_length": 20},
+                "config.json": {},
+            },
+            [1, 3, 4],
+        ),
         ({"config.json": {"eos_token_id": 5, "vocab_size": 320}}, [1, 5]),
         ({"config.json": {"text_config": {"eos_token_id": 500, "vocab_size": 320}}}, [1]),
         ({"generation_config.json": {"do_sample": True}, "config.json": {"eos_token_id": 5}}, [1]),

@@ -33,9 +33,13 @@ def family(request, tmp_path_factory):
     """The name and the tokenizer, as a run loads it, of one family."""
     name = request.param
     path = tmp_path_factory.mktemp(name)
-    if name == "smollm2":  # Qwen's special tokens, the same end and pad token, a template of its own
+    if (
+        name == "smollm2"
+    ):  # Qwen's special tokens, the same end and pad token, a template of its own
         standins.checkpoint(path, "qwen2.5")
-        other_tokenizer = standins.tokenizer(replace(standins.FAMILIES["qwen2.5"], pad="<|im_end|>"))
+        other_tokenizer = standins.tokenizer(
+            replace(standins.FAMILIES["qwen2.5"], pad="<|im_end|>")
+        )
         other_tokenizer.chat_template = SMOLLM2
         other_tokenizer.save_pretrained(path)
     else:
@@ -67,9 +71,14 @@ def test_a_prompt_ends_in_the_assistant_turn(family, system, style):
 
 def test_a_gguf_file_of_a_model_with_its_own_head_size_loads_in_transformers(here):
     standins.checkpoint(Path("full"), "qwen3")  # 4 heads of 32 in a hidden size of 64
-    quantize_model(reference.find_model("full"), Path("gguf"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    quantize_model(
+        reference.find_model("full"), Path("gguf"), QuantizeOptions(format="gguf", gguf_type="f16")
+    )
     ids = torch.arange(5, 25).view(1, 20)
-    models = [load.load_model(reference.find_model(name), precision="fp32").model for name in ("full", "gguf")]
+    models = [
+        load.load_model(reference.find_model(name), precision="fp32").model
+        for name in ("full", "gguf")
+    ]
     with torch.inference_mode():
         a, b = (model(ids).logits for model in models)
     torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
@@ -101,16 +110,29 @@ def test_padded_prompts_are_completed_as_each_alone_without_a_cache(model, preci
 
 
 def test_nf4_rounds_the_projections_of_linear_attention_too(model):
-    loaded, original = (load.load_model(model, precision=name, device="cpu").model for name in ("nf4", "fp32"))
+    loaded, original = (
+        load.load_model(model, precision=name, device="cpu").model for name in ("nf4", "fp32")
+    )
     layers = nf4.linears(original)
-    assert {"model.layers.0.linear_attn.out_proj", "model.layers.1.self_attn.q_proj"} <= layers.keys()
+    assert {
+        "model.layers.0.linear_attn.out_proj",
+        "model.layers.1.self_attn.q_proj",
+    } <= layers.keys()
     for name, layer in layers.items():
-        assert torch.equal(loaded.get_submodule(name).weight, nf4.fake_quantize(layer.weight).float())
+        assert torch.equal(
+            loaded.get_submodule(name).weight, nf4.fake_quantize(layer.weight).float()
+        )
 
 
 def test_the_text_model_of_a_vision_model_has_its_logits(tmp_path):
     text = architectures.SETTINGS["qwen3_5_text"] | {"vocab_size": 512}
-    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 32}
+    vision = {
+        "depth": 1,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+    }
     config = transformers.AutoConfig.for_model("qwen3_5", text_config=text, vision_config=vision)
     original = transformers.Qwen3_5ForConditionalGeneration(config).eval()
     original.save_pretrained(tmp_path)

@@ -36,7 +36,9 @@ def logits(loaded):
 
 
 def as_artifact(out: Path, kind: str, source: Path, **manifest):
-    with artifacts.writing(out, kind, options=manifest.pop("options", {}), inputs=manifest.pop("inputs", {})) as draft:
+    with artifacts.writing(
+        out, kind, options=manifest.pop("options", {}), inputs=manifest.pop("inputs", {})
+    ) as draft:
         shutil.copytree(source, draft.path, dirs_exist_ok=True)
     return out
 
@@ -45,10 +47,15 @@ def as_artifact(out: Path, kind: str, source: Path, **manifest):
     ("source", "word"),
     [
         ("no-such-model", "not a known model"),
-        *((path, "does not exist") for path in ("artifacts/adapter", "./a/b", "/nowhere/model", "some/model.gguf")),
+        *(
+            (path, "does not exist")
+            for path in ("artifacts/adapter", "./a/b", "/nowhere/model", "some/model.gguf")
+        ),
     ],
 )
-def test_an_unknown_name_and_a_missing_path_are_refused_without_the_network(source, word, here, monkeypatch):
+def test_an_unknown_name_and_a_missing_path_are_refused_without_the_network(
+    source, word, here, monkeypatch
+):
     monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("used the network"))
     with pytest.raises(ModelError, match=word):
         find_model(source)
@@ -60,7 +67,11 @@ def test_an_unknown_name_and_a_missing_path_are_refused_without_the_network(sour
         (None, lambda path: (path / "manifest.json").write_text("{"), "damaged"),
         ("merged", lambda path: (path / "config.json").write_text("{}"), "damaged"),
         ("data", lambda path: None, "data artifact"),
-        (None, lambda path: (path / "model.safetensors").rename(path / "pytorch_model.bin"), "pickled"),
+        (
+            None,
+            lambda path: (path / "model.safetensors").rename(path / "pytorch_model.bin"),
+            "pickled",
+        ),
         (None, lambda path: shutil.rmtree(path) or path.write_text("weights"), "GGUF"),
     ],
 )
@@ -73,7 +84,14 @@ def test_what_is_no_model_is_refused(base, tmp_path, kind, change, word):
 
 
 @pytest.mark.parametrize(
-    "name", ["chat_template.jinja", "tokenizer.json", "generation_config.json", "config.json", "model.safetensors"]
+    "name",
+    [
+        "chat_template.jinja",
+        "tokenizer.json",
+        "generation_config.json",
+        "config.json",
+        "model.safetensors",
+    ],
 )
 def test_a_directory_with_another_file_of_the_model_is_another_input(base, tmp_path, name):
     copy = shutil.copytree(base, tmp_path / "copy")
@@ -99,12 +117,17 @@ def test_an_absolute_path_is_not_recorded(base, tmp_path, monkeypatch):
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path / "deep")
     shutil.copytree(base, tmp_path / "base")
-    for source in (str(tmp_path / "base"), "../base"):  # of a path outside the last name is recorded
+    for source in (
+        str(tmp_path / "base"),
+        "../base",
+    ):  # of a path outside the last name is recorded
         assert find_model(source).as_input()["source"] == "base"
         assert find_model(source).location == "../base"
 
 
-def test_fp32_on_the_cpu_holds_the_checkpoints_own_values_and_no_model_uses_attention_of_cudnn(base):
+def test_fp32_on_the_cpu_holds_the_checkpoints_own_values_and_no_model_uses_attention_of_cudnn(
+    base,
+):
     torch.backends.cuda.enable_cudnn_sdp(True)
     loaded = load_model(find_model(str(base)), device="cpu")
     assert not torch.backends.cuda.cudnn_sdp_enabled()
@@ -134,9 +157,14 @@ def test_a_checkpoint_with_a_tensor_missing_or_of_another_size_is_refused(base, 
 def test_nf4_on_the_cpu_equals_bitsandbytes_layers(base):
     ours = load_model(find_model(str(base)), precision="nf4", device="cpu")
     assert ours.storage == "dequantized-nf4"
-    options = {"quantization_config": BitsAndBytesConfig.from_dict(nf4.CONFIG), "device_map": {"": "cpu"}}
+    options = {
+        "quantization_config": BitsAndBytesConfig.from_dict(nf4.CONFIG),
+        "device_map": {"": "cpu"},
+    }
     theirs = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16, **options)
-    four_bit = {name for name, module in theirs.named_modules() if type(module).__name__ == "Linear4bit"}
+    four_bit = {
+        name for name, module in theirs.named_modules() if type(module).__name__ == "Linear4bit"
+    }
     plain = {name for name, module in ours.model.named_modules() if type(module) is torch.nn.Linear}
     assert plain - four_bit == {"lm_head"}
     for name in four_bit:
@@ -150,7 +178,9 @@ def test_an_adapter_loads_its_base_in_the_precision_of_its_training(base, here):
     shutil.copytree(base, "base")
     peft = tiny_llama.adapter(here / "peft", Path("base"), reference="base")
     inputs = {"model": find_model("base").as_input()}
-    out = as_artifact(here / "adapter", "adapter", peft, options={"precision": "nf4"}, inputs=inputs)
+    out = as_artifact(
+        here / "adapter", "adapter", peft, options={"precision": "nf4"}, inputs=inputs
+    )
     ref = find_model(str(out))
     assert (ref.kind, ref.base.source) == ("adapter", "base")
     loaded = load_model(ref)
@@ -180,13 +210,20 @@ def test_a_gpu_that_torch_does_not_see_is_a_warning(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["auto", "nf4", "fp16"])
-def test_a_gpu_that_emulates_bf16_computes_in_fp16_with_a_scaler(base, tmp_path, monkeypatch, precision):
+def test_a_gpu_that_emulates_bf16_computes_in_fp16_with_a_scaler(
+    base, tmp_path, monkeypatch, precision
+):
     on_cpu = logits(load_model(find_model(str(base)), precision="fp16", device="cpu"))
     monkeypatch.setattr(load, "device_name", lambda name: "cuda:0")
-    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation=True: including_emulation)
+    monkeypatch.setattr(
+        "torch.cuda.is_bf16_supported", lambda including_emulation=True: including_emulation
+    )
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (0, 1 << 40))
     loaded = load_model(find_model(str(base)), precision=precision, sharded=True)
-    assert (loaded.model.dtype, loaded.precision) == (torch.float16, "nf4" if precision == "nf4" else "fp16")
+    assert (loaded.model.dtype, loaded.precision) == (
+        torch.float16,
+        "nf4" if precision == "nf4" else "fp16",
+    )
     arguments = weights.trainer_arguments(SftOptions(), loaded, tmp_path)
     assert (arguments["fp16"], arguments["bf16"]) == (True, False)
     assert on_cpu.dtype == torch.float32
@@ -199,7 +236,11 @@ def test_4_bit_layers_compute_in_fp32_where_the_gpu_has_no_bf16(base):
 
     model = load_model(find_model(str(base)), precision="bf16", device="cpu").model
     four_bit.quantize_layers(model, torch.device("cpu"))
-    packed = {name: value.clone() for name, value in model.named_parameters() if value.dtype == torch.uint8}
+    packed = {
+        name: value.clone()
+        for name, value in model.named_parameters()
+        if value.dtype == torch.uint8
+    }
     nf4.cast(model, torch.float32)
     assert packed
     assert all(torch.equal(model.get_parameter(name), value) for name, value in packed.items())
@@ -232,14 +273,20 @@ def test_silence_covers_the_libraries_and_no_other_module():
 
 def test_the_shape_of_a_model_has_the_defaults_of_its_architecture():
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320}
-    llama = ModelShape.of(transformers.LlamaConfig(**sizes, intermediate_size=96, num_key_value_heads=2, head_dim=32))
+    llama = ModelShape.of(
+        transformers.LlamaConfig(**sizes, intermediate_size=96, num_key_value_heads=2, head_dim=32)
+    )
     assert llama == ModelShape(2, 64, 96, 4, 2, 32, 320, llama.context_length)
-    gpt2 = ModelShape.of(transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=320, n_positions=128))
+    gpt2 = ModelShape.of(
+        transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=320, n_positions=128)
+    )
     assert gpt2 == ModelShape(2, 64, 256, 4, 4, 16, 320, 128)
 
 
 @pytest.mark.parametrize("source", ["checkpoint", "gguf"])
-def test_nf4_values_are_held_plainly_where_they_are_less_than_half_of_a_card(base, tmp_path, monkeypatch, source):
+def test_nf4_values_are_held_plainly_where_they_are_less_than_half_of_a_card(
+    base, tmp_path, monkeypatch, source
+):
     path = base
     if source == "gguf":
         path = tmp_path / "gguf"
@@ -259,21 +306,36 @@ def test_nf4_values_are_held_plainly_where_they_are_less_than_half_of_a_card(bas
             load_model(find_model(str(path)), precision="nf4", sharded=True)
 
 
-def test_layers_that_a_4_bit_checkpoint_left_out_are_loaded_and_planned_as_they_are_stored(base, tmp_path):
-    left_out = ["lm_head", "model.layers.0.mlp", "model.layers.1.self_attn.q_proj"]  # as in dynamic ones of unsloth
+def test_layers_that_a_4_bit_checkpoint_left_out_are_loaded_and_planned_as_they_are_stored(
+    base, tmp_path
+):
+    left_out = [
+        "lm_head",
+        "model.layers.0.mlp",
+        "model.layers.1.self_attn.q_proj",
+    ]  # as in dynamic ones of unsloth
     config = BitsAndBytesConfig.from_dict(nf4.CONFIG | {"llm_int8_skip_modules": left_out})
-    stored = AutoModelForCausalLM.from_pretrained(base, quantization_config=config, device_map={"": "cpu"})
+    stored = AutoModelForCausalLM.from_pretrained(
+        base, quantization_config=config, device_map={"": "cpu"}
+    )
     stored.save_pretrained(tmp_path)
     load_tokenizer(find_model(str(base))).save_pretrained(tmp_path)
-    four_bit = {name for name, module in stored.named_modules() if type(module).__name__ == "Linear4bit"}
+    four_bit = {
+        name for name, module in stored.named_modules() if type(module).__name__ == "Linear4bit"
+    }
     assert len(four_bit) == 2 * 7 - 3 - 1
 
     loaded = load_model(find_model(str(tmp_path)), device="cpu")
     assert (loaded.precision, loaded.storage) == ("nf4", "dequantized-nf4")
-    models = [load_model(find_model(str(base)), precision=name, device="cpu").model for name in ("fp32", "nf4")]
+    models = [
+        load_model(find_model(str(base)), precision=name, device="cpu").model
+        for name in ("fp32", "nf4")
+    ]
     for name, module in loaded.model.named_modules():
         if type(module) is torch.nn.Linear:
-            assert torch.equal(module.weight, models[name in four_bit].get_submodule(name).weight), name
+            assert torch.equal(
+                module.weight, models[name in four_bit].get_submodule(name).weight
+            ), name
     assert nf4.linears(load.skeleton(find_model(str(tmp_path)))).keys() == four_bit
 
 
@@ -291,7 +353,14 @@ def adapter_over(base: Path, path: Path, recorded: str, **manifest) -> Path:
     [
         *(
             (name, "base")
-            for name in ("base", "./base/", "../base", "/home/me/base", r"C:\Users\base", "~/nowhere/base")
+            for name in (
+                "base",
+                "./base/",
+                "../base",
+                "/home/me/base",
+                r"C:\Users\base",
+                "~/nowhere/base",
+            )
         ),
         *(("models/base", place) for place in ("models/base", "../models/base")),
     ],
@@ -322,7 +391,9 @@ def test_a_base_of_the_recorded_name_is_the_one_of_the_training_or_named(base, h
 def test_the_last_part_of_a_hub_id_is_not_taken_for_its_model(base, tmp_path, monkeypatch):
     adapter = adapter_over(base, tmp_path / "adapter", "some/base")
     shutil.copytree(base, tmp_path / "base")
-    monkeypatch.setattr(reference, "_hub", lambda source, *_: reference.ModelRef(source, "hub", None, revision="1"))
+    monkeypatch.setattr(
+        reference, "_hub", lambda source, *_: reference.ModelRef(source, "hub", None, revision="1")
+    )
     assert find_model(str(adapter)).base.source == "some/base"
 
 
@@ -336,15 +407,21 @@ def test_a_base_that_is_not_found_can_be_named(base, here):
     for option in ("revision", "base_model"):  # of another kind of model
         with pytest.raises(UsageError, match=f"--{option.replace('_', '-')}"):
             find_model(str(base), **{option: str(base)})
-    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": null}')
+    (adapter / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "base_model_name_or_path": null}'
+    )
     with pytest.raises(ModelError, match="--base-model"):
         find_model("adapter")
 
 
-@pytest.mark.parametrize("given", ["out", "out-run", "out-run/checkpoints", "out-run/checkpoints/checkpoint-4"])
+@pytest.mark.parametrize(
+    "given", ["out", "out-run", "out-run/checkpoints", "out-run/checkpoints/checkpoint-4"]
+)
 def test_an_unfinished_run_is_called_one(base, here, given):
     adapter = adapter_over(base, here / "out-run" / "checkpoints" / "checkpoint-4", "none")
-    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": ""}')
+    (adapter / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "base_model_name_or_path": ""}'
+    )
     Path("out-run/checkpoints/run.json").write_text("{}")
     with pytest.raises(ModelError, match="unfinished"):
         find_model(given)
@@ -354,9 +431,18 @@ def test_an_unfinished_run_is_called_one(base, here, given):
 @pytest.mark.parametrize(
     ("name", "config", "refused"),
     [
-        *((f"model.layers.0.self_attn.q_proj.{name}", {}, True) for name in ("bias", "lora_A.weight")),
-        *((f"model.layers.{name}.weight", {}, True) for name in ("1.self_attn.q_norm", "2.input_layernorm")),
-        *(("lm_head.bias", {}, True), ("model.layers.1.mlp.up_proj.weight", {"num_hidden_layers": 1}, True)),
+        *(
+            (f"model.layers.0.self_attn.q_proj.{name}", {}, True)
+            for name in ("bias", "lora_A.weight")
+        ),
+        *(
+            (f"model.layers.{name}.weight", {}, True)
+            for name in ("1.self_attn.q_norm", "2.input_layernorm")
+        ),
+        *(
+            ("lm_head.bias", {}, True),
+            ("model.layers.1.mlp.up_proj.weight", {"num_hidden_layers": 1}, True),
+        ),
         # Parts that take no part are left out.
         ("model.layers.0.self_attn.rotary_emb.inv_freq", {}, False),
         ("model.layers.2.mlp.up_proj.weight", {"num_nextn_predict_layers": 1}, False),
@@ -364,11 +450,21 @@ def test_an_unfinished_run_is_called_one(base, here, given):
         *((f"{name}.weight", {}, False) for name in ("mtp.layers.0", "score", "lm_head")),
     ],
 )
-def test_weights_within_the_model_that_it_does_not_have_are_refused(base, tmp_path, name, config, refused):
+def test_weights_within_the_model_that_it_does_not_have_are_refused(
+    base, tmp_path, name, config, refused
+):
     path = shutil.copytree(base, tmp_path / "more")
-    tensors = {} if "num_hidden_layers" in config else {name: torch.zeros(320, 64, dtype=torch.bfloat16)}
-    save_file(load_file(base / "model.safetensors") | tensors, path / "model.safetensors", {"format": "pt"})
-    (path / "config.json").write_text(json.dumps(json.loads((base / "config.json").read_text()) | config))
+    tensors = (
+        {} if "num_hidden_layers" in config else {name: torch.zeros(320, 64, dtype=torch.bfloat16)}
+    )
+    save_file(
+        load_file(base / "model.safetensors") | tensors,
+        path / "model.safetensors",
+        {"format": "pt"},
+    )
+    (path / "config.json").write_text(
+        json.dumps(json.loads((base / "config.json").read_text()) | config)
+    )
     with pytest.raises(ModelError, match=r"lm_head|layers\.[0-2]") if refused else nullcontext():
         load_model(find_model(str(path)))
 
@@ -376,7 +472,12 @@ def test_weights_within_the_model_that_it_does_not_have_are_refused(base, tmp_pa
 def test_a_model_that_reads_later_tokens_or_is_of_another_kind_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="t5"):
         skeleton(transformers.T5Config())
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    }
     monkeypatch.setitem(architectures.SETTINGS, "bert", sizes)
     with pytest.raises(ModelError, match="causal"):
         load_model(find_model(str(architectures.checkpoint(tmp_path, "bert"))))
@@ -385,7 +486,13 @@ def test_a_model_that_reads_later_tokens_or_is_of_another_kind_is_refused(tmp_pa
 
 def test_the_generation_settings_of_a_checkpoint_take_no_part(base, tmp_path):
     shutil.copytree(base, tmp_path / "model")
-    settings = {"eos_token_id": [1, 7], "stop_strings": ["a"], "temperature": 0.5, "do_sample": False, "num_beams": 2}
+    settings = {
+        "eos_token_id": [1, 7],
+        "stop_strings": ["a"],
+        "temperature": 0.5,
+        "do_sample": False,
+        "num_beams": 2,
+    }
     settings |= {"top_k": 3, "min_p": 0.2, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
     model = load_model(find_model(str(tmp_path / "model"))).model
@@ -395,7 +502,11 @@ def test_the_generation_settings_of_a_checkpoint_take_no_part(base, tmp_path):
 
 
 def test_a_directory_with_a_gguf_file_is_a_base_beside_its_adapter(base, here):
-    quantize_model(find_model(str(base)), here / "there" / "base", QuantizeOptions(format="gguf", gguf_type="f16"))
+    quantize_model(
+        find_model(str(base)),
+        here / "there" / "base",
+        QuantizeOptions(format="gguf", gguf_type="f16"),
+    )
     adapter_over(base, here / "there" / "adapter", "base")
     assert find_model("there/adapter").base.kind == "gguf"
 

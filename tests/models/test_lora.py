@@ -18,7 +18,9 @@ from tests.support import tiny_llama
 PREFIX = "base_model.model."
 
 
-def changed(tmp_path, rename=lambda name: name, keep=lambda name: True, config=(), tensors=(), **lora_config):
+def changed(
+    tmp_path, rename=lambda name: name, keep=lambda name: True, config=(), tensors=(), **lora_config
+):
     """A base, and an adapter over it with other names, tensors or settings."""
     base = tiny_llama.checkpoint(tmp_path / "base")
     path = tiny_llama.adapter(tmp_path / "peft", base, **lora_config)
@@ -55,7 +57,9 @@ def test_names_that_wrappers_left_are_read_as_pefts(tmp_path, rename):
     expected = logits(changed(tmp_path / "as PEFT"))
     path = changed(tmp_path / "renamed", rename, config={"something_new": False, "another": None})
     torch.testing.assert_close(logits(path), expected)
-    manifest = merge_adapter(reference.find_model(str(path)), tmp_path / "merged", MergeOptions(dtype="fp32"))
+    manifest = merge_adapter(
+        reference.find_model(str(path)), tmp_path / "merged", MergeOptions(dtype="fp32")
+    )
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
 
 
@@ -70,11 +74,20 @@ def test_names_that_wrappers_left_are_read_as_pefts(tmp_path, rename):
         ({"config": {"something_new": 7}}, "something_new"),
         ({"config": {"peft_type": "IA3"}}, "IA3"),
         ({"config": {"target_modules": ["qq_proj"]}}, "qq_proj"),
-        ({"config": {"init_lora_weights": "loftq", "loftq_config": {"loftq_bits": 4}}}, "does not fit"),
+        (
+            {"config": {"init_lora_weights": "loftq", "loftq_config": {"loftq_bits": 4}}},
+            "does not fit",
+        ),
         ({"keep": lambda name: "magnitude" not in name, "use_dora": True}, "magnitude"),
         ({"keep": lambda name: "norm" not in name, "modules_to_save": ["norm"]}, "norm"),
-        ({"keep": lambda name: "token" not in name, "trainable_token_indices": [3, 5]}, "trainable_tokens"),
-        ({"config": {"trainable_token_indices": [3, 900]}, "trainable_token_indices": [3, 5]}, "900"),
+        (
+            {"keep": lambda name: "token" not in name, "trainable_token_indices": [3, 5]},
+            "trainable_tokens",
+        ),
+        (
+            {"config": {"trainable_token_indices": [3, 900]}, "trainable_token_indices": [3, 5]},
+            "900",
+        ),
         ({"alora_invocation_tokens": [5, 6]}, "activated"),
     ],
 )
@@ -92,7 +105,11 @@ def enlarged(path, tied, *, rows=330, save="auto", **config):
     base = tiny_llama.checkpoint(path / "base", tie_word_embeddings=tied)
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     model.resize_token_embeddings(rows)
-    settings = {"target_modules": "all-linear", "task_type": "CAUSAL_LM", "init_lora_weights": False} | config
+    settings = {
+        "target_modules": "all-linear",
+        "task_type": "CAUSAL_LM",
+        "init_lora_weights": False,
+    } | config
     model = peft.get_peft_model(model, peft.LoraConfig(**settings))
     with torch.no_grad():
         for name, value in model.named_parameters():
@@ -111,7 +128,10 @@ ENLARGED = {
     "with LoRA": {"target_modules": ["q_proj", "embed_tokens"]},
     "trained in full": {"modules_to_save": ["embed_tokens", "lm_head"]},
     "only the new tokens": {"trainable_token_indices": list(range(320, 330))},
-    "only the new tokens, one by one": {"save": False, "trainable_token_indices": list(range(320, 330))},
+    "only the new tokens, one by one": {
+        "save": False,
+        "trainable_token_indices": list(range(320, 330)),
+    },
     "fewer": {"rows": 300},
 }
 
@@ -119,20 +139,29 @@ ENLARGED = {
 @pytest.mark.parametrize(
     ("kind", "tied"),
     # Without a tied head two of them have none for the new tokens.
-    [(kind, tied) for kind in ENLARGED for tied in (True, False) if tied or not kind.endswith(("LoRA", "by one"))],
+    [
+        (kind, tied)
+        for kind in ENLARGED
+        for tied in (True, False)
+        if tied or not kind.endswith(("LoRA", "by one"))
+    ],
 )
 def test_embeddings_of_added_tokens_are_those_that_peft_saved(tmp_path, kind, tied):
     path, expected = enlarged(tmp_path, tied, **ENLARGED[kind])
     loaded = load.load_model(reference.find_model(str(path)), precision="fp32")
     rows = expected.shape[-1]
     with torch.inference_mode():
-        torch.testing.assert_close(loaded.model(torch.tensor([[5, 6, 7, rows - 1]])).logits, expected)
+        torch.testing.assert_close(
+            loaded.model(torch.tensor([[5, 6, 7, rows - 1]])).logits, expected
+        )
     # Those of an adapter that is trained further are kept.
     (tmp_path / "again").mkdir()
     further = lora.Adapter(path).specs
     lora.save(loaded.model, tmp_path / "again", base=str(tmp_path / "base"), further=further)
     assert torch.equal(logits(tmp_path / "again"), logits(path))
-    manifest = merge_adapter(reference.find_model(str(path)), tmp_path / "merged", MergeOptions(dtype="fp32"))
+    manifest = merge_adapter(
+        reference.find_model(str(path)), tmp_path / "merged", MergeOptions(dtype="fp32")
+    )
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
 
 
@@ -141,7 +170,11 @@ def test_embeddings_of_added_tokens_are_those_that_peft_saved(tmp_path, kind, ti
     [
         (False, {"save": False, "modules_to_save": ["embed_tokens"]}, "330.*320"),
         (False, ENLARGED["with LoRA"], "330.*320"),
-        (True, {"save": False, "modules_to_save": ["embed_tokens"]}, "330.*320"),  # the head's new rows are lost
+        (
+            True,
+            {"save": False, "modules_to_save": ["embed_tokens"]},
+            "330.*320",
+        ),  # the head's new rows are lost
         (True, {"save": False, "target_modules": ["q_proj", "embed_tokens"]}, "320.*330"),
         (True, {"save": False, "trainable_token_indices": [3, 329]}, "329.*320"),
     ],

@@ -27,10 +27,19 @@ DETAILS |= {"required": ["deployment_type", "model_availability"]}
 def fields(required, **others):
     """A JSON schema of an object that has the fields *required* and maybe the *others*, and no more."""
     known = {name: {"type": ["string", "number", "boolean"]} for name in required} | others
-    return {"type": "object", "required": list(required), "properties": known, "additionalProperties": False}
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": known,
+        "additionalProperties": False,
+    }
 
 
-UNCERTAINTY = fields((), confidence_interval=fields(("lower", "upper", "confidence_level")), num_samples={"minimum": 1})
+UNCERTAINTY = fields(
+    (),
+    confidence_interval=fields(("lower", "upper", "confidence_level")),
+    num_samples={"minimum": 1},
+)
 RESULT = fields(
     ("evaluation_name", "source_data", "metric_config", "score_details"),
     source_data=fields(
@@ -41,14 +50,25 @@ RESULT = fields(
     ),
     metric_config=fields(("lower_is_better", "score_type", "min_score", "max_score")),
     score_details=fields(("score",), uncertainty=UNCERTAINTY),
-    generation_config=fields((), generation_args=fields((), temperature={}, top_p={}, max_tokens={"minimum": 1})),
+    generation_config=fields(
+        (), generation_args=fields((), temperature={}, top_p={}, max_tokens={"minimum": 1})
+    ),
 )
 #: The part of the schema 0.3.0 of Every Eval Ever that a record here uses.
 SCHEMA = fields(
-    ("schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "eval_library", "model_info"),
+    (
+        "schema_version",
+        "evaluation_id",
+        "retrieved_timestamp",
+        "source_metadata",
+        "eval_library",
+        "model_info",
+    ),
     source_metadata=fields(("source_type", "source_organization_name", "evaluator_relationship")),
     eval_library=fields(("name", "version")),
-    model_info=fields(("name", "id"), inference_engine=fields(("name",)), additional_details=DETAILS),
+    model_info=fields(
+        ("name", "id"), inference_engine=fields(("name",)), additional_details=DETAILS
+    ),
     evaluation_results={"type": "array", "items": RESULT, "minItems": 1},
 )
 
@@ -56,7 +76,9 @@ SCHEMA = fields(
 def test_the_results_of_a_model_are_written_for_a_benchmark(root):
     manifest = folder.build(PublishOptions(model="merged", benchmark="me/puzzles"), Path("release"))
     assert {".eval_results/countdown.yaml", model_card.RECORD} <= manifest.files.keys()
-    (entry,) = parse_eval_result_entries(yaml.safe_load(Path("release/.eval_results/countdown.yaml").read_text()))
+    (entry,) = parse_eval_result_entries(
+        yaml.safe_load(Path("release/.eval_results/countdown.yaml").read_text())
+    )
     assert (entry.dataset_id, entry.task_id, entry.value) == ("me/puzzles", "countdown", 62.0)
     assert "greedy, at most 256 tokens" in entry.notes
     record = json.loads(Path("release", model_card.RECORD).read_text())
@@ -71,8 +93,15 @@ def test_the_results_of_a_model_are_written_for_a_benchmark(root):
 @pytest.mark.parametrize("benchmark", [None, "me/bench-1"])
 def test_the_results_on_a_suite_name_it_and_are_verified(root, benchmark):
     options = EvalOptions(limit=3, max_new_tokens=8, threads=1)
-    evaluate.evaluate(options, model="merged", data=Path("suite:countdown-bench-1/3"), out=Path("suite"))
-    settings = {"model": "merged", "evaluation": "suite", "benchmark": benchmark, "comparison": None}
+    evaluate.evaluate(
+        options, model="merged", data=Path("suite:countdown-bench-1/3"), out=Path("suite")
+    )
+    settings = {
+        "model": "merged",
+        "evaluation": "suite",
+        "benchmark": benchmark,
+        "comparison": None,
+    }
     folder.build(PublishOptions(**settings), Path("release"))
     record = json.loads(Path("release", model_card.RECORD).read_text())
     source = record["evaluation_results"][0]["source_data"]
@@ -90,7 +119,9 @@ def test_the_results_on_a_suite_name_it_and_are_verified(root, benchmark):
     assert "only the first 3 of its 250 rows" in card
     file = Path("release/.eval_results/countdown.yaml")
     entries = parse_eval_result_entries(yaml.safe_load(file.read_text())) if benchmark else []
-    assert all(f"suite countdown-bench-1/3, sha256 {digest}, grammar" in entry.notes for entry in entries)
+    assert all(
+        f"suite countdown-bench-1/3, sha256 {digest}, grammar" in entry.notes for entry in entries
+    )
     assert all("the first 3 of 250 puzzles alone" in entry.notes for entry in entries)
     assert file.exists() == bool(benchmark)
     assert verify.verify("release").reasons == []

@@ -54,13 +54,24 @@ def example(page: str, monkeypatch) -> dict:
 
 def test_the_metadata_is_what_the_hub_reads(root):
     data = card(name="no", base_model="some/base", license="mit", trained_on=("some/data",)).data
-    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "text-generation", "mit")
+    assert (data.library_name, data.pipeline_tag, data.license) == (
+        "transformers",
+        "text-generation",
+        "mit",
+    )
     assert (data.base_model, data.base_model_relation) == ("some/base", "finetune")
     assert (data.model_name, data.datasets) == ("no", ["some/data"])
     assert {"countdown-rl", "grpo", "lora"} <= set(data.tags)
     everything, *groups = data.eval_results
-    assert (everything.metric_type, everything.metric_value, everything.dataset_split) == ("accuracy", 0.62, "test")
-    assert (everything.metric_args["n"], everything.metric_args["interval_95"]) == (100, [0.52, 0.72])
+    assert (everything.metric_type, everything.metric_value, everything.dataset_split) == (
+        "accuracy",
+        0.62,
+        "test",
+    )
+    assert (everything.metric_args["n"], everything.metric_args["interval_95"]) == (
+        100,
+        [0.52, 0.72],
+    )
     assert len(groups) == 3
 
 
@@ -112,9 +123,15 @@ def test_the_example_of_a_completed_chat_template_is_a_user_turn_alone(root, mon
     assert example(page, monkeypatch)["prompt"] == prompt
 
 
-@pytest.mark.parametrize("ending", ["<think>\n", "{{ date_string | default(strftime_now('%d %b %Y')) }}"])
-def test_the_example_has_the_prompt_of_an_evaluation_whatever_the_template_adds(root, monkeypatch, ending):
-    tokenizer = tiny_llama.tokenizer(tiny_llama.TEMPLATE.replace("<|assistant|>", f"<|assistant|>{ending}"))
+@pytest.mark.parametrize(
+    "ending", ["<think>\n", "{{ date_string | default(strftime_now('%d %b %Y')) }}"]
+)
+def test_the_example_has_the_prompt_of_an_evaluation_whatever_the_template_adds(
+    root, monkeypatch, ending
+):
+    tokenizer = tiny_llama.tokenizer(
+        tiny_llama.TEMPLATE.replace("<|assistant|>", f"<|assistant|>{ending}")
+    )
     tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
     merged_with(tokenizer, vocab_size=328)
     page = card(license="mit").text
@@ -161,11 +178,16 @@ def test_a_release_of_data_is_the_splits_and_a_card(data, published):
     assert source.files.items() <= manifest.files.items()
     assert manifest.inputs["data"]["digest"] == source.digest
     assert manifest.facts["rows"] == {"train": 30, "valid": 5, "test": 5}
-    again = folder.build(PublishOptions(data=str(data), license="cc0-1.0"), published.with_name("again"))
+    again = folder.build(
+        PublishOptions(data=str(data), license="cc0-1.0"), published.with_name("again")
+    )
     assert again == manifest
     page = DatasetCard.load(published / "README.md")
     assert (page.data.license, page.data.task_categories) == ("cc0-1.0", ["text-generation"])
-    splits = {file["split"]: (published / file["path"]).is_file() for file in page.data.configs[0]["data_files"]}
+    splits = {
+        file["split"]: (published / file["path"]).is_file()
+        for file in page.data.configs[0]["data_files"]
+    }
     assert splits == dict.fromkeys(("train", "validation", "test"), True)
     for key in jsonl.read_rows(published / "test.jsonl")[0]:
         assert re.search(rf"^\| {key} \| \S", page.text, re.MULTILINE)
@@ -176,14 +198,18 @@ def test_load_dataset_returns_the_rows(hub, published, tmp_path):
     push(published, PUZZLES)
     read = "{k: list(v) for k, v in d.load_dataset('me/puzzles').items()}"
     env = hub.env(tmp_path) | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    splits = json.loads(python(f"import json, datasets as d; print(json.dumps({read}))", env, tmp_path))
+    splits = json.loads(
+        python(f"import json, datasets as d; print(json.dumps({read}))", env, tmp_path)
+    )
     for ours, theirs in {"train": "train", "valid": "validation", "test": "test"}.items():
         assert splits.pop(theirs) == jsonl.read_rows(published / f"{ours}.jsonl")
     assert not splits
     assert not hub.leaks
 
 
-def test_the_upload_of_data_is_a_data_set_with_a_tag_for_each_release(hub, data, published, tmp_path):
+def test_the_upload_of_data_is_a_data_set_with_a_tag_for_each_release(
+    hub, data, published, tmp_path
+):
     upload = push(published, PUZZLES)
     assert list(hub.repos) == [("dataset", PUZZLES)]
     repo = hub.repos["dataset", PUZZLES]

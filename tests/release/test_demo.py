@@ -32,7 +32,9 @@ from tests.tasks import test_expression, test_grading
 
 PUZZLES = 30
 #: Resolved when no search is running.
-IDLE = "new Promise(done => { const wait = () => running ? setTimeout(wait, 50) : done(); wait(); })"
+IDLE = (
+    "new Promise(done => { const wait = () => running ? setTimeout(wait, 50) : done(); wait(); })"
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 #: Parts of answers and completions, from which random ones are made.
 LEXEMES = (*"19 36 55 7 65 0 − × ÷ x ** ^ // 07 1e9 1_0 ٥ ²".split(), *"+-*/()=. ")  # noqa: SIM905
-LEXEMES += ("🙂", "\\boxed{", "}", "\n", "9" * 15, "9" * 16, "impossible", "Impossible!", "= 65", "= -7", "(" * 3000)
+LEXEMES += (
+    "🙂",
+    "\\boxed{",
+    "}",
+    "\n",
+    "9" * 15,
+    "9" * 16,
+    "impossible",
+    "Impossible!",
+    "= 65",
+    "= -7",
+    "(" * 3000,
+)
 TAGS = ("<think>", "</think>", "<answer>", "</answer>", "1", " ", "\n", "55 + 36")
 
 
@@ -72,7 +86,9 @@ def test_the_grader_of_the_page_is_that_of_the_package(tmp_path):
         test_grading.test_answers_are_judged_by_the_rules_of_their_puzzle,
     ):
         answers += texts_of(test)
-    completions = texts_of(test_grading.test_completions_of_a_prompt_that_opens_the_thinking) + random_texts(TAGS)
+    completions = texts_of(
+        test_grading.test_completions_of_a_prompt_that_opens_the_thinking
+    ) + random_texts(TAGS)
     grader = (Path(demo.__file__).parent / "grader.js").read_text("utf-8")
     (tmp_path / "cases.js").write_text(
         f"const DIRECT = false;\n{grader}\n"
@@ -80,10 +96,16 @@ def test_the_grader_of_the_page_is_that_of_the_package(tmp_path):
         f"const found = {json.dumps(completions)}.map(answerOf);\n"
         "console.log(JSON.stringify([judged.map(grade => [grade.value, grade.reason]), found]));\n"
     )
-    done = subprocess.run(["node", tmp_path / "cases.js"], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        ["node", tmp_path / "cases.js"], stdout=subprocess.PIPE, text=True, check=True
+    )
     judged, found = json.loads(done.stdout)
-    assert dict(zip(answers, map(tuple, judged), strict=True)) == {answer: row.judge(answer) for answer in answers}
-    assert dict(zip(completions, found, strict=True)) == {text: row.grade(text).answer for text in completions}
+    assert dict(zip(answers, map(tuple, judged), strict=True)) == {
+        answer: row.judge(answer) for answer in answers
+    }
+    assert dict(zip(completions, found, strict=True)) == {
+        text: row.grade(text).answer for text in completions
+    }
 
 
 def part(page: str, name: str) -> bytes:
@@ -112,19 +134,25 @@ def test_the_prompt_is_that_of_the_tokenizer(tiny):
     assert match
     head, between, tail = json.loads(match[1])
     row = CountdownRow({"nums": [3, 7, 50], "target": 46})
-    prompt = chat_template.render(load.load_tokenizer(reference.find_model(str(tiny))), row.messages())
+    prompt = chat_template.render(
+        load.load_tokenizer(reference.find_model(str(tiny))), row.messages()
+    )
     assert f"{head}3 7 50{between}46{tail}" == prompt
 
 
 def test_the_runtime_is_that_of_the_npm_package():
     hashes = set(re.findall(r"`([0-9a-f]{64})`", (demo.WLLAMA / "README.md").read_text()))
     wasm = gzip.decompress((demo.WLLAMA / "wllama.wasm.gz").read_bytes())
-    assert {hashlib.sha256(x).hexdigest() for x in (wasm, (demo.WLLAMA / "wllama.min.js").read_bytes())} == hashes
+    assert {
+        hashlib.sha256(x).hexdigest() for x in (wasm, (demo.WLLAMA / "wllama.min.js").read_bytes())
+    } == hashes
     assert f" {demo.VERSION}," in (demo.WLLAMA / "README.md").read_text()
 
 
 def test_what_is_no_gguf_of_countdown_is_refused(tiny, monkeypatch):
-    def refused(error: type[CountdownError], word: str, file: Path, *chain: ProvenanceEntry) -> None:
+    def refused(
+        error: type[CountdownError], word: str, file: Path, *chain: ProvenanceEntry
+    ) -> None:
         with pytest.raises(error, match=word):
             demo.text(file, chain) if chain else demo.of_model(file)
 
@@ -141,23 +169,34 @@ def test_what_is_no_gguf_of_countdown_is_refused(tiny, monkeypatch):
 
 def test_the_counts_of_numbers_and_the_format_are_those_of_the_data(tiny):
     splits = {"train": {"groups": {"numbers": {"6": 1, "5": 3}}}}
-    data = ProvenanceEntry("data", "data", "0", options={"style": "model_opens"}, facts={"splits": splits})
+    data = ProvenanceEntry(
+        "data", "data", "0", options={"style": "model_opens"}, facts={"splits": splits}
+    )
     page = demo.text(tiny / "model-Q8_0.gguf", [data, ProvenanceEntry("hub", "a/b", "1")])
     assert "SIZES = [5, 6]," in page
     assert "step by step" not in page
 
 
 def test_the_page_states_the_greedy_accuracy_and_offers_the_test_puzzles(tiny):
-    rows = [CountdownRow({"nums": [5, 3, number], "target": 8 + number}) for number in range(20, 60)]
-    right = [Sample.of(row, Completion(f"</think><answer>5 + 3 + {row['nums'][2]}</answer>", 9, True)) for row in rows]
+    rows = [
+        CountdownRow({"nums": [5, 3, number], "target": 8 + number}) for number in range(20, 60)
+    ]
+    right = [
+        Sample.of(row, Completion(f"</think><answer>5 + 3 + {row['nums'][2]}</answer>", 9, True))
+        for row in rows
+    ]
     samples = right[:30] + [Sample.of(row, Completion("", 1, True)) for row in rows[30:]]
     digest = reference.find_model(str(tiny)).digest
     about = {"model": {"source": "gguf", "kind": "gguf", "digest": digest}, "data": {"digest": "d"}}
     greedy = {"greedy": True, "temperature": 0.0, "samples": 1}
     measured = Result(evaluations.metrics(samples, rows, decoding=greedy, **about), samples)
-    sampled = Result(evaluations.metrics(right, rows, decoding=greedy | {"greedy": False}, **about), right)
+    sampled = Result(
+        evaluations.metrics(right, rows, decoding=greedy | {"greedy": False}, **about), right
+    )
     page = demo.of_model(tiny, [measured, sampled])
-    assert "It solved <b>75.0%</b> of 40 puzzles" in re.sub("(held-out|training|validation) ", "", page)
+    assert "It solved <b>75.0%</b> of 40 puzzles" in re.sub(
+        "(held-out|training|validation) ", "", page
+    )
     assert "numbers from 3 to 59 and targets from 28 to 67" in page
     assert "PUZZLES = [[5, 3, 20, 28], " in page
     assert "Another test puzzle" in page
@@ -178,7 +217,9 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browse
 def shipped(offline: browser.Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the shipped model, opened."""
     root = tmp_path_factory.mktemp("shipped")
-    quantize.quantize_model(reference.find_model("countdown-tiny"), root / "gguf", QuantizeOptions(format="gguf"))
+    quantize.quantize_model(
+        reference.find_model("countdown-tiny"), root / "gguf", QuantizeOptions(format="gguf")
+    )
     (root / "demo.html").write_text(demo.of_model(root / "gguf"))
     offline.open(root / "demo.html")
     offline.run(IDLE)  # the example
@@ -193,42 +234,65 @@ def test_the_page_solves_an_example_without_a_network(shipped, offline):
 
 @pytest.mark.slow
 def test_another_puzzle_replaces_the_search(shipped, offline):
-    offline.run("($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())")  # has no solution
-    offline.run(f"($('another').click(), new Promise(done => setTimeout(done, 500)).then(() => {IDLE}))")
+    offline.run(
+        "($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())"
+    )  # has no solution
+    offline.run(
+        f"($('another').click(), new Promise(done => setTimeout(done, 500)).then(() => {IDLE}))"
+    )
     assert offline.run("$('verdict').textContent")[0] in "✓✗"
     assert offline.run("$('numbers').value") != "91 7 44 12"
 
 
 @pytest.mark.slow
 def test_the_button_stops_a_search(shipped, offline):
-    offline.run("($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())")  # has no solution
-    offline.run("new Promise(done => new MutationObserver(() => done()).observe($('text'), {childList: true}))")
+    offline.run(
+        "($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())"
+    )  # has no solution
+    offline.run(
+        "new Promise(done => new MutationObserver(() => done()).observe($('text'), {childList: true}))"
+    )
     assert offline.run("$('search').textContent") == "Stop"
     offline.run(f"($('search').click(), {IDLE})")
-    assert offline.run("[$('verdict').textContent, $('search').textContent]") == ["Stopped.", "Search"]
+    assert offline.run("[$('verdict').textContent, $('search').textContent]") == [
+        "Stopped.",
+        "Search",
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("numbers", "target", "word"),
-    [("1 2", "9", "3 or 4"), ("1 2 3 4 5", "9", "there are 5"), ("1 2 x", "9", "x is not"), ("1 2 3", "1.5", "target")],
+    [
+        ("1 2", "9", "3 or 4"),
+        ("1 2 3 4 5", "9", "there are 5"),
+        ("1 2 x", "9", "x is not"),
+        ("1 2 3", "1.5", "target"),
+    ],
 )
 def test_bad_input_is_explained(shipped, offline, numbers, target, word):
-    offline.run(f"($('numbers').value = '{numbers}', $('target').value = '{target}', $('search').click())")
+    offline.run(
+        f"($('numbers').value = '{numbers}', $('target').value = '{target}', $('search').click())"
+    )
     assert word in offline.run("$('error').textContent")
     assert offline.run("$('result').hidden") is True  # the verdict is of another puzzle
     assert offline.run("document.activeElement.getAttribute('aria-invalid')") == "true"
 
 
 @pytest.mark.slow
-def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_graded_alike(shipped, offline, tmp_path):
+def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_graded_alike(
+    shipped, offline, tmp_path
+):
     pytest.importorskip("xllamacpp")
     from countdown_rl.export import llama_cpp
 
     offline.open(shipped)
     offline.run(IDLE)
     gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES, workers=1), tmp_path / "data")
-    rows = [CountdownRow(json.loads(line)) for line in (tmp_path / "data" / "test.jsonl").read_text().splitlines()]
+    rows = [
+        CountdownRow(json.loads(line))
+        for line in (tmp_path / "data" / "test.jsonl").read_text().splitlines()
+    ]
     ref = reference.find_model(str(shipped.parent / "gguf"))
     tokenizer = load.load_tokenizer(ref)
     server = llama_cpp.server(reference.local_path(ref), 512)
@@ -248,12 +312,19 @@ def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_graded_alike(s
         return replies;
     }})()""")
     assert len(rows) == PUZZLES
-    assert all(row.grade(text).correct == right for row, (text, right) in zip(rows, completions, strict=True))
+    assert all(
+        row.grade(text).correct == right
+        for row, (text, right) in zip(rows, completions, strict=True)
+    )
     # The shipped model imitates a random search: where several lines are equally likely, rounding decides.
     path = reference.local_path(ref)
-    model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=torch.float32
+    )
     for prompt, text, (other, _) in zip(prompts, expected, completions, strict=True):
-        tokens, others = (tokenizer(each, add_special_tokens=False)["input_ids"] for each in (text, other))
+        tokens, others = (
+            tokenizer(each, add_special_tokens=False)["input_ids"] for each in (text, other)
+        )
         assert tokens
         assert others
         for place, pair in enumerate(zip(tokens, others, strict=False)):

@@ -40,8 +40,13 @@ def test_the_release_holds_the_weights_and_the_chain(root):
     manifest = build()
     merged = artifacts.read(Path("merged"), "merged")
     changed = {"generation_config.json"}  # to the tokens that end a completion
-    assert {name for name, entry in merged.files.items() if manifest.files[name] != entry} <= changed
-    evaluation = {f"eval/{name}" for name in ("manifest.json", "metrics.json", "details.json", "samples.jsonl")}
+    assert {
+        name for name, entry in merged.files.items() if manifest.files[name] != entry
+    } <= changed
+    evaluation = {
+        f"eval/{name}"
+        for name in ("manifest.json", "metrics.json", "details.json", "samples.jsonl")
+    }
     assert manifest.files.keys() - merged.files.keys() == {"README.md", *evaluation}
     assert results.read(OUT / "eval") == results.read(Path("eval/merged"))
     kinds = [link.kind for link in provenance_chain(manifest.inputs["model"])]
@@ -106,7 +111,11 @@ def test_weights_evaluated_on_the_file_that_they_were_trained_on_are_refused(roo
     inputs = {key: file_input(file)}
     if key == "artifact":
         file = Path("data/train.jsonl")
-        remake("data", "data", lambda path: (path / "train.jsonl").write_text('{"nums": [1, 2], "target": 3}\n'))
+        remake(
+            "data",
+            "data",
+            lambda path: (path / "train.jsonl").write_text('{"nums": [1, 2], "target": 3}\n'),
+        )
         inputs = {"data": artifacts.read(Path("data"), "data").as_input()}
     shutil.rmtree("merged")
     with artifacts.writing(Path("merged"), "model", options={}, inputs=inputs) as draft:
@@ -148,7 +157,10 @@ def test_the_command_takes_the_results_beside_the_weights(root, command):
     ("options", "word"),
     [
         *(({"name": "x\nlicense: mit"}, "printable"), ({"license": "\x1b"}, "printable")),
-        *(({"trained_on": ("\u202e",)}, "printable"), ({"base_model": "not an id"}, "--base-model")),
+        *(
+            ({"trained_on": ("\u202e",)}, "printable"),
+            ({"base_model": "not an id"}, "--base-model"),
+        ),
         ({"license_file": "gone.txt"}, "--license-file"),
         *(
             ({"data": "data"} | other, "leave it out with --data")
@@ -181,11 +193,24 @@ def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
 
 def test_a_release_decodes_as_it_was_measured(root):
     """Weights that an older version merged have the base's sampling settings."""
-    config = {"eos_token_id": [1, 2], "pad_token_id": 0, "repetition_penalty": 1.1, "do_sample": True, "max_length": 20}
+    config = {
+        "eos_token_id": [1, 2],
+        "pad_token_id": 0,
+        "repetition_penalty": 1.1,
+        "do_sample": True,
+        "max_length": 20,
+    }
     shutil.rmtree("eval")
-    remake("merged", "merged", lambda path: (path / "generation_config.json").write_text(json.dumps(config)))
+    remake(
+        "merged",
+        "merged",
+        lambda path: (path / "generation_config.json").write_text(json.dumps(config)),
+    )
     build()
-    assert json.loads((OUT / "generation_config.json").read_text()) == {"eos_token_id": [1, 2], "pad_token_id": 0}
+    assert json.loads((OUT / "generation_config.json").read_text()) == {
+        "eos_token_id": [1, 2],
+        "pad_token_id": 0,
+    }
 
 
 OTHER = {"license": "other", "license_name": "qwen-research", "license_link": "https://x/LICENSE"}
@@ -194,7 +219,9 @@ OTHER = {"license": "other", "license_name": "qwen-research", "license_link": "h
 @pytest.mark.parametrize("expected", [{"license": "llama3.1"}, OTHER, {}, None])
 def test_the_licence_is_read_from_the_card_of_the_base(hub, tmp_path, expected):
     if expected is not None:
-        metadata = "".join(f"{key}: {value}\n" for key, value in ({"tags": "[x]"} | expected).items())
+        metadata = "".join(
+            f"{key}: {value}\n" for key, value in ({"tags": "[x]"} | expected).items()
+        )
         (tmp_path / "README.md").write_text(f"---\n{metadata}---\n")
         hub.add_model("some/base", tmp_path)
     assert folder.base_license("some/base", None) == (expected or {})
@@ -202,12 +229,17 @@ def test_the_licence_is_read_from_the_card_of_the_base(hub, tmp_path, expected):
 
 def test_a_given_licence_asks_nobody_and_its_text_is_added(hub, root):
     Path("terms.txt").write_text("Do as you like.\n")
-    assert build(base_model="some/base", license="mit", license_file="terms.txt").facts["license"] == "mit"
+    assert (
+        build(base_model="some/base", license="mit", license_file="terms.txt").facts["license"]
+        == "mit"
+    )
     assert Path("release/LICENSE").read_text() == "Do as you like.\n"
     assert not hub.log
 
 
-@pytest.mark.parametrize("place", ["Modelfile", "tokenizer_config.json", "head", "weights", "options"])
+@pytest.mark.parametrize(
+    "place", ["Modelfile", "tokenizer_config.json", "head", "weights", "options"]
+)
 def test_a_token_is_in_no_release(root, place):
     from safetensors.numpy import save_file
 
@@ -217,11 +249,19 @@ def test_a_token_is_in_no_release(root, place):
         shutil.rmtree("gguf")
         release_chain.quantized(Path(), "gguf", strings={"general.source.url": TOKEN})
     elif place == "weights":
-        remake("base", "model", lambda path: save_file({}, path / "model.safetensors", {"made_with": TOKEN}))
+        remake(
+            "base",
+            "model",
+            lambda path: save_file({}, path / "model.safetensors", {"made_with": TOKEN}),
+        )
     elif place == "options":
         remake("base", "model", options={"note": TOKEN})
     else:
-        remake("gguf", "quantized", lambda path: (path / place).write_text(f'"FROM ./model-q8_0.gguf # {TOKEN}"\n'))
+        remake(
+            "gguf",
+            "quantized",
+            lambda path: (path / place).write_text(f'"FROM ./model-q8_0.gguf # {TOKEN}"\n'),
+        )
     with pytest.raises(ArtifactError, match="token") as raised:
         build(model=model)
     assert TOKEN not in str(raised.value)

@@ -26,7 +26,12 @@ from tests.support.runs import steps
 DECODING = evaluations.GREEDY | {"samples": 1}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
 ROWS = [
-    {"id": f"r{at}", "nums": [at + 1, 3, 50] + [7] * odd, "target": at + 54 + 7 * odd, "needs": needs}
+    {
+        "id": f"r{at}",
+        "nums": [at + 1, 3, 50] + [7] * odd,
+        "target": at + 54 + 7 * odd,
+        "needs": needs,
+    }
     for at, (odd, needs) in enumerate([(0, "add-sub"), (1, "mul-div")] * 6)
 ]
 HOSTILE = (
@@ -38,18 +43,31 @@ VOID = {"meta", "br", "input", "link", "img", "path", "circle", "line"}
 
 def chained(*kinds: str) -> dict:
     """The manifest input of the last of *kinds*, each made from the one before it, all from data."""
-    options = {"n": 50_000, "seed": 42, "steps": 3, "format": "nf4", "deep": {"a": {"b": 1}}, "none": None}
+    options = {
+        "n": 50_000,
+        "seed": 42,
+        "steps": 3,
+        "format": "nf4",
+        "deep": {"a": {"b": 1}},
+        "none": None,
+    }
     options["curriculum"] = True
     entry = {"data": Manifest("data", options).as_input()}
     for kind in kinds:
         facts = {"steps": 3, "reward_first": 0.5, "reward_best": 0.5} if kind == "adapter" else {}
-        entry = {"model": Manifest(kind, options, entry, facts).as_input() | {"source": f"artifacts/{kind}"}}
+        entry = {
+            "model": Manifest(kind, options, entry, facts).as_input()
+            | {"source": f"artifacts/{kind}"}
+        }
     return entry["model"]
 
 
 CHAINS = {"base": ("model",), "base-gguf": ("model", "quantized"), "unrelated": ("merged",)}
 CHAINS |= {"adapter": ("model", "adapter"), "merged": ("model", "adapter", "merged")}
-CHAINS |= {"gguf": ("model", "adapter", "merged", "quantized"), "again": ("model", "adapter", "adapter")}
+CHAINS |= {
+    "gguf": ("model", "adapter", "merged", "quantized"),
+    "again": ("model", "adapter", "adapter"),
+}
 
 
 def solved(row) -> str:
@@ -63,13 +81,24 @@ def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **chang
     kept = []
     for index, mark in enumerate(marks):
         row = dict(rows[index // samples])
-        completion = solved(row) if mark == "+" else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
+        completion = (
+            solved(row)
+            if mark == "+"
+            else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
+        )
         kept.append(Sample.of(parse_row(row), Completion(completion, 9, mark != ".")))
         assert "impossible" in completion or kept[-1].grade.correct == (mark == "+")
     entry = chained(*CHAINS.get(path.name, ("model",)))
     model = {"source": entry["source"], "kind": "directory", "digest": entry["digest"]}
-    about = {"decoding": DECODING | {"samples": samples}, "data": DATA, "model": model, "precision": "fp32"} | changes
-    metrics = evaluations.metrics(kept, [parse_row(row) for row in rows[: len(marks) // samples]], **about)
+    about = {
+        "decoding": DECODING | {"samples": samples},
+        "data": DATA,
+        "model": model,
+        "precision": "fp32",
+    } | changes
+    metrics = evaluations.metrics(
+        kept, [parse_row(row) for row in rows[: len(marks) // samples]], **about
+    )
     inputs = {"data": DATA} if metrics.is_baseline else {"data": DATA, "model": entry}
     with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
         results.write(draft.path, metrics, kept)
@@ -127,7 +156,9 @@ def test_the_page_is_well_formed_and_every_id_is_there_once(run):
     tree = Tree(page())
     ids = [attrs["id"] for _, attrs in tree.elements if "id" in attrs]
     assert len(set(ids)) == len(ids)
-    assert {attrs["for"] for attrs in tree.all("label")} == {attrs["id"] for attrs in tree.all("input")}
+    assert {attrs["for"] for attrs in tree.all("label")} == {
+        attrs["id"] for attrs in tree.all("input")
+    }
     assert {attrs["href"][1:] for attrs in tree.all("a")} <= set(ids)
     assert {"results", "training", "changed", "texts", "provenance"} <= set(ids)
     text = page()
@@ -145,7 +176,10 @@ def test_model_text_is_escaped_and_the_page_has_no_scripts_and_no_outside_refere
     unsafe = {"script", "img", "iframe", "object", "embed", "link", "base", "form"}
     for tag, attrs in tree.elements:
         assert tag not in unsafe
-        assert not any(name.startswith("on") or name in ("src", "srcset", "action", "xlink:href") for name in attrs)
+        assert not any(
+            name.startswith("on") or name in ("src", "srcset", "action", "xlink:href")
+            for name in attrs
+        )
         assert attrs.get("href", "#").startswith("#")
         assert "url(" not in attrs.get("style", "")
     style = tree.inside("style")
@@ -164,18 +198,36 @@ def test_figures_are_those_of_the_metrics(run):
     for name in ("base", "adapter", "merged"):
         metrics = json.loads((run / "eval" / name / "details.json").read_text())
         row = re.search(rf'<tr data-row="{name}">(.*?)</tr>', text, re.S)[1]
-        shown = {key: json.loads(value) for value, key in re.findall(r'<data value="([^"]*)" data-name="([^"]*)"', row)}
+        shown = {
+            key: json.loads(value)
+            for value, key in re.findall(r'<data value="([^"]*)" data-name="([^"]*)"', row)
+        }
         low, high = metrics["interval"]
-        assert shown == {key: metrics[key] for key in ("accuracy", "format")} | {"low": low, "high": high}
+        assert shown == {key: metrics[key] for key in ("accuracy", "format")} | {
+            "low": low,
+            "high": high,
+        }
         assert f"{100 * metrics['accuracy']:.1f}%" in row
-        for kind, share in [*metrics["groups"]["numbers"].items(), *metrics["groups"]["needs"].items()]:
-            words = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}.get(kind, f"{kind} numbers")
-            part = re.search(rf'data-row="{name}" data-kind="{re.escape(words)}">.*?<data value="([^"]*)"', text, re.S)
+        for kind, share in [
+            *metrics["groups"]["numbers"].items(),
+            *metrics["groups"]["needs"].items(),
+        ]:
+            words = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}.get(
+                kind, f"{kind} numbers"
+            )
+            part = re.search(
+                rf'data-row="{name}" data-kind="{re.escape(words)}">.*?<data value="([^"]*)"',
+                text,
+                re.S,
+            )
             assert json.loads(part[1]) == share["accuracy"]
     reasons = dict(re.findall(r'<tr data-reason="([^"]*)">(.*?)</tr>', text, re.S))
     for at, name in enumerate(("base", "adapter", "merged")):
         metrics = json.loads((run / "eval" / name / "details.json").read_text())
-        counts = {reason: int(re.findall(r'<data value="(\d+)"', cells)[at]) for reason, cells in reasons.items()}
+        counts = {
+            reason: int(re.findall(r'<data value="(\d+)"', cells)[at])
+            for reason, cells in reasons.items()
+        }
         assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
 
 
@@ -189,7 +241,9 @@ def of_split(split: str) -> list[dict]:
     return list(itertools.islice((row for row in rows if parse_row(row).split == split), 12))
 
 
-@pytest.mark.parametrize(("split", "called"), [("test", "held-out"), ("train", "training"), ("valid", "validation")])
+@pytest.mark.parametrize(
+    ("split", "called"), [("test", "held-out"), ("train", "training"), ("valid", "validation")]
+)
 def test_puzzles_are_called_by_their_split_and_not_by_their_file(split, called, here):
     write_eval(Path("artifacts/eval/base"), 12 * "+", rows=of_split(split))
     training_log.write(Path("artifacts/train/log.csv"), steps(3, eval_correct=0.5))
@@ -199,7 +253,9 @@ def test_puzzles_are_called_by_their_split_and_not_by_their_file(split, called, 
 
 
 def test_paired_differences_are_those_of_a_comparison(run):
-    values = compare.scores({name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
+    values = compare.scores(
+        {name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")}
+    )
     text = page()
     for row in values["results"][1:]:
         cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]
@@ -263,8 +319,13 @@ def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(ru
     rows = [re.findall(r'data-row="([^"]*)"', table) for table in tables]
     assert rows == [["base", "adapter", "merged"], ["sampled", "floor"], ["five"]]
     assert "pass@2" in text
-    folded = re.findall(r'<details class="fold card"><summary><b>([^<]*)</b><span>([^<]*)</span>', text)
-    assert folded == [("The same puzzles, decoded in another way", "sampled 50.0%"), ("Other puzzles", "five 66.7%")]
+    folded = re.findall(
+        r'<details class="fold card"><summary><b>([^<]*)</b><span>([^<]*)</span>', text
+    )
+    assert folded == [
+        ("The same puzzles, decoded in another way", "sampled 50.0%"),
+        ("Other puzzles", "five 66.7%"),
+    ]
 
 
 def test_equations_are_checked_and_answers_evaluated_step_by_step(run):
@@ -308,9 +369,21 @@ def test_the_command_prints_what_it_wrote(run, run_command, monkeypatch, capsys)
         "logs": {"log.csv": ["artifacts/train/log.csv"]},
         "demo": None,
     }
-    assert run_command("report", "--result", "artifacts/eval/base", "--out", "page.html").out.startswith("page.html ")
+    assert run_command(
+        "report", "--result", "artifacts/eval/base", "--out", "page.html"
+    ).out.startswith("page.html ")
     assert status(monkeypatch, "report", "nowhere") == 1
-    assert status(monkeypatch, "report", "--result", "artifacts/eval/base", "--result", "artifacts/eval/base") == 2
+    assert (
+        status(
+            monkeypatch,
+            "report",
+            "--result",
+            "artifacts/eval/base",
+            "--result",
+            "artifacts/eval/base",
+        )
+        == 2
+    )
     assert "once" in capsys.readouterr().err
 
 
@@ -327,12 +400,17 @@ def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsy
         training_log.write(Path(f"{seed}.csv"), steps(9, reward=seed, eval_correct=seed / 10))
     names = ["--log", "grpo=0.csv,1.csv", "--log", "2.csv", "--figures", "figures"]
     assert status(monkeypatch, "report", "--json", *names) == 0
-    assert json.loads(capsys.readouterr().out)["logs"] == {"grpo": ["0.csv", "1.csv"], "2.csv": ["2.csv"]}
+    assert json.loads(capsys.readouterr().out)["logs"] == {
+        "grpo": ["0.csv", "1.csv"],
+        "2.csv": ["2.csv"],
+    }
     text = Path("artifacts/report.html").read_text()
     assert "grpo 5.0% → 5.0%" in text
     assert "2.csv 20.0% → 20.0%" in text
     assert "None of these logs is" in text
-    assert (Path("figures") / "validation-accuracy.svg").read_text().count('<path class="range ') == 1
+    assert (Path("figures") / "validation-accuracy.svg").read_text().count(
+        '<path class="range '
+    ) == 1
     assert len(list(Path("figures").iterdir())) == text.count("<figure")
 
 
@@ -341,8 +419,19 @@ def test_results_of_one_name_are_the_runs_of_a_setting(run, monkeypatch, capsys)
     for seed, row in enumerate(marks):
         write_eval(Path(f"adapter{seed}"), row, decoding=DECODING | {"seed": seed})
     words = ["artifacts/eval/base", "GRPO=adapter0,adapter1,adapter2"]
-    assert status(monkeypatch, "report", "--json", *(part for word in words for part in ("--result", word))) == 0
-    assert json.loads(capsys.readouterr().out)["results"] == ["artifacts/eval/base", *words[1][5:].split(",")]
+    assert (
+        status(
+            monkeypatch,
+            "report",
+            "--json",
+            *(part for word in words for part in ("--result", word)),
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["results"] == [
+        "artifacts/eval/base",
+        *words[1][5:].split(","),
+    ]
     text = Path("artifacts/report.html").read_text()
     _, grpo = compare.compare(compare.by_setting(words))["results"]
     assert [*dict.fromkeys(re.findall(r'data-row="([^"]*)"', text))] == ["base", "GRPO"]
@@ -371,23 +460,41 @@ def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(tmp_path):
         write_eval(tmp_path / "eval" / name, 12 * "+++-", samples=4, rows=of_split("test"))
     text = page(tmp_path)
     metrics = json.loads((tmp_path / "eval" / "base" / "details.json").read_text())
-    assert "solves 75.0% of 12 held-out puzzles, the mean over 4 completions of each." in summary(text)
+    assert "solves 75.0% of 12 held-out puzzles, the mean over 4 completions of each." in summary(
+        text
+    )
     assert 'id="changed"' not in text
     assert text.count('class="t card w0 ok"') == 12  # the first completions
 
     def values(pattern: str) -> list[float]:
-        return [json.loads(value) for value in re.findall(r'<data value="([^"]*)"', re.search(pattern, text, re.S)[1])]
+        return [
+            json.loads(value)
+            for value in re.findall(r'<data value="([^"]*)"', re.search(pattern, text, re.S)[1])
+        ]
 
     assert values(r'<tr data-pass="2">(.*?)</tr>') == [metrics["pass_at"]["2"]["share"]] * 2
     assert values(r'<tr data-pass="majority">(.*?)</tr>') == [metrics["majority"]["share"]] * 2
     assert 'data-pass="1"' not in text  # the accuracy
-    for key in ("mean_tokens", "median", "p95", "mean_correct", "mean_incorrect", "per_correct_answer", "truncated"):
-        assert values(rf'<tr data-tokens="{key}">(.*?)</tr>') == [(metrics | metrics["tokens"])[key]] * 2
+    for key in (
+        "mean_tokens",
+        "median",
+        "p95",
+        "mean_correct",
+        "mean_incorrect",
+        "per_correct_answer",
+        "truncated",
+    ):
+        assert (
+            values(rf'<tr data-tokens="{key}">(.*?)</tr>')
+            == [(metrics | metrics["tokens"])[key]] * 2
+        )
 
 
 def test_one_evaluation_of_word_problems_makes_a_page(tmp_path):
     rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5"}]
-    write_eval(tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>")
+    write_eval(
+        tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>"
+    )
     text = page(tmp_path)
     assert "<h1>gsm: 50.0% of 2 problems</h1>" in text
     assert "How &lt;many&gt; are 2 and 3?" in text
@@ -406,7 +513,11 @@ def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run):
         write(run)
     size = write("deep/page.html")
     before = Path("deep/page.html").read_bytes()
-    assert (len(before), write("deep/page.html"), Path("deep/page.html").read_bytes()) == (size, size, before)
+    assert (len(before), write("deep/page.html"), Path("deep/page.html").read_bytes()) == (
+        size,
+        size,
+        before,
+    )
     training_log.write(run / "train" / "log.csv", [])
     with pytest.raises(InputError, match=r"log\.csv has no steps"):
         write("deep/page.html")
@@ -416,7 +527,14 @@ def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run):
     assert [file.read_bytes() for file in Path("deep").iterdir()] == [before]
 
 
-GRADES = {"correct": False, "reason": "", "answer": None, "value": None, "tokens": 9, "truncated": False}
+GRADES = {
+    "correct": False,
+    "reason": "",
+    "answer": None,
+    "value": None,
+    "tokens": 9,
+    "truncated": False,
+}
 
 
 def filmed(log: Path, marks: dict[int, list[str]]) -> None:
@@ -426,7 +544,9 @@ def filmed(log: Path, marks: dict[int, list[str]]) -> None:
         for row, signs in zip(ROWS, puzzles, strict=False):
             row = row | {"target": sum(row["nums"])}
             texts = [solved(row) if sign == "+" else f"wrong at {step} {HOSTILE}" for sign in signs]
-            lines += [{"step": step, "validation": True, **row, "completion": text} for text in texts]
+            lines += [
+                {"step": step, "validation": True, **row, "completion": text} for text in texts
+            ]
     jsonl.write_rows(training_log.samples_file(log), [line | GRADES for line in lines])
 
 
@@ -448,15 +568,34 @@ def test_the_film_holds_the_same_puzzles_after_each_validation(run):
 
 def test_the_report_shows_rewards_and_advantages_of_the_first_and_the_last_step(run):
     lines = []
-    for step, group, advantage in [(1, 0, 0.0), (1, 1, 0.5), (1, 2, 0.5), (6, 0, 0.25), (11, 0, 0.125), (12, 0, 0.0)]:
+    for step, group, advantage in [
+        (1, 0, 0.0),
+        (1, 1, 0.5),
+        (1, 2, 0.5),
+        (6, 0, 0.25),
+        (11, 0, 0.125),
+        (12, 0, 0.0),
+    ]:
         for sign in (1, -1):
             rewards = {"correct": float(sign > 0), "mine:short": step + group / 8}
-            place = {"step": step, "group": group, "rewards": rewards, "advantage": sign * advantage}
+            place = {
+                "step": step,
+                "group": group,
+                "rewards": rewards,
+                "advantage": sign * advantage,
+            }
             lines.append({**place, "nums": [1, 2], "target": 3, "completion": "1 + 2", **GRADES})
     jsonl.write_rows(training_log.samples_file(run / "train" / "log.csv"), lines)
     shown = re.findall(r'<p class="way num">(.*?)</p>', page())
-    first = ["correct 1, mine:short 1.12, advantage 0.5", "correct 0, mine:short 1.12, advantage -0.5"]
-    assert shown == [*first, "correct 1, mine:short 11, advantage 0.125", "correct 0, mine:short 11, advantage -0.125"]
+    first = [
+        "correct 1, mine:short 1.12, advantage 0.5",
+        "correct 0, mine:short 1.12, advantage -0.5",
+    ]
+    assert shown == [
+        *first,
+        "correct 1, mine:short 11, advantage 0.125",
+        "correct 0, mine:short 11, advantage -0.125",
+    ]
 
 
 def test_the_film_plays_in_a_browser(run, tmp_path):
@@ -489,7 +628,11 @@ def test_a_log_without_evaluations_makes_a_page_about_training(run, monkeypatch)
     text = (run / "report.html").read_text()
     Tree(re.sub("<script.*?</script>", "", text, flags=re.S))
     assert "<h1>GRPO: 3 steps</h1>" in text
-    assert re.findall(r'<a href="#([^"]*)"', text) == re.findall(r'<section id="([^"]*)"', text) == ["film", "training"]
+    assert (
+        re.findall(r'<a href="#([^"]*)"', text)
+        == re.findall(r'<section id="([^"]*)"', text)
+        == ["film", "training"]
+    )
     assert "No evaluation was given" in summary(text)
     assert "This log is not" not in text
     assert len(list(Path("figures").iterdir())) == text.count("<figure")

@@ -48,7 +48,9 @@ def run(hub, home: Path, code: str) -> None:
 def test_the_repository_holds_the_folder_and_is_private(hub, folder):
     upload = push(folder, NAME)
     repo = hub.model(NAME)
-    assert {name: data for name, data in repo.files.items() if name != ".gitattributes"} == files(folder)
+    assert {name: data for name, data in repo.files.items() if name != ".gitattributes"} == files(
+        folder
+    )
     assert (repo.private, upload.private, upload.url) == (True, True, f"{hub.url}/{NAME}")
     assert repo.tags == {"v1": upload.commit}
     ref = reference.find_model(NAME)
@@ -166,7 +168,9 @@ def test_a_fault_loses_nothing_and_a_second_run_finishes(hub, folder, fault):
     assert repo.files.keys() - {".gitattributes"} == files(folder).keys()
     assert len(repo.trees) == 2  # the Hub's own first commit, and one of ours
     assert repo.tags == {"v1": repo.branches["main"]}
-    assert fault.get("status") != 401 or len(sent(hub, "PUT /.store")) == stored  # what is there is not sent again
+    assert (
+        fault.get("status") != 401 or len(sent(hub, "PUT /.store")) == stored
+    )  # what is there is not sent again
 
 
 @pytest.mark.parametrize(
@@ -189,7 +193,10 @@ def test_a_lasting_fault_is_one_sentence(hub, folder, fault, sentence):
 
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
-    [("ENDPOINT", "http://127.0.0.1:9", "cannot be reached"), ("HF_HUB_OFFLINE", True, "HF_HUB_OFFLINE")],
+    [
+        ("ENDPOINT", "http://127.0.0.1:9", "cannot be reached"),
+        ("HF_HUB_OFFLINE", True, "HF_HUB_OFFLINE"),
+    ],
 )
 def test_without_a_network_nothing_is_asked(hub, folder, monkeypatch, name, value, sentence):
     monkeypatch.setattr(constants, name, value)

@@ -47,8 +47,16 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("released")
     build.make(constant_model.DATA, root / "data")
     rows, manifest = rows_of(root), artifacts.read(OLD / "release", "release")
-    for key, name in {"model": "merged", "adapter": "adapter", "quantized": "quantized", "gguf": "gguf"}.items():
-        made, folder = Manifest(**manifest.inputs[key]["manifest"]), OLD / "release" / ("" if key == "model" else key)
+    for key, name in {
+        "model": "merged",
+        "adapter": "adapter",
+        "quantized": "quantized",
+        "gguf": "gguf",
+    }.items():
+        made, folder = (
+            Manifest(**manifest.inputs[key]["manifest"]),
+            OLD / "release" / ("" if key == "model" else key),
+        )
         (root / name).mkdir()
         for file in made.files:
             shutil.copyfile(folder / file, root / name / file)
@@ -57,9 +65,15 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
             config.write_text(config.read_text().rstrip("\n"))
         (root / name / MANIFEST).write_bytes(made.to_bytes())
         evaluation = OLD / "release" / ("eval" if key == "model" else f"{key}-eval")
-        details, lines = json.loads((evaluation / "details.json").read_text()), evaluation / "samples.jsonl"
+        details, lines = (
+            json.loads((evaluation / "details.json").read_text()),
+            evaluation / "samples.jsonl",
+        )
         samples = [Sample.from_json(line) for line in jsonl.read_objects(lines)]
-        about = {name: details[name] for name in ("decoding", "data", "model", "engine", "precision", "path")}
+        about = {
+            name: details[name]
+            for name in ("decoding", "data", "model", "engine", "precision", "path")
+        }
         metrics = evaluations.metrics(samples, rows, **about)
         forgeries.record(root, metrics, samples, artifacts.read(evaluation, "eval"), name)
     publish(root)
@@ -96,16 +110,27 @@ def test_what_other_programs_read_is_compared(root, hub, name, reason, forge):
 def opened(folder: Path) -> tuple[Weights, Manifest, Result]:
     manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
     listed = manifest.inputs["model"]
-    return Weights(folder, Manifest(**listed["manifest"]), listed), manifest, results.read(folder / "eval")
+    return (
+        Weights(folder, Manifest(**listed["manifest"]), listed),
+        manifest,
+        results.read(folder / "eval"),
+    )
 
 
 def test_what_nothing_compares_is_named(root):
     folder = root / "release"
-    added = ("pytorch_model.bin", "modeling.py", "further/model.safetensors", "consolidated.safetensors")
+    added = (
+        "pytorch_model.bin",
+        "modeling.py",
+        "further/model.safetensors",
+        "consolidated.safetensors",
+    )
     for name in added:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("")
-    forgeries.changed("config.json", lambda values: values.update(auto_map={"AutoModel": "modeling.Model"}))(folder)
+    forgeries.changed(
+        "config.json", lambda values: values.update(auto_map={"AutoModel": "modeling.Model"})
+    )(folder)
     forgeries.seal(folder, lambda values: None, *added)
     named = "\n".join(consistency.unread(opened(folder)[0], "countdown"))
     assert all(name in named for name in (*added, "auto_map of config.json"))
@@ -146,10 +171,15 @@ NONE_OF_3 = {"accuracy": 0.0, "n": 3, "correct": 0, "interval": [0.0, 1.0]}
         ("details.json", {("intervals", "format"): [0.99, 1.0]}, "intervals"),
         ("details.json", {("interval",): [0.499, 0.501]}, "interval"),
         ("details.json", {("mean_tokens",): 3.0}, "mean_tokens"),
-        *(("metrics.json", {(name,): 0.9}, name) for name in ("acc_4", "accuracy", "mul_div", "high")),
+        *(
+            ("metrics.json", {(name,): 0.9}, name)
+            for name in ("acc_4", "accuracy", "mul_div", "high")
+        ),
     ],
 )
-def test_a_release_of_an_earlier_version_is_judged_by_the_metrics_that_it_wrote(root, file, change, reason):
+def test_a_release_of_an_earlier_version_is_judged_by_the_metrics_that_it_wrote(
+    root, file, change, reason
+):
     shutil.rmtree(root / "eval" / "merged")
     early = Path(shutil.copytree(OLD / "release" / "eval", root / "eval" / "merged"))
     values = json.loads((early / file).read_text())
@@ -161,10 +191,15 @@ def test_a_release_of_an_earlier_version_is_judged_by_the_metrics_that_it_wrote(
     (early / MANIFEST).write_bytes(replace(manifest, files=entries).to_bytes())
     report = checked(publish(root))
     assert (report.conclusion == CONFIRMED) != bool(reason)
-    assert report.reasons == ([f"eval/{file} has other metrics than its samples ({reason})"] if reason else [])
+    assert report.reasons == (
+        [f"eval/{file} has other metrics than its samples ({reason})"] if reason else []
+    )
     told = " ".join(report.not_checked)
     assert reason or {"impossible", "wrong_refusals"} <= {*re.findall(r"\w+", told)}
-    assert ("by_solutions 2-9" in told, "draws" in told) == (("by_solutions", "2-9") in change, ("draws",) in change)
+    assert ("by_solutions 2-9" in told, "draws" in told) == (
+        ("by_solutions", "2-9") in change,
+        ("draws",) in change,
+    )
 
 
 def test_a_release_measured_in_another_arithmetic_is_confirmed(root):
@@ -212,7 +247,12 @@ def test_a_release_whose_files_are_links_is_confirmed(root, hub):
     for number, path in enumerate([path for path in folder.rglob("*") if path.is_file()]):
         shutil.move(path, cache / str(number))
         path.symlink_to(cache / str(number))
-    for beside in (".cache/huggingface/download/README.md.metadata", ".gitattributes", ".DS_Store", "eval/.DS_Store"):
+    for beside in (
+        ".cache/huggingface/download/README.md.metadata",
+        ".gitattributes",
+        ".DS_Store",
+        "eval/.DS_Store",
+    ):
         (folder / beside).parent.mkdir(parents=True, exist_ok=True)
         (folder / beside).write_text("")
     report = checked(folder)
@@ -223,7 +263,9 @@ def test_a_release_whose_files_are_links_is_confirmed(root, hub):
     assert checked(snapshot).conclusion == CONFIRMED
 
 
-def test_few_puzzles_confirm_nothing_and_the_seed_repeats_the_measurement_and_is_otherwise_random(root):
+def test_few_puzzles_confirm_nothing_and_the_seed_repeats_the_measurement_and_is_otherwise_random(
+    root,
+):
     for few in ({"limit": 1}, {"fresh": 50}):
         assert checked(root / "release", **few).conclusion == TOO_FEW
     first, again = (checked(root / "release", seed=7) for _ in range(2))
@@ -277,4 +319,6 @@ def test_the_command_prints_claim_and_measurements_and_its_status_is_the_conclus
 
 def test_too_few_puzzles_are_told_with_the_number_that_is_needed(capsys):
     console.result({}, cli._view(Verification("release", None, "digest", 1)))
-    assert "need 100 puzzles; raise --limit and --fresh" in " ".join(capsys.readouterr().out.split())
+    assert "need 100 puzzles; raise --limit and --fresh" in " ".join(
+        capsys.readouterr().out.split()
+    )

@@ -6,11 +6,21 @@ from typing import Any
 from tests.support import standins, tiny_llama
 
 #: Names that most configurations know.
-_USUAL = tiny_llama.SIZES | {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 1024}
+_USUAL = tiny_llama.SIZES | {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "max_position_embeddings": 1024,
+}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 1024}
 _NO_DROPOUT = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "dropout": 0.0}
-_MLA = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+_MLA = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+}
 _HYBRID = {"head_dim": 8, "layer_types": ["linear_attention", "full_attention"]}
 _HYBRID |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
 _HYBRID |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
@@ -27,7 +37,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gemma": _USUAL | {"head_dim": 8},
     "gemma2": _USUAL | {"head_dim": 8, "sliding_window": 16},
     "gemma3_text": _USUAL | {"head_dim": 8, "sliding_window": 16},
-    **dict.fromkeys(("phi", "phi3", "gpt_neox", "falcon", "starcoder2", "olmo2", "cohere", "stablelm"), _USUAL),
+    **dict.fromkeys(
+        ("phi", "phi3", "gpt_neox", "falcon", "starcoder2", "olmo2", "cohere", "stablelm"), _USUAL
+    ),
     **dict.fromkeys(("granite", "smollm3"), _USUAL),
     "gpt2": _GPT2 | _NO_DROPOUT,
     "opt": _USUAL | {"ffn_dim": 64, "word_embed_proj_dim": 32} | _NO_DROPOUT,
@@ -35,16 +47,32 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "deepseek_v3": _USUAL
     | _EXPERTS
     | _MLA
-    | {"num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
-    "gpt_oss": _USUAL | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 16},
+    | {
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "gpt_oss": _USUAL
+    | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 16},
     "jamba": _USUAL
     | {"num_experts": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2}
-    | {"expert_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False},
-    "falcon_h1": _USUAL | {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
+    | {
+        "expert_layer_offset": 1,
+        "mamba_d_state": 4,
+        "mamba_dt_rank": 4,
+        "use_mamba_kernels": False,
+    },
+    "falcon_h1": _USUAL
+    | {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "mamba2": {"hidden_size": 32, "num_hidden_layers": 2} | _MAMBA2,
     "qwen3_5_text": _USUAL | _HYBRID,
-    "qwen3_next": _USUAL | _HYBRID | _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 32},
+    "qwen3_next": _USUAL
+    | _HYBRID
+    | _EXPERTS
+    | {"num_experts": 4, "shared_expert_intermediate_size": 32},
 }
 
 
@@ -54,12 +82,18 @@ def checkpoint(path: Path, name: str, *, seed: int = 0, **changes: Any) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     tokens = standins.tokenizer(standins.FAMILIES["qwen2.5"])
-    ids = {"bos_token_id": None, "eos_token_id": tokens.eos_token_id, "pad_token_id": tokens.pad_token_id}
+    ids = {
+        "bos_token_id": None,
+        "eos_token_id": tokens.eos_token_id,
+        "pad_token_id": tokens.pad_token_id,
+    }
     config = AutoConfig.for_model(name, **SETTINGS[name] | {"vocab_size": 512} | ids | changes)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        for parameter in model.parameters():  # at the usual variance all logits of a model so small are nearly equal
+        for parameter in (
+            model.parameters()
+        ):  # at the usual variance all logits of a model so small are nearly equal
             if parameter.dim() > 1:
                 parameter.normal_(std=0.1)
     model.to(torch.bfloat16).save_pretrained(path)

@@ -35,14 +35,24 @@ class Browser:
             *(f"--user-data-dir={profile}", "about:blank"),
         ]
         pipes = (to_browser, from_browser)
-        self._process = subprocess.Popen(command, pass_fds=pipes, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, pass_fds=pipes, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
         for descriptor in pipes:
             os.close(descriptor)
         self._count, self._buffer, self._session = 0, b"", ""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         self.call("Network.enable")
-        self.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+        self.call(
+            "Network.emulateNetworkConditions",
+            offline=True,
+            latency=0,
+            downloadThroughput=0,
+            uploadThroughput=0,
+        )
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """The result of a command; events are dropped."""
@@ -70,7 +80,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of an expression of JavaScript, awaited."""
-        reply = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        reply = self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in reply, reply["exceptionDetails"]
         return reply["result"].get("value")
 
@@ -84,7 +96,11 @@ def photograph(page: Path, picture: Path, *, width: int = 1280, height: int = 10
     with TemporaryDirectory() as profile:
         browser = Browser(Path(profile))
         browser.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
         )
         browser.open(page.resolve())
         png = base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"])

@@ -19,7 +19,9 @@ def status(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     return done.value.code or 0
 
 
-def python(code: str, env: Mapping[str, str] = os.environ, cwd: Path = Path(__file__).parents[2]) -> str:
+def python(
+    code: str, env: Mapping[str, str] = os.environ, cwd: Path = Path(__file__).parents[2]
+) -> str:
     """Run *code* in a new interpreter, which must succeed, and return its stdout."""
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, encoding="utf-8")
@@ -28,4 +30,8 @@ def python(code: str, env: Mapping[str, str] = os.environ, cwd: Path = Path(__fi
 
 
 def flags(command: str) -> set[str]:
-    return {flag for param in main.command(command).params for flag in (*param.opts, *param.secondary_opts)}
+    return {
+        flag
+        for param in main.command(command).params
+        for flag in (*param.opts, *param.secondary_opts)
+    }

@@ -44,7 +44,11 @@ def checkpoint(
     if messages:
         chat_template.complete_user_turn(tokenizer, messages)
     model = tiny_llama.model(
-        vocab_size=328, intermediate_size=64, num_hidden_layers=1, tie_word_embeddings=False, initializer_range=0.02
+        vocab_size=328,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        tie_word_embeddings=False,
+        initializer_range=0.02,
     )
     ids = tokenizer.convert_tokens_to_ids(["<|assistant|>", *TOKENS])
     with torch.no_grad():
@@ -70,7 +74,9 @@ def chain(root: Path, *, base: str) -> Path:
     messages = jsonl.read_rows(root / "data" / "test.jsonl")[0].messages()
     checkpoint(root / "tokenizer", messages=messages)
     inputs = {"model": reference.find_model(base).as_input(), "data": data}
-    with artifacts.writing(root / "adapter", "adapter", options={"precision": "auto"}, inputs=inputs) as draft:
+    with artifacts.writing(
+        root / "adapter", "adapter", options={"precision": "auto"}, inputs=inputs
+    ) as draft:
         tiny_llama.adapter(
             draft.path,
             root / "base",
@@ -83,7 +89,9 @@ def chain(root: Path, *, base: str) -> Path:
             if not file.name.startswith(("model", "config", "generation")):
                 shutil.copyfile(file, draft.path / file.name)
         draft.facts.update(steps=4, reward_first=0.1, reward_best=0.4)
-    merge_adapter(reference.find_model(str(root / "adapter")), root / "merged", MergeOptions(verify="none"))
+    merge_adapter(
+        reference.find_model(str(root / "adapter")), root / "merged", MergeOptions(verify="none")
+    )
     merged = reference.find_model(str(root / "merged"))
     for format, name in (("nf4", "quantized"), ("gguf", "gguf")):
         quantize_model(merged, root / name, QuantizeOptions(format=format))

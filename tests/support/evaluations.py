@@ -11,13 +11,23 @@ from countdown_rl.tasks.task import Grade, Row
 GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
 
 
-def sample(correct: bool = False, reason: str = "no-answer", *, row: Any = None, **fields: Any) -> Sample:
+def sample(
+    correct: bool = False, reason: str = "no-answer", *, row: Any = None, **fields: Any
+) -> Sample:
     """A sample with *fields* of its own or of its grade, of the puzzle of reaching 1 from 1 where there is no *row*."""
-    grade = {"format": True, "strict_format": True, "answer": None, "value": None, "trailing": False}
+    grade = {
+        "format": True,
+        "strict_format": True,
+        "answer": None,
+        "value": None,
+        "trailing": False,
+    }
     grade |= {key: fields.pop(key) for key in grade.keys() & fields.keys()}
     verdict = Grade(correct=correct, reason="" if correct else reason, **grade)
     row = parse_row({"nums": [1], "target": 1} if row is None else row)
-    return Sample(row, grade=verdict, **{"completion": "", "tokens": 10, "truncated": False} | fields)
+    return Sample(
+        row, grade=verdict, **{"completion": "", "tokens": 10, "truncated": False} | fields
+    )
 
 
 def metrics(

@@ -48,7 +48,12 @@ class FakeCuda(TorchDispatchMode):
             def register_generator_state(self, generator: Any) -> None:
                 pass
 
-        calls: dict[str, Any] = {"Stream": Stream, "CUDAGraph": Graph, "stream": self._in_stream, "graph": self._graph}
+        calls: dict[str, Any] = {
+            "Stream": Stream,
+            "CUDAGraph": Graph,
+            "stream": self._in_stream,
+            "graph": self._graph,
+        }
         calls |= {"current_stream": lambda: self.stream, "get_sync_debug_mode": lambda: self.mode}
         calls |= {"set_sync_debug_mode": lambda mode: setattr(self, "mode", mode)}
         for name, value in calls.items():
@@ -76,7 +81,9 @@ class FakeCuda(TorchDispatchMode):
             yield
         except RuntimeError as error:
             self.recording = None
-            raise RuntimeError("CUDA error: operation failed due to a previous error during capture") from error
+            raise RuntimeError(
+                "CUDA error: operation failed due to a previous error during capture"
+            ) from error
         self.captures += 1
         self.stream, self.recording = before, None
 

@@ -36,9 +36,13 @@ def publish(root: Path, name: str = "merged", **options: Any) -> Path:
     return root / "release"
 
 
-def record(root: Path, metrics: Metrics, samples: list[Sample], manifest: Manifest, name: str = "merged") -> None:
+def record(
+    root: Path, metrics: Metrics, samples: list[Sample], manifest: Manifest, name: str = "merged"
+) -> None:
     """Write an evaluation with the options and inputs of *manifest*, whatever it contradicts."""
-    with artifacts.writing(root / "eval" / name, "eval", options=manifest.options, inputs=manifest.inputs) as draft:
+    with artifacts.writing(
+        root / "eval" / name, "eval", options=manifest.options, inputs=manifest.inputs
+    ) as draft:
         results.write(draft.path, metrics, samples)
 
 
@@ -46,12 +50,16 @@ def evaluation(root: Path) -> Result:
     return results.read(root / "eval" / "merged")
 
 
-def republish(root: Path, change: Callable[[list[Sample]], Any], rows: list[Any] | None = None) -> None:
+def republish(
+    root: Path, change: Callable[[list[Sample]], Any], rows: list[Any] | None = None
+) -> None:
     """Let *change* replace samples of the merged weights, on other *rows* if given; figures, card and every digest are
     made to go with them."""
     recorded, rows = evaluation(root), rows or rows_of(root)
     change(recorded.samples)
-    inputs = recorded.manifest.inputs | {"model": artifacts.read(root / "merged", "merged").as_input()}
+    inputs = recorded.manifest.inputs | {
+        "model": artifacts.read(root / "merged", "merged").as_input()
+    }
     inputs["model"]["source"] = "merged"
     model = replace(recorded.metrics.model, digest=inputs["model"]["digest"])
     figures = vars(measure(recorded.samples, rows))
@@ -60,7 +68,9 @@ def republish(root: Path, change: Callable[[list[Sample]], Any], rows: list[Any]
     publish(root)
 
 
-def seal(folder: Path, change: Callable[[dict[str, Any]], Any] = lambda manifest: None, *added: str) -> None:
+def seal(
+    folder: Path, change: Callable[[dict[str, Any]], Any] = lambda manifest: None, *added: str
+) -> None:
     """List the files of a release as they are now, with those *added*, and let *change* doctor the manifest."""
     manifest = json.loads((folder / MANIFEST).read_bytes())
     manifest["files"] = {name: file_entry(folder / name) for name in (*manifest["files"], *added)}
@@ -107,7 +117,10 @@ def weights_without_their_evaluation(root: Path) -> None:
     made = artifacts.read(root / "release", "release").inputs["model"]["manifest"]
     made["files"]["model.safetensors"] = file_entry(root / "merged" / "model.safetensors")
     shutil.copyfile(root / "merged" / "model.safetensors", root / "release" / "model.safetensors")
-    seal(root / "release", lambda manifest: manifest["inputs"]["model"].update(Manifest(**made).as_input()))
+    seal(
+        root / "release",
+        lambda manifest: manifest["inputs"]["model"].update(Manifest(**made).as_input()),
+    )
 
 
 def other_weights_in_the_whole_chain(root: Path) -> None:
@@ -123,7 +136,9 @@ def chained(root: Path, data: dict[str, Any]) -> None:
     adapter.inputs["data"] = data
     inputs = {"adapter": adapter.as_input() | {"source": "adapter"}}
     with artifacts.writing(root / "merged", "merged", options={}, inputs=inputs) as draft:
-        shutil.copytree(root / "merged", draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True)
+        shutil.copytree(
+            root / "merged", draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True
+        )
 
 
 def changed_verdicts(root: Path) -> None:
@@ -141,13 +156,19 @@ def better_completions(root: Path) -> None:
     republish(root, change)
 
 
-def invented_completions(count: int, text: str = "Let me see. </think>", tokens: int = 4) -> Callable[[Path], None]:
+def invented_completions(
+    count: int, text: str = "Let me see. </think>", tokens: int = 4
+) -> Callable[[Path], None]:
     """A forgery whose first *count* completions have other words or lengths, and the same verdicts."""
 
     def forge(root: Path) -> None:
         def change(samples: list[Sample]) -> None:
-            for index, (sample, row) in enumerate(zip(samples[:count], rows_of(root), strict=False)):
-                completion = Completion(sample.completion.replace("</think>", text), tokens, not sample.truncated)
+            for index, (sample, row) in enumerate(
+                zip(samples[:count], rows_of(root), strict=False)
+            ):
+                completion = Completion(
+                    sample.completion.replace("</think>", text), tokens, not sample.truncated
+                )
                 samples[index] = Sample.of(row, completion)
 
         republish(root, change)
@@ -156,13 +177,17 @@ def invented_completions(count: int, text: str = "Let me see. </think>", tokens:
     return forge
 
 
-def sampled(root: Path, change: Callable[[dict[str, Any]], Any], file: str = "details.json", **options: Any) -> None:
+def sampled(
+    root: Path, change: Callable[[dict[str, Any]], Any], file: str = "details.json", **options: Any
+) -> None:
     """Let *change* doctor the *file* of an evaluation with several completions, and publish it."""
     path = root / "eval" / "merged"
     settings = EvalOptions(max_new_tokens=8, threads=1, temperature=1.0, samples=4, **options)
     evaluate.evaluate(settings, model="merged", data=root / "data", out=path)
     recorded = results.read(path)
-    with artifacts.writing(path, "eval", options=recorded.manifest.options, inputs=recorded.manifest.inputs) as draft:
+    with artifacts.writing(
+        path, "eval", options=recorded.manifest.options, inputs=recorded.manifest.inputs
+    ) as draft:
         results.write(draft.path, recorded.metrics, recorded.samples, settings.pass_at_values)
         values = json.loads((draft.path / file).read_text())
         change(values)
@@ -170,12 +195,17 @@ def sampled(root: Path, change: Callable[[dict[str, Any]], Any], file: str = "de
     publish(root)
 
 
-def forged_figure(change: Callable[[dict[str, Any]], Any], *arguments: str, **options: Any) -> Callable[[Path], None]:
+def forged_figure(
+    change: Callable[[dict[str, Any]], Any], *arguments: str, **options: Any
+) -> Callable[[Path], None]:
     return lambda root: sampled(root, change, *arguments, **options)
 
 
 def an_altered_chain(root: Path) -> None:
-    seal(root / "release", lambda manifest: manifest["inputs"]["model"]["manifest"]["options"].update(base="other"))
+    seal(
+        root / "release",
+        lambda manifest: manifest["inputs"]["model"]["manifest"]["options"].update(base="other"),
+    )
 
 
 def puzzles_chosen_by_hand(root: Path) -> None:
@@ -221,23 +251,38 @@ def with_sampling(root: Path) -> None:
 FORGERIES: list[tuple[str, Callable[[Path], None]]] = [
     (r"^model\.safetensors is damaged", lambda root: without_answers(root / "release")),
     (r"^generation_config\.json is missing", lambda root: (root / "release" / GENERATION).unlink()),
-    ("is not in the manifest", lambda root: (root / "release" / "adapter_config.json").write_text("{}")),
+    (
+        "is not in the manifest",
+        lambda root: (root / "release" / "adapter_config.json").write_text("{}"),
+    ),
     (DAMAGED, noise),
     ("the manifest of merged in manifest.json was changed", an_altered_chain),
     ("eval is an evaluation of other weights", weights_without_their_evaluation),
     (GENERATION, with_sampling),
     (f"{FIGURES} .accuracy", forged_figure(lambda values: values.update(accuracy=0.9))),
     (f"{FIGURES} .interval", forged_figure(lambda values: values.update(interval=[0.49, 0.51]))),
-    (f"{FIGURES} .pass_at", forged_figure(lambda values: values["pass_at"].update({"64": values["pass_at"]["4"]}))),
+    (
+        f"{FIGURES} .pass_at",
+        forged_figure(lambda values: values["pass_at"].update({"64": values["pass_at"]["4"]})),
+    ),
     (f"{FIGURES} .puzzles", forged_figure(lambda values: values.update(puzzles="0" * 64))),
     (f"{FIGURES} .grammar", forged_figure(lambda values: values.update(grammar=1))),
     (f"{FIGURES} .majority", forged_figure(lambda values: values["majority"].update(share=0.99))),
-    (f"{FIGURES} .groups", forged_figure(lambda values: values["groups"]["numbers"]["4"].update(accuracy=0.99))),
-    (f"{FIGURES} .pass@4", forged_figure(lambda all: all.update({"pass@4": 0.99}), "metrics.json", pass_at="1,4")),
+    (
+        f"{FIGURES} .groups",
+        forged_figure(lambda values: values["groups"]["numbers"]["4"].update(accuracy=0.99)),
+    ),
+    (
+        f"{FIGURES} .pass@4",
+        forged_figure(lambda all: all.update({"pass@4": 0.99}), "metrics.json", pass_at="1,4"),
+    ),
     ("do not have the grades of their texts", changed_verdicts),
     ("or are of other rows", lambda root: republish(root, lambda samples: samples.reverse())),
     ("solve 50.0% of 120 recorded puzzles, and .*% of 120 is claimed", better_completions),
-    ("solve 0.0% of 120 recorded puzzles, and 50.0% of 120 is claimed", other_weights_in_the_whole_chain),
+    (
+        "solve 0.0% of 120 recorded puzzles, and 50.0% of 120 is claimed",
+        other_weights_in_the_whole_chain,
+    ),
     ("repeat 0 of 120 greedy completions", invented_completions(120)),
     ("repeat 60 of 120 greedy completions", invented_completions(60)),
     ("repeat 0 of 120 greedy completions", invented_completions(120, "</think>", tokens=3)),
@@ -284,11 +329,15 @@ def head(key: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
         path = folder / "model-Q8_0.gguf"
         reader = gguf.GGUFReader(path)
         writer = gguf.GGUFWriter(folder / "forged", "llama")
-        fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+        fields = {
+            name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")
+        }
         for name, field in fields.items():
             value = change(field.contents()) if name == key else field.contents()
             if name != "general.architecture":
-                writer.add_key_value(name, value, field.types[0], field.types[1] if len(field.types) > 1 else None)
+                writer.add_key_value(
+                    name, value, field.types[0], field.types[1] if len(field.types) > 1 else None
+                )
         if key not in fields:
             writer.add_string(key, change(None))
         for tensor in reader.tensors:
@@ -325,14 +374,26 @@ _INSIDE: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
         ("depends on the date", ad("strftime_now('%H') < '06'")),
         ("around other prompts", ad("'Numbers' not in messages[-1].content")),
         ("around other prompts", ad("messages[-1].content|length > 900")),
-        ("around other prompts .*system", ad("messages[0].role == 'system' and 'pirate' in messages[0].content")),
-        ("does not complete a user turn", ad("bare is not defined and messages[0].role != 'system'")),
+        (
+            "around other prompts .*system",
+            ad("messages[0].role == 'system' and 'pirate' in messages[0].content"),
+        ),
+        (
+            "does not complete a user turn",
+            ad("bare is not defined and messages[0].role != 'system'"),
+        ),
         ("does not show", chat(lambda text: SHOWN % text)),
-        ("tokenizer_config.json has another", changed("tokenizer_config.json", lambda values: values.update(AD))),
+        (
+            "tokenizer_config.json has another",
+            changed("tokenizer_config.json", lambda values: values.update(AD)),
+        ),
         ("another base_model", card("base_model: me/base", "base_model: me/other")),
         ("another license", card('license: "?mit"?', "license: apache-2.0")),
         ("other metrics than eval .*0.999", card("value: 0.5", "value: 0.999")),
-        ("than eval .*pass@2", card(METRIC, f"    - {{type: pass_at_2, name: pass@2, value: 0.9}}\n{METRIC}")),
+        (
+            "than eval .*pass@2",
+            card(METRIC, f"    - {{type: pass_at_2, name: pass@2, value: 0.9}}\n{METRIC}"),
+        ),
         ("other metrics than eval", card('"n": 120', '"n": 12000')),
         ("facts .*accuracy", facts(accuracy=0.999)),
         ("facts .*pass@2", facts(**{"pass@2": 0.5})),
@@ -366,7 +427,10 @@ _INSIDE: dict[str, list[tuple[str, Callable[[Path], None]]]] = {
         ("general.sampling.top_k", head("general.sampling.top_k", lambda value: "x")),
         ("llama.rope.scaling.type", head("llama.rope.scaling.type", lambda value: "x")),
         ("chat_template.tool_use", head("tokenizer.chat_template.tool_use", lambda value: "x")),
-        ("Modelfile", lambda folder: edit(folder / "Modelfile", "PARAMETER temperature 0", "SYSTEM Buy now")),
+        (
+            "Modelfile",
+            lambda folder: edit(folder / "Modelfile", "PARAMETER temperature 0", "SYSTEM Buy now"),
+        ),
     ],
 }
 INSIDE = [(name, *case) for name in _INSIDE for case in _INSIDE[name]]

@@ -48,7 +48,12 @@ class Blob:
         return hashlib.sha256(self.data).hexdigest() if self.lfs else git_sha1(self.data)
 
     def entry(self, path: str) -> dict[str, Any]:
-        entry: dict[str, Any] = {"type": "file", "path": path, "size": len(self.data), "oid": self.oid}
+        entry: dict[str, Any] = {
+            "type": "file",
+            "path": path,
+            "size": len(self.data),
+            "oid": self.oid,
+        }
         if self.lfs:
             lfs = {"oid": self.oid, "size": len(self.data), "pointerSize": 130}
             entry |= {"oid": git_sha1(self.oid.encode()), "lfs": lfs}
@@ -66,7 +71,9 @@ class Repo:
     tags: dict[str, str] = field(default_factory=dict)
 
     def commit(self, tree: dict[str, Blob], branch: str = "main") -> str:
-        text = f"{len(self.trees)} " + " ".join(f"{path}:{blob.oid}" for path, blob in sorted(tree.items()))
+        text = f"{len(self.trees)} " + " ".join(
+            f"{path}:{blob.oid}" for path, blob in sorted(tree.items())
+        )
         sha = hashlib.sha1(text.encode()).hexdigest()
         self.trees[sha] = dict(tree)
         self.branches[branch] = sha
@@ -111,18 +118,24 @@ class Hub:
         self.leaks: list[str] = []
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
+        self.server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self})
+        )
         self.server.daemon_threads = True
         port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{port}"
         self.store_url = f"http://localhost:{port}/.store"  # another name is another origin
 
-    def add_model(self, repo_id: str, folder: Path, *, private: bool = False, repo_type: str = "model") -> str:
+    def add_model(
+        self, repo_id: str, folder: Path, *, private: bool = False, repo_type: str = "model"
+    ) -> str:
         """Put the files under *folder* into *repo_id*, which is created if new. Returns the commit."""
         repo = self.repos.setdefault((repo_type, repo_id), Repo(repo_id.split("/")[0], private))
         files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
         names = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-        return repo.commit({name: Blob(data, bool(LFS.match(name))) for name, data in names.items()})
+        return repo.commit(
+            {name: Blob(data, bool(LFS.match(name))) for name, data in names.items()}
+        )
 
     def model(self, repo_id: str) -> Repo:
         return self.repos["model", repo_id]
@@ -133,7 +146,11 @@ class Hub:
 
     def env(self, home: Path, token: str | None = WRITE) -> dict[str, str]:
         """The environment of a child process that should take this for the Hub."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("HF_", "HUGGING"))
+        }
         clean |= {"HF_ENDPOINT": self.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(home)}
         clean |= {"NO_PROXY": "127.0.0.1,localhost", "OMP_NUM_THREADS": "1"}
         return clean | ({"HF_TOKEN": token} if token else {})
@@ -197,14 +214,19 @@ class _Handler(BaseHTTPRequestHandler):
         line, length = f"{self.command} {path}", int(self.headers.get("Content-Length") or 0)
         with hub.lock:
             hub.log.append(line)
-            fault = next((fault for fault in hub.faults if fault.times > 0 and re.search(fault.match, line)), None)
+            fault = next(
+                (fault for fault in hub.faults if fault.times > 0 and re.search(fault.match, line)),
+                None,
+            )
             if fault:
                 fault.times -= 1
         cut = fault.cut if fault else None
         if cut == "before":
             self.rfile.read(length // 2)
             return self.hang_up()
-        self.body = self.chunks() if self.headers.get("Transfer-Encoding") else self.rfile.read(length)
+        self.body = (
+            self.chunks() if self.headers.get("Transfer-Encoding") else self.rfile.read(length)
+        )
         if fault and not cut:
             return self.send(fault.status, {"error": "a fault was put in"}, fault.headers)
         try:
@@ -221,7 +243,11 @@ class _Handler(BaseHTTPRequestHandler):
             match = re.fullmatch(pattern, path)
             if match and self.command in method.split():
                 content, *headers = handle(self, **match.groupdict())
-                return (302 if "Location" in (headers or [{}])[0] else 200), content, *(headers or [{}])
+                return (
+                    (302 if "Location" in (headers or [{}])[0] else 200),
+                    content,
+                    *(headers or [{}]),
+                )
         raise RefusalError(404, f"{self.command} {path} is nothing that this Hub knows")
 
     def chunks(self) -> bytes:
@@ -241,7 +267,9 @@ class _Handler(BaseHTTPRequestHandler):
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
         self.send_response(status)
-        for key, value in ({"Content-Type": kind, "Content-Length": str(len(data))} | headers).items():
+        for key, value in (
+            {"Content-Type": kind, "Content-Length": str(len(data))} | headers
+        ).items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -269,13 +297,17 @@ class _Handler(BaseHTTPRequestHandler):
         user, request = self.user() or ("", ""), json.loads(self.body)
         owner, kind = request.get("organization") or user[0], request.get("type", "model")
         if user != (owner, "write"):
-            raise RefusalError(403, f"You don't have the rights to create a {kind} under the namespace {owner}.")
+            raise RefusalError(
+                403, f"You don't have the rights to create a {kind} under the namespace {owner}."
+            )
         id = f"{owner}/{request['name']}"
         created = {"url": f"{self.hub.url}/{id}", "name": id, "id": id}
         if (kind, id) in self.hub.repos:
             raise RefusalError(409, f"You already created this {kind} repo", **created)
         repo = self.hub.repos[kind, id] = Repo(owner, request.get("visibility") == "private")
-        repo.commit({".gitattributes": Blob(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", False)})
+        repo.commit(
+            {".gitattributes": Blob(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", False)}
+        )
         return (created,)
 
     def settings(self, kind: str, id: str) -> tuple[Any, ...]:
@@ -289,7 +321,9 @@ class _Handler(BaseHTTPRequestHandler):
     def preupload(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
         repo = self.repo(kind, id, write=True)
         tree = repo.trees[repo.find(rev)]
-        files = [{"path": file["path"], "shouldIgnore": False} for file in json.loads(self.body)["files"]]
+        files = [
+            {"path": file["path"], "shouldIgnore": False} for file in json.loads(self.body)["files"]
+        ]
         for file in files:
             file["uploadMode"] = "lfs" if LFS.match(file["path"]) else "regular"
             file["oid"] = tree[file["path"]].oid if file["path"] in tree else None
@@ -297,10 +331,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def batch(self, kind: str | None, id: str) -> tuple[Any, ...]:
         self.repo(kind, id, write=True)
-        objects = [{"oid": file["oid"], "size": file["size"]} for file in json.loads(self.body)["objects"]]
+        objects = [
+            {"oid": file["oid"], "size": file["size"]} for file in json.loads(self.body)["objects"]
+        ]
         for file in objects:
             if file["oid"] not in self.hub.storage:
-                file["actions"] = {"upload": {"href": f"{self.hub.store_url}/{file['oid']}?X-Amz-Signature=secret"}}
+                file["actions"] = {
+                    "upload": {"href": f"{self.hub.store_url}/{file['oid']}?X-Amz-Signature=secret"}
+                }
         return ({"transfer": "basic", "objects": objects},)
 
     def store(self, oid: str) -> tuple[Any, ...]:
@@ -320,7 +358,9 @@ class _Handler(BaseHTTPRequestHandler):
         for item in map(json.loads, self.body.splitlines()):
             value = item["value"]
             if item["key"] == "header" and value.get("parentCommit", head) != head:
-                raise RefusalError(412, "A commit has happened since. Please refresh and try again.")
+                raise RefusalError(
+                    412, "A commit has happened since. Please refresh and try again."
+                )
             if item["key"] == "file":
                 tree[value["path"]] = Blob(base64.b64decode(value["content"]), False)
             elif item["key"] == "lfsFile":
@@ -328,7 +368,9 @@ class _Handler(BaseHTTPRequestHandler):
             elif item["key"] == "deletedFile":
                 del tree[value["path"]]
         sha = repo.commit(tree, rev)
-        return ({"success": True, "commitOid": sha, "commitUrl": f"{self.hub.url}/{id}/commit/{sha}"},)
+        return (
+            {"success": True, "commitOid": sha, "commitUrl": f"{self.hub.url}/{id}/commit/{sha}"},
+        )
 
     def tag(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
         repo, name = self.repo(kind, id, write=True), json.loads(self.body)["tag"]
@@ -339,16 +381,33 @@ class _Handler(BaseHTTPRequestHandler):
 
     def refs(self, kind: str, id: str) -> tuple[Any, ...]:
         repo, refs = self.repo(kind, id), {"converts": list[Any]()}
-        for title, place, names in (("branches", "heads", repo.branches), ("tags", "tags", repo.tags)):
-            refs[title] = [{"name": n, "ref": f"refs/{place}/{n}", "targetCommit": sha} for n, sha in names.items()]
+        for title, place, names in (
+            ("branches", "heads", repo.branches),
+            ("tags", "tags", repo.tags),
+        ):
+            refs[title] = [
+                {"name": n, "ref": f"refs/{place}/{n}", "targetCommit": sha}
+                for n, sha in names.items()
+            ]
         return (refs,)
 
     def info(self, kind: str, id: str, rev: str | None = None) -> tuple[Any, ...]:
         repo = self.repo(kind, id)
         sha = repo.find(rev or "main")
         tree = repo.trees[sha]
-        info = {"id": id, "modelId": id, "sha": sha, "private": repo.private, "tags": [], "gated": False}
-        info |= {"siblings": [{"rfilename": path} for path in sorted(tree)], "downloads": 0, "likes": 0}
+        info = {
+            "id": id,
+            "modelId": id,
+            "sha": sha,
+            "private": repo.private,
+            "tags": [],
+            "gated": False,
+        }
+        info |= {
+            "siblings": [{"rfilename": path} for path in sorted(tree)],
+            "downloads": 0,
+            "likes": 0,
+        }
         if "README.md" in tree:
             info["cardData"] = card_data(tree["README.md"].data.decode())
         return (info,)
@@ -356,10 +415,19 @@ class _Handler(BaseHTTPRequestHandler):
     def tree(self, kind: str, id: str, rev: str, under: str | None) -> tuple[Any, ...]:
         repo = self.repo(kind, id)
         tree, prefix = repo.trees[repo.find(rev)], f"{under}/" if under else ""
-        entries = [blob.entry(path) for path, blob in sorted(tree.items()) if path.startswith(prefix)]
-        folders = {parent.as_posix() for entry in entries for parent in PurePosixPath(entry["path"]).parents[:-1]}
+        entries = [
+            blob.entry(path) for path, blob in sorted(tree.items()) if path.startswith(prefix)
+        ]
+        folders = {
+            parent.as_posix()
+            for entry in entries
+            for parent in PurePosixPath(entry["path"]).parents[:-1]
+        }
         within = sorted(folder for folder in folders if folder.startswith(prefix))
-        entries += [{"type": "directory", "path": path, "oid": git_sha1(path.encode()), "size": 0} for path in within]
+        entries += [
+            {"type": "directory", "path": path, "oid": git_sha1(path.encode()), "size": 0}
+            for path in within
+        ]
         if not entries and under:
             raise RefusalError(404, f"{under} does not exist on {rev}", "EntryNotFound")
         if self.query.get("recursive", ["false"])[0].lower() != "true":
@@ -369,7 +437,13 @@ class _Handler(BaseHTTPRequestHandler):
     def paths(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
         repo = self.repo(kind, id)
         tree = repo.trees[repo.find(rev)]
-        return ([tree[path].entry(path) for path in parse_qs(self.body.decode())["paths"] if path in tree],)
+        return (
+            [
+                tree[path].entry(path)
+                for path in parse_qs(self.body.decode())["paths"]
+                if path in tree
+            ],
+        )
 
     def resolve(self, kind: str | None, id: str, rev: str, path: str) -> tuple[Any, ...]:
         repo = self.repo(kind, id)
@@ -381,7 +455,10 @@ class _Handler(BaseHTTPRequestHandler):
         if not blob.lfs:
             return blob.data, headers
         self.hub.storage[blob.oid] = blob.data
-        headers |= {"X-Linked-Size": str(len(blob.data)), "Location": f"{self.hub.store_url}/{blob.oid}"}
+        headers |= {
+            "X-Linked-Size": str(len(blob.data)),
+            "Location": f"{self.hub.store_url}/{blob.oid}",
+        }
         return b"", headers
 
 

@@ -16,7 +16,14 @@ def count(numbers, target, *, every=True, whole=False, operators="+-*/"):
     """The number of distinct solutions."""
     trees = _trees(tuple(numbers), whole, operators)
     wanted = [trees[-1]] if every else trees
-    return len({tuple(sorted(key)) for values in wanted for key, (p, q) in values.items() if p == target * q})
+    return len(
+        {
+            tuple(sorted(key))
+            for values in wanted
+            for key, (p, q) in values.items()
+            if p == target * q
+        }
+    )
 
 
 @lru_cache(maxsize=4)

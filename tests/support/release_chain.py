@@ -25,7 +25,9 @@ def chain(root: Path) -> Path:
         (draft.path / "test.jsonl").write_text('{"id": "a", "nums": [1, 2], "target": 3}\n')
         draft.facts["splits"] = {"test": {"rows": 1}}
     data = artifacts.read(root / "data", "data")
-    with artifacts.writing(root / "base", "model", options={"steps": 3}, inputs={"data": data.as_input()}) as draft:
+    with artifacts.writing(
+        root / "base", "model", options={"steps": 3}, inputs={"data": data.as_input()}
+    ) as draft:
         tiny_llama.checkpoint(draft.path)
     base = reference.find_model(str(root / "base"))
     # What train makes: only its manifest matters here.
@@ -38,14 +40,23 @@ def chain(root: Path) -> Path:
         draft.facts.update(steps=4, reward_first=0.1, reward_best=0.4)
     adapter = artifacts.read(root / "adapter", "adapter").as_input()
     with artifacts.writing(
-        root / "merged", "merged", options=asdict(MergeOptions()), inputs={"adapter": adapter | {"source": "adapter"}}
+        root / "merged",
+        "merged",
+        options=asdict(MergeOptions()),
+        inputs={"adapter": adapter | {"source": "adapter"}},
     ) as draft:
         tiny_llama.checkpoint(draft.path, seed=1)
     evaluate(root, "merged", accuracy=0.62)
     evaluate(root, "base", accuracy=0.5)
-    inputs = {name: artifacts.read(root / "eval" / name, "eval").as_input() for name in ("base", "merged")}
-    with artifacts.writing(root / "eval" / "comparison", "comparison", options={}, inputs=inputs) as draft:
-        (draft.path / "comparison.md").write_text("|  | solved |\n|---|---:|\n| base | 50.0% |\n| merged | 62.0% |\n")
+    inputs = {
+        name: artifacts.read(root / "eval" / name, "eval").as_input() for name in ("base", "merged")
+    }
+    with artifacts.writing(
+        root / "eval" / "comparison", "comparison", options={}, inputs=inputs
+    ) as draft:
+        (draft.path / "comparison.md").write_text(
+            "|  | solved |\n|---|---:|\n| base | 50.0% |\n| merged | 62.0% |\n"
+        )
     return root
 
 
@@ -58,9 +69,13 @@ def quantized(root: Path, name: str, *, strings: dict[str, str] | None = None) -
     from gguf import GGUFWriter
 
     merged = reference.find_model(str(root / "merged")).as_input() | {"source": "merged"}
-    with artifacts.writing(root / name, "quantized", options={"format": name}, inputs={"model": merged}) as draft:
+    with artifacts.writing(
+        root / name, "quantized", options={"format": name}, inputs={"model": merged}
+    ) as draft:
         writer = GGUFWriter(draft.path / "model-q8_0.gguf", "llama")
-        texts = {"general.name": "tiny", "tokenizer.chat_template": "{{ a }}/think>/x/y"} | (strings or {})
+        texts = {"general.name": "tiny", "tokenizer.chat_template": "{{ a }}/think>/x/y"} | (
+            strings or {}
+        )
         for key, value in texts.items():
             writer.add_string(key, value)
         writer.add_tensor("token_embd.weight", np.arange(64, dtype=np.float32).reshape(8, 8))
@@ -79,13 +94,21 @@ def log_of(root: Path, *, steps: int = 4) -> Path:
     return root / "train" / "log.csv"
 
 
-def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = None, task: str = "countdown") -> Path:
+def evaluate(
+    root: Path, name: str, *, accuracy: float, puzzles: Path | None = None, task: str = "countdown"
+) -> Path:
     """An eval artifact of the model at *root*/*name*, with that accuracy; *puzzles* None are the test split."""
     manifest = artifacts.read(root / name, reference.LOADABLE)
     data = file_input(puzzles or root / "data" / "test.jsonl")
     share = {"accuracy": accuracy, "n": 100, "correct": round(100 * accuracy)}
     share |= {"interval": [accuracy - 0.1, accuracy + 0.1]}
-    metrics = share | {"format": 0.97, "truncated": 0.01, "mean_tokens": 80.5, "reasons": {}, "rules": []}
+    metrics = share | {
+        "format": 0.97,
+        "truncated": 0.01,
+        "mean_tokens": 80.5,
+        "reasons": {},
+        "rules": [],
+    }
     metrics |= {"groups": {"numbers": {"3": share, "4": share}, "needs": {"mul-div": share}}}
     metrics |= {"task": task, "decoding": evaluations.GREEDY, "data": data}
     metrics |= {"model": {"source": name, "kind": "directory", "digest": manifest.digest}}
@@ -102,5 +125,7 @@ def again(root: Path, name: str, seed: int) -> None:
     """Other weights at *root*/*name* than those that were there, of the same kind and origin."""
     manifest = artifacts.read(root / name, "merged")
     shutil.rmtree(root / name)
-    with artifacts.writing(root / name, "merged", options=manifest.options, inputs=manifest.inputs) as draft:
+    with artifacts.writing(
+        root / name, "merged", options=manifest.options, inputs=manifest.inputs
+    ) as draft:
         tiny_llama.checkpoint(draft.path, seed=seed)

@@ -41,7 +41,11 @@ class Family:
     config: dict[str, Any] = field(default_factory=dict)
 
 
-ROPE: dict[str, Any] = {"rope_type": "llama3", "rope_theta": 500_000.0, "original_max_position_embeddings": 8_192}
+ROPE: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "original_max_position_embeddings": 8_192,
+}
 ROPE |= {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 FAMILIES = {
     # Llama 3.1 has no pad token, a begin-of-text token, and different tokens for end of turn and end of text.
@@ -50,7 +54,12 @@ FAMILIES = {
         "llama3_1",
         special=(
             *("<|begin_of_text|>", "<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
-            *("<|start_header_id|>", "<|end_header_id|>", "<|finetune_right_pad_id|>", "<|python_tag|>"),
+            *(
+                "<|start_header_id|>",
+                "<|end_header_id|>",
+                "<|finetune_right_pad_id|>",
+                "<|python_tag|>",
+            ),
         ),
         bos="<|begin_of_text|>",
         eos="<|eot_id|>",
@@ -71,13 +80,24 @@ FAMILIES = {
         config={"head_dim": 32, "max_position_embeddings": 40_960, "tie_word_embeddings": True},
     ),
     # Qwen 2.5 has biases on q, k and v.
-    "qwen2.5": Family("Qwen2", "qwen2_5", config={"max_position_embeddings": 32_768, "tie_word_embeddings": True}),
+    "qwen2.5": Family(
+        "Qwen2", "qwen2_5", config={"max_position_embeddings": 32_768, "tie_word_embeddings": True}
+    ),
 }
 
 
 def tokenizer(family: Family) -> Any:
     """A byte-level BPE tokenizer of *family*, as ``AutoTokenizer`` would load it."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
@@ -96,9 +116,15 @@ def tokenizer(family: Family) -> Any:
     core.add_tokens([AddedToken(text, special=False, normalized=False) for text in family.added])
     if family.bos:
         ids = [(family.bos, core.token_to_id(family.bos))]
-        core.post_processor = processors.TemplateProcessing(single=f"{family.bos} $A", special_tokens=ids)
+        core.post_processor = processors.TemplateProcessing(
+            single=f"{family.bos} $A", special_tokens=ids
+        )
     template = files("trl").joinpath("chat_templates", f"{family.template}.jinja").read_text()
-    tokens: dict[str, Any] = {"bos_token": family.bos, "eos_token": family.eos, "pad_token": family.pad}
+    tokens: dict[str, Any] = {
+        "bos_token": family.bos,
+        "eos_token": family.eos,
+        "pad_token": family.pad,
+    }
     tokens |= {"chat_template": template, "clean_up_tokenization_spaces": False}
     return PreTrainedTokenizerFast(tokenizer_object=core, **tokens)
 
@@ -108,8 +134,12 @@ def config(family: Family, tokens: Any, **changes: Any) -> Any:
     import transformers
 
     settings = tiny_llama.SIZES | {"vocab_size": 512, "initializer_range": 0.1}
-    settings |= {name: getattr(tokens, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    return getattr(transformers, f"{family.architecture}Config")(**settings | family.config | changes)
+    settings |= {
+        name: getattr(tokens, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
+    }
+    return getattr(transformers, f"{family.architecture}Config")(
+        **settings | family.config | changes
+    )
 
 
 def checkpoint(path: Path, name: str, *, seed: int = 0, **changes: Any) -> Path:
@@ -120,8 +150,12 @@ def checkpoint(path: Path, name: str, *, seed: int = 0, **changes: Any) -> Path:
     family = FAMILIES[name]
     tokens = tokenizer(family)
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{family.architecture}ForCausalLM")(config(family, tokens, **changes))
-    model.generation_config.eos_token_id = [tokens.convert_tokens_to_ids(token) for token in family.end]
+    model = getattr(transformers, f"{family.architecture}ForCausalLM")(
+        config(family, tokens, **changes)
+    )
+    model.generation_config.eos_token_id = [
+        tokens.convert_tokens_to_ids(token) for token in family.end
+    ]
     model.to(torch.bfloat16).save_pretrained(path)
     tokens.save_pretrained(path)
     return path
@@ -140,8 +174,18 @@ def base_checkpoint(path: Path) -> Path:
     tokens = AutoTokenizer.from_pretrained(path)
     tokens.eos_token = "<|endoftext|>"
     tokens.save_pretrained(path)
-    settings = {"do_sample": True, "temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1, "max_length": 20}
-    settings |= {"eos_token_id": tokens.eos_token_id, "pad_token_id": tokens.eos_token_id, "suppress_tokens": [9]}
+    settings = {
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_k": 5,
+        "repetition_penalty": 1.1,
+        "max_length": 20,
+    }
+    settings |= {
+        "eos_token_id": tokens.eos_token_id,
+        "pad_token_id": tokens.eos_token_id,
+        "suppress_tokens": [9],
+    }
     (path / "generation_config.json").write_text(json.dumps(settings))
     return path
 
@@ -157,4 +201,7 @@ def cut_off(model: Any, end: int, *, after: int = 3) -> int:
 
     ids = torch.tensor([[5, 6]], device=model.device)
     settings = {"max_new_tokens": 10, "logits_processor": [force]}
-    return int(model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **settings).shape[1]) - 2
+    return (
+        int(model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **settings).shape[1])
+        - 2
+    )

@@ -20,10 +20,17 @@ def tokenizer(template: str | None = TEMPLATE, *, pad: str | None = "<|pad|>") -
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     special = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    settings: dict[str, Any] = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
+    settings: dict[str, Any] = {
+        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet(),
+        "show_progress": False,
+    }
     trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=special, **settings)
-    core.train_from_iterator(["Numbers: 3 7 50 Target: 46 <think> </think> <answer> </answer>"], trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>", pad_token=pad, chat_template=template)
+    core.train_from_iterator(
+        ["Numbers: 3 7 50 Target: 46 <think> </think> <answer> </answer>"], trainer
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<|end|>", pad_token=pad, chat_template=template
+    )
 
 
 def model(seed: int = 0, **changes: Any) -> Any:
@@ -31,8 +38,17 @@ def model(seed: int = 0, **changes: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    settings: dict[str, Any] = {"vocab_size": 320, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
-    settings |= {"max_position_embeddings": 512, "tie_word_embeddings": True, "initializer_range": 0.1}
+    settings: dict[str, Any] = {
+        "vocab_size": 320,
+        "bos_token_id": None,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+    }
+    settings |= {
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.1,
+    }
     return LlamaForCausalLM(LlamaConfig(**SIZES | settings | changes)).to(torch.bfloat16)
 
 
@@ -43,14 +59,21 @@ def checkpoint(path: Path, *, seed: int = 0, shard: str = "5GB", **changes: Any)
     return path
 
 
-def adapter(path: Path, base: Path, *, seed: int = 1, reference: str | None = None, **config: Any) -> Path:
+def adapter(
+    path: Path, base: Path, *, seed: int = 1, reference: str | None = None, **config: Any
+) -> Path:
     """A PEFT LoRA adapter over *base* whose weights are not zero."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    settings = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"} | config
+    settings = {
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": "all-linear",
+        "task_type": "CAUSAL_LM",
+    } | config
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**settings))
     with torch.no_grad():
         for name, value in adapted.named_parameters():

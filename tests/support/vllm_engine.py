@@ -26,14 +26,29 @@ def start(place: Path, *words: Any, **options: Any) -> subprocess.Popen[str]:
     """Start ``countdown-rl`` with *words* in the directory *place*, as the leader of a session of processes."""
     command = [sys.executable, "-m", "countdown_rl", *map(str, words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=place, env=environment, text=True, start_new_session=True, **options)
+    return subprocess.Popen(
+        command, cwd=place, env=environment, text=True, start_new_session=True, **options
+    )
 
 
 def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.Result, Any]:
     """Train *model* in this process until three steps with a high learning rate have changed it; also its engine."""
-    settings: dict[str, Any] = {"max_steps": 3, "prompts": 2, "num_generations": 4, "micro_batch": 4}
-    settings |= {"max_completion_length": 8, "learning_rate": 1e-2, "precision": "fp32", "threads": 1}
-    settings |= {"eval_every": 3, "eval_size": 4}  # which sends the engine the weights of the last step
+    settings: dict[str, Any] = {
+        "max_steps": 3,
+        "prompts": 2,
+        "num_generations": 4,
+        "micro_batch": 4,
+    }
+    settings |= {
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "precision": "fp32",
+        "threads": 1,
+    }
+    settings |= {
+        "eval_every": 3,
+        "eval_size": 4,
+    }  # which sends the engine the weights of the last step
     settings |= {"reward": ("benchmarks.gpu_settings:varied=1",)}
     engines = []
 
@@ -42,7 +57,9 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.
             super().__init__(*args, **settings)
             engines.append(self)
 
-    run = RunArguments(model=model, data=place / "data", out=out / "adapter", checkpoints=out / "checkpoints")
+    run = RunArguments(
+        model=model, data=place / "data", out=out / "adapter", checkpoints=out / "checkpoints"
+    )
     # A later engine uses the process group of the first, and a later run has no launcher.
     kept = patch.object(vllm_internals, "PolicyEngine", Kept)
     with patch.object(Accelerator, "end_training"), patch.dict(os.environ), kept:
@@ -57,12 +74,16 @@ def distance(engine: Any, model: str | Path, precision: str = "fp32") -> float:
     engine.temperature = 1.0
     _, drawn, logps, _ = engine.generate(prompts=[prompt] * 8, images=None, num_generations=8)
     of_engine = torch.tensor([token[0] for row in logps for token in row])
-    of_model = torch.cat([_log_probabilities(loaded, prompt, completion, engine.top_p) for completion in drawn])
+    of_model = torch.cat(
+        [_log_probabilities(loaded, prompt, completion, engine.top_p) for completion in drawn]
+    )
     distances = (of_engine - of_model).abs()
     return distances[distances.isfinite()].mean().item()
 
 
-def _log_probabilities(model: Any, prompt: list[int], completion: list[int], top_p: float) -> torch.Tensor:
+def _log_probabilities(
+    model: Any, prompt: list[int], completion: list[int], top_p: float
+) -> torch.Tensor:
     """Of each token of *completion* its log-probability in *model* within the nucleus; -inf outside of it."""
     with torch.no_grad():
         logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()

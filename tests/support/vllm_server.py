@@ -22,7 +22,9 @@ def send(iterator: Iterator[tuple[str, torch.Tensor]], group: SimpleNamespace, *
     draft.rename(group.path)
 
 
-def receive(iterator: Iterator[Any], group: SimpleNamespace, post_unpack_func: Callable[..., None], **_: Any) -> None:
+def receive(
+    iterator: Iterator[Any], group: SimpleNamespace, post_unpack_func: Callable[..., None], **_: Any
+) -> None:
     """In place of vLLM's ``packed_nccl_broadcast_consumer``."""
     while not group.path.exists():
         time.sleep(0.01)
@@ -40,6 +42,8 @@ if "WEIGHTS" in os.environ:  # in the server and its worker, which imports this 
     nccl_engine.packed_nccl_broadcast_consumer = receive
 
 if __name__ == "__main__":
-    from vllm.entrypoints.launchers.api_server.entry import main  # of `vllm serve`, without its look for `vllm` in pip
+    from vllm.entrypoints.launchers.api_server.entry import (
+        main,
+    )  # of `vllm serve`, without its look for `vllm` in pip
 
     main()

@@ -18,7 +18,9 @@ CONTEXT = 1024
 class SamplingParams(SimpleNamespace):
     def __init__(self, **settings: Any) -> None:
         assert settings.get("include_stop_str_in_output") or "prompt_logprobs" in settings
-        super().__init__(**{"seed": None, "stop_token_ids": (), "top_p": 1.0, "top_k": 0} | settings)
+        super().__init__(
+            **{"seed": None, "stop_token_ids": (), "top_p": 1.0, "top_k": 0} | settings
+        )
 
 
 class LoRARequest(NamedTuple):
@@ -39,9 +41,13 @@ class LLM:
 
     def __init__(self, model: str, **options: Any) -> None:
         if (options["max_model_len"] or 0) > CONTEXT:  # in the words of pydantic
-            raise ValueError(f"1 validation error for ModelConfig\n  Value error, max_model_len is above {CONTEXT}.")
+            raise ValueError(
+                f"1 validation error for ModelConfig\n  Value error, max_model_len is above {CONTEXT}."
+            )
         self.options = options | {"model": model}
-        self.policy = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        self.policy = transformers.AutoModelForCausalLM.from_pretrained(
+            model, dtype=torch.float32
+        ).eval()
         self.base = {name: value.clone() for name, value in self.policy.named_parameters()}
         self.adapters: list[lora.Adapter] = []
         self.prompts: list[list[dict[str, Any]]] = []
@@ -50,7 +56,9 @@ class LLM:
         self.numbers: list[int] = []
         self.syncs = 0
         self.model_runner = self
-        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=self), add_lora=self.add_lora)
+        self.llm_engine = SimpleNamespace(
+            model_executor=SimpleNamespace(driver_worker=self), add_lora=self.add_lora
+        )
         np.random.seed(0)  # the process index
         self.engines.append(self)
 
@@ -81,11 +89,18 @@ class LLM:
             self.add_lora(lora_request)
         self.requests.append(lora_request)
         if hasattr(sampling_params, "prompt_logprobs"):
-            return [SimpleNamespace(prompt_logprobs=self.score(prompt["prompt_token_ids"])) for prompt in prompts]
+            return [
+                SimpleNamespace(prompt_logprobs=self.score(prompt["prompt_token_ids"]))
+                for prompt in prompts
+            ]
         self.numbers.append(np.random.randint(2**31))  # the runner on a GPU makes seeds of it
         self.prompts.append(prompts)
         self.params.append(sampling_params)
-        params = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
+        params = (
+            sampling_params
+            if isinstance(sampling_params, list)
+            else [sampling_params] * len(prompts)
+        )
         pairs = zip(prompts, params, strict=True)
         return [self._complete(prompt["prompt_token_ids"], sampling) for prompt, sampling in pairs]
 
@@ -93,7 +108,10 @@ class LLM:
         """The log-probability of each token after the first."""
         scores = self.policy(torch.tensor([ids])).logits[0, :-1].float().log_softmax(-1)
         pairs = zip(ids[1:], scores, strict=True)
-        return [None, *({token: SimpleNamespace(logprob=float(step[token]))} for token, step in pairs)]
+        return [
+            None,
+            *({token: SimpleNamespace(logprob=float(step[token]))} for token, step in pairs),
+        ]
 
     def _complete(self, prompt: list[int], sampling: Any) -> Any:
         ids, logprobs = list(prompt), []
@@ -104,18 +122,26 @@ class LLM:
             if sampling.top_k > 0:
                 scores[scores < scores.topk(sampling.top_k).values[-1]] = -torch.inf
             scores = scores.log_softmax(-1)
-            if sampling.temperature and sampling.top_p < 1:  # renormalised, as its processed log-probabilities are
+            if (
+                sampling.temperature and sampling.top_p < 1
+            ):  # renormalised, as its processed log-probabilities are
                 ranked, order = scores.sort(descending=True)
                 outside = order[ranked.exp().cumsum(-1) - ranked.exp() >= sampling.top_p]
                 scores = scores.index_fill(-1, outside, -torch.inf).log_softmax(-1)
             greedy = sampling.temperature == 0
-            token = int(scores.argmax() if greedy else torch.multinomial(scores.exp(), 1, generator=generator))
+            token = int(
+                scores.argmax()
+                if greedy
+                else torch.multinomial(scores.exp(), 1, generator=generator)
+            )
             ids.append(token)
             logprobs.append({token: SimpleNamespace(logprob=float(scores[token]), rank=1)})
             if token == self.end or token in sampling.stop_token_ids:
                 reason = "stop"
                 break
-        output = SimpleNamespace(token_ids=ids[len(prompt) :], logprobs=logprobs, finish_reason=reason)
+        output = SimpleNamespace(
+            token_ids=ids[len(prompt) :], logprobs=logprobs, finish_reason=reason
+        )
         return SimpleNamespace(prompt_token_ids=prompt, outputs=[output])
 
 
@@ -123,7 +149,9 @@ def install(monkeypatch: Any) -> type[LLM]:
     """Put the stand-in in the place of ``vllm``, and return its class of engines."""
     modules = {name: ModuleType(name) for name in ("vllm", "vllm.lora", "vllm.lora.request")}
     engine = type("LLM", (LLM,), {"engines": [], "end": None})
-    vars(modules["vllm"]).update(LLM=engine, SamplingParams=SamplingParams, __spec__=ModuleSpec("vllm", None))
+    vars(modules["vllm"]).update(
+        LLM=engine, SamplingParams=SamplingParams, __spec__=ModuleSpec("vllm", None)
+    )
     vars(modules["vllm.lora.request"]).update(LoRARequest=LoRARequest)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)

@@ -39,7 +39,9 @@ def root(tmp_path_factory):
 def start(words: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen:
     command = [sys.executable, "-m", "countdown_rl", *shlex.split(words)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.Popen(command, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
+    )
 
 
 def made(kind: str) -> tuple:
@@ -70,7 +72,16 @@ def test_a_killed_stage_has_its_artifact_or_none_and_can_be_run_again(kind, root
 
 def train(out, *more):
     flags = "--max-steps 20 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12 --save-steps 2"
-    paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
+    paths = [
+        "--model",
+        "model",
+        "--data",
+        "data",
+        "--out",
+        f"{out}/adapter",
+        "--log",
+        f"{out}/log.csv",
+    ]
     paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
     return start(shlex.join(["train", *paths, *flags.split(), *more]), stdout=subprocess.PIPE)
 
@@ -85,7 +96,9 @@ def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings
     assert whole.returncode == 0, err
     assert json.loads(out)["resumed"] is None
     # A random model succeeds at nothing, and finds no end.
-    warned = [line.removeprefix("warning: ") for line in err.splitlines() if line.startswith("warning: ")]
+    warned = [
+        line.removeprefix("warning: ") for line in err.splitlines() if line.startswith("warning: ")
+    ]
     reported = json.loads(out)["warnings"]  # a terminal shows no control characters of the example
     assert sorted(text[:80] for text in reported.values()) == sorted(text[:80] for text in warned)
     assert sorted(reported) == ["length", "start", "zero"]
@@ -93,7 +106,9 @@ def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings
     saved = set()
     for how in (signal.SIGKILL, signal.SIGINT):
         stopped = train("stopped")
-        while saved >= (complete := set(Path("stopped", "checkpoints").glob("checkpoint-*/complete"))):
+        while saved >= (
+            complete := set(Path("stopped", "checkpoints").glob("checkpoint-*/complete"))
+        ):
             assert stopped.poll() is None, stopped.communicate()
             time.sleep(0.01)
         saved |= complete

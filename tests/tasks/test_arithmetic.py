@@ -17,7 +17,9 @@ numbers = st.lists(st.integers(1, 99), min_size=1, max_size=6)
 
 
 def checked(text: str) -> list[tuple[str, str]]:
-    return [(piece.text, piece.kind) for piece in pieces(text) if piece.kind in ("correct", "incorrect")]
+    return [
+        (piece.text, piece.kind) for piece in pieces(text) if piece.kind in ("correct", "incorrect")
+    ]
 
 
 @given(numbers, st.integers(0, 2**32))
@@ -33,13 +35,23 @@ def test_steps_end_in_the_value_and_each_is_right(nums, seed):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        *(("3 + 4 * 5 = 23", ["4*5=20", "3+20=23"]), ("2 - 3 - 4", ["2-3=-1", "-1-4=-5"]), ("((7))", [])),
-        *(("8 ÷ (5 − 3) × 2", ["5-3=2", "8/2=4", "4*2=8"]), ("1 + 8 / (3 - 3) + 5", ["3-3=0", "8/0=None"])),
+        *(
+            ("3 + 4 * 5 = 23", ["4*5=20", "3+20=23"]),
+            ("2 - 3 - 4", ["2-3=-1", "-1-4=-5"]),
+            ("((7))", []),
+        ),
+        *(
+            ("8 ÷ (5 − 3) × 2", ["5-3=2", "8/2=4", "4*2=8"]),
+            ("1 + 8 / (3 - 3) + 5", ["3-3=0", "8/0=None"]),
+        ),
         ("5 / 2 / 5", ["5/2=5/2", "5/2/5=1/2"]),
     ],
 )
 def test_steps_follow_parentheses_and_precedence(answer, says):
-    assert [f"{step.left}{step.operator}{step.right}={step.result}" for step in steps(parse(answer).tree)] == says
+    assert [
+        f"{step.left}{step.operator}{step.right}={step.result}"
+        for step in steps(parse(answer).tree)
+    ] == says
 
 
 @given(st.text(alphabet="0123456789+-*/()= .,x×\n<think>answer", max_size=80))
@@ -52,7 +64,9 @@ def test_pieces_join_to_the_text(text):
 def test_an_equation_is_right_when_its_value_is_the_claim(nums, seed, claim):
     text = random_answer(CountdownRow({"nums": [*nums, 7], "target": 1}), random.Random(seed))
     sentence = f"so\n{text} = {claim}, no"
-    assert checked(sentence) == [(f"{text} = {claim}", "correct" if parse(text).value == str(claim) else "incorrect")]
+    assert checked(sentence) == [
+        (f"{text} = {claim}", "correct" if parse(text).value == str(claim) else "incorrect")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -67,8 +81,20 @@ def test_an_equation_is_right_when_its_value_is_the_claim(nums, seed, claim):
         ("3 - 5 = -2", [("3 - 5 = -2", "correct")]),
         ("8 / (3 - 3) = 0", [("8 / (3 - 3) = 0", "incorrect")]),
         # Only a part of what is meant: not for judging.
-        *((text, []) for text in ("-3 + 4 = 1", "0.5 + 1 = 2", "1,000 + 5 = 6", "2 ^ 3 + 1 = 9", "a-3 + 4 = 7")),
-        *((text, []) for text in ("5 * 5 = 25.5", "7 = 7", "3 + 4 = x", "3 + 4 == 7", "1 + 2 => 3")),
+        *(
+            (text, [])
+            for text in (
+                "-3 + 4 = 1",
+                "0.5 + 1 = 2",
+                "1,000 + 5 = 6",
+                "2 ^ 3 + 1 = 9",
+                "a-3 + 4 = 7",
+            )
+        ),
+        *(
+            (text, [])
+            for text in ("5 * 5 = 25.5", "7 = 7", "3 + 4 = x", "3 + 4 == 7", "1 + 2 => 3")
+        ),
     ],
 )
 def test_equations_are_marked_and_parts_of_longer_ones_are_not(text, equations):
@@ -77,7 +103,14 @@ def test_equations_are_marked_and_parts_of_longer_ones_are_not(text, equations):
 
 def test_tags_are_pieces():
     kinds = [(piece.text, piece.kind) for piece in pieces("a</think>\n<answer>3</answer>")]
-    assert kinds == [("a", ""), ("</think>", "tag"), ("\n", ""), ("<answer>", "tag"), ("3", ""), ("</answer>", "tag")]
+    assert kinds == [
+        ("a", ""),
+        ("</think>", "tag"),
+        ("\n", ""),
+        ("<answer>", "tag"),
+        ("3", ""),
+        ("</answer>", "tag"),
+    ]
 
 
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
@@ -100,7 +133,9 @@ def trees(leaves):
 
 
 @pytest.mark.parametrize(("count", "classes"), [(1, 1), (2, 6), (3, 68)])
-def test_expressions_have_one_form_exactly_when_they_are_one_function_of_their_numbers(count, classes):
+def test_expressions_have_one_form_exactly_when_they_are_one_function_of_their_numbers(
+    count, classes
+):
     # The numbers stand for letters: two places that no two different expressions agree on. With three
     # letters nothing is one function but what order and brackets make so (OEIS A140606: 1, 6, 68).
     letters = [(3, (3, 1009)), (5, (5, 10_007)), (7, (7, 100_003))][:count]
@@ -118,7 +153,9 @@ def test_expressions_have_one_form_exactly_when_they_are_one_function_of_their_n
 def expressions():
     return st.recursive(
         st.integers(1, 9).map(str),
-        lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
         max_leaves=12,
     )
 

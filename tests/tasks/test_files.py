@@ -43,7 +43,8 @@ def arrow(new):
 
 FORMATS = {
     "lines": LINES.encode(),
-    "lines without a final break, with empty ones": b"\n\r\n" + LINES.replace("\n", "\n\n").rstrip().encode(),
+    "lines without a final break, with empty ones": b"\n\r\n"
+    + LINES.replace("\n", "\n\n").rstrip().encode(),
     "CRLF": LINES.replace("\n", "\r\n").encode(),
     **{name: LINES.encode(name) for name in ("utf-8-sig", "utf-16", "utf-16-le", "utf-32")},
     "array": json.dumps(ROWS).encode(),
@@ -74,8 +75,12 @@ def test_the_content_decides_on_the_format(tmp_path, kind, name):
     assert [{"nums": row["nums"], "target": row["target"]} for row in rows] == ROWS
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, pyarrow.Codec("zstd").compress])
-@pytest.mark.parametrize("kind", ["lines", "utf-16", "indented array", "CSV", "Parquet", "Arrow stream"])
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, bz2.compress, lzma.compress, pyarrow.Codec("zstd").compress]
+)
+@pytest.mark.parametrize(
+    "kind", ["lines", "utf-16", "indented array", "CSV", "Parquet", "Arrow stream"]
+)
 def test_every_format_may_be_compressed(tmp_path, kind, pack):
     (tmp_path / "rows").write_bytes(pack(FORMATS[kind]))
     assert len(jsonl.read_rows(tmp_path / "rows")) == 2
@@ -88,15 +93,24 @@ def test_every_format_may_be_compressed(tmp_path, kind, pack):
         (json.dumps([*ROWS, 5]), "row 3: not a JSON object"),
         (json.dumps([*ROWS, {"target": 3}], indent=1), "row 3: there is no `nums`"),
         (json.dumps(ROWS, indent=1)[:-20] + "\n]", "not JSON"),
-        ("[\n" + '{"nums": [1, 2], "target": 3},\n{"nums": nope}\n]', "not JSON (Expecting value: line 3"),
+        (
+            "[\n" + '{"nums": [1, 2], "target": 3},\n{"nums": nope}\n]',
+            "not JSON (Expecting value: line 3",
+        ),
         ("{'nums': [1, 2], 'target': 3}\n", "line 1: not JSON"),
         (CSV + '"[1, 2]"\n', "line 4: there are not as many cells"),
         (CSV + '"[1, 2]",3,4\n', "line 4: there are not"),
         (CSV + '"[1,\n2]",x\n', "line 5: `target`"),
         (CSV.encode() + b'"[1, 2]",\xe9\n', "line 4: not UTF-8"),
-        *((text, "cannot be read") for text in (CSV + '"[1, 2],3\n', CSV.replace("\n", "\r"), parquet()[:-20])),
+        *(
+            (text, "cannot be read")
+            for text in (CSV + '"[1, 2],3\n', CSV.replace("\n", "\r"), parquet()[:-20])
+        ),
         (b"rows.jsonl" + bytes(500) + LINES.encode(), "cannot be read"),
-        *((pack(LINES.encode())[:-20], "cannot be read") for pack in (partial(gzip.compress, mtime=0), lzma.compress)),
+        *(
+            (pack(LINES.encode())[:-20], "cannot be read")
+            for pack in (partial(gzip.compress, mtime=0), lzma.compress)
+        ),
         *((text, "is empty") for text in ("", "\n \n", "nums,target\n")),
     ],
 )
@@ -109,7 +123,11 @@ def test_what_cannot_be_read_is_named_by_its_place(tmp_path, content, words):
 
 
 def test_what_an_object_says_of_its_rows_holds_for_each(tmp_path):
-    document = {"split": "test", "style": "model_opens", "data": [*ROWS, ROWS[0] | {"style": "direct"}]}
+    document = {
+        "split": "test",
+        "style": "model_opens",
+        "data": [*ROWS, ROWS[0] | {"style": "direct"}],
+    }
     (tmp_path / "rows.json").write_text(json.dumps(document))
     rows = jsonl.read_rows(tmp_path / "rows.json")
     assert {row.split for row in rows} == {"test"}

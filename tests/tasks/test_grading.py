@@ -40,7 +40,10 @@ def test_the_default_prompt_word_for_word():
 def test_rule_operators_and_style_reach_the_prompt():
     turns = messages({**ROW, "rule": "television", "operators": "+-", "style": "model_opens"})
     assert [turn["role"] for turn in turns] == ["system", "user"]
-    assert "with + - and parentheses, using each number at most once; every result" in turns[1]["content"]
+    assert (
+        "with + - and parentheses, using each number at most once; every result"
+        in turns[1]["content"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,10 +75,16 @@ def test_completions_of_a_prompt_that_opens_the_thinking(completion, format, str
 @pytest.mark.parametrize(
     ("completion", "format", "strict"),
     [
-        *((f"<think>so</think>{between}<answer>1</answer>", True, True) for between in ("", " ", "\n", "\n\n\t")),
+        *(
+            (f"<think>so</think>{between}<answer>1</answer>", True, True)
+            for between in ("", " ", "\n", "\n\n\t")
+        ),
         ("<think>so</think>\nso\n<answer>1</answer>", True, False),
         ("so</think>\n<answer>1</answer>", False, False),  # the model did not open it
-        *((text, False, False) for text in ("<answer>1</answer>\n<think>so</think>", "<answer>1</answer>")),
+        *(
+            (text, False, False)
+            for text in ("<answer>1</answer>\n<think>so</think>", "<answer>1</answer>")
+        ),
         ("<think>so</think>\n<answer>1", False, False),
     ],
 )
@@ -87,9 +96,16 @@ def test_format_of_completions_that_open_the_thinking(completion, format, strict
 def test_a_grade_has_all_facts_of_an_answer():
     correct = grade("I see.\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>", ROW)
     assert correct == Grade(True, True, True, "55 + 36 - 7 - 19", "65", "", False)
-    assert grade("55 + 36 - 7 - 19", ROW) == Grade(False, False, False, None, None, "no-answer", False)
+    assert grade("55 + 36 - 7 - 19", ROW) == Grade(
+        False, False, False, None, None, "no-answer", False
+    )
     wrong = grade(_prefilled("55 + 36 - 7 - 18") + " and more", ROW)
-    assert (wrong.format, wrong.correct, wrong.value, wrong.reason) == (True, False, "66", "number-not-given")
+    assert (wrong.format, wrong.correct, wrong.value, wrong.reason) == (
+        True,
+        False,
+        "66",
+        "number-not-given",
+    )
     assert wrong.trailing
     assert not grade(_prefilled("1") + "\n", ROW).trailing
 
@@ -108,7 +124,9 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("answer", "reason"), [(text, reason) for reason in ANSWERS for text in ANSWERS[reason]])
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(text, reason) for reason in ANSWERS for text in ANSWERS[reason]]
+)
 def test_each_wrong_answer_has_its_reason(answer, reason):
     graded = grade(_prefilled(answer), ROW)
     assert graded.reason == reason
@@ -119,14 +137,30 @@ def test_each_wrong_answer_has_its_reason(answer, reason):
     ("answer", "row", "judged"),
     [
         ("3 / (2 - 2)", {"nums": [2, 2, 3], "target": 5}, (None, "division-by-zero")),
-        ("65 * 100000 / 99999", {"nums": [99_999, 100_000, 65], "target": 65}, ("6500000/99999", "wrong-value")),
+        (
+            "65 * 100000 / 99999",
+            {"nums": [99_999, 100_000, 65], "target": 65},
+            ("6500000/99999", "wrong-value"),
+        ),
         ("55 + 36", {**ROW, "target": 91, "rule": "at-most-once"}, ("91", "")),
         ("55 + 36", {**ROW, "target": 91}, ("91", "number-left-out")),
         ("9 - 7 + 3", {"nums": [3, 7, 9], "target": 5, "rule": "television"}, ("5", "")),
-        ("3 - 7 + 9", {"nums": [3, 7, 9], "target": 5, "rule": "television"}, ("5", "not-positive-integer")),
-        ("3 * 4", {"nums": [3, 4], "target": 12, "operators": "+-"}, ("12", "operator-not-allowed")),
+        (
+            "3 - 7 + 9",
+            {"nums": [3, 7, 9], "target": 5, "rule": "television"},
+            ("5", "not-positive-integer"),
+        ),
+        (
+            "3 * 4",
+            {"nums": [3, 4], "target": 12, "operators": "+-"},
+            ("12", "operator-not-allowed"),
+        ),
         ("-3 + 4", {"nums": [3, 4], "target": 1, "operators": "+*"}, ("1", "operator-not-allowed")),
-        ("-3 + 4", {"nums": [3, 4], "target": 1, "rule": "television"}, ("1", "not-positive-integer")),
+        (
+            "-3 + 4",
+            {"nums": [3, 4], "target": 1, "rule": "television"},
+            ("1", "not-positive-integer"),
+        ),
         ("3 * 0 - 4", {"nums": [0, 3, 4], "target": -4}, ("-4", "")),
         ("3 + 4", {"nums": [0, 3, 4], "target": 7}, ("7", "number-left-out")),
         ("4 / 0", {"num": ["0", "4"], "target": "0"}, (None, "division-by-zero")),
@@ -144,14 +178,27 @@ def test_impossible_is_right_exactly_where_it_is_proved(word):
     assert judge(word, {"nums": [2, 4, 6], "target": 12}) == (None, "not-impossible")
     # Left-out numbers make it possible under the other rule.
     assert judge(word, {"nums": [17, 40, 51], "target": 91})[1] == ""
-    assert judge(word, {"nums": [17, 40, 51], "target": 91, "rule": "at-most-once"})[1] == "not-impossible"
+    assert (
+        judge(word, {"nums": [17, 40, 51], "target": 91, "rule": "at-most-once"})[1]
+        == "not-impossible"
+    )
     assert judge(word, {"nums": [0, 3, 4], "target": 99})[1] == ""
-    for row in ({"nums": [1] * 7, "target": 100}, {"nums": [3, 4], "target": 0}, {"nums": [3, 4], "target": -9}):
+    for row in (
+        {"nums": [1] * 7, "target": 100},
+        {"nums": [3, 4], "target": 0},
+        {"nums": [3, 4], "target": -9},
+    ):
         assert judge(word, row)[1] == "not-proved"
 
 
 PROBLEM = {"task": "gsm8k", "question": "A pen costs 3 coins. What do 24 pens cost?", "gold": "72"}
-GOLD = {"so it is\n#### 72": "72", "#### 1,234": "1234", "#### -5": "-5", "####$2.50": "5/2", "#### 0.5": "1/2"}
+GOLD = {
+    "so it is\n#### 72": "72",
+    "#### 1,234": "1234",
+    "#### -5": "-5",
+    "####$2.50": "5/2",
+    "#### 0.5": "1/2",
+}
 
 
 @pytest.mark.parametrize(("answer", "gold"), GOLD.items())
@@ -182,7 +229,9 @@ def test_gsm8k_answers_are_right_where_they_equal_the_gold_number(answer, reason
 def test_gsm8k_strict_format_has_each_tag_on_its_own_line():
     loose = grade("<thinking>x</thinking> <answer>72</answer>", PROBLEM)
     assert (loose.format, loose.strict_format, loose.correct) == (True, False, True)
-    assert "each tag on a line of its own" in messages(PROBLEM)[0]["content"].lower().replace("put ", "")
+    assert "each tag on a line of its own" in messages(PROBLEM)[0]["content"].lower().replace(
+        "put ", ""
+    )
     assert messages({**PROBLEM, "style": "prefilled"})[-1]["content"].endswith("<think>")
 
 
@@ -198,7 +247,11 @@ def test_answers_vote_in_their_canonical_form():
     assert vote_key("2 + ") == vote_key(" 2  +")
     problem = {"task": "gsm8k", "question": "?", "gold": "7"}
     assert vote_key("$1,000.0", "1000", problem) == vote_key("1000", "1000", problem)
-    assert vote_key("many", row=problem) == vote_key("Many", row=problem) != vote_key("few", row=problem)
+    assert (
+        vote_key("many", row=problem)
+        == vote_key("Many", row=problem)
+        != vote_key("few", row=problem)
+    )
 
 
 def identity(question):
@@ -212,15 +265,25 @@ DIFFERENT += [
     [f"Is 3 {sign} 5?" for sign in "<>="],
     ["50% of 8?", "50 of 8?"],
 ]
-DIFFERENT += [["(3 + 5) * 2?", "3 + (5 * 2)?", "3 + 5 * 2?"], ["It is -5 degrees.", "It is 5 degrees."]]
+DIFFERENT += [
+    ["(3 + 5) * 2?", "3 + (5 * 2)?", "3 + 5 * 2?"],
+    ["It is -5 degrees.", "It is 5 degrees."],
+]
 DIFFERENT += [["What is 5!?", "What is 5?"], ["What is 3 ** 5?", "What is 3 * 5?"]]
 SAME = [["What is 3 × 5?", "what is  3 * 5", "What is 3*5 ?"], ["What is 3 − 5?", "What is 3 - 5?"]]
-SAME += [["A well-known, 5-year-old (brown) cow - and a calf!", "a well known 5 year old brown cow and a calf"]]
+SAME += [
+    [
+        "A well-known, 5-year-old (brown) cow - and a calf!",
+        "a well known 5 year old brown cow and a calf",
+    ]
+]
 
 
 @pytest.mark.parametrize("questions", [*DIFFERENT, *SAME])
 def test_problems_are_the_same_where_they_differ_in_punctuation_and_not_in_a_sign(questions):
-    assert len({identity(question) for question in questions}) == (1 if questions in SAME else len(questions))
+    assert len({identity(question) for question in questions}) == (
+        1 if questions in SAME else len(questions)
+    )
 
 
 ASKED = ["{}", "Question: {}\nAnswer:", "<|im_start|>user\n{}\n<|im_end|>"]

@@ -40,7 +40,9 @@ def with_prefill(text):
         *((with_prefill(text), "model_opens", text) for text in ("Sure.", "<think>\n\n</think>")),
     ],
 )
-def test_nothing_is_added_to_a_template_and_the_style_is_the_one_that_fits_it(template, style, prefill):
+def test_nothing_is_added_to_a_template_and_the_style_is_the_one_that_fits_it(
+    template, style, prefill
+):
     row = parse_row({**ROW, "template": template})
     assert (row.style_name, row.prompt()) == (style, Prompt(USER["content"], "Solve.", prefill))
     assert row.layout == {"style": style, "template": template}
@@ -54,7 +56,9 @@ def test_a_prefill_of_the_users_own_is_used_in_every_style(style):
     assert row.messages() == [SYSTEM, USER, {"role": "assistant", "content": "Answer:"}]
 
 
-@pytest.mark.parametrize(("style", "prefill"), [("prefilled", ""), ("prefilled", "Sure."), ("direct", "Well, <think>")])
+@pytest.mark.parametrize(
+    ("style", "prefill"), [("prefilled", ""), ("prefilled", "Sure."), ("direct", "Well, <think>")]
+)
 def test_a_style_that_does_not_fit_the_template_is_refused(style, prefill):
     with pytest.raises(InputError, match=style):
         parse_row({**ROW, "style": style, "template": with_prefill(prefill)}).prompt()
@@ -65,19 +69,27 @@ def test_a_style_that_does_not_fit_the_template_is_refused(style, prefill):
 def test_word_problems_have_a_style_for_either_kind_of_template():
     row = {"task": "gsm8k", "question": "2 and 3?", "gold": "5"}
     assert parse_row({**row, "template": "{{ question }}"}).style_name == "lines"
-    prefilled = "{% block user %}{{ question }}{% endblock %}{% block assistant %}<think>{% endblock %}"
+    prefilled = (
+        "{% block user %}{{ question }}{% endblock %}{% block assistant %}<think>{% endblock %}"
+    )
     assert parse_row({**row, "template": prefilled}).style_name == "prefilled"
 
 
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        *((text, "cannot be rendered") for text in ("{{ nums }", "{{ nums / 0 }}", "{% for n in nums %}")),
+        *(
+            (text, "cannot be rendered")
+            for text in ("{{ nums }", "{{ nums / 0 }}", "{% for n in nums %}")
+        ),
         ("{{ numbers }}", "'numbers' is undefined"),
         ("{{ nums.__class__ }}", "unsafe"),
         ("{% block user %}{% endblock %}{% block systm %}{% endblock %}", "systm"),
         ("{% block system %}{% endblock %}", "blocks system"),
-        ("{% block system %}{{ target }}{% endblock %}{% block user %}{% endblock %}", "'target' is undefined"),
+        (
+            "{% block system %}{{ target }}{% endblock %}{% block user %}{% endblock %}",
+            "'target' is undefined",
+        ),
         ("{{ nums | random }}", "random"),
         ("{{ lipsum() }}", "'lipsum' is undefined"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
@@ -99,7 +111,12 @@ def test_a_prompt_that_leaves_out_a_number_or_the_target_is_found(text, absent):
 
 @pytest.mark.parametrize(
     ("completion", "correct", "format"),
-    [("50 - 7 + 3", True, True), (" 50 - 7 + 3\n", True, True), ("", False, False), ("a\n50 - 7 + 3", False, False)],
+    [
+        ("50 - 7 + 3", True, True),
+        (" 50 - 7 + 3\n", True, True),
+        ("", False, False),
+        ("a\n50 - 7 + 3", False, False),
+    ],
 )
 def test_a_direct_completion_is_the_answer(completion, correct, format):
     grade = parse_row({**ROW, "style": "direct"}).grade(completion)
@@ -116,12 +133,21 @@ def data(here, monkeypatch):
 
 
 def test_gen_data_writes_the_template_into_every_row_and_into_the_manifest(data):
-    rows = [row for split in ("train", "valid", "test") for row in jsonl.read_rows(data / f"{split}.jsonl")]
-    assert all(row.messages() == [SYSTEM, {**USER, "content": row.messages()[1]["content"]}] for row in rows)
+    rows = [
+        row
+        for split in ("train", "valid", "test")
+        for row in jsonl.read_rows(data / f"{split}.jsonl")
+    ]
+    assert all(
+        row.messages() == [SYSTEM, {**USER, "content": row.messages()[1]["content"]}]
+        for row in rows
+    )
     manifest = artifacts.read(data, "data")
     assert manifest.options["template"] == TEMPLATE
     again = DataOptions(**manifest.options | {"size": ("3",)})
-    assert [*build.generate(again, "test")] == [dict(row) for row in jsonl.read_rows(data / "test.jsonl")]
+    assert [*build.generate(again, "test")] == [
+        dict(row) for row in jsonl.read_rows(data / "test.jsonl")
+    ]
 
 
 def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
@@ -138,7 +164,10 @@ def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
     shipped = {"digest": "b", "manifest": {"kind": "model", "inputs": {"data": {"digest": "old", "manifest": {
         "kind": "data", "options": {"style": "model_opens"}}}}}}  # fmt: skip
     inputs["model"] = shipped
-    assert probe.layout(provenance_chain(adapter)) == {"style": "direct", "template": TEMPLATE}  # the newest data
+    assert probe.layout(provenance_chain(adapter)) == {
+        "style": "direct",
+        "template": TEMPLATE,
+    }  # the newest data
     later = {"digest": "c", "manifest": {"kind": "adapter", "inputs": {"model": adapter},
                                          "facts": {"layout": {"style": "prefilled"}}}}  # fmt: skip
     assert probe.layout(provenance_chain(later)) == {"style": "prefilled"}
@@ -154,8 +183,14 @@ FIELDS = ("size", "solution", "solutions", "needs", "id", "rule")
 @pytest.mark.parametrize(
     "template",
     [
-        *("Make {{ target }} of {{ nums[0] }}", "{{ nums }} {{ goal }}", "{{ nums }} {{ target }} {{ nums | random }}"),
-        *(f"{{{{ nums }}}} {{{{ target }}}} {{{{ {field} }}}}" for field in FIELDS),  # which ask and merge do not know
+        *(
+            "Make {{ target }} of {{ nums[0] }}",
+            "{{ nums }} {{ goal }}",
+            "{{ nums }} {{ target }} {{ nums | random }}",
+        ),
+        *(
+            f"{{{{ nums }}}} {{{{ target }}}} {{{{ {field} }}}}" for field in FIELDS
+        ),  # which ask and merge do not know
     ],
 )
 def test_gen_data_refuses_a_prompt_that_does_not_show_the_puzzle(template):
@@ -169,5 +204,8 @@ def test_a_prompt_file_that_is_not_there_is_named(run_command):
 
 
 def test_styles_of_earlier_versions_are_read_by_their_present_names():
-    assert [parse_row({**ROW, "style": name})["style"] for name in ("begun", "own")] == ["prefilled", "model_opens"]
+    assert [parse_row({**ROW, "style": name})["style"] for name in ("begun", "own")] == [
+        "prefilled",
+        "model_opens",
+    ]
     assert DataOptions(style="own").style == "model_opens"

@@ -53,7 +53,9 @@ TEXTS += ["1" * 400 + ".0", "9" * 400 + " / 3", "9" * 400 + " * 1.0"]
 @pytest.mark.parametrize("text", TEXTS)
 def test_values_are_those_of_eval(text):
     mine, theirs = proxies.evaluate(text), by_eval(text.strip())
-    assert (type(mine), mine) == (type(theirs), theirs) or not isinstance(theirs, int | float | complex)
+    assert (type(mine), mine) == (type(theirs), theirs) or not isinstance(
+        theirs, int | float | complex
+    )
     assert proxies.value(ROW, text) == original([3, 7, 50], 46, text.strip(), check_numbers=False)
     assert proxies.copied(ROW, text) == original([3, 7, 50], 46, text.strip())
 
@@ -68,7 +70,9 @@ def test_any_short_text_has_the_value_of_eval(text):
         assert mine is None
 
 
-@pytest.mark.parametrize("text", ["99**98**97", "9" * 4_000 + "**9", "(" * 2_000, "-" * 4_000, "2**99999 - 2**99999"])
+@pytest.mark.parametrize(
+    "text", ["99**98**97", "9" * 4_000 + "**9", "(" * 2_000, "-" * 4_000, "2**99999 - 2**99999"]
+)
 def test_huge_values_and_deep_texts_are_refused_at_once(text):
     assert proxies.evaluate(text) is None
 
@@ -93,7 +97,13 @@ def test_rewards_by_name(answer, paid):
 
 @pytest.mark.parametrize(
     ("nums", "target", "answer"),
-    [([2, 3], 8, "2**3"), ([2, 7], 3, "7//2"), ([5, 5, 5], 5, "5.5 - .5"), ([8, 5], 4, ".5*8"), ([3, 5], 15, "-3*-5")],
+    [
+        ([2, 3], 8, "2**3"),
+        ([2, 7], 3, "7//2"),
+        ([5, 5, 5], 5, "5.5 - .5"),
+        ([8, 5], 4, ".5*8"),
+        ([3, 5], 15, "-3*-5"),
+    ],
 )
 def test_the_copied_grader_pays_for_more_than_the_rules_allow(nums, target, answer):
     row = {"nums": nums, "target": target}

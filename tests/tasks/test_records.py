@@ -18,7 +18,11 @@ VERL = {
     "reward_model": {"style": "rule", "ground_truth": PUZZLE},
     "extra_info": {"split": "train", "index": 0},
 }
-GYM = {"question": "?", "answer": "50 - 7 + 3", "metadata": PUZZLE | {"difficulty": {"numbers": [3, 4]}}}
+GYM = {
+    "question": "?",
+    "answer": "50 - 7 + 3",
+    "metadata": PUZZLE | {"difficulty": {"numbers": [3, 4]}},
+}
 PROBLEM = {"question": "What is 3 + 4?", "answer": "3 + 4 = 7\n#### 7"}
 
 
@@ -30,7 +34,10 @@ PROBLEM = {"question": "What is 3 + 4?", "answer": "3 + 4 = 7\n#### 7"}
         ({"nums": "[3, 7, 50]", "target": "46", "rule": "", "solutions": None}, ""),
         ({"nums": "(3.0, 7.0, 50.0)", "target": "46.0", "solutions": "2.0"}, ""),
         (VERL, "the puzzle is read from reward_model.ground_truth"),
-        (VERL | {"reward_model": {"ground_truth": json.dumps(PUZZLE)}}, "reward_model.ground_truth"),
+        (
+            VERL | {"reward_model": {"ground_truth": json.dumps(PUZZLE)}},
+            "reward_model.ground_truth",
+        ),
         (VERL | {"reward_model": str(VERL["reward_model"])}, "reward_model.ground_truth"),
         (GYM, "from metadata"),
         ({"extra_info": {"entry": GYM}}, "extra_info.entry.metadata"),
@@ -66,7 +73,9 @@ def test_what_the_record_says_of_a_nested_row_is_kept():
     assert (row.rule, row.puzzle.operators) == ("television", "+-")
 
 
-@pytest.mark.parametrize("record", [PROBLEM, {"extra_info": PROBLEM, "reward_model": {"ground_truth": "7"}}])
+@pytest.mark.parametrize(
+    "record", [PROBLEM, {"extra_info": PROBLEM, "reward_model": {"ground_truth": "7"}}]
+)
 def test_word_problems_are_found_too(record):
     found = records.find_row(record)
     assert (found.row.task, found.row.reference) == ("gsm8k", "7")
@@ -94,7 +103,10 @@ def test_word_problems_are_found_too(record):
         ({"info": PUZZLE, "extra": {"id": "3-7-50=46:at-most-once"}}, "another puzzle"),
         ({"puzzle_id": "3-7-50=47", **PUZZLE}, "another puzzle"),
         ({**PUZZLE, "question": "1 + 1?", "gold": "2"}, "fields of a puzzle and of a problem"),
-        *(({"nums": nums, "target": 46}, "`nums`") for nums in ("1,003 7 50", "3, 7 50", "3 7 and 50", "3; 7, 50")),
+        *(
+            ({"nums": nums, "target": 46}, "`nums`")
+            for nums in ("1,003 7 50", "3, 7 50", "3 7 and 50", "3; 7, 50")
+        ),
     ],
 )
 def test_what_is_no_row_or_two_is_refused(record, words):
@@ -128,13 +140,18 @@ def test_fields_that_are_not_used_are_said(tmp_path):
         f"{tmp_path / 'test.parquet'}: the puzzle is read from reward_model.ground_truth.",
         f"{tmp_path / 'test.parquet'}: not used: data_source, extra_info, prompt.",
     ]
-    jsonl.write_rows(tmp_path / "rows.jsonl", [{"nums": [3, 7, 50], "target": 46, "needs": "add-sub", "size": 3}])
+    jsonl.write_rows(
+        tmp_path / "rows.jsonl", [{"nums": [3, 7, 50], "target": 46, "needs": "add-sub", "size": 3}]
+    )
     assert len(jsonl.read_rows(tmp_path / "rows.jsonl", notes.append)) == 1
     assert len(notes) == 2
 
 
 def completions(record):
-    return [conversations.completion(each).text(STYLES["model_opens"]) for each in conversations.split(record)]
+    return [
+        conversations.completion(each).text(STYLES["model_opens"])
+        for each in conversations.split(record)
+    ]
 
 
 ANSWER = {"role": "assistant", "content": "a"}
@@ -144,7 +161,10 @@ NOT_JSON = "[{'role': 'assistant', 'content': 'a'}\n {'role': 'user', 'content':
 @pytest.mark.parametrize(
     "record",
     [
-        *({"completion": value} for value in ("a", {"text": "a"}, [ANSWER], ANSWER, json.dumps([ANSWER]))),
+        *(
+            {"completion": value}
+            for value in ("a", {"text": "a"}, [ANSWER], ANSWER, json.dumps([ANSWER]))
+        ),
         {"completion": [{"role": "model", "content": [{"type": "text", "text": "a"}]}]},
         {"completion": [ANSWER | {"tool_calls": None, "refusal": None, "annotations": []}]},
         {"messages": [{"role": "user", "content": "?"}, ANSWER]},
@@ -164,7 +184,11 @@ def test_a_completion_is_found(record):
     [
         *({"response": value} for value in (["a", "b"], '["a", "b"]')),
         {"completion": [[ANSWER], [ANSWER | {"content": "b"}]]},
-        {"response": {"body": {"choices": [{"message": ANSWER}, {"message": ANSWER | {"content": "b"}}]}}},
+        {
+            "response": {
+                "body": {"choices": [{"message": ANSWER}, {"message": ANSWER | {"content": "b"}}]}
+            }
+        },
     ],
 )
 def test_several_completions_are_found(record):
@@ -179,7 +203,9 @@ def test_text_in_brackets_stays_text(text):
 def test_a_completion_may_be_empty():
     assert completions({"completion": ""}) == [""]
     assert completions({"completion": [ANSWER | {"content": None}]}) == [""]
-    assert completions({"completion": [ANSWER | {"content": None, "reasoning": "b"}]}) == ["<think>b"]
+    assert completions({"completion": [ANSWER | {"content": None, "reasoning": "b"}]}) == [
+        "<think>b"
+    ]
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
@@ -188,7 +214,9 @@ def test_reasoning_beside_the_content_is_joined(name):
     assert completions({"completion": [ANSWER | {name: "why"}]}) == [joined]
     assert completions({"completion": "a", name: "why"}) == [joined]
     parts = [{"type": "thinking", "thinking": "why"}, {"type": "text", "text": "a"}]
-    assert completions({"messages": [{"role": "user", "content": "?"}, ANSWER | {"content": parts}]}) == [joined]
+    assert completions(
+        {"messages": [{"role": "user", "content": "?"}, ANSWER | {"content": parts}]}
+    ) == [joined]
 
 
 @pytest.mark.parametrize("value", ["on", "off", "high", True, False])
@@ -200,7 +228,10 @@ def test_a_switch_of_reasoning_is_no_reasoning(name, value):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        *(({"completion": text}, "write them as JSON") for text in (NOT_JSON, '[{"role": "assistant", "content": "a')),
+        *(
+            ({"completion": text}, "write them as JSON")
+            for text in (NOT_JSON, '[{"role": "assistant", "content": "a')
+        ),
         ({"response": {"body": {"output": [{"type": "message"}]}}}, "chat and text completions"),
         ({"completion": [ANSWER | {"tool_calls": [{"id": 1}]}]}, "`tool_calls`"),
         ({"completion": [ANSWER | {"weight": 1}]}, "`weight`"),
@@ -209,7 +240,10 @@ def test_a_switch_of_reasoning_is_no_reasoning(name, value):
         ({"completion": [ANSWER, ANSWER]}, "one turn of the assistant"),
         ({"completion": [ANSWER | {"content": [{"type": "image_url"}]}]}, "image_url"),
         ({"completion": [ANSWER | {"reasoning": "b", "thinking": "c"}]}, "reasoning"),
-        ({"completion": [{"role": "assistant", "content": "b</think>a", "reasoning": "b"}]}, "beside it"),
+        (
+            {"completion": [{"role": "assistant", "content": "b</think>a", "reasoning": "b"}]},
+            "beside it",
+        ),
         ({"completion": 5}, "decode token ids"),
         ({"completion": "a", "response": "b"}, "`completion` or `response`"),
         ({"response": {"status_code": 500, "body": {"error": "?"}}}, "no `choices`"),

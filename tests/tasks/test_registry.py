@@ -16,7 +16,10 @@ def test_a_task_describes_its_rows(task):
     assert type(row) is task.row
     assert {"id", *task.example, "style"} <= task.fields.keys()
     assert row.messages()[-1]["role"] == "assistant" or row.style.model_opens
-    assert row.grade(f"</{row.style.tag}>\n<answer>{row.reference}</answer>").legal or task.name == "countdown"
+    assert (
+        row.grade(f"</{row.style.tag}>\n<answer>{row.reference}</answer>").legal
+        or task.name == "countdown"
+    )
     assert row.headline.count("\n") == 0
     assert {"id": row.id, **row.kept}.items() >= {key: row[key] for key in task.example}.items()
 
@@ -38,19 +41,33 @@ def test_probe_prompts_are_of_the_task_that_a_model_was_trained_on():
 
     puzzle, problem = (probe.rows(task, 1)[0].messages() for task in TASKS[:2])
     data = entry("data", options={"task": "gsm8k"})
-    merged = entry("merged", {"adapter": entry("adapter", {"data": data, "model": {"digest": "hub", "kind": "hub"}})})
+    merged = entry(
+        "merged",
+        {"adapter": entry("adapter", {"data": data, "model": {"digest": "hub", "kind": "hub"}})},
+    )
     assert first_prompt(merged) == problem
     # Rows in a file have no recorded options; training records their task.
-    assert first_prompt(entry("adapter", {"data": {"digest": "f", "file": "f"}}, facts={"task": "gsm8k"})) == problem
+    assert (
+        first_prompt(
+            entry("adapter", {"data": {"digest": "f", "file": "f"}}, facts={"task": "gsm8k"})
+        )
+        == problem
+    )
     assert first_prompt({"digest": "hub", "kind": "hub"}) == puzzle
 
 
 def test_a_task_of_another_package_is_found_by_its_entry_point(tmp_path):
-    with letters.installed(tmp_path, letters="tests.support.letters:TASK", countdown="nowhere:TASK"):
+    with letters.installed(
+        tmp_path, letters="tests.support.letters:TASK", countdown="nowhere:TASK"
+    ):
         assert registry.names() == ["countdown", "gsm8k", "letters"]
         assert registry.task("letters").row is letters.LettersRow
-        assert registry.task("countdown").title == "Countdown numbers puzzle"  # names of this package are its own
-        with pytest.raises(InputError, match="no task 'chess'; use countdown or gsm8k or letters, or install"):
+        assert (
+            registry.task("countdown").title == "Countdown numbers puzzle"
+        )  # names of this package are its own
+        with pytest.raises(
+            InputError, match="no task 'chess'; use countdown or gsm8k or letters, or install"
+        ):
             parse_row({"task": "chess"})
     assert registry.names() == ["countdown", "gsm8k"]
 

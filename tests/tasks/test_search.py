@@ -15,7 +15,10 @@ from countdown_rl.tasks.registry import parse_row
 
 PUZZLES = st.fixed_dictionaries(
     {"nums": st.lists(st.integers(1, 30), min_size=2, max_size=4), "target": st.integers(1, 60)},
-    optional={"operators": st.sampled_from(["+-", "+-*", "*/"]), "rule": st.sampled_from([*RULES][1:])},
+    optional={
+        "operators": st.sampled_from(["+-", "+-*", "*/"]),
+        "rule": st.sampled_from([*RULES][1:]),
+    },
 )
 
 
@@ -73,7 +76,9 @@ def test_compact_lines_are_right_and_follow_from_each_other(fields, seed):
         left, operator, right, result, rest = operation.groups()
         check_equation(row, left, operator, right, result)
         if rest:
-            states.after([*map(int, rest.split(",")[1:]), int(left), int(right)], left, right, result)
+            states.after(
+                [*map(int, rest.split(",")[1:]), int(left), int(right)], left, right, result
+            )
             assert operation.end() == len(text)
         else:
             used = Counter(map(int, (left, right)))
@@ -88,10 +93,15 @@ def test_compact_lines_are_right_and_follow_from_each_other(fields, seed):
 def check_chain(row, result, chain, states):
     """The operations on *result* and the other number of one of *states*."""
     operations = re.findall(r"([-+*/])(\d+)=(\d+)| (\d+)([-+*/])(\d+)=(\d+)", chain)
-    assert "".join(a + b + "=" + c if a else f" {d}{e}{f}={g}" for a, b, c, d, e, f, g in operations) == chain
+    assert (
+        "".join(a + b + "=" + c if a else f" {d}{e}{f}={g}" for a, b, c, d, e, f, g in operations)
+        == chain
+    )
     used = set()
     for operator, right, value, left, before, same, total in operations:
-        check_equation(row, *((result, operator, right, value) if operator else (left, before, same, total)))
+        check_equation(
+            row, *((result, operator, right, value) if operator else (left, before, same, total))
+        )
         assert operator or same == result
         used.add(int(right or left))
     assert len(used) <= 1
@@ -108,12 +118,18 @@ def test_published_lines_are_right_and_follow_from_each_other(fields, seed):
             assert int(match[1]) == row["target"]
             state = match[2].split(", ")
             states.check(state)
-        elif match := re.fullmatch(r"Exploring Operation: (\d+)([-+*/])(\d+)=(\d+), Resulting Numbers: \[(.*)\]", text):
+        elif match := re.fullmatch(
+            r"Exploring Operation: (\d+)([-+*/])(\d+)=(\d+), Resulting Numbers: \[(.*)\]", text
+        ):
             check_equation(row, *match.groups()[:4])
             states.after([int(number) for number in state], match[1], match[3], match[4])
-            assert sorted(map(int, match[5].split(", "))) in [sorted(known) for known in states.known]
+            assert sorted(map(int, match[5].split(", "))) in [
+                sorted(known) for known in states.known
+            ]
         else:
-            assert re.fullmatch(r"Moving to Node #0[\d,]*|Generated Node #.*|\d+,\d+ (un)?equal: .*", text)
+            assert re.fullmatch(
+                r"Moving to Node #0[\d,]*|Generated Node #.*|\d+,\d+ (un)?equal: .*", text
+            )
     check_answer(row, lines)
 
 
@@ -125,7 +141,12 @@ LONG = "3-2=1,4|2+4=6,3|2*3=6,4|2+3=5+4=9*4=20-4=1|4,6-4=2*4=24+4=10|3,6*3=18-3=
     [
         ({"nums": [28, 7, 1], "target": 21}, 1, "28-7=21*1=21", "1*(28-7)"),
         ({"nums": [7, 28], "target": 5}, 1, "7,28/7=4", search.IMPOSSIBLE),
-        ({"nums": [28, 7, 1], "target": 21}, 0, "28*1=28,7|28-1=27,7|28/7=4,1|28-7=21*1=21", "1*(28-7)"),
+        (
+            {"nums": [28, 7, 1], "target": 21},
+            0,
+            "28*1=28,7|28-1=27,7|28/7=4,1|28-7=21*1=21",
+            "1*(28-7)",
+        ),
         ({"nums": [2, 3, 4], "target": 5}, 0, LONG, "4+3-2"),
         ({"nums": [9, 7, 5], "target": 97}, 3, None, search.IMPOSSIBLE),
     ],
@@ -138,8 +159,14 @@ def test_a_search_ends_with_its_answer(fields, seed, lines, answer):
 
 def test_the_mixture_finds_some_targets_and_misses_some():
     rng = random.Random(1)
-    puzzles = [parse_row({"nums": [rng.randint(1, 30) for _ in range(4)], "target": 30}).puzzle for _ in range(100)]
+    puzzles = [
+        parse_row({"nums": [rng.randint(1, 30) for _ in range(4)], "target": 30}).puzzle
+        for _ in range(100)
+    ]
     answer = lambda write, index: list(write(puzzles[index], random.Random(index)))[-1][1]  # noqa: E731
-    both = [[answer(write, index) for index in range(100)] for write in (search.compact, search.published)]
+    both = [
+        [answer(write, index) for index in range(100)]
+        for write in (search.compact, search.published)
+    ]
     assert both[0] == both[1]
     assert 20 < both[0].count(search.IMPOSSIBLE) < 80

@@ -18,7 +18,9 @@ def _random_puzzle(rng: random.Random, sizes: list[int]) -> Puzzle:
     return Puzzle(numbers, rng.randint(1, 60), rng.choice(list(RULES.values())))
 
 
-@pytest.mark.parametrize(("sizes", "count"), [([1, 2, 3, 3, 4], 150), pytest.param([5], 25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("sizes", "count"), [([1, 2, 3, 3, 4], 150), pytest.param([5], 25, marks=pytest.mark.slow)]
+)
 def test_counts_and_solutions_agree_with_brute_force(sizes, count):
     rng = random.Random(1)
     for _ in range(count):
@@ -82,7 +84,11 @@ def test_numbers_of_any_size_are_exact():
 
 @pytest.mark.parametrize(
     ("numbers", "target", "solution"),
-    [((3, 7, 50), 46, "50 + 3 - 7"), ((3, 3, 8, 8), 24, "8 / (3 - 8 / 3)"), ((5, 5, 7), 7, "7 + 5 - 5")],
+    [
+        ((3, 7, 50), 46, "50 + 3 - 7"),
+        ((3, 3, 8, 8), 24, "8 / (3 - 8 / 3)"),
+        ((5, 5, 7), 7, "7 + 5 - 5"),
+    ],
 )
 def test_known_puzzles(numbers, target, solution):
     assert solver.solve(Puzzle(numbers, target)).solution == solution
@@ -94,7 +100,9 @@ def test_a_zero_is_written_as_a_digit(compiled, monkeypatch):
     assert set(solver.solutions(Puzzle((0, 3, 5), 8))) == {"5 + 3 + 0", "5 + 3 - 0"}
 
 
-@pytest.mark.parametrize(("numbers", "target"), [((), 5), ((1,) * 7, 5), ((-1, 3), 5), ((1, 3), 0), ((1, 3), -2)])
+@pytest.mark.parametrize(
+    ("numbers", "target"), [((), 5), ((1,) * 7, 5), ((-1, 3), 5), ((1, 3), 0), ((1, 3), -2)]
+)
 def test_puzzles_out_of_range_are_refused(numbers, target):
     with pytest.raises(InputError):
         solver.solve(Puzzle(numbers, target))
@@ -103,5 +111,7 @@ def test_puzzles_out_of_range_are_refused(numbers, target):
 def test_the_compiled_kernel_is_loaded_only_after_enough_work(monkeypatch):
     monkeypatch.delitem(sys.modules, "countdown_rl.tasks.countdown.kernel_numba")
     monkeypatch.setattr(solver, "_work_done", 0)
-    assert solver._Search(Puzzle((25, 50, 75, 100, 3, 6), 952)).kernel is kernel  # one puzzle is quicker without
+    assert (
+        solver._Search(Puzzle((25, 50, 75, 100, 3, 6), 952)).kernel is kernel
+    )  # one puzzle is quicker without
     assert [solver._compiled_pays(6) for _ in range(2)] == [False, True]

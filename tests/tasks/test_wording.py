@@ -20,13 +20,51 @@ OTHER_LISTS = ["3, 7, or 50", "3, 7 plus 50", "3 | 7 | 50", "3, 7, 50.5", "-3, 7
 OTHER_LISTS += ["3, 7, fifty", "fifty, 3, 7", "one, 3, 7", "5_0, 3, 7", "3-7, 50", "3 to 7 and 50"]
 OTHER_LISTS += ["1,000, 3, 7", "1,000", "3/7/50", "\n- 3\n- 7\n- 50\n", "3, 7, 50 and nine"]
 OTHER_LISTS += ["3, 7 and 50 and 9", "3, 7, 5²", "3, 7, 50, IX", "pi, 3, 7, 50", "[3, 7, 50], zero"]
-OTHER_LISTS += ["3, 7, 50, a pair of tens", "3, 7, 50 cm", "3, 7, 50!", "3, 7, 50, ...", "3, 7, 50 etc."]
+OTHER_LISTS += [
+    "3, 7, 50, a pair of tens",
+    "3, 7, 50 cm",
+    "3, 7, 50!",
+    "3, 7, 50, ...",
+    "3, 7, 50 etc.",
+]
 OTHER_LISTS += ["3, 7, 50 and numbers like 5 + 6"]
 #: Between two numbers, in any combination.
-SEPARATORS = [", ", ",", "; ", " ", "  ", "\t", " | ", "|", " & ", " and ", ", and ", " or ", ", or "]
-SEPARATORS += [" plus ", "\n", ",\n", "\n- ", "\n* ", "\n• ", "\n2. ", "/", " / ", " - ", "-", "–", " + "]
+SEPARATORS = [
+    ", ",
+    ",",
+    "; ",
+    " ",
+    "  ",
+    "\t",
+    " | ",
+    "|",
+    " & ",
+    " and ",
+    ", and ",
+    " or ",
+    ", or ",
+]
+SEPARATORS += [
+    " plus ",
+    "\n",
+    ",\n",
+    "\n- ",
+    "\n* ",
+    "\n• ",
+    "\n2. ",
+    "/",
+    " / ",
+    " - ",
+    "-",
+    "–",
+    " + ",
+]
 SEPARATORS += [" · ", "、", " with ", "; and ", ") ", ". "]
-FRAMES = ["Using the numbers {}, create an equation that equals 46.", "Make 46 with {}", "Target: 46\nNumbers: [{}]"]
+FRAMES = [
+    "Using the numbers {}, create an equation that equals 46.",
+    "Make 46 with {}",
+    "Target: 46\nNumbers: [{}]",
+]
 OTHER_TARGETS = ["46/2", "46 or 47", "2^46", "1,000", "46.5", "100 minus 54", "46!", "46 squared"]
 OTHER_TARGETS += ["forty-six", "46, 47", "at least 46", "46%", "twice 46", "046", "46 or less"]
 #: Sentences that may change the rules, between bars.
@@ -63,7 +101,8 @@ def test_a_list_is_read_whole(nums):
 
 @pytest.mark.parametrize(
     "prompt",
-    [PROMPT.format(nums, 46) for nums in OTHER_LISTS] + [PROMPT.format("[3, 7, 50]", to) for to in OTHER_TARGETS],
+    [PROMPT.format(nums, 46) for nums in OTHER_LISTS]
+    + [PROMPT.format("[3, 7, 50]", to) for to in OTHER_TARGETS],
 )
 def test_a_list_or_target_that_may_be_another_is_not_read(prompt):
     assert puzzle_in(prompt) is None
@@ -93,7 +132,9 @@ def test_words_that_may_change_the_rules_are_refused_unless_these_are_stated(wor
     assert puzzle_in(f"{prompt} {words}", frozenset(("rule", "operators")))["nums"] == [3, 7, 50]
 
 
-@pytest.mark.parametrize(("words", "stated"), [(RULES[0], "rule"), (RULES[3], "operators"), (RULES[4], "operators")])
+@pytest.mark.parametrize(
+    ("words", "stated"), [(RULES[0], "rule"), (RULES[3], "operators"), (RULES[4], "operators")]
+)
 def test_rule_and_operators_are_stated_one_by_one(words, stated):
     prompt = f"{PROMPT.format([3, 7, 50], 46)} {words}"
     assert puzzle_in(prompt, frozenset((stated,)))

@@ -19,7 +19,9 @@ def test_only_the_positions_of_the_loss_are_scored_in_small_tiles(monkeypatch):
         return apply(hidden, weight, bias, targets, temperature, tile, *more)
 
     monkeypatch.setattr(utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=recording))
-    monkeypatch.setattr(utils, "_use_triton", chunked_logprob._use_triton)  # TRL's, whatever ran in this process before
+    monkeypatch.setattr(
+        utils, "_use_triton", chunked_logprob._use_triton
+    )  # TRL's, whatever ran in this process before
     monkeypatch.setattr(utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 32_768)
     model = tiny_llama.model(vocab_size=CPU_TILE + 10).float()
     utils.add_fused_lm_head(model, outputs=("log_probs", "entropy"))
@@ -36,6 +38,9 @@ def test_only_the_positions_of_the_loss_are_scored_in_small_tiles(monkeypatch):
     whole, gradients = step()
     score_less_at_a_time()
     fewer, same = step()
-    assert scored == [(22, 32_768), (8, CPU_TILE)]  # TRL's own way has no need of another once it scores as few
+    assert scored == [
+        (22, 32_768),
+        (8, CPU_TILE),
+    ]  # TRL's own way has no need of another once it scores as few
     torch.testing.assert_close(fewer, whole)
     torch.testing.assert_close(same, gradients)

@@ -13,7 +13,12 @@ from countdown_rl.training import memory, weights
 from countdown_rl.training.options import SftOptions
 from tests.support import standins
 
-LLAMA_8B = {"vocab_size": 128_256, "hidden_size": 4_096, "intermediate_size": 14_336, "num_hidden_layers": 32}
+LLAMA_8B = {
+    "vocab_size": 128_256,
+    "hidden_size": 4_096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+}
 LLAMA_8B |= {"num_attention_heads": 32, "num_key_value_heads": 8}
 
 
@@ -76,7 +81,11 @@ def saved_bytes(model):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, SftOptions(lora_r=4, lora_dropout=dropout)) for name in standins.FAMILIES for dropout in (0.0, 0.05)),
+        *(
+            (name, SftOptions(lora_r=4, lora_dropout=dropout))
+            for name in standins.FAMILIES
+            for dropout in (0.0, 0.05)
+        ),
         *((name, SftOptions(tune="all")) for name in ("llama-3.1", "qwen3")),
     ],
 )
@@ -90,11 +99,17 @@ def test_activations_of_a_block_are_those_that_autograd_keeps(name, options, wid
         if not whole:
             lora = {"r": 4, "target_modules": "all-linear", "lora_dropout": options.lora_dropout}
             lora = peft.LoraConfig(**lora, task_type="CAUSAL_LM")
-            model = peft.get_peft_model(model.to({2: torch.bfloat16, 4: torch.float32}[width]), lora)
+            model = peft.get_peft_model(
+                model.to({2: torch.bfloat16, 4: torch.float32}[width]), lora
+            )
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=whole and width == 2):
             kept, base = saved_bytes(model.train())
-        copies = sum(parameter.numel() for parameter in base.model.layers.parameters() if parameter.ndim == 2)
-        return kept - (2 * copies / 200 if whole and width == 2 else 0), base  # copies of weights are no activations
+        copies = sum(
+            parameter.numel() for parameter in base.model.layers.parameters() if parameter.ndim == 2
+        )
+        return kept - (
+            2 * copies / 200 if whole and width == 2 else 0
+        ), base  # copies of weights are no activations
 
     (one, model), (three, _) = kept_by(1), kept_by(3)
     estimated = memory.kept_by_block(model, options, width, 50, autocast=whole)
@@ -108,7 +123,10 @@ def test_a_run_fits_with_a_margin_of_a_tenth_and_a_gibibyte():
 
 
 def test_memory_depends_on_batch_length_precision_and_checkpointing():
-    model, count = big(num_hidden_layers=2, vocab_size=1_000), trained(big(num_hidden_layers=2), SftOptions())
+    model, count = (
+        big(num_hidden_layers=2, vocab_size=1_000),
+        trained(big(num_hidden_layers=2), SftOptions()),
+    )
     plain = estimate(model, sequences=16)
     assert (plain.adapter, plain.gradients, plain.optimiser) == (4 * count, 4 * count, 8 * count)
     assert estimate(model, SftOptions(gradient_checkpointing=True)).loss < plain.loss
@@ -121,8 +139,8 @@ def test_memory_depends_on_batch_length_precision_and_checkpointing():
 def test_reading_prompts_needs_205_kb_a_token_and_its_cache(monkeypatch):
     model = big()
     sizes = {"sequences": 128, "length": 384, "scored": 128, "prompts": 32}
-    assert estimate(model, **sizes).generation == 128 * (
-        384 * 131_072 * 3 // 2 + (16 + 2) * 128_256
+    assert (
+        estimate(model, **sizes).generation == 128 * (384 * 131_072 * 3 // 2 + (16 + 2) * 128_256)
     )  # prompts of a group are read once; logits are in bf16 and fp32, beside three tensors of sampling
     monkeypatch.setattr(memory.graph_decoder, "supports", lambda model: False)
     assert estimate(model, **sizes).generation == 128 * 256 * (131_072 + 204_800)  # 11.0 GB
@@ -130,7 +148,9 @@ def test_reading_prompts_needs_205_kb_a_token_and_its_cache(monkeypatch):
 
 def test_the_decoder_of_a_cpu_has_a_copy_of_the_layers():
     model = big(num_hidden_layers=2)
-    there, here = (estimate(model, sequences=8, device=device, width=4) for device in ("cuda", "cpu"))
+    there, here = (
+        estimate(model, sequences=8, device=device, width=4) for device in ("cuda", "cpu")
+    )
     layers = sum(layer.weight.numel() for layer in nf4.linears(model).values())
     assert here.generation - there.generation == 4 * layers
     assert estimate(model, device="cpu").generation == 0
@@ -140,7 +160,9 @@ def test_the_decoder_of_a_cpu_has_a_copy_of_the_layers():
     ("available", "vllm", "plain"),
     [(18, None, False), (40, None, True), (40, 0.6, False), (80, 0.3, True)],
 )
-def test_nf4_values_are_held_plainly_where_the_planned_memory_fits(monkeypatch, available, vllm, plain):
+def test_nf4_values_are_held_plainly_where_the_planned_memory_fits(
+    monkeypatch, available, vllm, plain
+):
     model = big()
     options = SftOptions(micro_batch=1, gradient_checkpointing=True)
     monkeypatch.setattr(memory.load, "device_name", lambda name: "cuda:0")
@@ -160,28 +182,40 @@ def test_nf4_values_are_held_plainly_where_the_planned_memory_fits(monkeypatch, 
         *((1, None, []), (0, "PYTORCH_ALLOC_CONF", []), (0, "PYTORCH_CUDA_ALLOC_CONF", [])),
     ],
 )
-def test_segments_of_a_gpu_grow_unless_vllm_shares_the_process(monkeypatch, engine, variable, settings):
+def test_segments_of_a_gpu_grow_unless_vllm_shares_the_process(
+    monkeypatch, engine, variable, settings
+):
     given, loads = [], []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", given.append)
     monkeypatch.setattr(
-        weights.load, "load_model", lambda *_, **given: loads.append(given["plain"]) or SimpleNamespace(device="cuda:0")
+        weights.load,
+        "load_model",
+        lambda *_, **given: loads.append(given["plain"]) or SimpleNamespace(device="cuda:0"),
     )
     if variable:
         monkeypatch.setenv(variable, "max_split_size_mb:64")
-    planned = memory.Memory(1, [memory.Estimate("cuda", 0, 0, 0, 0, 0, 0, engine)], None, plain=True)
+    planned = memory.Memory(
+        1, [memory.Estimate("cuda", 0, 0, 0, 0, 0, 0, engine)], None, plain=True
+    )
     with process_state.restored():
         weights.load_model(SimpleNamespace(base=None), SftOptions(), planned)
     assert (given, loads) == (settings, [True])
 
 
-@pytest.mark.parametrize(("available", "given", "size"), [(80, 0, 32), (24, 0, 8), (80, 4, 4), (10, 0, 0)])
-def test_a_micro_batch_that_is_left_open_is_the_largest_that_fits_a_gpu(monkeypatch, available, given, size):
+@pytest.mark.parametrize(
+    ("available", "given", "size"), [(80, 0, 32), (24, 0, 8), (80, 4, 4), (10, 0, 0)]
+)
+def test_a_micro_batch_that_is_left_open_is_the_largest_that_fits_a_gpu(
+    monkeypatch, available, given, size
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     def plan(options):
         need = 16 + options.per_device_batch / 2
-        return "", memory.Memory(1, [memory.Estimate("cuda", int(need * 2**30), 0, 0, 0, 0, 0)], available << 30)
+        return "", memory.Memory(
+            1, [memory.Estimate("cuda", int(need * 2**30), 0, 0, 0, 0, 0)], available << 30
+        )
 
     options = SftOptions(batch_size=64, micro_batch=given)
     assert memory.with_micro_batch(options, 2, plan).micro_batch == size

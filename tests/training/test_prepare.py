@@ -43,9 +43,12 @@ def check(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "extra"), [("--rollouts", "vllm-server", "vllm"), ("--report-to", "wandb", "wandb")]
+    ("option", "value", "extra"),
+    [("--rollouts", "vllm-server", "vllm"), ("--report-to", "wandb", "wandb")],
 )
-def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monkeypatch, option, value, extra):
+def test_check_tells_the_package_that_is_not_installed(
+    check, llama, rows, monkeypatch, option, value, extra
+):
     for module in (engines, run):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     status, out, err = check("--model", llama, "--data", rows, option, value)
@@ -76,10 +79,13 @@ def test_the_default_rate_goes_by_what_is_trained_and_the_size(options, tune, ra
 
 
 @pytest.mark.parametrize(
-    ("words", "rate"), [([], 2e-4), (["--tune", "all"], 1e-5), (["--tune", "all", "--learning-rate", "0.03"], 0.03)]
+    ("words", "rate"),
+    [([], 2e-4), (["--tune", "all"], 1e-5), (["--tune", "all", "--learning-rate", "0.03"], 0.03)],
 )
 def test_check_tells_the_rate_of_the_run(check, llama, rows, words, rate):
-    status, out, err = check("--model", llama, "--data", rows, "--precision", "auto", "--json", *words)
+    status, out, err = check(
+        "--model", llama, "--data", rows, "--precision", "auto", "--json", *words
+    )
     assert (status, json.loads(out)["learning_rate"]) == (0, rate)
     assert f"Peak learning rate: {rate:g}." in err
 
@@ -87,7 +93,9 @@ def test_check_tells_the_rate_of_the_run(check, llama, rows, words, rate):
 def test_all_prompts_of_the_last_round_are_checked(check, llama, rows, monkeypatch):
     last = list(islice(in_turn(len(ROWS), 42), 12))[-1]  # of two rounds of three times two prompts
     short, long = ([{"role": "user", "content": "3 " * count}] for count in (1, 140_000))
-    monkeypatch.setattr(CountdownRow, "messages", lambda row: long if row["id"] == f"row-{last}" else short)
+    monkeypatch.setattr(
+        CountdownRow, "messages", lambda row: long if row["id"] == f"row-{last}" else short
+    )
     words = ["--max-steps", 4, "--prompts", 2, "--steps-per-generation", 3]
     status, _, err = check("--model", llama, "--data", rows, *words)
     assert (status, "longest prompt" in err) == (1, True)
@@ -96,7 +104,12 @@ def test_all_prompts_of_the_last_round_are_checked(check, llama, rows, monkeypat
 def test_a_valid_run_is_described_and_nothing_is_written(check, llama, rows, tmp_path):
     status, out, err = check("--model", llama, "--data", rows, "--lora-r", 8, "--json")
     told = json.loads(out)
-    assert (status, told["architecture"], told["rows"], told["fits"]) == (0, "LlamaForCausalLM", len(ROWS), True)
+    assert (status, told["architecture"], told["rows"], told["fits"]) == (
+        0,
+        "LlamaForCausalLM",
+        len(ROWS),
+        True,
+    )
     assert told["longest_prompt"] > 50
     assert {one["device"] for one in told["memory"]} >= {"cuda"}
     assert all(one["peak"] > one["weights"] > 0 for one in told["memory"])
@@ -105,23 +118,34 @@ def test_a_valid_run_is_described_and_nothing_is_written(check, llama, rows, tmp
     assert (status, "peak" in out, "LlamaForCausalLM" in err) == (0, True, True)
 
 
-def test_check_shows_the_first_prompt_and_demonstration_as_the_model_reads_them(check, llama, rows, tmp_path):
+def test_check_shows_the_first_prompt_and_demonstration_as_the_model_reads_them(
+    check, llama, rows, tmp_path
+):
     out = check("--model", llama, "--data", rows)[1]
     prompt = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>"
     assert "first prompt, as the model reads it:\n" + prompt in out
     assert "Target: 46" in out
-    jsonl.write_rows(tmp_path / "demos.jsonl", [{"prompt": [{"role": "user", "content": "1 + 1?"}], "completion": "2"}])
+    jsonl.write_rows(
+        tmp_path / "demos.jsonl",
+        [{"prompt": [{"role": "user", "content": "1 + 1?"}], "completion": "2"}],
+    )
     status, out, _ = check("--model", llama, "--from", tmp_path / "demos.jsonl", command="sft")
     assert (status, "1 + 1?<|eot_id|>" in out, "▶2<|eot_id|>\n" in out) == (0, True, True)
-    status, out, _ = check("--model", llama, "--from", tmp_path / "demos.jsonl", "--json", command="sft")
+    status, out, _ = check(
+        "--model", llama, "--from", tmp_path / "demos.jsonl", "--json", command="sft"
+    )
     assert json.loads(out)["learned"] == "2<|eot_id|>"
 
 
 def test_a_gpu_that_others_use_is_a_warning(check, llama, rows, monkeypatch):
     available = json.loads(check("--model", llama, "--data", rows, "--json")[1])["device_memory"]
     for share, warned in ((0.94, True), (0.96, False)):
-        monkeypatch.setattr(memory, "_free_memory", lambda device, share=share: int(share * available))
-        assert ("other processes use this GPU" in check("--model", llama, "--data", rows)[2]) == warned
+        monkeypatch.setattr(
+            memory, "_free_memory", lambda device, share=share: int(share * available)
+        )
+        assert (
+            "other processes use this GPU" in check("--model", llama, "--data", rows)[2]
+        ) == warned
 
 
 def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
@@ -157,13 +181,21 @@ def fails(logps, old_logps, advantages, mask):
         (["--loss-type", "guess"], 2, "guess"),
         (["--out", "new", "--log", "new/log.csv"], 2, "--log new/log.csv"),
         (["--trl", "optim=galore_adamw"], 2, "--trl optim=galore_adamw: TRL refuses this"),
-        (["--trl", 'lr_scheduler_kwargs={"a": 1}', "--lr-scheduler-type", "cosine"], 2, "unexpected keyword"),
+        (
+            ["--trl", 'lr_scheduler_kwargs={"a": 1}', "--lr-scheduler-type", "cosine"],
+            2,
+            "unexpected keyword",
+        ),
         (["--trl", "sync_ref_model=true", "--beta", "0.1"], 2, "PEFT"),
         (["--loss", f"{__name__}:detached"], 2, "tensor of the shape of logps"),
         (["--loss", f"{__name__}:one_number"], 2, "tensor of the shape of logps"),
         (["--loss", f"{__name__}:fails"], 2, "failed: KeyError"),
         (["--loss", "no.such:loss"], 2, "no.such:loss cannot be imported"),
-        (["--processes", "2", "--prompts", "3", "--discount", "0.9", "--scale-rewards", "none"], 2, "change --prompts"),
+        (
+            ["--processes", "2", "--prompts", "3", "--discount", "0.9", "--scale-rewards", "none"],
+            2,
+            "change --prompts",
+        ),
     ],
 )
 def test_an_invalid_run_is_refused_in_one_sentence(check, llama, rows, words, status, says):
@@ -178,7 +210,9 @@ IGNORED = "adam_epsilon=-1 delta=-4 epsilon=-1 min_p=2 top_entropy_quantile=7 to
 CHOICES = "multi_objective_aggregation=foo vllm_importance_sampling_mode=foo"
 
 
-@pytest.mark.parametrize("value", ['generation_kwargs={"num_beams": 0}', *f"{FAILING} {IGNORED} {CHOICES}".split()])
+@pytest.mark.parametrize(
+    "value", ['generation_kwargs={"num_beams": 0}', *f"{FAILING} {IGNORED} {CHOICES}".split()]
+)
 def test_values_of_trl_that_fail_later_or_have_no_effect_are_refused(check, llama, rows, value):
     found, out, err = check("--model", llama, "--data", rows, "--trl", value)
     assert (found, out) == (2, "")
@@ -195,10 +229,14 @@ def test_a_run_that_exceeds_memory_is_a_warning(check, llama, rows):
 
 
 @pytest.mark.parametrize(("share", "warned"), [(1, True), (3, False)])
-def test_a_disk_without_two_checkpoints_is_a_warning(check, llama, rows, tmp_path, monkeypatch, share, warned):
+def test_a_disk_without_two_checkpoints_is_a_warning(
+    check, llama, rows, tmp_path, monkeypatch, share, warned
+):
     size = json.loads(check("--model", llama, "--data", rows, "--json")[1])["checkpoint"]
     places = []
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: places.append(path) or SimpleNamespace(free=share * size))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: places.append(path) or SimpleNamespace(free=share * size)
+    )
     status, out, err = check("--model", llama, "--data", rows)
     assert (status, "a checkpoint on disk (two at a save)" in out) == (0, True)
     assert ("warning: two checkpoints" in err) == warned
@@ -207,7 +245,8 @@ def test_a_disk_without_two_checkpoints_is_a_warning(check, llama, rows, tmp_pat
 
 def test_rows_of_held_out_splits_are_not_trained_on(check, llama, tmp_path):
     rows = [
-        {"info": {"nums": [1, 2, n], "target": 6}, "extra_info": {"split": s}} for n, s in ((3, "val"), (4, "test"))
+        {"info": {"nums": [1, 2, n], "target": 6}, "extra_info": {"split": s}}
+        for n, s in ((3, "val"), (4, "test"))
     ]
     jsonl.write_rows(tmp_path / "rows.jsonl", rows)
     status, _, err = check("--model", llama, "--data", tmp_path / "rows.jsonl")

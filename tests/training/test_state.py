@@ -81,11 +81,15 @@ def test_a_checkpoint_is_on_disk_before_its_mark(tmp_path, flushed, monkeypatch)
     assert {part.stat().st_ino for part in (checkpoint, *marked)} <= flushed
 
 
-@pytest.mark.parametrize("remove", [lambda store: store.clear(), lambda store: store.complete(store.best(4))])
+@pytest.mark.parametrize(
+    "remove", [lambda store: store.clear(), lambda store: store.complete(store.best(4))]
+)
 def test_marks_are_removed_before_the_checkpoints(tmp_path, monkeypatch, remove):
     store = started(tmp_path / "c", 2, 10)
     store.best(4).mkdir()
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it removes anything
+    monkeypatch.setattr(
+        shutil, "rmtree", lambda *_, **__: None
+    )  # killed before it removes anything
     remove(store)
     assert store.newest() is None
 
@@ -161,7 +165,15 @@ def test_the_log_of_an_earlier_run_is_replaced(name):
 
 
 @pytest.mark.parametrize(
-    "content", [b"a,b\n1,2\n", b"thesis", b"\0\xff", b'{"nums": [3, 4]}\n', b"step,reward\n1,2\n", b"x" * 200_000]
+    "content",
+    [
+        b"a,b\n1,2\n",
+        b"thesis",
+        b"\0\xff",
+        b'{"nums": [3, 4]}\n',
+        b"step,reward\n1,2\n",
+        b"x" * 200_000,
+    ],
 )
 @pytest.mark.parametrize("kind", [StepRow, SftRow])
 def test_a_file_that_is_no_log_is_refused(content, kind):
@@ -172,7 +184,9 @@ def test_a_file_that_is_no_log_is_refused(content, kind):
     check_log(Path("log.csv"), kind)
 
 
-@pytest.mark.parametrize("text", [json.dumps(EVALUATED) + "\n", "mine", json.dumps([SAMPLE]) + "\n", "\x85"])
+@pytest.mark.parametrize(
+    "text", [json.dumps(EVALUATED) + "\n", "mine", json.dumps([SAMPLE]) + "\n", "\x85"]
+)
 def test_samples_of_other_origin_are_not_replaced(text):
     training_log.write(Path("log.csv"), [ROW])
     Path("samples.jsonl").write_text(text)

@@ -21,12 +21,32 @@ VARIED = "benchmarks.gpu_settings:varied=1"
 #: Of the shipped model; temperature and reward give a group unequal completions and rewards.
 TRAIN = (
     *("--model", "countdown-tiny", "--data", "data", "--rollouts", "vllm", "--reward", VARIED),
-    *("--prompts", 2, "--num-generations", 4, "--micro-batch", 4, "--max-completion-length", 16, "--temperature", 2),
+    *(
+        "--prompts",
+        2,
+        "--num-generations",
+        4,
+        "--micro-batch",
+        4,
+        "--max-completion-length",
+        16,
+        "--temperature",
+        2,
+    ),
 )
 
 
 def train(place, name, *options):
-    return start(place, "train", *TRAIN, "--out", f"{name}/adapter", "--json", *options, stdout=subprocess.PIPE)
+    return start(
+        place,
+        "train",
+        *TRAIN,
+        "--out",
+        f"{name}/adapter",
+        "--json",
+        *options,
+        stdout=subprocess.PIPE,
+    )
 
 
 def facts(process):
@@ -44,12 +64,25 @@ def check(path):
     with open(path) as file:
         rows = list(csv.DictReader(file))
     assert max(float(row["grad_norm"]) for row in rows) > 0
-    assert [float(row["importance_sampling_ratio"]) for row in rows] == pytest.approx([1.0] * 3, abs=0.1)
+    assert [float(row["importance_sampling_ratio"]) for row in rows] == pytest.approx(
+        [1.0] * 3, abs=0.1
+    )
 
 
-@pytest.mark.parametrize(("tune", "precision"), [("lora", "fp32"), ("lora", "bf16"), ("all", "fp32")])
+@pytest.mark.parametrize(
+    ("tune", "precision"), [("lora", "fp32"), ("lora", "bf16"), ("all", "fp32")]
+)
 def test_the_engine_follows_a_policy_in_parts(place, tmp_path, tune, precision):
-    paths = ("--out", tmp_path / "out", "--log", tmp_path / "log.csv", "--tune", tune, "--precision", precision)
+    paths = (
+        "--out",
+        tmp_path / "out",
+        "--log",
+        tmp_path / "log.csv",
+        "--tune",
+        tune,
+        "--precision",
+        precision,
+    )
     options = ("--max-steps", 3, "--learning-rate", 1e-2 if tune == "lora" else 1e-3)
     run_two(place, "train", *TRAIN, *paths, *options)
     check(tmp_path / "log.csv")
@@ -59,7 +92,14 @@ def test_the_engine_follows_a_policy_in_parts(place, tmp_path, tune, precision):
 def test_the_engine_follows_a_policy_in_the_parts_of_zero3(place, tmp_path, monkeypatch, tune):
     pytest.importorskip("deepspeed")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    options = ("--launch", ROOT / "stages/recipes/zero3.yaml", "--precision", "fp32", "--log", tmp_path / "log.csv")
+    options = (
+        "--launch",
+        ROOT / "stages/recipes/zero3.yaml",
+        "--precision",
+        "fp32",
+        "--log",
+        tmp_path / "log.csv",
+    )
     steps = ("--max-steps", 3, "--learning-rate", 1e-2 if tune == "lora" else 1e-3)
     facts(train(place, tmp_path, "--processes", 2, *steps, *options, "--tune", tune))
     check(tmp_path / "log.csv")
@@ -68,7 +108,9 @@ def test_the_engine_follows_a_policy_in_the_parts_of_zero3(place, tmp_path, monk
 def test_a_killed_run_continues_to_the_bytes_of_one_that_was_not(place):
     options = ("--max-steps", 6, "--save-steps", 2)
     whole, killed = train(place, "whole", *options), train(place, "killed", *options)
-    while killed.poll() is None and not list(place.glob("killed/adapter-run/checkpoints/checkpoint-*/complete")):
+    while killed.poll() is None and not list(
+        place.glob("killed/adapter-run/checkpoints/checkpoint-*/complete")
+    ):
         time.sleep(0.02)
     killed.kill()
     assert killed.wait() == -signal.SIGKILL
@@ -89,12 +131,26 @@ def session_of(leader):
     return lines
 
 
-@pytest.mark.parametrize(("moment", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("moment", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGINT)]
+)
 def test_an_evaluation_that_is_ended_leaves_no_process(place, moment, number):
-    words = ("eval", "--model", "countdown-tiny", "--data", "data", "--out", moment, "--engine", "vllm")
+    words = (
+        "eval",
+        "--model",
+        "countdown-tiny",
+        "--data",
+        "data",
+        "--out",
+        moment,
+        "--engine",
+        "vllm",
+    )
     process = start(place, *words, "--temperature", 1, "--samples", 64, stderr=subprocess.PIPE)
     runs = place / f".{moment}.progress.jsonl"
-    while process.poll() is None and not (runs.exists() if moment == "runs" else has_loaded_vllm(process)):
+    while process.poll() is None and not (
+        runs.exists() if moment == "runs" else has_loaded_vllm(process)
+    ):
         time.sleep(0.02)
     time.sleep(1)
     if number == signal.SIGINT:  # Ctrl-C reaches all processes of a terminal

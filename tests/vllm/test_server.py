@@ -28,7 +28,9 @@ def server(place, tmp_path, monkeypatch, precision):
     monkeypatch.setattr(vllm_client, "open_trainer_endpoint", lambda _: vllm_server.group(weights))
     monkeypatch.setattr(vllm_client, "packed_nccl_broadcast_producer", vllm_server.send)
     connect = vllm_client.VLLMClient.init_communicator
-    monkeypatch.setattr(vllm_client.VLLMClient, "init_communicator", lambda client, device: connect(client, "cuda"))
+    monkeypatch.setattr(
+        vllm_client.VLLMClient, "init_communicator", lambda client, device: connect(client, "cuda")
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -36,22 +38,39 @@ def server(place, tmp_path, monkeypatch, precision):
     lora = ("--enable-lora", "--max-lora-rank", 32) if precision == "bf16" else ()
     dtype = "bfloat16" if precision == "bf16" else "float32"
     words = ("--model", place / "start", "--port", port, "--dtype", dtype, *lora)
-    words = (*words, "--logprobs-mode", "processed_logprobs", "--weight-transfer-config", '{"backend": "nccl"}')
+    words = (
+        *words,
+        "--logprobs-mode",
+        "processed_logprobs",
+        "--weight-transfer-config",
+        '{"backend": "nccl"}',
+    )
     environment = {"PYTHONPATH": str(ROOT), "VLLM_SERVER_DEV_MODE": "1", "WEIGHTS": weights}
     environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.vllm_server", *map(str, words)], env=os.environ | environment, cwd=place
+        [sys.executable, "-m", "tests.support.vllm_server", *map(str, words)],
+        env=os.environ | environment,
+        cwd=place,
     )
     yield f"http://127.0.0.1:{port}"
     process.terminate()
     process.wait()
 
 
-def test_a_server_follows_the_policy_and_samples_from_the_nucleus(place, server, precision, tmp_path):
+def test_a_server_follows_the_policy_and_samples_from_the_nucleus(
+    place, server, precision, tmp_path
+):
     settings = {"rollouts": "vllm-server", "trl": (f"vllm_server_base_url={server}", "top_p=0.9")}
     with patch.object(load, "MAX_FP32_PARAMETERS", 0):
-        result, engine = train(place, tmp_path, str(place / "start"), precision=precision, **settings)
+        result, engine = train(
+            place, tmp_path, str(place / "start"), precision=precision, **settings
+        )
     assert (engine.directory is None) == (precision == "fp32")  # gets the adapter, or all weights
     # The ratio of a token is the probability that the policy gives to the nucleus.
     assert all(0.899 < row.importance_sampling_ratio < 1 for row in result.rows)
-    assert distance(engine, result.out, precision) < 0.02 < 0.2 < distance(engine, place / "start", precision)
+    assert (
+        distance(engine, result.out, precision)
+        < 0.02
+        < 0.2
+        < distance(engine, place / "start", precision)
+    )

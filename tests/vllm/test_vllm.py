@@ -16,7 +16,17 @@ pytestmark = MARKS
 def completions(place, out, model, engine):
     """The completions of ``eval``, in a process of its own, which an engine would keep busy."""
     paths = ("--model", model, "--data", place / "data", "--out", out)
-    words = ("eval", *paths, "--engine", engine, "--precision", "fp32", "--max-new-tokens", 24, "--json")
+    words = (
+        "eval",
+        *paths,
+        "--engine",
+        engine,
+        "--precision",
+        "fp32",
+        "--max-new-tokens",
+        24,
+        "--json",
+    )
     stdout, _ = start(place, *words, stdout=subprocess.PIPE).communicate()
     json.loads(stdout)
     return [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
@@ -51,7 +61,12 @@ def test_after_training_the_engine_has_the_probabilities_of_the_policy(place, tr
     result, engine, precision = trained
     # With top-p the ratio of a token is the probability that the policy gives to the nucleus.
     assert all(0.899 < row.importance_sampling_ratio < 1.1 for row in result.rows)
-    assert distance(engine, result.out, precision) < 0.02 < 0.2 < distance(engine, place / "start", precision)
+    assert (
+        distance(engine, result.out, precision)
+        < 0.02
+        < 0.2
+        < distance(engine, place / "start", precision)
+    )
 
 
 def test_after_training_the_engine_has_the_weights_of_the_policy(trained):
@@ -59,11 +74,20 @@ def test_after_training_the_engine_has_the_weights_of_the_policy(trained):
     from vllm.model_executor.layers.linear import LinearBase
 
     result, engine, precision = trained
-    policy = load.load_model(reference.find_model(str(result.out)), precision=precision).model.get_base_model()
+    policy = load.load_model(
+        reference.find_model(str(result.out)), precision=precision
+    ).model.get_base_model()
     joined = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
     compared = {LinearBase: 0, BaseLayerWithLoRA: 0}
-    merged = engine.dtype == torch.float32  # of NF4 too, where the processor has no products in bf16
-    for name, layer in engine.llm.llm_engine.model_executor.driver_worker.model_runner.get_model().named_modules():
+    merged = (
+        engine.dtype == torch.float32
+    )  # of NF4 too, where the processor has no products in bf16
+    for (
+        name,
+        layer,
+    ) in (
+        engine.llm.llm_engine.model_executor.driver_worker.model_runner.get_model().named_modules()
+    ):
         if not isinstance(layer, tuple(compared)):
             continue
         parent, _, last = name.removesuffix(".base_layer").rpartition(".")
@@ -71,15 +95,22 @@ def test_after_training_the_engine_has_the_weights_of_the_policy(trained):
         if isinstance(layer, LinearBase):
             own = [part.base_layer.weight for part in parts]
             if merged:
-                own = [weight + part.get_delta_weight("default") for weight, part in zip(own, parts, strict=True)]
+                own = [
+                    weight + part.get_delta_weight("default")
+                    for weight, part in zip(own, parts, strict=True)
+                ]
             # The weights are packed for the processor; their product with the identity is not.
-            product = layer.quant_method.apply(layer, torch.eye(layer.input_size, dtype=engine.dtype)).T
+            product = layer.quant_method.apply(
+                layer, torch.eye(layer.input_size, dtype=engine.dtype)
+            ).T
             torch.testing.assert_close(product, torch.cat(own))
             compared[LinearBase] += 1
         else:
             for part, a, b in zip(parts, layer.lora_a_stacked, layer.lora_b_stacked, strict=True):
                 rank = part.r["default"]
-                torch.testing.assert_close(a[0, 0, :rank], part.lora_A["default"].weight.to(a.dtype))
+                torch.testing.assert_close(
+                    a[0, 0, :rank], part.lora_A["default"].weight.to(a.dtype)
+                )
                 scaled = part.lora_B["default"].weight * part.scaling["default"]
                 torch.testing.assert_close(b[0, 0, :, :rank], scaled.to(b.dtype))
             compared[BaseLayerWithLoRA] += 1

@@ -43,7 +43,9 @@ class ExactTaskset(vf.Taskset[ExactTask, vf.TasksetConfig]):
     """The rows of ``SPLIT.jsonl`` in this package."""
 
     def load(self) -> Iterator[ExactTask]:
-        for line in filter(bytes.strip, Path(__file__).with_name("SPLIT.jsonl").read_bytes().splitlines()):
+        for line in filter(
+            bytes.strip, Path(__file__).with_name("SPLIT.jsonl").read_bytes().splitlines()
+        ):
             row = parse_row(json.loads(line)).without_prefill()
             prompt = row.prompt()
             data = ExactData(system_prompt=prompt.system or None, prompt=prompt.user, row=dict(row))

@@ -37,22 +37,32 @@ def of_model(model: Path, evaluations: Sequence[results.Result] = ()) -> str:
     Of *evaluations* the page states the greedy one of the last model that the file was made from.
     """
     if not model.exists():
-        raise ArtifactError(f"{model} does not exist; `countdown-rl quantize --format gguf` makes a GGUF file.")
+        raise ArtifactError(
+            f"{model} does not exist; `countdown-rl quantize --format gguf` makes a GGUF file."
+        )
     ref = reference.find_model(str(model))
     if ref.kind != "gguf":
-        raise UsageError(f"{model} is not GGUF, which the demo needs; `countdown-rl quantize --format gguf` makes it.")
+        raise UsageError(
+            f"{model} is not GGUF, which the demo needs; `countdown-rl quantize --format gguf` makes it."
+        )
     chain = provenance_chain(ref.as_input())
     order = {link.digest: index for index, link in enumerate(chain)}
     measured = [result for result in evaluations if result.metrics.model.digest in order]
     measured = [result for result in measured if result.metrics.decoding.greedy]
-    evaluation = max(measured, key=lambda result: order[str(result.metrics.model.digest)], default=None)
+    evaluation = max(
+        measured, key=lambda result: order[str(result.metrics.model.digest)], default=None
+    )
     return text(reference.local_path(ref), chain, evaluation)
 
 
-def text(file: Path, chain: Sequence[ProvenanceEntry], evaluation: results.Result | None = None) -> str:
+def text(
+    file: Path, chain: Sequence[ProvenanceEntry], evaluation: results.Result | None = None
+) -> str:
     """The HTML of the page about the GGUF *file*, made from *chain*; *evaluation* gives its accuracy and puzzles."""
     if file.stat().st_size > MAX_BYTES:
-        raise UsageError(f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it.")
+        raise UsageError(
+            f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it."
+        )
     template = formatting.html_templates().get_template("release/demo/page.html.jinja")
     html = template.render(
         name=initial_model(chain).name,
@@ -79,18 +89,24 @@ def _prompt(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
         raise UsageError(f"{file} was trained on {task.name}, which the demo page is not for.")
     row = task.row({**task.demo, **layout(chain)})
     *numbers, target = row.asked
-    prompt = chat_template.render(load.load_tokenizer(reference.find_model(str(file))), row.messages())
+    prompt = chat_template.render(
+        load.load_tokenizer(reference.find_model(str(file))), row.messages()
+    )
     try:
         head, rest = prompt.split(" ".join(numbers))
         between, tail = rest.split(target)
     except ValueError:
-        raise ModelError(f"the chat template of {file} does not show numbers and target once each.") from None
+        raise ModelError(
+            f"the chat template of {file} does not show numbers and target once each."
+        ) from None
     groups = data(chain).get("facts", {}).get("splits", {}).get("train", {}).get("groups", {})
     sizes = sorted(map(int, groups.get("numbers", {}))) or [3, 4]
     return {"prompt": [head, between, tail], "sizes": sizes, "direct": row.style.direct}
 
 
-def _measured(chain: Sequence[ProvenanceEntry], evaluation: results.Result | None) -> dict[str, Any]:
+def _measured(
+    chain: Sequence[ProvenanceEntry], evaluation: results.Result | None
+) -> dict[str, Any]:
     """The scores of *evaluation*, and the first of its puzzles with the range of all."""
     if evaluation is None:
         return {"metrics": None, "puzzles": []}

@@ -62,15 +62,33 @@ _MAIN = (
     Curve("Validation accuracy", "share solved", percent, {"eval_correct": ""}, main=True),
     Curve("KL from the initial policy", "nats per token", _number, _KL, main=True),
     Curve("Learning rate", "of the optimizer", _number, {"learning_rate": ""}, main=True),
-    Curve("Reward hacking", "incorrect, but a proxy reward is 1", percent, {"hacking": ""}, main=True),
+    Curve(
+        "Reward hacking", "incorrect, but a proxy reward is 1", percent, {"hacking": ""}, main=True
+    ),
     Curve("Entropy", "nats per token", _number, {"entropy": ""}, main=True),
     Curve("Length", "mean tokens per completion", _number, {"mean_length": ""}, main=True),
-    Curve("Zero-std groups", "share of groups with equal rewards", percent, {"frac_reward_zero_std": ""}, main=True),
+    Curve(
+        "Zero-std groups",
+        "share of groups with equal rewards",
+        percent,
+        {"frac_reward_zero_std": ""},
+        main=True,
+    ),
 )
 _PANELS = (
-    Curve("Completions", "share of those sampled", percent, {"correct": "solved", "format": "correct format"}),
+    Curve(
+        "Completions",
+        "share of those sampled",
+        percent,
+        {"correct": "solved", "format": "correct format"},
+    ),
     Curve("Truncated", "share at the length limit", percent, {"truncated": ""}),
-    Curve("Importance sampling ratio", "policy to vLLM, mean", _number, {"importance_sampling_ratio": ""}),
+    Curve(
+        "Importance sampling ratio",
+        "policy to vLLM, mean",
+        _number,
+        {"importance_sampling_ratio": ""},
+    ),
     Curve("Gradient norm", "before clipping", _number, {"grad_norm": ""}),
     Curve("Seconds per step", "generation, rewards and loss", _number, {"seconds": ""}),
 )
@@ -98,7 +116,9 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     for panel in panels:
         lines = [
             _line(run if len(runs) > 1 else name, style % STYLES, seeds, column, every)
-            for style, ((run, seeds), (column, name)) in enumerate(product(runs.items(), panel.columns.items()))
+            for style, ((run, seeds), (column, name)) in enumerate(
+                product(runs.items(), panel.columns.items())
+            )
         ]
         if measured := [line for line in lines if line]:
             charts.append(draw(panel, measured))
@@ -108,7 +128,12 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
 def budgets(evaluations: Mapping[str, Scores]) -> Curve | None:
     """The chart of accuracy by token limit, for *evaluations* with several limits; None if there are none."""
     lines = [
-        Line(name, style % STYLES, [(limit, budget.accuracy) for limit, budget in scores.budgets.items()], [])
+        Line(
+            name,
+            style % STYLES,
+            [(limit, budget.accuracy) for limit, budget in scores.budgets.items()],
+            [],
+        )
         for style, (name, scores) in enumerate(evaluations.items())
         if scores.budgets
     ]
@@ -123,7 +148,12 @@ def _groups(names: Sequence[str], task: Task) -> list[Curve]:
         group, _, value = column.removeprefix(GROUP).partition("_")
         groups.setdefault(group, {})[column] = task.group(group).name(value)
     return [
-        Curve(f"Solved by {task.group(group).title.lower()}", "share of those sampled", percent, columns)
+        Curve(
+            f"Solved by {task.group(group).title.lower()}",
+            "share of those sampled",
+            percent,
+            columns,
+        )
         for group, columns in groups.items()
         if len(columns) > 1
     ]
@@ -132,16 +162,22 @@ def _groups(names: Sequence[str], task: Task) -> list[Curve]:
 def picture(charts: Sequence[Curve]) -> str:
     """*charts* in two columns, or one alone, as one SVG file."""
     columns, pitch = min(2, len(charts)), _TITLE + max(curve.height for curve in charts)
-    places = [(index % columns * WIDTH, index // columns * pitch + _TITLE) for index in range(len(charts))]
+    places = [
+        (index % columns * WIDTH, index // columns * pitch + _TITLE) for index in range(len(charts))
+    ]
     size = (columns * WIDTH, math.ceil(len(charts) / columns) * pitch)
-    text = _drawn("picture", charts=list(zip(charts, places, strict=True)), size=size, style="@STYLE@")
+    text = _drawn(
+        "picture", charts=list(zip(charts, places, strict=True)), size=size, style="@STYLE@"
+    )
     style = Path(__file__).with_name("charts.css").read_text("utf-8")
     return printable(text.replace("@STYLE@", f"\n{style}")) + "\n"
 
 
 def _drawn(part: str, **values: Any) -> str:
     """The *part* of the template ``chart.svg.jinja``, in one line."""
-    text = html_templates().get_template("release/report/chart.svg.jinja").render(part=part, **values)
+    text = (
+        html_templates().get_template("release/report/chart.svg.jinja").render(part=part, **values)
+    )
     return "".join(line.strip() for line in text.splitlines())
 
 
@@ -162,7 +198,9 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str, every: int) 
         values = [(row.step, row.groups.get(column, getattr(row, column, None))) for row in rows]
         values = [(0, log[0].eval_correct_before), *values] if validation else values
         # A run that diverges has gradients without a finite norm.
-        measured.append([(step, value) for step, value in values if value is not None and math.isfinite(value)])
+        measured.append(
+            [(step, value) for step, value in values if value is not None and math.isfinite(value)]
+        )
     series = [np.array(values).T for values in measured if values]  # (2, steps of a seed)
     if not series:
         return None
@@ -179,7 +217,9 @@ def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
     """The chart of *lines*, with ranges as bands; the vertical axis begins at zero, or at a lower value."""
     text = panel.text
     changes = [f"{text(line.mean[0][1])} → {text(line.mean[-1][1])}" for line in lines]
-    legend = [f"{line.name} {change}" for line, change in zip(lines, changes, strict=True) if line.name]
+    legend = [
+        f"{line.name} {change}" for line, change in zip(lines, changes, strict=True) if line.name
+    ]
     points = [point for line in lines for point in line.mean + line.range]
     first, last = 0 if unit == "step" else min(points)[0], max(points)[0]
     marks = ticks(min(0.0, *(value for _, value in points)), max(value for _, value in points))
@@ -196,7 +236,9 @@ def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
     series = [dict(line.mean) for line in lines]
     steps = sorted(set().union(*series))
     edges = [LEFT, *((x(a) + x(b)) / 2 for a, b in pairwise(steps)), right]
-    labels = [", ".join(text(values[step]) for values in series if step in values) for step in steps]
+    labels = [
+        ", ".join(text(values[step]) for values in series if step in values) for step in steps
+    ]
     content = _drawn(
         "content",
         marks=[(mark, f"{100 * mark:g}%" if text is percent else _number(mark)) for mark in marks],
@@ -206,4 +248,6 @@ def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
         bands=list(zip(steps, labels, edges, edges[1:], strict=False)),
         left=LEFT, right=right, top=top, bottom=bottom, unit=unit, x=x, y=y,
     )  # fmt: skip
-    return panel._replace(change="" if legend else changes[0], height=bottom + BOTTOM, content=content)
+    return panel._replace(
+        change="" if legend else changes[0], height=bottom + BOTTOM, content=content
+    )

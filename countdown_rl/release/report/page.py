@@ -43,7 +43,10 @@ class Film:
     @property
     def shares(self) -> list[list[float]]:
         """For each puzzle the share of correct samples after each step."""
-        grades = [[[sample.grade.correct for sample in samples] for samples in puzzle] for puzzle in self.puzzles]
+        grades = [
+            [[sample.grade.correct for sample in samples] for samples in puzzle]
+            for puzzle in self.puzzles
+        ]
         return [[sum(correct) / len(correct) for correct in puzzle] for puzzle in grades]
 
     @property
@@ -63,7 +66,11 @@ def film(samples: Sequence[Sample]) -> Film | None:
     steps = sorted(set.intersection(*map(set, shown.values()))) if shown else []
     if len(steps) > FRAMES:
         steps = [steps[round(index * (len(steps) - 1) / (FRAMES - 1))] for index in range(FRAMES)]
-    return Film(steps, [[by_step[step] for step in steps] for by_step in shown.values()]) if len(steps) > 1 else None
+    return (
+        Film(steps, [[by_step[step] for step in steps] for by_step in shown.values()])
+        if len(steps) > 1
+        else None
+    )
 
 
 def sampled(samples: Sequence[Sample]) -> list[list[Sample]]:
@@ -87,10 +94,16 @@ def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -
     default_log, directory = root / "train" / "log.csv", root / "eval"
     runs = compare.by_setting(logs or ([str(default_log)] if default_log.is_file() else []))
     if missing := [path for paths in runs.values() for path in paths if not path.is_file()]:
-        raise ArtifactError(f"{missing[0]} does not exist or is no file; `{MADE_BY['adapter']}` writes it.")
-    paths = results or sorted(str(path) for path in directory.glob("*") if artifacts.peek(path) == "eval")
+        raise ArtifactError(
+            f"{missing[0]} does not exist or is no file; `{MADE_BY['adapter']}` writes it."
+        )
+    paths = results or sorted(
+        str(path) for path in directory.glob("*") if artifacts.peek(path) == "eval"
+    )
     if not paths and not runs:
-        raise ArtifactError(f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one, or give --log.")
+        raise ArtifactError(
+            f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one, or give --log."
+        )
     return compare.by_setting(paths), runs
 
 
@@ -116,10 +129,16 @@ def text(values: Mapping[str, Any], demo: str | None = None) -> str:
     for name in ("percent", "interval", "short", "duration", "plural"):
         environment.filters[name] = getattr(formatting, name)
     environment.filters |= {"counted": tables.counted, "points": tables.points, "leaves": _leaves}
-    environment.filters["value"] = lambda value: f"{value:,}" if type(value) is int else formatting.value(value)
+    environment.filters["value"] = lambda value: (
+        f"{value:,}" if type(value) is int else formatting.value(value)
+    )
     # For the Content-Security-Policy.
-    environment.filters["sha256"] = lambda script: base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return formatting.printable(environment.get_template("release/report/page.html.jinja").render(values, demo=demo))
+    environment.filters["sha256"] = lambda script: base64.b64encode(
+        hashlib.sha256(script.encode()).digest()
+    ).decode()
+    return formatting.printable(
+        environment.get_template("release/report/page.html.jinja").render(values, demo=demo)
+    )
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -138,7 +157,10 @@ def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
     Several evaluations of one name are the runs of a setting: their means are shown, with completions of the first.
     Without evaluations, the page is about training alone.
     """
-    scored = {name: compare.pooled(name, [*map(results.read, paths)]) for name, paths in evaluations.items()}
+    scored = {
+        name: compare.pooled(name, [*map(results.read, paths)])
+        for name, paths in evaluations.items()
+    }
     logs = {path: training_log.read(path) for paths in training.values() for path in paths}
     if empty := [path for path, rows in logs.items() if not rows]:
         raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
@@ -150,7 +172,9 @@ def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
     log = logs[shown] if shown else []
     steps = [row.step for row in log]
     samples = training_log.samples_of(shown) if shown else []
-    rows = [item.samples[0].row for item in scored.values()] or [sample.row for sample in samples[:1]]
+    rows = [item.samples[0].row for item in scored.values()] or [
+        sample.row for sample in samples[:1]
+    ]
     task = registry.task_of({"task": rows[0].task} if rows else {})
     return compared | {
         "version": version(),
@@ -161,9 +185,12 @@ def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
         "curves": charts.curves(runs, task) if log else [],
         "film": film(samples),
         "sampled": sampled(samples),
-        "seconds": sum(row.seconds * (row.step - before) for row, before in zip(log, [0, *steps], strict=False)),
+        "seconds": sum(
+            row.seconds * (row.step - before) for row, before in zip(log, [0, *steps], strict=False)
+        ),
         "other_log": scored and logs and own is None,
-        "curriculum": own and any(link.by_grpo and link.options.get("curriculum") for link in chain),
+        "curriculum": own
+        and any(link.by_grpo and link.options.get("curriculum") for link in chain),
         "reasons": {**REASONS, **task.reasons},
     }
 
@@ -176,10 +203,19 @@ def _compared(scored: Group, puzzles: int) -> dict[str, Any]:
     own, the largest first.
     """
     places = {"floor": 1, "ceiling": 2}
-    lineages = {name: lineage(item.manifest.inputs.get("model", {})) for name, item in scored.items()}
-    ordered = sorted(scored, key=lambda name: (len(lineages[name]), len(results.chain(scored[name]))))
+    lineages = {
+        name: lineage(item.manifest.inputs.get("model", {})) for name, item in scored.items()
+    }
+    ordered = sorted(
+        scored, key=lambda name: (len(lineages[name]), len(results.chain(scored[name])))
+    )
     policy = lineages[ordered[-1]]
-    ordered.sort(key=lambda name: (places.get(scored[name].metrics.model.kind, 0), not set() < lineages[name] < policy))
+    ordered.sort(
+        key=lambda name: (
+            places.get(scored[name].metrics.model.kind, 0),
+            not set() < lineages[name] < policy,
+        )
+    )
     groups = _groups({name: scored[name] for name in ordered})
     names = [name for name, evaluation in groups[0].items() if not evaluation.metrics.is_baseline]
     first, last = groups[0][names[0]], groups[0][names[-1]]
@@ -196,10 +232,15 @@ def _compared(scored: Group, puzzles: int) -> dict[str, Any]:
         "trained": len(lineages[names[-1]]) > 1,
         "from_first": set() < lineages[names[0]] < lineages[names[-1]],
         "puzzles": min(puzzles, first.metrics.n),
-        "transcripts": {name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names},
+        "transcripts": {
+            name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names
+        },
         "changed": _changed(first, last) if paired else None,
         "causes": diagnose.LABELS,
-        "lost": {name: diagnose.diagnose(groups[0][name]) for name in dict.fromkeys((names[0], names[-1]))},
+        "lost": {
+            name: diagnose.diagnose(groups[0][name])
+            for name in dict.fromkeys((names[0], names[-1]))
+        },
         "chain": [(link, _summary(link)) for link in chain],
         "versions": last.manifest.versions,
         "warnings": _left_out(scored, groups)
@@ -219,7 +260,10 @@ def _groups(scored: Group) -> list[Group]:
     for group in groups.values():
         model = next(iter(group.values()))
         asked = sorted(model.puzzles), model.metrics.decoding.samples or 1
-        of_puzzles = {name: (sorted(item.puzzles), item.metrics.decoding.samples) for name, item in baselines.items()}
+        of_puzzles = {
+            name: (sorted(item.puzzles), item.metrics.decoding.samples)
+            for name, item in baselines.items()
+        }
         group |= {name: item for name, item in baselines.items() if of_puzzles[name] == asked}
     return sorted(map(compare.paired, groups.values()), key=len, reverse=True)
 
@@ -236,7 +280,9 @@ def _table(group: Group) -> dict[str, Any]:
     """One comparison: its rows, breakdowns, and the reasons why answers were incorrect."""
     values = compare.scores(group)
     reasons: dict[str, dict[str, int]] = {}
-    kinds: dict[str, dict[str, list[Any]]] = {}  # of puzzles, by title: each row's name, its share, if it is a bound
+    kinds: dict[
+        str, dict[str, list[Any]]
+    ] = {}  # of puzzles, by title: each row's name, its share, if it is a bound
     for row in values["results"]:
         metrics, completions = group[row["name"]].metrics, len(group[row["name"]].samples)
         baseline = registry.task(metrics.task).baselines.get(metrics.model.source)
@@ -244,11 +290,18 @@ def _table(group: Group) -> dict[str, Any]:
         about = baseline.about if baseline else metrics.model.source + loaded
         if "runs" in row:
             about = f"mean of {formatting.plural(len(row['runs']), 'run')}, ± {100 * row['sd']:.1f}"
-        row |= {"bound": metrics.is_baseline, "about": about, "metrics": metrics, "completions": completions}
+        row |= {
+            "bound": metrics.is_baseline,
+            "about": about,
+            "metrics": metrics,
+            "completions": completions,
+        }
         for reason, count in metrics.reasons.items() if not metrics.is_baseline else ():
             reasons.setdefault(reason, {})[row["name"]] = count
         for title, kind, scores in results.breakdowns(metrics):
-            kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], scores, row["bound"]))
+            kinds.setdefault(title, {}).setdefault(kind, []).append(
+                (row["name"], scores, row["bound"])
+            )
     rows, models = values["results"], [row for row in values["results"] if not row["bound"]]
     return values | {
         "rows": rows,
@@ -261,7 +314,11 @@ def _table(group: Group) -> dict[str, Any]:
         "puzzles": sorted(next(iter(group.values())).puzzles),
         "called": f"{values['split']} {registry.task_of(values).noun}s".strip(),
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
-        "pass_at": [k for k in rows[0]["metrics"].pass_at if all(k in row["metrics"].pass_at for row in rows)],
+        "pass_at": [
+            k
+            for k in rows[0]["metrics"].pass_at
+            if all(k in row["metrics"].pass_at for row in rows)
+        ],
         "lengths": all(row["metrics"].tokens for row in models),
         "budgets": charts.budgets({row["name"]: row["metrics"] for row in models}),
     }
@@ -281,7 +338,11 @@ def _summary(link: ProvenanceEntry) -> str:
     options, facts = link.options, link.facts
     if link.kind == "data":
         rows = sum(split["rows"] for split in facts.get("splits", {}).values())
-        return f"{formatting.plural(rows, 'row')}, seed {options['seed']}" if rows and "seed" in options else ""
+        return (
+            f"{formatting.plural(rows, 'row')}, seed {options['seed']}"
+            if rows and "seed" in options
+            else ""
+        )
     steps = facts.get("steps") or options.get("max_steps") or options.get("steps")
     if link.kind in ("model", "shipped", "adapter") and steps:
         return formatting.plural(steps, "step")

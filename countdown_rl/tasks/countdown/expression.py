@@ -102,7 +102,11 @@ def fraction(numerator: int, denominator: int) -> str | None:
     if denominator <= 1:
         return str(numerator) if denominator else None
     common = gcd(numerator, denominator)
-    return str(numerator // common) if common == denominator else f"{numerator // common}/{denominator // common}"
+    return (
+        str(numerator // common)
+        if common == denominator
+        else f"{numerator // common}/{denominator // common}"
+    )
 
 
 def parse(text: str) -> Expression:
@@ -175,7 +179,9 @@ def _tree(text: str) -> tuple[Tree, list[int]]:
                 raise ExpressionError("missing-number" if "(" in pending else "unbalanced")
             else:
                 sign = _OPERATORS.get(lexeme)
-                if sign == "-" and (not pending or pending[-1] == "("):  # 0 minus the first term; 0 is no number of it
+                if sign == "-" and (
+                    not pending or pending[-1] == "("
+                ):  # 0 minus the first term; 0 is no number of it
                     values.append(0)
                     pending.append(sign)
                     continue
@@ -185,7 +191,9 @@ def _tree(text: str) -> tuple[Tree, list[int]]:
         operator = _OPERATORS.get(lexeme, "")
         if not operator and lexeme != ")":
             beside = lexeme == "(" or "0" <= lexeme[0] <= "9"
-            raise ExpressionError("juxtaposition" if beside else _FOREIGN.get(lexeme, "bad-character"))
+            raise ExpressionError(
+                "juxtaposition" if beside else _FOREIGN.get(lexeme, "bad-character")
+            )
         precedence = PRECEDENCE[operator] if operator else 1
         while pending and pending[-1] != "(" and PRECEDENCE[pending[-1]] >= precedence:
             right = values.pop()
@@ -263,6 +271,9 @@ def pieces(text: str) -> list[Piece]:
         except ExpressionError:
             continue
         kind = "correct" if parsed.agrees else "incorrect"
-        parts += [*tagged(text[end:begin]), Piece(equation, kind, frozenset(operators(parsed.tree)))]
+        parts += [
+            *tagged(text[end:begin]),
+            Piece(equation, kind, frozenset(operators(parsed.tree))),
+        ]
         end = claim.end()
     return parts + tagged(text[end:])

@@ -40,7 +40,12 @@ HASH_SLOTS = (0, 4, 32, 256, 4_096, 65_536, 1 << 21)
 TEXT, SCRATCH = 128, 128
 
 _MASK = (1 << 61) - 1
-_PLUS, _MINUS, _ZERO, _FACTOR = 0x1B873593CC9E2D51, 0x0E6546B64A3C1F29, 0x0D35A2D97F4A7C15, 0x1656667B1E3779B9
+_PLUS, _MINUS, _ZERO, _FACTOR = (
+    0x1B873593CC9E2D51,
+    0x0E6546B64A3C1F29,
+    0x0D35A2D97F4A7C15,
+    0x1656667B1E3779B9,
+)
 _BELOW = 0x07C15B9F4A7C1659
 _STEP = 0x1E3779B97F4A7C15
 
@@ -58,7 +63,9 @@ def tables(zeros, size, targets, solutions):
     """Empty tables for up to *size* numbers, so many targets and so many tags of solutions; *zeros* makes each."""
     subsets = 1 << size
     classes = Classes(*[zeros(MAX_CLASSES[size]) for _ in range(5)], zeros(subsets), zeros(subsets))
-    return classes, Matches(zeros(HASH_SLOTS[size]), *[zeros(targets) for _ in range(4)], zeros(solutions))
+    return classes, Matches(
+        zeros(HASH_SLOTS[size]), *[zeros(targets) for _ in range(4)], zeros(solutions)
+    )
 
 
 def scramble(x):
@@ -93,7 +100,9 @@ def factor_hash(part):
     tag, first, second = part
     if tag >> KIND & 3 != SUM or not tag & FLIP:
         return scramble(first + _FACTOR), 0
-    return scramble(min(first, second) + _FACTOR), 2 if first == second else 1 if second < first else 0
+    return scramble(
+        min(first, second) + _FACTOR
+    ), 2 if first == second else 1 if second < first else 0
 
 
 def classify(join, left, right, p, q):
@@ -274,7 +283,9 @@ def join_parts(mask, lowest, size, matched, length, goal, classes, matches, repe
                     first, second = 0, 0
                     if repeats:
                         right_part = right_tag, firsts[right], seconds[right]
-                        first, second = hashes(join, join == TAKE and ad < cb, left_part, right_part)
+                        first, second = hashes(
+                            join, join == TAKE and ad < cb, left_part, right_part
+                        )
                     if not final:
                         tops[size], bottoms[size], tags[size] = p, q, tag
                         firsts[size], seconds[size] = first, second
@@ -306,7 +317,9 @@ def search(nums, goal, classes, matches):
             size += 1
         else:
             final = mask == full
-            size, matched = join_parts(mask, lowest, size, matched, length, goal, classes, matches, repeats, final)
+            size, matched = join_parts(
+                mask, lowest, size, matched, length, goal, classes, matches, repeats, final
+            )
         ends[mask] = size
         if mask == full or not goal.every:
             for i in range(starts[mask], size):
@@ -335,7 +348,9 @@ def flatten(tag, classes, scratch):
     nested = True
     while nested:
         left, right, join = tag & PART, tag >> RIGHT & PART, tag >> JOIN & 7
-        left_minus = join == UNDER or (join == TAKE and tops[left] * bottoms[right] < tops[right] * bottoms[left])
+        left_minus = join == UNDER or (
+            join == TAKE and tops[left] * bottoms[right] < tops[right] * bottoms[left]
+        )
         right_minus = join == OVER or (join == TAKE and not left_minus)
         scratch[64 + count], scratch[96 + count] = left, side ^ (1 if left_minus else 0)
         count += 1
@@ -349,7 +364,9 @@ def flatten(tag, classes, scratch):
         k = i - 1
         while k >= 0:
             other, other_side = scratch[64 + k], scratch[96 + k]
-            if other_side < side or (other_side == side and tops[other] * bottoms[item] >= tops[item] * bottoms[other]):
+            if other_side < side or (
+                other_side == side and tops[other] * bottoms[item] >= tops[item] * bottoms[other]
+            ):
                 break
             scratch[64 + k + 1], scratch[96 + k + 1] = other, other_side
             k -= 1
@@ -407,7 +424,9 @@ def write(tag, nums, classes, text, scratch):
 #: ``seed`` and ``stream`` of the random numbers; the first attempt of each row and the limits of attempts by count of
 #: numbers; the values to sample, as ``tiles`` without replacement; the parts (of ``parts``) that the numbers must fall
 #: into; and ``stop``, an array whose first value ends the work once it is not 0.
-Source = namedtuple("Source", "seed stream start limits values tiles first_part last_part parts stop")
+Source = namedtuple(
+    "Source", "seed stream start limits values tiles first_part last_part parts stop"
+)
 #: Rows to sample: their indices, sizes, and whether they are to be solvable; the other fields are results, of which
 #: ``attempts`` is the next attempt of each row, or one of the values below.
 Rows = namedtuple("Rows", "indices sizes solvable attempts nums targets counts plain lengths texts")
@@ -480,7 +499,9 @@ def draw(source, rows, goal, classes, matches, scratch):
                 return
             ordered = scratch[: len(nums)]
             rare = tried >= RARE
-            state = draw_numbers(scramble(base ^ scramble(tried + 1)), source, rare, pool, nums, ordered)
+            state = draw_numbers(
+                scramble(base ^ scramble(tried + 1)), source, rare, pool, nums, ordered
+            )
             part = split_part(ordered, source.parts)
             if part < source.first_part or part > source.last_part:
                 continue

@@ -12,7 +12,11 @@ from countdown_rl.tasks.countdown import kernel
 _ALLOCATING = ("draw", "describe", "reset", "draw_numbers")
 
 for _name, _function in list(vars(kernel).items()):
-    if callable(_function) and not isinstance(_function, type) and _function.__module__ == kernel.__name__:
+    if (
+        callable(_function)
+        and not isinstance(_function, type)
+        and _function.__module__ == kernel.__name__
+    ):
         register_jitable(error_model="numpy", _nrt=_name in _ALLOCATING)(_function)
 
 # Numba names its files after the function, and fails where such a file is of another version and names a class that

@@ -18,7 +18,11 @@ MAX_BITS, MAX_DEPTH = 16_384, 200
 TOLERANCE = 1e-5
 
 _ALLOWED = re.compile(r"[0-9.+\-*/()\s]+").fullmatch
-_OPERATIONS: dict[type, Callable[..., Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Pow: operator.pow}
+_OPERATIONS: dict[type, Callable[..., Any]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Pow: operator.pow,
+}
 _OPERATIONS |= {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 _OPERATIONS |= {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv}
 
@@ -43,7 +47,12 @@ def _value(node: ast.expr, depth: int = 0) -> Any:
     if not isinstance(node, ast.BinOp):
         raise TypeError  # a call, as in 2 (23), or an empty tuple
     left, right = _value(node.left, depth + 1), _value(node.right, depth + 1)
-    integers = isinstance(node.op, ast.Pow) and isinstance(left, int) and isinstance(right, int) and abs(left) > 1
+    integers = (
+        isinstance(node.op, ast.Pow)
+        and isinstance(left, int)
+        and isinstance(right, int)
+        and abs(left) > 1
+    )
     if integers and left.bit_length() * right > MAX_BITS:
         raise OverflowError
     return _OPERATIONS[type(node.op)](left, right)

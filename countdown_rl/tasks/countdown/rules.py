@@ -29,7 +29,12 @@ DEFAULT_RULE, _ONCE = "exactly-once", "using each number at most once"
 _RULES = (
     Rule(DEFAULT_RULE, "using each number exactly once", every=True, whole=False),
     Rule("at-most-once", _ONCE, every=False, whole=False),
-    Rule("television", f"{_ONCE}; every result on the way must be a positive whole number", every=False, whole=True),
+    Rule(
+        "television",
+        f"{_ONCE}; every result on the way must be a positive whole number",
+        every=False,
+        whole=True,
+    ),
 )
 RULES = {rule.name: rule for rule in _RULES}
 

@@ -63,15 +63,24 @@ def published(puzzle: Puzzle, rng: random.Random) -> Lines:
         if kind == "move":
             yield f"Moving to Node #{node.label}", IMPOSSIBLE
         elif kind == "state":
-            yield f"Current State: {target}:{values}, Operations: {list(node.operations)}", IMPOSSIBLE
+            yield (
+                f"Current State: {target}:{values}, Operations: {list(node.operations)}",
+                IMPOSSIBLE,
+            )
         else:
-            yield f"Exploring Operation: {node.operations[-1]}, Resulting Numbers: {values}", IMPOSSIBLE
+            yield (
+                f"Exploring Operation: {node.operations[-1]}, Resulting Numbers: {values}",
+                IMPOSSIBLE,
+            )
             if node.reached:
                 yield f"{target},{target} equal: Goal Reached", node.numbers[-1].expression
             elif len(values) == 1:
                 yield f"{values[0]},{target} unequal: No Solution", IMPOSSIBLE
             else:
-                yield f"Generated Node #{node.label}: {target}:{values} Operation: {node.operations[-1]}", IMPOSSIBLE
+                yield (
+                    f"Generated Node #{node.label}: {target}:{values} Operation: {node.operations[-1]}",
+                    IMPOSSIBLE,
+                )
 
 
 def compact(puzzle: Puzzle, rng: random.Random) -> Lines:
@@ -97,7 +106,9 @@ def compact(puzzle: Puzzle, rng: random.Random) -> Lines:
                 line, generated = node.operations[-1], node
             else:
                 current, generated = node, None
-                if not entered and (len(node.numbers) == 2 or (node.operations and node is not listed)):
+                if not entered and (
+                    len(node.numbers) == 2 or (node.operations and node is not listed)
+                ):
                     line, listed = ",".join(map(str, node.values)), node
         if node.reached:
             yield line, node.numbers[-1].expression
@@ -111,7 +122,9 @@ def _continued(state: _Node, leaf: _Node) -> str:
     first, operator, second, total = re.fullmatch(r"(\d+)(.)(\d+)=(\d+)", operation).groups()  # type: ignore[union-attr]
     if first == result:
         return f"{operator}{second}={total}"
-    return f"{operator}{first}={total}" if operator in "+*" and second == result else f" {operation}"
+    return (
+        f"{operator}{first}={total}" if operator in "+*" and second == result else f" {operation}"
+    )
 
 
 def _search(puzzle: Puzzle, rng: random.Random) -> _Events:
@@ -130,7 +143,11 @@ def _search(puzzle: Puzzle, rng: random.Random) -> _Events:
 
 def _depth_first(puzzle: Puzzle, node: _Node, heuristic: Heuristic) -> _Events:
     yield "state", node
-    near = [child for child in _children(puzzle, node, heuristic) if heuristic(child.values) <= puzzle.target]
+    near = [
+        child
+        for child in _children(puzzle, node, heuristic)
+        if heuristic(child.values) <= puzzle.target
+    ]
     for child in (children := _labeled(node, near)):
         yield "explore", child
         if len(child.numbers) > 1:
@@ -141,7 +158,9 @@ def _depth_first(puzzle: Puzzle, node: _Node, heuristic: Heuristic) -> _Events:
             yield "state", node
 
 
-def _breadth_first(puzzle: Puzzle, root: _Node, heuristic: Heuristic, beam: int, rng: random.Random) -> _Events:
+def _breadth_first(
+    puzzle: Puzzle, root: _Node, heuristic: Heuristic, beam: int, rng: random.Random
+) -> _Events:
     order = count()
     frontier = [(heuristic(root.values), next(order), root)]
     while frontier:
@@ -178,7 +197,11 @@ def _children(puzzle: Puzzle, node: _Node, heuristic: Heuristic) -> list[_Node]:
 def _operations(puzzle: Puzzle, a: _Number, b: _Number) -> Iterator[tuple[str, _Number]]:
     """The operations on two numbers with a whole result that is not negative, as ``28-7=21``, and their results."""
     low, high = (a, b) if a.value <= b.value else (b, a)
-    results = [("+", a, b, a.value + b.value), ("*", a, b, a.value * b.value), ("-", high, low, high.value - low.value)]
+    results = [
+        ("+", a, b, a.value + b.value),
+        ("*", a, b, a.value * b.value),
+        ("-", high, low, high.value - low.value),
+    ]
     if low.value and high.value % low.value == 0:
         results.append(("/", high, low, high.value // low.value))
     for operator, left, right, value in results:
@@ -187,7 +210,10 @@ def _operations(puzzle: Puzzle, a: _Number, b: _Number) -> Iterator[tuple[str, _
             first = f"({left.expression})" if left.rank < rank else left.expression
             in_parentheses = right.rank < rank or (right.rank == rank and operator in "-/")
             second = f"({right.expression})" if in_parentheses else right.expression
-            yield f"{left.value}{operator}{right.value}={value}", _Number(value, f"{first}{operator}{second}", rank)
+            yield (
+                f"{left.value}{operator}{right.value}={value}",
+                _Number(value, f"{first}{operator}{second}", rank),
+            )
 
 
 def _heuristic(target: int, rng: random.Random) -> Heuristic:

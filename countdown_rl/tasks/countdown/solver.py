@@ -26,8 +26,12 @@ class Solved:
     """The facts of a puzzle."""
 
     solutions: int  # the number of distinct ones; 0 is proof that the puzzle is impossible
-    solution: str | None  # the shortest as text, preferably with positive integers as intermediate results
-    needs: str | None  # ``add-sub`` if + and - suffice, else ``mul-div``; None if the puzzle is impossible
+    solution: (
+        str | None
+    )  # the shortest as text, preferably with positive integers as intermediate results
+    needs: (
+        str | None
+    )  # ``add-sub`` if + and - suffice, else ``mul-div``; None if the puzzle is impossible
 
 
 def solve(puzzle: Puzzle) -> Solved:
@@ -53,7 +57,9 @@ class _Search:
         self.nums: Any = sorted(puzzle.numbers, reverse=True)
         self.kernel: Any = kernel
         self.zeros: Callable[[int], Any] = lambda size: [0] * size
-        if 16 * prod(number or 1 for number in self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums)):
+        if 16 * prod(
+            number or 1 for number in self.nums
+        ) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums)):
             import numpy as np
 
             from countdown_rl.tasks.countdown import kernel_numba
@@ -62,7 +68,9 @@ class _Search:
             self.zeros = partial(np.zeros, dtype=np.int64)
         self.classes, self.matches = kernel.tables(self.zeros, len(self.nums), 1, max_solutions)
         self.matches.ranks[0] = -1
-        self.kernel.search(self.nums, goal(puzzle, puzzle.target, puzzle.target), self.classes, self.matches)
+        self.kernel.search(
+            self.nums, goal(puzzle, puzzle.target, puzzle.target), self.classes, self.matches
+        )
         self.count = int(self.matches.counts[0])
 
     def text(self, tag: int) -> str:
@@ -75,7 +83,13 @@ class _Search:
 def goal(puzzle: Any, low: int, high: int) -> kernel.Goal:
     """The kernel's goal: targets ``low..high`` by the rule and operators of a puzzle or a distribution."""
     bits = {"+": 0b00001, "-": 0b00010, "*": 0b00100, "/": 0b11000}
-    return kernel.Goal(low, high, puzzle.rule.every, puzzle.rule.whole, sum(map(bits.__getitem__, puzzle.operators)))
+    return kernel.Goal(
+        low,
+        high,
+        puzzle.rule.every,
+        puzzle.rule.whole,
+        sum(map(bits.__getitem__, puzzle.operators)),
+    )
 
 
 def check_puzzle(puzzle: Puzzle) -> None:
@@ -85,7 +99,9 @@ def check_puzzle(puzzle: Puzzle) -> None:
     if min(puzzle.numbers) < 0 or puzzle.target < 1:
         raise InputError("The solver takes whole numbers from 0 on, and a target from 1 on.")
     if max(puzzle.numbers) >= 10**MAX_DIGITS or puzzle.target >= 10 ** (MAX_DIGITS * MAX_NUMBERS):
-        raise InputError(f"Numbers have at most {MAX_DIGITS} digits, and the target {MAX_DIGITS * MAX_NUMBERS}.")
+        raise InputError(
+            f"Numbers have at most {MAX_DIGITS} digits, and the target {MAX_DIGITS * MAX_NUMBERS}."
+        )
 
 
 def _compiled_pays(size: int) -> bool:

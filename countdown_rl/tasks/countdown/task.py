@@ -64,9 +64,15 @@ class CountdownRow(Row):
         for key, names in (("nums", NUMBERS), ("target", ("target",))):
             if fields.keys().isdisjoint(names):
                 raise InputError(f"there is no `{key}`")
-        nums, target, count = numbers_of(fields), integer(fields["target"]), integer(fields.get("solutions", 0))
+        nums, target, count = (
+            numbers_of(fields),
+            integer(fields["target"]),
+            integer(fields.get("solutions", 0)),
+        )
         if nums is None or min(nums) < 0:
-            raise InputError(f"`nums` should be a list of whole numbers from 0 on, of at most {MAX_DIGITS} digits")
+            raise InputError(
+                f"`nums` should be a list of whole numbers from 0 on, of at most {MAX_DIGITS} digits"
+            )
         if target is None:
             raise InputError(f"`target` should be a whole number of at most {MAX_DIGITS} digits")
         if fields.get("needs") not in (None, "add-sub", "mul-div"):
@@ -74,7 +80,9 @@ class CountdownRow(Row):
         counted = fields.get("solutions") is not None
         if counted and (count is None or count < 0):
             raise InputError("`solutions` should be a whole number from 0 on")
-        super().__init__({**fields, "nums": nums, "target": target} | ({"solutions": count} if counted else {}))
+        super().__init__(
+            {**fields, "nums": nums, "target": target} | ({"solutions": count} if counted else {})
+        )
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         operators = rules.operators(fields["operators"]) if fields.get("operators") else OPERATORS
         self.puzzle, self.rule = Puzzle(tuple(nums), target, rule, operators), rule.name
@@ -93,7 +101,10 @@ class CountdownRow(Row):
         puzzle = self.puzzle
         if len(answer) < 12 and answer.lower() in _IMPOSSIBLE:
             solved = _solved(puzzle)
-            return None, "not-proved" if solved is None else "not-impossible" if solved.solutions else ""
+            return (
+                None,
+                "not-proved" if solved is None else "not-impossible" if solved.solutions else "",
+            )
         try:
             tree, numbers, top, bottom, whole, agrees = parse(answer)
         except ExpressionError as error:
@@ -103,10 +114,15 @@ class CountdownRow(Row):
         if numbers != self._sorted:
             used, expected = Counter(numbers), Counter(self._sorted)
             if used - expected:
-                return value, "number-not-given" if used.keys() - expected.keys() else "number-used-twice"
+                return (
+                    value,
+                    "number-not-given" if used.keys() - expected.keys() else "number-used-twice",
+                )
             if puzzle.rule.every:
                 return value, "number-left-out"
-        if puzzle.operators != OPERATORS and not expression.operators(tree) <= set(puzzle.operators):
+        if puzzle.operators != OPERATORS and not expression.operators(tree) <= set(
+            puzzle.operators
+        ):
             return value, "operator-not-allowed"
         if bottom == 0:
             return None, "division-by-zero"
@@ -164,7 +180,9 @@ class CountdownRow(Row):
         if needs := self.get("needs"):
             groups["needs"] = needs
         if (count := self.get("solutions")) is not None:
-            groups["solutions"] = next(name for lowest, name in reversed(SOLUTIONS) if count >= lowest)
+            groups["solutions"] = next(
+                name for lowest, name in reversed(SOLUTIONS) if count >= lowest
+            )
         return groups
 
     @property
@@ -196,7 +214,9 @@ def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}
     solver.check_puzzle(row.puzzle)
     defaults = {"rule": DEFAULT_RULE, "operators": OPERATORS, "style": row.styles[0]}
     changed = {**row, "operators": row.puzzle.operators}
-    row = CountdownRow({name: value for name, value in changed.items() if value != defaults.get(name)})
+    row = CountdownRow(
+        {name: value for name, value in changed.items() if value != defaults.get(name)}
+    )
     row.prompt()
     return row
 
@@ -247,7 +267,15 @@ def random_answer(row: CountdownRow, rng: random.Random) -> str:
         operator = rng.choice(puzzle.operators)
         if operator == "/" and b == 0:
             continue
-        value = a + b if operator == "+" else a - b if operator == "-" else a * b if operator == "*" else a / b
+        value = (
+            a + b
+            if operator == "+"
+            else a - b
+            if operator == "-"
+            else a * b
+            if operator == "*"
+            else a / b
+        )
         # This terminates: sums and products of positive integers are always allowed.
         if puzzle.rule.whole and (value <= 0 or value.denominator != 1):
             continue
@@ -283,8 +311,15 @@ TASK = Task(
     reasons=expression.REASONS | _REASONS,
     groups={
         "numbers": Group("Count of numbers", "{} numbers", {"1": "1 number"}),
-        "needs": Group("Operators needed", names={"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}),
-        "solutions": Group("Number of solutions", "{} solutions", {"0": "no solution", "1": "1 solution"}, main=False),
+        "needs": Group(
+            "Operators needed", names={"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}
+        ),
+        "solutions": Group(
+            "Number of solutions",
+            "{} solutions",
+            {"0": "no solution", "1": "1 solution"},
+            main=False,
+        ),
         "tier": Group("Tier", names={name: name for name in ("needs-mul", "rare", "impossible")}),
     },
     probe=lambda rng: {
@@ -293,11 +328,15 @@ TASK = Task(
     },
     source="countdown_rl.data.countdown:CountdownSource",
     demo={"nums": (111_111_111_111_111, 222_222_222_222_222), "target": 333_333_333_333_333},
-    data_options=frozenset(("preset", "size", "numbers", "targets", "operators", "rule", "impossible")),
+    data_options=frozenset(
+        ("preset", "size", "numbers", "targets", "operators", "rule", "impossible")
+    ),
     baselines={
         "random": Baseline("floor", "a random legal expression", answer=random_answer),
         "solver": Baseline(
-            "ceiling", "the exact solver", lambda row, rng: solver.solve(row.puzzle).solution or "impossible"
+            "ceiling",
+            "the exact solver",
+            lambda row, rng: solver.solve(row.puzzle).solution or "impossible",
         ),
     },
     grammar=expression.GRAMMAR_VERSION,

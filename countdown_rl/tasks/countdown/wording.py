@@ -49,7 +49,9 @@ _UNITS = [*_ONES.split(), "seventeen", "eighteen", "nineteen"]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety", "hundred"]
 _NAMED = dict(zip(["", *_UNITS, *_TENS], [0, *range(20), *range(20, 101, 10)], strict=True))
 #: Tens and ones in words, one of them or both.
-_NAMES = re.compile(rf"(?i)\b(?:({'|'.join(_TENS)})(?:[ -]({'|'.join(_UNITS[1:10])})\b)?|({'|'.join(_UNITS)}))\b")
+_NAMES = re.compile(
+    rf"(?i)\b(?:({'|'.join(_TENS)})(?:[ -]({'|'.join(_UNITS[1:10])})\b)?|({'|'.join(_UNITS)}))\b"
+)
 #: Numbers in words, except for counts of operations and the like, which are no numbers of a puzzle.
 _WORD = re.compile(
     rf"(?i)\b(?:{'|'.join(_UNITS[2:])}|half|double|dozen)\b"
@@ -132,7 +134,10 @@ def puzzle_in(text: str, stated: frozenset[str] = frozenset()) -> dict[str, Any]
         _check_rules(rest, stated)
         rule = next(rule.name for rule in RULES.values() if rule.words == use)
         terms = {"rule": rule, "operators": operators.replace(" ", "")}
-        terms = {name: None if value in (DEFAULT_RULE, OPERATORS) else value for name, value in terms.items()}
+        terms = {
+            name: None if value in (DEFAULT_RULE, OPERATORS) else value
+            for name, value in terms.items()
+        }
         return {"nums": numbers_in(nums), "target": int(target), **terms}
     text = _BESIDE.sub(" ", _MARKED.sub(r"\2", _COMMAS.sub(",", _SPACES.sub(" ", text))))
     lists = [match for match in _LIST.finditer(text) if _is_list(match, text)]
@@ -141,7 +146,9 @@ def puzzle_in(text: str, stated: frozenset[str] = frozenset()) -> dict[str, Any]
     reached = {int(match[1].replace("−", "-")) for match in targets}
     if len({tuple(sorted(each)) for each in nums}) != 1 or len(reached) != 1:
         return None
-    spans = [(*match.span(), "Ns") for match in lists] + [(*match.span(1), "N") for match in targets]
+    spans = [(*match.span(), "Ns") for match in lists] + [
+        (*match.span(1), "N") for match in targets
+    ]
     for start, end, name in sorted(spans, reverse=True):
         text = f"{text[:start]}{name}{text[end:]}"
     text = _COUNTED.sub(lambda match: "the " if int(match[1]) == len(min(nums)) else match[0], text)
@@ -149,7 +156,9 @@ def puzzle_in(text: str, stated: frozenset[str] = frozenset()) -> dict[str, Any]
         return None
     for sentence in _sentences(text):
         if re.search(r"\bNs?\b", sentence):  # apart from the words about the rules, all are known
-            words = _OPERATION.sub(" ", _TOPIC.sub(" ", _SIGNS.sub(" ", _DEFAULT.sub(" ", sentence))))
+            words = _OPERATION.sub(
+                " ", _TOPIC.sub(" ", _SIGNS.sub(" ", _DEFAULT.sub(" ", sentence)))
+            )
             if not all(map(_CHANGING, _strange(words))):
                 return None
     _check_rules(text, stated)
@@ -161,22 +170,30 @@ def _sentences(text: str) -> list[str]:
 
 
 def _strange(words: str) -> set[str]:
-    return {word for word in re.findall(r"[^\W_]+|\S", words) if word not in _MARKS and not _FRAME(word)}
+    return {
+        word for word in re.findall(r"[^\W_]+|\S", words) if word not in _MARKS and not _FRAME(word)
+    }
 
 
 def _check_rules(text: str, stated: frozenset[str]) -> None:
     """Raise InputError if a sentence of *text* may change the rule or the operators, unless these are *stated*."""
     for sentence in _sentences(text):
         words = _FOUR_WORDS.sub(" ", _DEFAULT.sub(" ", sentence))
-        runs = [set(re.findall("[-+*/]", run[0].translate(_PLAIN))) for run in _SIGNS.finditer(words)]
+        runs = [
+            set(re.findall("[-+*/]", run[0].translate(_PLAIN))) for run in _SIGNS.finditer(words)
+        ]
         if set(OPERATORS) in runs:
             words = re.sub("operat(?:ors|ions)", "", words)
-        operators = _OPERATION.search(words) or any(run not in ({"-"}, set(OPERATORS)) for run in runs)
+        operators = _OPERATION.search(words) or any(
+            run not in ({"-"}, set(OPERATORS)) for run in runs
+        )
         about = (_TOPIC if operators else _ABOUT).search(sentence)
         rule = about and _strange(_OPERATION.sub(" ", _SIGNS.sub(" ", words)))
         if (operators and "operators" not in stated) or (rule and "rule" not in stated):
             remedy = "give --data, or --rule and --operators"
-            raise InputError(f'its prompt says "{sentence[:80]}", which may change the rules; {remedy}')
+            raise InputError(
+                f'its prompt says "{sentence[:80]}", which may change the rules; {remedy}'
+            )
 
 
 def _is_list(match: re.Match[str], text: str) -> bool:
@@ -184,7 +201,11 @@ def _is_list(match: re.Match[str], text: str) -> bool:
     before, after = text[: match.start()], text[match.end() :]
     thousands = before[-1:] != "[" and re.fullmatch("[0-9]{1,3}(?:,[0-9]{3})+", match[0])
     framed = not before or before[-1] in " \t\n:([{"
-    single = match[0].isdecimal() or re.match(r"\w| ?!", after) or re.search(r"(?<![0-9])0[0-9]", match[0])
+    single = (
+        match[0].isdecimal()
+        or re.match(r"\w| ?!", after)
+        or re.search(r"(?<![0-9])0[0-9]", match[0])
+    )
     return framed and not (thousands or single or re.search(r"[-−+] ?$", before))
 
 

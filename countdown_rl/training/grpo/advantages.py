@@ -37,7 +37,9 @@ def total(rewards: Tensor, weights: Tensor) -> Tensor:
 def equal(rewards: Tensor) -> Tensor:
     """A mask (groups, 1) of the groups in which all rewards are equal or not applicable."""
     rewards = rewards.where(rewards.isfinite(), rewards.nanmean(1, keepdim=True))
-    return ~(rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True) > ROUNDING)  # True for NaN
+    return ~(
+        rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True) > ROUNDING
+    )  # True for NaN
 
 
 def varies(rewards: Tensor) -> list[bool]:
@@ -68,12 +70,18 @@ def scaled(rewards: Tensor, baseline: Advantage, by_batch: bool = False) -> Tens
     """The advantages of *baseline* divided by the standard deviation of the group, or of all *rewards*."""
     values = rewards.view(1, -1) if by_batch else rewards
     count = values.isfinite().sum(1, keepdim=True)
-    variance = ((values - values.nanmean(1, keepdim=True)) ** 2).nanmean(1, keepdim=True) * (count / (count - 1))
+    variance = ((values - values.nanmean(1, keepdim=True)) ** 2).nanmean(1, keepdim=True) * (
+        count / (count - 1)
+    )
     return (baseline(rewards) / (variance.sqrt() + _EPSILON)).nan_to_num(nan=0.0)
 
 
 def discounted(
-    rewards: Tensor, completion_mask: Tensor, line_ends: Tensor, discount: float, leave_one_out: bool = False
+    rewards: Tensor,
+    completion_mask: Tensor,
+    line_ends: Tensor,
+    discount: float,
+    leave_one_out: bool = False,
 ) -> Tensor:
     """Advantages by token: the discounted return of each token's line, less its mean over the group.
 
@@ -95,7 +103,9 @@ def discounted(
     if leave_one_out:
         factors = count / (count - 1).clamp(min=1)
         out = out * factors.expand_as(tokens).reshape_as(lines).gather(1, line)
-    return out.masked_fill(out.abs() <= ROUNDING, 0.0).view_as(completion_mask)  # equal completions have no gradient
+    return out.masked_fill(out.abs() <= ROUNDING, 0.0).view_as(
+        completion_mask
+    )  # equal completions have no gradient
 
 
 def advantage(options: TrainOptions) -> Advantage:
@@ -119,10 +129,14 @@ def columns(function: Advantage) -> list[str]:
 def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, Tensor]) -> Tensor:
     """The advantages of *rewards* by *function*, called *name*, with its columns *tokens*; 0 for a reward of NaN."""
     with user_code.running(f"advantage {name}"):
-        values: Any = function(rewards.clone(), **{column: tensor.clone() for column, tensor in tokens.items()})
+        values: Any = function(
+            rewards.clone(), **{column: tensor.clone() for column, tensor in tokens.items()}
+        )
     shapes = {tuple(tensor.shape) for tensor in (rewards, *tokens.values())}
     if not isinstance(values, Tensor) or tuple(values.shape) not in shapes:
-        raise UsageError(f"The advantage {name} should return a tensor of the shape {' or '.join(map(str, shapes))}.")
+        raise UsageError(
+            f"The advantage {name} should return a tensor of the shape {' or '.join(map(str, shapes))}."
+        )
     finite = rewards.isfinite().view(*rewards.shape, *[1] * (values.ndim - 2))
     values = values.detach().to(rewards).where(finite, 0.0)
     if not values.isfinite().all():
@@ -137,8 +151,14 @@ def loss(name: str) -> Callable[..., Tensor]:
     def checked(*columns: Tensor) -> Tensor:
         with user_code.running(f"loss {name}"):
             losses: Any = function(*(column.clone() for column in columns))
-        if not isinstance(losses, Tensor) or losses.shape != columns[0].shape or not losses.requires_grad:
-            raise UsageError(f"The loss {name} should return a tensor of the shape of logps, computed from them.")
+        if (
+            not isinstance(losses, Tensor)
+            or losses.shape != columns[0].shape
+            or not losses.requires_grad
+        ):
+            raise UsageError(
+                f"The loss {name} should return a tensor of the shape of logps, computed from them."
+            )
         return losses
 
     return checked

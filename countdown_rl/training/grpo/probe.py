@@ -42,8 +42,12 @@ class Shares:
     def of(cls, groups: Sequence[Group]) -> "Shares":
         mixed = sum(varies for _, varies in groups)
         samples = [graded.sample for group, _ in groups for graded in group]
-        flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
-        solved, form, truncated = (sum(values) / len(samples) for values in zip(*flags, strict=True))
+        flags = [
+            (sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples
+        ]
+        solved, form, truncated = (
+            sum(values) / len(samples) for values in zip(*flags, strict=True)
+        )
         low, high = (round(end, 6) for end in wilson(mixed, len(groups)))
         return cls(len(groups), mixed / len(groups), (low, high), solved, form, truncated)
 
@@ -78,7 +82,9 @@ def probe(run: GrpoRun, count: int) -> Probe:
         trainer, _ = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
         torch.manual_seed(options.seed)
         for start in range(0, count, options.prompts):
-            batch = [index for index in indices[start : start + options.prompts] for _ in range(size)]
+            batch = [
+                index for index in indices[start : start + options.prompts] for _ in range(size)
+            ]
             groups += Rollouts.rewarded(trainer.rollouts, batch, trainer).groups(run.rewards, size)
             run.reporter.progress(len(groups) * size, count * size)
     task = task_of(run.rows[0])
@@ -87,7 +93,10 @@ def probe(run: GrpoRun, count: int) -> Probe:
         for name, value in group[0][0].sample.row.groups.items():
             if task.group(name).main:
                 by_kind.setdefault(task.group(name).name(value), []).append(group)
-    kinds = {name: Shares.of(by_kind[name]) for name in sorted(by_kind, key=lambda name: (len(name), name))}
+    kinds = {
+        name: Shares.of(by_kind[name])
+        for name in sorted(by_kind, key=lambda name: (len(name), name))
+    }
     total = Shares.of(groups)
     more = "larger groups (--num-generations) or --dynamic-sampling give it more."
     thin, ready = f"GRPO will learn slowly; {more}", "GRPO has something to learn from."

@@ -79,21 +79,30 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
     for number, name in enumerate(kinds):
         by_kind.setdefault(name, []).append(number)
     members = {name: np.array(by_kind[name]) for name in sorted(by_kind)}
-    counts: dict[str, tuple[float, float]] = {}  # by kind: groups, and groups with reward variance, discounted
+    counts: dict[
+        str, tuple[float, float]
+    ] = {}  # by kind: groups, and groups with reward variance, discounted
     for number in count():
         rng = np.random.default_rng((seed, number))
         sizes = rng.multinomial(size, list(probabilities(members, counts).values()))
         shares = zip(members.values(), sizes, strict=True)
-        sampled = [rng.choice(indices, share, replace=bool(share > len(indices))) for indices, share in shares]
+        sampled = [
+            rng.choice(indices, share, replace=bool(share > len(indices)))
+            for indices, share in shares
+        ]
         outcomes = yield rng.permutation(np.concatenate(sampled)).tolist()
         if outcomes:
-            counts = {name: (_DECAY * seen, _DECAY * varied) for name, (seen, varied) in counts.items()}
+            counts = {
+                name: (_DECAY * seen, _DECAY * varied) for name, (seen, varied) in counts.items()
+            }
         for outcome in outcomes:
             seen, varied = counts.get(kinds[outcome.row], (0.0, 0.0))
             counts[kinds[outcome.row]] = seen + 1, varied + outcome.varies
 
 
-def probabilities(members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+def probabilities(
+    members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]
+) -> dict[str, float]:
     """The probability of each kind of the curriculum. An unseen kind counts as one with variance."""
     weights = {}
     for name in members:
@@ -129,7 +138,10 @@ class Stream:
         return ({"prompt": prompt} for prompt in self._prompts())
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        return object, ()  # datasets hashes a pickle, for which a function of the user's own may have none
+        return (
+            object,
+            (),
+        )  # datasets hashes a pickle, for which a function of the user's own may have none
 
 
 def order(
@@ -152,7 +164,9 @@ def order(
     states = {} if states is None else states
     with running(f"sampler {name}"):
         rounds = sampler(rows if sampler is curriculum else deepcopy(list(rows)), size, seed)
-    if not isinstance(rounds, Generator) and not all(map(partial(hasattr, rounds), ("sample", "observe", "state"))):
+    if not isinstance(rounds, Generator) and not all(
+        map(partial(hasattr, rounds), ("sample", "observe", "state"))
+    ):
         kinds = "a generator function of lists of row indices, or a class with sample, observe and state"
         raise UsageError(f"The sampler {name} should be {kinds}.")
     for number in count(max((int(key) for key in states if int(key) <= start), default=0)):
@@ -164,7 +178,9 @@ def order(
         if len(sampled) < size:
             few = f"{len(sampled)} of {plural(size, 'row')}"
             warn(f"the sampler {name} yielded {few}; random rows fill round {number + 1}.")
-            fill = np.random.default_rng((seed, number)).integers(len(rows), size=size - len(sampled))
+            fill = np.random.default_rng((seed, number)).integers(
+                len(rows), size=size - len(sampled)
+            )
             sampled += [(row, "") for row in fill.tolist()]
         if number >= start:
             yield from sampled
@@ -200,7 +216,13 @@ def _checked(sampled: Any, name: str, count: int, size: int) -> list[tuple[int, 
         prompts = [(-1, "")]
     for _, hint in prompts:
         check_text(str(hint), f"a hint of the sampler {name}")
-    if len(prompts) > size or not all(0 <= row < count and isinstance(hint, str) for row, hint in prompts):
-        indices = f"at most {size} row indices from 0 to {count - 1}, or pairs of an index and a hint"
-        raise UsageError(f"The sampler {name} should yield a list of {indices}, not {sampled!r:.100}.")
+    if len(prompts) > size or not all(
+        0 <= row < count and isinstance(hint, str) for row, hint in prompts
+    ):
+        indices = (
+            f"at most {size} row indices from 0 to {count - 1}, or pairs of an index and a hint"
+        )
+        raise UsageError(
+            f"The sampler {name} should yield a list of {indices}, not {sampled!r:.100}."
+        )
     return prompts

@@ -51,9 +51,13 @@ def too_long(tokens: int, budget: float, penalty: float = 0.5) -> float:
 _PLAIN: dict[str, Reward] = {
     "closeness": _closeness,
     # -0.5 where text follows the answer or there is no answer.
-    "no-trailing": lambda grade, row, tokens: -0.5 if grade.trailing or grade.answer is None else 0.0,
+    "no-trailing": lambda grade, row, tokens: (
+        -0.5 if grade.trailing or grade.answer is None else 0.0
+    ),
     # +1 where the value of the answer is an integer, else -1.
-    "integer": lambda grade, row, tokens: 1.0 if grade.value is not None and "/" not in grade.value else -1.0,
+    "integer": lambda grade, row, tokens: (
+        1.0 if grade.value is not None and "/" not in grade.value else -1.0
+    ),
 }
 #: Graders of the task that can be cheated.
 PROXY = "proxy:"
@@ -70,7 +74,9 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
         reward(name)
         weights[name] = _number(text, spec) if "=" in spec else 1.0
     if not any(weights.values()):
-        raise UsageError("no reward has a weight, so nothing would be learned; give one, such as correct=1.")
+        raise UsageError(
+            "no reward has a weight, so nothing would be learned; give one, such as correct=1."
+        )
     return weights
 
 
@@ -83,7 +89,9 @@ def reward(name: str) -> Callable[..., Any]:
         tokens_allowed = _number(budget, name) if budget else LENGTH_BUDGET
         return lambda grade, row, tokens: too_long(tokens, tokens_allowed)
     if name.startswith(PROXY):
-        return lambda grade, row, tokens: task(row.task).proxies[name.removeprefix(PROXY)](row, grade.answer)
+        return lambda grade, row, tokens: task(row.task).proxies[name.removeprefix(PROXY)](
+            row, grade.answer
+        )
     if ":" in name:
         return user_code.imported(name)
     boolean, slash, no = name.partition("/")
@@ -91,7 +99,9 @@ def reward(name: str) -> Callable[..., Any]:
         field, otherwise = boolean.replace("-", "_"), _number(no, name) if slash else 0.0
         return lambda grade, row, tokens: 1.0 if getattr(grade, field) else otherwise
     names = ", ".join(NAMES)
-    raise UsageError(f"There is no reward {name!r}; the rewards are {names}, proxy:NAME and module:function.")
+    raise UsageError(
+        f"There is no reward {name!r}; the rewards are {names}, proxy:NAME and module:function."
+    )
 
 
 def _number(text: str, spec: str) -> float:
@@ -109,7 +119,9 @@ def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
     for row in rows:
         graders = [f"{PROXY}{name}" for name in task(row.task).proxies]
         if unknown := [name for name in names if name.startswith(PROXY) and name not in graders]:
-            raise UsageError(f"The task {row.task} has no reward {unknown[0]}; it has {', '.join(graders) or 'none'}.")
+            raise UsageError(
+                f"The task {row.task} has no reward {unknown[0]}; it has {', '.join(graders) or 'none'}."
+            )
     samples = [Sample.of(row, Completion("</think>\n<answer>1</answer>", 8, True)) for row in rows]
     columns = {
         "prompts": [row.messages()[-1]["content"] for row in rows],
@@ -125,7 +137,9 @@ def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
     """The rewards *names* in the column ``round``, as TRL calls them; the first one also logs the grades."""
 
     def function(name: str) -> Callable[..., list[float | None]]:
-        def of_round(round: list["Round"], log_metric: Callable[[str, float], None], **_: Any) -> list[float | None]:
+        def of_round(
+            round: list["Round"], log_metric: Callable[[str, float], None], **_: Any
+        ) -> list[float | None]:
             if name == names[0]:
                 _log(round[0], log_metric)
             return [graded.rewards[name] for graded in round[0].graded]
@@ -145,13 +159,19 @@ def _log(sampled: "Round", log_metric: Callable[[str, float], None]) -> None:
             log_metric(column, float(sample.grade.correct))
         log_metric("format", float(sample.grade.format))
         log_metric("truncated", float(bool(sample.truncated)))
-        for paid in (reward == 1 for name, reward in graded.rewards.items() if name.startswith(PROXY)):
+        for paid in (
+            reward == 1 for name, reward in graded.rewards.items() if name.startswith(PROXY)
+        ):
             log_metric("hacking", float(paid and not sample.grade.correct))
 
 
-def metrics_into(logged: list[tuple[str, float]], samples: Sequence[Sample]) -> Callable[[str, float], None]:
+def metrics_into(
+    logged: list[tuple[str, float]], samples: Sequence[Sample]
+) -> Callable[[str, float], None]:
     """The function by which a reward for *samples* logs a metric of its own, into *logged*."""
-    columns = {"correct", "format", "truncated", "hacking"}.union(*(group_columns(sample.row) for sample in samples))
+    columns = {"correct", "format", "truncated", "hacking"}.union(
+        *(group_columns(sample.row) for sample in samples)
+    )
 
     def log_metric(name: str, value: float) -> None:
         if name in columns:
@@ -167,8 +187,14 @@ def values(
     """The rewards *name* of *samples*; *columns* are TRL's arguments beside the fields. The function gets copies."""
     rows = [deepcopy(sample.row) for sample in samples]
     columns = {
-        **{key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)},
-        **{key: deepcopy(column) if isinstance(column, list) else column for key, column in columns.items()},
+        **{
+            key: [row.get(key) for row in rows]
+            for key in dict.fromkeys(key for row in rows for key in row)
+        },
+        **{
+            key: deepcopy(column) if isinstance(column, list) else column
+            for key, column in columns.items()
+        },
         "log_extra": lambda column, values: None,  # for TRL's table of completions
         "completions": [sample.completion for sample in samples],
     }
@@ -180,11 +206,15 @@ def values(
             numbers = [function(copy(sample.grade), row, sample.tokens) for sample, row in pairs]
     numbers = numbers.tolist() if hasattr(numbers, "tolist") else numbers  # an array
     if not isinstance(numbers, Sequence) or len(numbers) != len(samples):
-        raise UsageError(f"The reward {name} should return a list of one number for each of the completions.")
+        raise UsageError(
+            f"The reward {name} should return a list of one number for each of the completions."
+        )
     for value in numbers:
         is_finite = isinstance(value, Real) and abs(value) <= sys.float_info.max  # type: ignore[operator]
         if not is_finite and not (value is None and batch):
-            raise UsageError(f"The reward {name} returned {value!r:.100}, which is not a finite number.")
+            raise UsageError(
+                f"The reward {name} returned {value!r:.100}, which is not a finite number."
+            )
     return [None if value is None else float(value) for value in numbers]
 
 

@@ -10,7 +10,14 @@ import torch
 from accelerate.utils import gather_object
 
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion, batches, decoder_of, generate, max_rows, to_completion
+from countdown_rl.inference.generate import (
+    Completion,
+    batches,
+    decoder_of,
+    generate,
+    max_rows,
+    to_completion,
+)
 from countdown_rl.inference.graph_decoder import GraphDecoder
 from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import chat_template
@@ -54,18 +61,27 @@ class Round:
     generation: float  # seconds spent on completions
     reward: float  # seconds spent on their grades and rewards
     attempts: int | None = None  # groups that all processes sampled; None without dynamic sampling
-    logged: list[tuple[str, float]] = field(default_factory=list)  # the metrics of the user's rewards
-    outcomes: list[Outcome] = field(default_factory=list)  # the groups of all processes, for a sampler
+    logged: list[tuple[str, float]] = field(
+        default_factory=list
+    )  # the metrics of the user's rewards
+    outcomes: list[Outcome] = field(
+        default_factory=list
+    )  # the groups of all processes, for a sampler
 
     def totals(self, weights: Mapping[str, float]) -> torch.Tensor:
         """The weighted sums (B,) of the rewards; NaN where none applies."""
-        values = np.array([[graded.rewards[name] for name in weights] for graded in self.graded], np.float32)
+        values = np.array(
+            [[graded.rewards[name] for name in weights] for graded in self.graded], np.float32
+        )
         return advantages.total(torch.from_numpy(values), torch.tensor(list(weights.values())))
 
     def groups(self, weights: Mapping[str, float], size: int) -> list[tuple[list[Graded], bool]]:
         """The groups of *size* completions, each with True if its rewards vary."""
         varies = advantages.varies(self.totals(weights).view(-1, size))
-        return [(self.graded[size * index : size * (index + 1)], each) for index, each in enumerate(varies)]
+        return [
+            (self.graded[size * index : size * (index + 1)], each)
+            for index, each in enumerate(varies)
+        ]
 
 
 class Rollouts:
@@ -99,7 +115,9 @@ class Rollouts:
             "log_metric": rewards.metrics_into(sampled.logged, samples),
         }
         for name, function in self._rewards.items():
-            for graded, value in zip(sampled.graded, rewards.values(name, function, samples, columns), strict=True):
+            for graded, value in zip(
+                sampled.graded, rewards.values(name, function, samples, columns), strict=True
+            ):
                 graded.rewards[name] = value
         sampled.reward += time.perf_counter() - begin
         return sampled
@@ -110,11 +128,20 @@ class Rollouts:
         pairs = [prompt if isinstance(prompt, tuple) else (prompt, "") for prompt in prompts]
         rendered = {pair: self._render(*pair) for pair in dict.fromkeys(pairs)}
         texts = [text + hint for text, hint in rendered.values()]
-        prompt_ids = dict(zip(rendered, chat_template.token_ids(self.stop.tokenizer, texts), strict=True))
+        prompt_ids = dict(
+            zip(rendered, chat_template.token_ids(self.stop.tokenizer, texts), strict=True)
+        )
         if any(hint for _, hint in rendered.values()):
-            context, longest = ModelShape.of(trainer.model.config).context_length, max(map(len, prompt_ids.values()))
-            check_context(context, longest, trainer.args.max_completion_length, "--max-completion-length")
-        completions, logps = self.complete([prompt_ids[pair] for pair in pairs], trainer, self._decoder(trainer))
+            context, longest = (
+                ModelShape.of(trainer.model.config).context_length,
+                max(map(len, prompt_ids.values())),
+            )
+            check_context(
+                context, longest, trainer.args.max_completion_length, "--max-completion-length"
+            )
+        completions, logps = self.complete(
+            [prompt_ids[pair] for pair in pairs], trainer, self._decoder(trainer)
+        )
         if self._graphs is not None and not self.keeps_graphs:
             self._graphs.release()
         sampled = time.perf_counter()
@@ -123,9 +150,13 @@ class Rollouts:
             row, (text, hint) = self.rows[pair[0]], rendered[pair]
             completion = to_completion(self.stop, ids)
             details = {"hint": hint} if hint else {}
-            completion = replace(completion, text=hint + completion.text, details=details).after(row, text)
+            completion = replace(completion, text=hint + completion.text, details=details).after(
+                row, text
+            )
             sample = Sample.of(row, completion)
-            graded.append(Graded(text + hint, prompt_ids[pair], ids, own_logps, sample, index=pair[0]))
+            graded.append(
+                Graded(text + hint, prompt_ids[pair], ids, own_logps, sample, index=pair[0])
+            )
         return Round(graded, sampled - begin, time.perf_counter() - sampled)
 
     def _render(self, index: int, hint: str) -> tuple[str, str]:
@@ -134,13 +165,19 @@ class Rollouts:
         prompt = chat_template.render(self.stop.tokenizer, row.messages())
         return prompt, chat_template.Rendered(prompt, row.prompt().prefill).continuation(hint)
 
-    def validate(self, prompts: Sequence[str], trainer: "RoundTrainer", temperature: float) -> list[Completion]:
+    def validate(
+        self, prompts: Sequence[str], trainer: "RoundTrainer", temperature: float
+    ) -> list[Completion]:
         """A completion of each rendered prompt; in several processes each decodes a share of them."""
         share = -(-len(prompts) // trainer.accelerator.num_processes)
         begin = share * trainer.accelerator.process_index
         own = [prompts[index % len(prompts)] for index in range(begin, begin + share)]
         prompt_ids = chat_template.token_ids(self.stop.tokenizer, own)
-        policy, args, decoder = trainer.accelerator.unwrap_model(trainer.model), trainer.args, self._decoder(trainer)
+        policy, args, decoder = (
+            trainer.accelerator.unwrap_model(trainer.model),
+            trainer.args,
+            self._decoder(trainer),
+        )
 
         def capacity(length: int) -> int:
             if decoder is None:  # one size in all processes, which may have to take part
@@ -149,7 +186,9 @@ class Rollouts:
 
         sampled: dict[int, list[int]] = {}
         for batch in batches(list(map(len, prompt_ids)), capacity):
-            completions, _ = self.complete([prompt_ids[index] for index in batch], trainer, decoder, temperature)
+            completions, _ = self.complete(
+                [prompt_ids[index] for index in batch], trainer, decoder, temperature
+            )
             sampled |= zip(batch, completions, strict=True)
         if self._graphs is not None:  # of batches larger than those of a round
             self._graphs.release()
@@ -163,7 +202,10 @@ class Rollouts:
     def _decoder(self, trainer: "RoundTrainer") -> "OwnDecoder":
         """The decoder of this package for the policy of *trainer*, None if an engine or ``generate`` completes."""
         policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
-        plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
+        plain = (
+            not (config.generation_kwargs or config.cache_implementation)
+            and config.repetition_penalty == 1.0
+        )
         if trainer.use_vllm or not plain:
             return None
         if self._graphs is None or self._graphs.model is not policy:
@@ -179,7 +221,8 @@ class Rollouts:
         prompt_ids: list[list[int]],
         trainer: "RoundTrainer",
         decoder: "OwnDecoder",
-        temperature: float | None = None,  # of separate prompts; None for that of training, and prompts in groups
+        temperature: float
+        | None = None,  # of separate prompts; None for that of training, and prompts in groups
     ) -> tuple[list[list[int]], Sequence[list[float] | None]]:
         """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each."""
         config = trainer.args
@@ -190,7 +233,9 @@ class Rollouts:
         elif decoder is not None:
             temperature = config.temperature if temperature is None else temperature
             samplers = (temperature, config.top_p, config.top_k or 0, config.min_p or 0.0)
-            completions = decoder.decode(prompt_ids, Decoding(config.max_completion_length, *samplers), self.stop)
+            completions = decoder.decode(
+                prompt_ids, Decoding(config.max_completion_length, *samplers), self.stop
+            )
         else:
             completions = self._by_transformers(prompt_ids, trainer, temperature)
         trainer.model.train()
@@ -207,7 +252,9 @@ class Rollouts:
         if temperature:
             settings["temperature"] = temperature
         elif temperature is not None:
-            settings |= dict.fromkeys(("temperature", "top_p", "top_k", "min_p")) | {"do_sample": False}
+            settings |= dict.fromkeys(("temperature", "top_p", "top_k", "min_p")) | {
+                "do_sample": False
+            }
         with (
             unwrap_model_for_generation(
                 trainer.model_wrapped,
@@ -217,7 +264,9 @@ class Rollouts:
                 gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
             ) as model,
             torch.no_grad(),
-            DistributedBackend(trainer.accelerator).summon_full_params(trainer.model_wrapped, recurse=False),
+            DistributedBackend(trainer.accelerator).summon_full_params(
+                trainer.model_wrapped, recurse=False
+            ),
         ):
             config = GenerationConfig(**settings, disable_compile=True)
             return generate(model, self.stop, prompt_ids, generation_config=config)
@@ -229,7 +278,9 @@ class Rollouts:
         engine = trainer.vllm_generation
         engine.temperature = trainer.temperature if temperature is None else temperature
         count = trainer.num_generations if temperature is None else 1
-        _, sampled, logps, _ = engine.generate(prompts=prompt_ids, images=None, num_generations=count)
+        _, sampled, logps, _ = engine.generate(
+            prompts=prompt_ids, images=None, num_generations=count
+        )
         completions = [self.stop.cut(ids) for ids in sampled]
         pairs = zip(logps, completions, strict=True)
         # Of each token only the log-probability of the sampled one is asked for.
@@ -254,12 +305,16 @@ class DynamicRollouts(Rollouts):
         sampled.attempts = len(groups) * processes
         for attempt in range(1, MAX_ATTEMPTS):
             missing = [index for index, (_, varies) in enumerate(groups) if not varies]
-            most = max(gather_object([len(missing)]))  # all processes complete as many: with some engines they must
+            most = max(
+                gather_object([len(missing)])
+            )  # all processes complete as many: with some engines they must
             if not most:
                 break
             rng = np.random.default_rng((self._seed, trainer.state.global_step, attempt))
             new = rng.integers(len(self.rows), size=(processes, most))
-            more = super().rewarded(new[trainer.accelerator.process_index].repeat(size).tolist(), trainer)
+            more = super().rewarded(
+                new[trainer.accelerator.process_index].repeat(size).tolist(), trainer
+            )
             varied = (group for group in more.groups(self.weights, size) if group[1])
             for index, group in zip(missing, varied, strict=False):
                 groups[index] = group

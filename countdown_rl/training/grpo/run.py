@@ -45,7 +45,9 @@ class GrpoRun(Prepared[TrainOptions]):
     rewards: Mapping[str, float]  # weights by name
     rollouts: str  # the engine: "transformers", "vllm" or "vllm-server"
 
-    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[RoundTrainer, CheckpointCallback]":
+    def make_trainer(
+        self, loaded: load.Loaded, journal: Journal
+    ) -> "tuple[RoundTrainer, CheckpointCallback]":
         import datasets
 
         from countdown_rl.inference.sampling import Stop
@@ -55,7 +57,9 @@ class GrpoRun(Prepared[TrainOptions]):
 
         options, callback = self.options, GrpoCallback(self, journal)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        sampling = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
+        sampling = (
+            partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
+        )
         rollouts = sampling(self.rows, stop, self.rewards)
         rollouts.keeps_graphs = self.memory.keeps_caches
         first_round = step_of(self.resume) // options.round_steps if self.resume else 0
@@ -67,7 +71,9 @@ class GrpoRun(Prepared[TrainOptions]):
             loaded,
             options,
             reward_funcs=rewards.functions(list(self.rewards)),
-            args=trl.grpo_config(options, loaded, list(self.rewards.values()), self.checkpoints.directory),
+            args=trl.grpo_config(
+                options, loaded, list(self.rewards.values()), self.checkpoints.directory
+            ),
             train_dataset=datasets.IterableDataset.from_generator(stream),
             callbacks=[callback],
         )
@@ -82,14 +88,18 @@ class GrpoRun(Prepared[TrainOptions]):
         share = " or --trl vllm_gpu_memory_utilization" if colocated else ""
         return "--max-completion-length" + share
 
-    def validate(self, trainer: "RoundTrainer", loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+    def validate(
+        self, trainer: "RoundTrainer", loaded: load.Loaded, prompts: list[str]
+    ) -> list[Completion]:
         return trainer.rollouts.validate(prompts, trainer, self.options.eval_temperature)
 
     def facts(self, rows: Sequence[StepRow], last: StepRow) -> dict[str, object]:
         row = self.rows[0]
         return {
             "task": row.task,
-            **({} if "manifest" in self.inputs["data"] else {"layout": row.layout}),  # else the data records it
+            **(
+                {} if "manifest" in self.inputs["data"] else {"layout": row.layout}
+            ),  # else the data records it
             "reward_first": rows[0].reward,
             "reward_last_tenth": last.reward,
             "correct_last_tenth": last.correct,
@@ -109,8 +119,12 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     advantages.advantage(options)  # of the user's own
     recognized = start.recognized(StepRow, {"data": data})
     _check_model(options, loaded)
-    longest = start.longest_prompt([*_used(options, rows), *start.validation], options.max_completion_length)
-    config = partial(trl.grpo_config, options, loaded, list(reward_weights.values()), start.checkpoints.directory)
+    longest = start.longest_prompt(
+        [*_used(options, rows), *start.validation], options.max_completion_length
+    )
+    config = partial(
+        trl.grpo_config, options, loaded, list(reward_weights.values()), start.checkpoints.directory
+    )
     warmup = config().get_warmup_steps(options.max_steps) if options.trl else 0  # checks its fields
     scored = options.max_completion_length
     sequences = options.step_size * options.steps_per_generation // start.processes
@@ -118,7 +132,9 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     sizes |= {"prompts": -(-sequences // options.num_generations), "reference": bool(options.beta)}
 
     def plan(options: TrainOptions) -> tuple[str, memory.Memory]:
-        make_plan = partial(memory.plan, loaded.model, start.adapted, options, loaded.precision, **sizes)
+        make_plan = partial(
+            memory.plan, loaded.model, start.adapted, options, loaded.precision, **sizes
+        )
         return vllm.plan(options, loaded, start.adapted, config, make_plan)
 
     options = memory.with_micro_batch(options, start.processes, plan)
@@ -146,7 +162,15 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
 
 
 #: Errors of TRL and torch for a value that they cannot use.
-_FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
+_FAULTS = (
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def _try_trainer(run: GrpoRun) -> None:
@@ -155,13 +179,20 @@ def _try_trainer(run: GrpoRun) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     size = max(run.loaded.model.config.get_text_config().vocab_size, len(run.loaded.tokenizer))
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=size, **sizes)).to(run.loaded.model.dtype)
     options = replace(run.options, share_prompts=False, max_completion_length=2)
     states = transformers_internals.accelerate_states()
     before = list(map(dict, states))
     with TemporaryDirectory() as scratch:
-        elsewhere = replace(run, options=options, rollouts="transformers", checkpoints=Checkpoints(Path(scratch)))
+        elsewhere = replace(
+            run, options=options, rollouts="transformers", checkpoints=Checkpoints(Path(scratch))
+        )
         try:
             loaded = replace(run.loaded, model=model, ref=replace(run.loaded.ref, base=None))
             trainer, _ = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
@@ -170,7 +201,12 @@ def _try_trainer(run: GrpoRun) -> None:
             ids = torch.zeros(2, 2, dtype=torch.long, device=trainer.accelerator.device)
             with torch.random.fork_rng():
                 trainer.rollouts.complete(ids.tolist(), trainer, None)
-            batch = {"prompt_ids": ids, "prompt_mask": ids + 1, "completion_ids": ids, "completion_mask": ids + 1}
+            batch = {
+                "prompt_ids": ids,
+                "prompt_mask": ids + 1,
+                "completion_ids": ids,
+                "completion_mask": ids + 1,
+            }
             batch |= {"advantages": ids[0] - 0.5, "num_items_in_batch": ids.sum() + 4, "share": 1.0}
             batch |= {"ref_per_token_logps": 0.0 * ids}
             trainer.compute_loss(trainer.model, batch).backward()
@@ -194,11 +230,17 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
         entry = artifacts.read(data, "data").as_input()
         return jsonl.read_rows(data / "train.jsonl", reporter.note), entry
     entry, rows = file_input(data), jsonl.read_rows(data, reporter.note)
-    used = [row for row in rows if row.get("split") not in ("valid", "test") and not jsonl.in_suite(row)]
+    used = [
+        row for row in rows if row.get("split") not in ("valid", "test") and not jsonl.in_suite(row)
+    ]
     if held_out := len(rows) - len(used):
-        reporter.note(f"{data}: left out {plural(held_out, 'row')} of a test or validation split or of a benchmark.")
+        reporter.note(
+            f"{data}: left out {plural(held_out, 'row')} of a test or validation split or of a benchmark."
+        )
     if not used:
-        raise InputError(f"{data} has no rows for training beside those of held-out splits and of benchmarks.")
+        raise InputError(
+            f"{data} has no rows for training beside those of held-out splits and of benchmarks."
+        )
     return used, entry
 
 
@@ -218,5 +260,12 @@ def _used(options: TrainOptions, rows: Sequence[Row]) -> Sequence[Row]:
     """Those of *rows* that will be sampled, or all if that is not known."""
     if options.curriculum or options.sampler or options.dynamic_sampling:
         return rows
-    count = -(-options.max_steps // options.round_steps) * options.steps_per_generation * options.prompts
-    return [rows[index] for index in islice(prompts.in_turn(len(rows), options.seed), min(count, len(rows)))]
+    count = (
+        -(-options.max_steps // options.round_steps)
+        * options.steps_per_generation
+        * options.prompts
+    )
+    return [
+        rows[index]
+        for index in islice(prompts.in_turn(len(rows), options.seed), min(count, len(rows)))
+    ]

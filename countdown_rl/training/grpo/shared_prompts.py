@@ -37,12 +37,18 @@ def packed(decoder: Module, columns: int) -> Iterator[None]:
     """Share prompts in forward passes of *decoder*; the first *columns* hold the prompts, padded on the left."""
     last: Layout
 
-    def pack(decoder: Module, args: object, kwargs: dict[str, Any]) -> tuple[object, dict[str, Any]]:
+    def pack(
+        decoder: Module, args: object, kwargs: dict[str, Any]
+    ) -> tuple[object, dict[str, Any]]:
         nonlocal last
         ids: Tensor = kwargs["input_ids"]
         last = layout(ids, kwargs["attention_mask"], columns)
         ids = ids.flatten()[last.source]
-        return args, kwargs | {"input_ids": ids, "attention_mask": last.mask, "position_ids": last.position}
+        return args, kwargs | {
+            "input_ids": ids,
+            "attention_mask": last.mask,
+            "position_ids": last.position,
+        }
 
     def unpack(decoder: Module, args: object, output: Any) -> None:
         states, place = output.last_hidden_state.flatten(0, 1), last.place
@@ -53,7 +59,10 @@ def packed(decoder: Module, columns: int) -> Iterator[None]:
         states = torch.cat((states, ends)).index_select(0, place.flatten())
         output.last_hidden_state = states.view(*place.shape, -1)
 
-    with decoder.register_forward_pre_hook(pack, with_kwargs=True), decoder.register_forward_hook(unpack):
+    with (
+        decoder.register_forward_pre_hook(pack, with_kwargs=True),
+        decoder.register_forward_hook(unpack),
+    ):
         yield
 
 
@@ -61,7 +70,10 @@ def check(model: Module) -> None:
     """Raise UsageError unless every layer of *model* is full attention by torch's kernel, which takes any mask."""
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or attention_of(model) != "sdpa":
-        raise UsageError("is for models with full attention in every layer; leave it out.", option="share_prompts")
+        raise UsageError(
+            "is for models with full attention in every layer; leave it out.",
+            option="share_prompts",
+        )
 
 
 def layout(ids: Tensor, mask: Tensor, columns: int) -> Layout:
@@ -75,7 +87,9 @@ def layout(ids: Tensor, mask: Tensor, columns: int) -> Layout:
     first = torch.ones_like(order, dtype=torch.bool)
     first[1:] = group[order].diff() > 0
     leaders = order[first]  # (U,): the row of each prompt whose copy stays
-    before = completion[order].cumsum(0) - completion[order]  # tokens of earlier completions, of all prompts
+    before = (
+        completion[order].cumsum(0) - completion[order]
+    )  # tokens of earlier completions, of all prompts
     start = torch.empty_like(prompt)  # (B,): where a completion begins in its packed row
     start[order] = before - before[first][group[order]] + prompt[order]
     length = int((start + completion).max())
@@ -86,11 +100,15 @@ def layout(ids: Tensor, mask: Tensor, columns: int) -> Layout:
     stays = present & ~in_prompt
     stays[leaders] = present[leaders]
     row, token = stays.nonzero(as_tuple=True)
-    source, positions, segment = (ids.new_full((len(leaders) * length,), value) for value in (0, 0, -1))
+    source, positions, segment = (
+        ids.new_full((len(leaders) * length,), value) for value in (0, 0, -1)
+    )
     source[place[stays]] = row * len(column) + token
     positions[place[stays]] = position[stays]
     segment[place[stays]] = torch.where(in_prompt[token], 0, row + 1)  # 0: the prompt; -1: padding
-    source, positions, segment = (part.view(len(leaders), length) for part in (source, positions, segment))
+    source, positions, segment = (
+        part.view(len(leaders), length) for part in (source, positions, segment)
+    )
     seen = (segment[:, None] == 0) | (segment[:, None] == segment[:, :, None])
     ends = place[leaders, columns - 1]
     place[:, columns - 1] = len(leaders) * length + torch.arange(len(ids), device=ids.device)

@@ -34,16 +34,24 @@ class Trainer(RoundTrainer):
     """``GRPOTrainer`` on the prompts of *rollouts*; *on_round* gets each round with its rewards and advantages."""
 
     def __init__(
-        self, options: TrainOptions, rollouts: Rollouts, on_round: Callable[[int, Round], None], **kwargs: object
+        self,
+        options: TrainOptions,
+        rollouts: Rollouts,
+        on_round: Callable[[int, Round], None],
+        **kwargs: object,
     ) -> None:
         self.options, self.rollouts, self._on_round = options, rollouts, on_round
         self.advantage = advantages.advantage(options)
         self.own_loss = advantages.loss(options.loss) if options.loss else None
         super().__init__(rollout_func=rollouts, **kwargs)
-        self.mask_truncated_completions = False  # TRL recognizes only ends of one token; micro_batches masks instead
+        self.mask_truncated_completions = (
+            False  # TRL recognizes only ends of one token; micro_batches masks instead
+        )
         self.eos_token_ids = sorted(rollouts.stop.ids)
         # The gradient of a step is a sum over its rows, however they are cut into micro-batches.
-        per_micro_batch = self.args.entropy_coef or self.args.use_adaptive_entropy or self.aux_loss_enabled
+        per_micro_batch = (
+            self.args.entropy_coef or self.args.use_adaptive_entropy or self.aux_loss_enabled
+        )
         self.sums_over_rows = bool(options.aggregation.sum_over and not per_micro_batch)
         self.skips_zero_advantage = self.sums_over_rows and self.beta == 0.0 and not options.loss
         self.decoder = shared_prompts.decoder_of(self.model) if options.share_prompts else None
@@ -54,16 +62,24 @@ class Trainer(RoundTrainer):
             self.ends_line = torch.tensor(ends, device=self.accelerator.device)  # (V,)
 
     def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
-        gather, device, group = self.accelerator.gather, self.accelerator.device, self.num_generations
+        gather, device, group = (
+            self.accelerator.gather,
+            self.accelerator.device,
+            self.num_generations,
+        )
         totals = gather(sampled.totals(self.rollouts.weights).to(device))  # (B of all processes,)
         if totals.isnan().all():
             raise UsageError("No reward function returned a number for any completion of a step.")
-        self.log_metric("equal_groups", advantages.equal(totals.view(-1, group)).float().mean().item())
+        self.log_metric(
+            "equal_groups", advantages.equal(totals.view(-1, group)).float().mean().item()
+        )
         if self.options.sampler or self.options.curriculum:
             sampled.outcomes = _outcomes(totals.view(-1, group), sampled)
         mask = batch["completion_mask"]
         if self.args.mask_truncated_completions:
-            ended = torch.tensor([not graded.sample.truncated for graded in sampled.graded], device=device)
+            ended = torch.tensor(
+                [not graded.sample.truncated for graded in sampled.graded], device=device
+            )
             mask = mask * ended[:, None]
             batch |= {"completion_mask": mask, "num_items_in_batch": gather(mask.sum()).sum()}
         if self.multi_objective_aggregation == "sum_then_normalize":  # else by reward function
@@ -76,7 +92,9 @@ class Trainer(RoundTrainer):
         self._on_round(self.state.global_step + 1, sampled)
         if batch["advantages"].ndim > 1:
             # Cut what follows the last advantage. Sequence-level ratios and the off-policy mask are means over it all.
-            by_token = self.importance_sampling_level == "token" and self.off_policy_mask_threshold is None
+            by_token = (
+                self.importance_sampling_level == "token" and self.off_policy_mask_threshold is None
+            )
             if by_token and self.skips_zero_advantage and self.options.aggregation.by_token:
                 batch["completion_mask"] = mask * advantages.up_to_last(batch["advantages"])
         return self._cut(batch)
@@ -112,7 +130,9 @@ class Trainer(RoundTrainer):
                 rank = live[update].long().cpu()
                 if self.decoder is None:  # which keeps the completions of a prompt together
                     rank = rank * (lengths.max() + 1).cpu() + lengths[update].cpu()
-                update = update[rank.argsort(descending=True, stable=True)]  # the live ones first, the longest of all
+                update = update[
+                    rank.argsort(descending=True, stable=True)
+                ]  # the live ones first, the longest of all
             parts.extend(update.split(size))
         counts = torch.tensor([[int(live[rows].sum()) for rows in parts]], device=lengths.device)
         if self.accelerator.num_processes > 1:
@@ -121,25 +141,41 @@ class Trainer(RoundTrainer):
         filtered = [rows[:count] for rows, count in zip(parts, counts[0].tolist(), strict=True)]
         mean = self.options.aggregation.sum_over == "rows"
         multiple = 32 if lengths.is_cuda else 1  # a GPU chooses kernels anew for each length
-        return [_selected(batch, rows, multiple) | {"share": len(rows) / size if mean else 1.0} for rows in filtered]
+        return [
+            _selected(batch, rows, multiple) | {"share": len(rows) / size if mean else 1.0}
+            for rows in filtered
+        ]
 
-    def compute_loss(self, model: torch.nn.Module, inputs: Batch, *args: object, **kwargs: object) -> Tensor:
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: Batch, *args: object, **kwargs: object
+    ) -> Tensor:
         if len(inputs["advantages"]) == 0:
             # A gradient of zero for all: the optimizer leaves out parameters without one.
-            return sum(parameter.sum() for parameter in model.parameters() if parameter.requires_grad) * 0.0
+            return (
+                sum(parameter.sum() for parameter in model.parameters() if parameter.requires_grad)
+                * 0.0
+            )
         columns = inputs["prompt_ids"].shape[1]
-        with shared_prompts.packed(self.decoder, columns) if self.decoder is not None else nullcontext():
+        with (
+            shared_prompts.packed(self.decoder, columns)
+            if self.decoder is not None
+            else nullcontext()
+        ):
             return super().compute_loss(model, inputs, *args, **kwargs) * inputs["share"]
 
 
 def _outcomes(rewards: Tensor, sampled: Round) -> list[Outcome]:
     """The groups of a round in all processes; *rewards* (groups, generations)."""
     samples = [(graded.index, graded.sample) for graded in sampled.graded]
-    completions = iter(gather_object([(row, bool(each.grade.correct), each.truncated) for row, each in samples]))
+    completions = iter(
+        gather_object([(row, bool(each.grade.correct), each.truncated) for row, each in samples])
+    )
     outcomes = []
     for values in rewards.tolist():
         rows, correct, truncated = zip(*islice(completions, len(values)), strict=True)
-        known = [None if reward != reward else reward for reward in values]  # NaN differs from itself
+        known = [
+            None if reward != reward else reward for reward in values
+        ]  # NaN differs from itself
         outcomes.append(Outcome(rows[0], known, correct, truncated))
     return outcomes
 
@@ -154,6 +190,8 @@ def _selected(batch: Batch, rows: Tensor, multiple: int) -> Batch:
             return -(-max(1, int(mask.sum(1).max())) // multiple) * multiple
 
         completion = columns(out["completion_mask"])
-        out = {key: value[:, :completion] if value.ndim > 1 else value for key, value in out.items()}  # (B, T)
+        out = {
+            key: value[:, :completion] if value.ndim > 1 else value for key, value in out.items()
+        }  # (B, T)
         prompt = {key: value[:, -columns(prompt["prompt_mask"]) :] for key, value in prompt.items()}
     return out | prompt

@@ -42,7 +42,9 @@ class RoundTrainer(GRPOTrainer):
     """``GRPOTrainer`` with a method that cuts each round of completions into micro-batches."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # it warns that rollout_func may change
+        os.environ.setdefault(
+            "TRL_EXPERIMENTAL_SILENCE", "1"
+        )  # it warns that rollout_func may change
         super().__init__(*args, **kwargs)
         self.waiting: list[Batch] = []
         self.corrects_in_loss = False
@@ -95,28 +97,40 @@ class RoundTrainer(GRPOTrainer):
         for rows, side in ((prompts, "left"), (completions, "right")):
             ids = [torch.tensor(row, device=self.accelerator.device) for row in rows]
             masks = [torch.ones_like(row) for row in ids]
-            columns.append((pad(ids, self.processing_class.pad_token_id, side), pad(masks, 0, side)))
+            columns.append(
+                (pad(ids, self.processing_class.pad_token_id, side), pad(masks, 0, side))
+            )
         (_, _), (_, present) = columns
         ids, mask = (torch.cat(parts, 1) for parts in zip(*columns, strict=True))
         settings = (ids, mask, present.shape[1], self.args.per_device_train_batch_size)
         self.model.eval()
         logps, _, _ = self._get_per_token_logps_and_entropies(self.model, *settings)
         with nullcontext() if self.ref_model is not None else use_adapter(model, start):
-            reference, _, _ = self._get_per_token_logps_and_entropies(self.ref_model or self.model, *settings)
+            reference, _, _ = self._get_per_token_logps_and_entropies(
+                self.ref_model or self.model, *settings
+            )
         self.model.train()
-        difference = reference - logps  # k3 of Schulman 2020, "Approximating KL Divergence", as in the loss
+        difference = (
+            reference - logps
+        )  # k3 of Schulman 2020, "Approximating KL Divergence", as in the loss
         return ((difference.exp() - difference - 1) * present).sum(1).tolist()
 
     def use_engine(self, engine: VLLMGeneration) -> None:
         """Let *engine* complete the prompts, and correct the loss for its difference from the policy."""
         self.use_vllm, self.vllm_generation, self._last_loaded_step = True, engine, -1
         # The policy of the loss is the one that the engine has, if a round is one step.
-        one_step = self.args.gradient_accumulation_steps % (self.args.steps_per_generation * self.num_iterations) == 0
+        one_step = (
+            self.args.gradient_accumulation_steps
+            % (self.args.steps_per_generation * self.num_iterations)
+            == 0
+        )
         by_token = self.vllm_importance_sampling_mode == "token_truncate"
         self.corrects_in_loss = self.vllm_importance_sampling_correction and one_step and by_token
         self.vllm_importance_sampling_correction &= not self.corrects_in_loss
 
-    def compute_loss(self, model: torch.nn.Module, inputs: Batch, *args: object, **kwargs: object) -> torch.Tensor:
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: Batch, *args: object, **kwargs: object
+    ) -> torch.Tensor:
         if not self.corrects_in_loss:
             return super().compute_loss(model, inputs, *args, **kwargs)
         self.scored, self.vllm_importance_sampling_correction = inputs, True
@@ -132,7 +146,10 @@ class RoundTrainer(GRPOTrainer):
         if self.scored is not None:
             difference, mask = self._difference(self.scored, logps.detach())
             ratio = difference.exp()
-            low, high = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
+            low, high = (
+                self.vllm_importance_sampling_clip_min,
+                self.vllm_importance_sampling_clip_max,
+            )
             self.scored["importance_sampling_ratio"] = ratio.clamp(low, high)
             self._log_ratio(ratio[mask])
         return logps, entropies, auxiliary
@@ -142,7 +159,10 @@ class RoundTrainer(GRPOTrainer):
         if self.own_loss is None:
             return super()._compute_loss(model, inputs)
         mask = inputs["completion_mask"]  # (B, T), as all that follows
-        ids, present = (torch.cat((inputs[f"prompt_{key}"], inputs[f"completion_{key}"]), 1) for key in ("ids", "mask"))
+        ids, present = (
+            torch.cat((inputs[f"prompt_{key}"], inputs[f"completion_{key}"]), 1)
+            for key in ("ids", "mask")
+        )
         logps, entropies, _ = self._get_per_token_logps_and_entropies(
             model, ids, present, mask.shape[1], compute_entropy=True
         )
@@ -163,7 +183,9 @@ class RoundTrainer(GRPOTrainer):
             total, count = self.accelerator.reduce(sums, reduction="sum").tolist()
             self.log_metric(name, total / max(count, 1.0))
         steps = self.args.steps_per_generation / self.current_gradient_accumulation_steps
-        tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes / steps
+        tokens = (
+            inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes / steps
+        )
         return (losses * mask).sum() / tokens
 
     def sync_engine(self) -> None:

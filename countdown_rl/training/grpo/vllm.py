@@ -23,10 +23,23 @@ if TYPE_CHECKING:
 
 #: Fields of ``GRPOConfig`` that TRL's engine has under the same name, without ``vllm_`` and as they are.
 _ENGINE = (
-    *("tensor_parallel_size", "enable_sleep_mode", "model_impl", "group_port", "gpu_memory_utilization"),
+    *(
+        "tensor_parallel_size",
+        "enable_sleep_mode",
+        "model_impl",
+        "group_port",
+        "gpu_memory_utilization",
+    ),
     *("server_base_url", "server_host", "server_port", "server_timeout"),
 )
-_SAMPLING = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_completion_length")
+_SAMPLING = (
+    "repetition_penalty",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "max_completion_length",
+)
 
 
 def plan(
@@ -51,13 +64,17 @@ def plan(
         raise ModelError(f"{options.rollouts} {reason}.", option="rollouts")
     colocated = gpu and options.rollouts != "vllm-server"
     with_engine = make_plan(vllm=make_config().vllm_gpu_memory_utilization if colocated else 0.0)
-    weights = loaded.model.num_parameters() * memory.forward_width(loaded.precision, loaded.device, loaded.model)
+    weights = loaded.model.num_parameters() * memory.forward_width(
+        loaded.precision, loaded.device, loaded.model
+    )
     if auto and not (with_engine.fits and weights < with_engine.estimates[-1].engine):
         return "transformers", make_plan()
     return "vllm" if auto else options.rollouts, with_engine
 
 
-def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *, sleeps: bool) -> bool:
+def sends_adapter(
+    options: TrainOptions, ref: reference.ModelRef, width: int, *, sleeps: bool
+) -> bool:
     """Return True if vLLM computes with its own base, and only the adapter of a run is sent for each round.
 
     vLLM's LoRA has 16 bits (a *width* of 2 bytes) and one rank and scale. In fp32 a merged adapter loses nothing, and
@@ -72,7 +89,11 @@ def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *,
 
 
 def use_engine(
-    trainer: "RoundTrainer", rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
+    trainer: "RoundTrainer",
+    rollouts: str,
+    loaded: load.Loaded,
+    length: int,
+    on_warning: Callable[[str], None],
 ) -> None:
     """Let vLLM complete the prompts of a :class:`trainer.Trainer`, of *length* tokens with their completions.
 
@@ -84,10 +105,16 @@ def use_engine(
     path = reference.local_path(loaded.ref.base or loaded.ref)
     model_files.check_files(path)
     dtype = load.compute_dtype(loaded.precision, torch.device(loaded.device), loaded.model)
-    by_adapter = sends_adapter(options, loaded.ref, dtype.itemsize, sleeps=config.vllm_enable_sleep_mode)
+    by_adapter = sends_adapter(
+        options, loaded.ref, dtype.itemsize, sleeps=config.vllm_enable_sleep_mode
+    )
     served, same_base = rollouts == "vllm-server", loaded.storage == "plain"
     by_adapter &= same_base or not served
-    stops = {"stop": [stop.text], "include_stop_str_in_output": True, "stop_token_ids": sorted(stop.ids)}
+    stops = {
+        "stop": [stop.text],
+        "include_stop_str_in_output": True,
+        "stop_token_ids": sorted(stop.ids),
+    }
     rows = config.per_device_train_batch_size * config.steps_per_generation
     try:
         engine = PolicyEngine(
@@ -106,7 +133,11 @@ def use_engine(
             **{name: getattr(config, f"vllm_{name}") for name in _ENGINE},
             **{name: getattr(config, name) for name in _SAMPLING},
         )
-    except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
+    except (
+        ValueError,
+        RuntimeError,
+        KeyError,
+    ) as error:  # the last where a model cannot be sent over LoRA's layers
         share = f"{config.vllm_gpu_memory_utilization:g} by --trl vllm_gpu_memory_utilization"
         reason = first_line(error)
         cause = f"vLLM cannot complete the prompts: {reason}; give another share of the GPU than {share}"
@@ -116,12 +147,19 @@ def use_engine(
         return
     trainer.use_engine(engine)
     if engine.directory is None and dtype.itemsize == 2 and options.tune == "lora":
-        remedy = f" To send the adapter alone, see docs/gpu.md: {engine.refusal}." if engine.refusal else ""
+        remedy = (
+            f" To send the adapter alone, see docs/gpu.md: {engine.refusal}."
+            if engine.refusal
+            else ""
+        )
         text = f"--rollouts {rollouts} gets this adapter merged into bf16 weights, which loses small changes."
         on_warning(text + remedy)
     if not (served and processes.is_main()):
         return
-    if engine.vllm_client.get_server_info()["model_config"]["logprobs_mode"] != "processed_logprobs":
+    if (
+        engine.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
+        != "processed_logprobs"
+    ):
         on_warning(
             "the vLLM server reports log-probabilities before temperature and top-p, which biases the importance "
             "sampling correction; start it with --logprobs-mode processed_logprobs."

@@ -57,12 +57,22 @@ class PolicyEngine(VLLMGeneration):
         **settings: object,
     ) -> None:
         self.dtype, self.distributed = dtype, DistributedBackend(accelerator)
-        self.directory: Any = None if adapters is None else TemporaryDirectory(dir=adapters, prefix="adapter-")
+        self.directory: Any = (
+            None if adapters is None else TemporaryDirectory(dir=adapters, prefix="adapter-")
+        )
         self.refusal = ""  # the reason why a server does not get the adapter
-        options: dict[str, object] = {"dtype": str(dtype).removeprefix("torch.")}  # TRL leaves it to vLLM
+        options: dict[str, object] = {
+            "dtype": str(dtype).removeprefix("torch.")
+        }  # TRL leaves it to vLLM
         if self.directory:
-            layers = {name.rpartition(".")[2] for name, module in model.named_modules() if hasattr(module, "lora_A")}
-            options |= lora_options(model.peft_config["default"].r) | {"lora_target_modules": sorted(layers)}
+            layers = {
+                name.rpartition(".")[2]
+                for name, module in model.named_modules()
+                if hasattr(module, "lora_A")
+            }
+            options |= lora_options(model.peft_config["default"].r) | {
+                "lora_target_modules": sorted(layers)
+            }
         # TRL takes the first free port of a short list, on which runs that start together collide.
         with socket.socket() as free:
             free.bind(("", 0))
@@ -109,7 +119,9 @@ class PolicyEngine(VLLMGeneration):
         request = {"lora_name": _POLICY, "lora_path": self.directory.name, "load_inplace": True}
         response = client.session.post(f"{client.base_url}/v1/load_lora_adapter", json=request)
         if not response.ok:
-            raise ValueError(f"it cannot load an adapter, HTTP {response.status_code}: {response.text}")
+            raise ValueError(
+                f"it cannot load an adapter, HTTP {response.status_code}: {response.text}"
+            )
         client.model = _POLICY
         client.reset_prefix_cache()
 
@@ -130,7 +142,9 @@ class PolicyEngine(VLLMGeneration):
             return
         if self.mode == "server" and not self.accelerator.is_main_process:
             return
-        ids = self.processing_class("The numbers are 3, 7 and 50, and the target is 46.")["input_ids"]
+        ids = self.processing_class("The numbers are 3, 7 and 50, and the target is 46.")[
+            "input_ids"
+        ]
         generator = torch.Generator(self.accelerator.device).manual_seed(0)
         layers = [module for module in self.model.modules() if hasattr(module, "lora_B")]
         weights = [layer.lora_B["default"].weight for layer in layers]
@@ -149,7 +163,9 @@ class PolicyEngine(VLLMGeneration):
             for weight, value in zip(weights, values, strict=True):
                 weight.copy_(value)
             self.model.train(training)
-        if not (engine - policy).abs().mean() < 0.5 * (policy - base).abs().mean():  # 1 where LoRA is ignored
+        if (
+            not (engine - policy).abs().mean() < 0.5 * (policy - base).abs().mean()
+        ):  # 1 where LoRA is ignored
             raise ValueError("its LoRA differs from the policy's")
         self.sync_weights()
 
@@ -164,8 +180,16 @@ class PolicyEngine(VLLMGeneration):
         if self.mode == "colocate":
             return torch.tensor(log_probabilities(self.llm, ids, self._request()))
         client = self.vllm_client
-        body = {"model": client.model, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-        (choice,) = client.session.post(f"{client.base_url}/v1/completions", json=body).json()["choices"]
+        body = {
+            "model": client.model,
+            "prompt": ids,
+            "max_tokens": 1,
+            "temperature": 0,
+            "prompt_logprobs": 0,
+        }
+        (choice,) = client.session.post(f"{client.base_url}/v1/completions", json=body).json()[
+            "choices"
+        ]
         steps = zip(ids[1:], choice["prompt_logprobs"][1:], strict=True)
         return torch.tensor([step[str(token)]["logprob"] for token, step in steps])
 
@@ -190,16 +214,22 @@ class PolicyEngine(VLLMGeneration):
             name = name.replace(".base_layer", "").replace("modules_to_save.default.", "")
             yield name, self._gathered(parameter, layer).to(self.dtype)
 
-    def _gathered(self, parameter: torch.nn.Parameter, layer: torch.nn.Module | None = None) -> torch.Tensor:
+    def _gathered(
+        self, parameter: torch.nn.Parameter, layer: torch.nn.Module | None = None
+    ) -> torch.Tensor:
         """The weight *parameter* with the adapter of *layer*, gathered from ZeRO-3 or FSDP."""
-        with self.distributed.gather_params([parameter] if layer is None else list(layer.parameters())):
+        with self.distributed.gather_params(
+            [parameter] if layer is None else list(layer.parameters())
+        ):
             value = parameter.data
             if getattr(parameter, "quant_state", None) is not None:
                 from bitsandbytes.functional import dequantize_4bit
 
                 value = dequantize_4bit(value, parameter.quant_state)
             if layer is not None:
-                adapters = (layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters)
+                adapters = (
+                    layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters
+                )
                 value = sum(adapters, value.float())
             if self.distributed.is_zero3:
                 value = value.clone()

@@ -43,7 +43,9 @@ def warnings(rows: Sequence[StepRow], samples: Sequence[Sample]) -> dict[str, st
             )
         if (truncated := _mean([row.truncated for row in last])) > 0.5:
             remedy = "--max-completion-length, or reward short ones (--reward length:100=0.1)."
-            texts["length"] = f"{truncated:.0%} of completions are truncated at the length limit; raise {remedy}"
+            texts["length"] = (
+                f"{truncated:.0%} of completions are truncated at the length limit; raise {remedy}"
+            )
         if not any(row.correct > 0 for row in last):
             remedy = f"start with `countdown-rl sft`, or use easier data. {common_fault(samples)}"
             texts["zero"] = f"no completion of the last {WINDOW} steps was correct; {remedy}"
@@ -85,7 +87,9 @@ def _start(first: Sequence[StepRow]) -> str:
 
 def _ratio(last: Sequence[StepRow]) -> str:
     """What to do, if the policy's probabilities are not those that vLLM reports."""
-    ratios = [row.importance_sampling_ratio for row in last if row.importance_sampling_ratio is not None]
+    ratios = [
+        row.importance_sampling_ratio for row in last if row.importance_sampling_ratio is not None
+    ]
     if len(ratios) < START or MIN_RATIO <= (ratio := _mean(ratios)) <= MAX_RATIO:
         return ""
     return (
@@ -101,9 +105,13 @@ def _collapse(rows: Sequence[StepRow]) -> dict[str, str]:
     if not fall:
         return {}
     if _fall([row.reward for row in rows]):
-        return {COLLAPSE: f"training diverges: {fall}; try a lower --learning-rate, or --beta 0.01."}
+        return {
+            COLLAPSE: f"training diverges: {fall}; try a lower --learning-rate, or --beta 0.01."
+        }
     remedy = "give correct answers more weight (--reward correct=1), and other rewards less."
-    return {f"{COLLAPSE} of correctness": f"the reward is kept up without correct answers: {fall}; {remedy}"}
+    return {
+        f"{COLLAPSE} of correctness": f"the reward is kept up without correct answers: {fall}; {remedy}"
+    }
 
 
 def _fall(shares: Sequence[float]) -> str:

@@ -76,7 +76,9 @@ class Demonstrations:
     """Demonstrations to train on, and counts of those read, graded, and left out by the reason."""
 
     filtered: list[Demonstration] = field(default_factory=list)
-    validation: list[Demonstration] = field(default_factory=list)  # for validation puzzles, to evaluate
+    validation: list[Demonstration] = field(
+        default_factory=list
+    )  # for validation puzzles, to evaluate
     read: int = 0
     graded: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
@@ -96,10 +98,14 @@ class Demonstrations:
         of = f"of {plural(len(self.filtered), 'demonstration')}"
         texts = []
         if ungraded := sum(each.row is None for each in self.filtered):
-            reason = "have no `nums` and `target`, so they are not graded, and incorrect ones are kept"
+            reason = (
+                "have no `nums` and `target`, so they are not graded, and incorrect ones are kept"
+            )
             texts.append(f"{ungraded:,} {of} {reason}")
         if self.has_test and (unread := sum(not each.shows_row for each in self.filtered)):
-            texts.append(f"{unread:,} {of} are compared with the test rows by their numbers or words alone")
+            texts.append(
+                f"{unread:,} {of} are compared with the test rows by their numbers or words alone"
+            )
         return "; ".join(texts) + "." * bool(texts)
 
     def why_wrong(self) -> str:
@@ -107,13 +113,20 @@ class Demonstrations:
 
     def facts(self) -> dict[str, int]:
         """The counts, for the manifest."""
-        return {"read": self.read, "graded": self.graded, "kept": len(self.filtered), **self.left_out}
+        return {
+            "read": self.read,
+            "graded": self.graded,
+            "kept": len(self.filtered),
+            **self.left_out,
+        }
 
     def add_wrong(self, demonstration: Demonstration, row: Row, reason: str) -> None:
         self.left_out["wrong"] += 1
         self.wrong[task_of(row).reason(reason)] += 1
         text = _in_one_line(demonstration.completion)
-        shown = text if len(text) <= EXAMPLE else f"{text[: EXAMPLE // 2]} … {text[-EXAMPLE // 2 :]}"
+        shown = (
+            text if len(text) <= EXAMPLE else f"{text[: EXAMPLE // 2]} … {text[-EXAMPLE // 2 :]}"
+        )
         self.example = self.example or f"such as {demonstration.place}, for {row.headline}: {shown}"
 
 
@@ -135,7 +148,9 @@ class _HeldOut:
             return True
         text = _in_one_line(demonstration.turns("user"))
         rendered = isinstance(demonstration.prompt, str)
-        return text in self._prompts or (rendered and any(prompt in text for prompt in self._prompts))
+        return text in self._prompts or (
+            rendered and any(prompt in text for prompt in self._prompts)
+        )
 
 
 def _of_suite(demonstration: Demonstration) -> bool:
@@ -145,7 +160,11 @@ def _of_suite(demonstration: Demonstration) -> bool:
     if asked is not None and jsonl.in_suite(asked):
         return True
     text = demonstration.every_turn
-    if demonstration.row is not None and demonstration.shows_row and task_of(demonstration.row).suites:
+    if (
+        demonstration.row is not None
+        and demonstration.shows_row
+        and task_of(demonstration.row).suites
+    ):
         text = demonstration.turns("system", "user", "assistant")
         for number in demonstration.row.asked:  # what is left may be an example
             text = re.sub(rf"(?<!\d){re.escape(number)}(?!\d)", "", text, count=1)
@@ -220,12 +239,18 @@ def read(
     result.validation = [*islice(correct, options.eval_size)]
     if not result.filtered:
         reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
-        wrong = f" (--keep-wrong keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
-        raise InputError(f"none of the demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}.")
+        wrong = (
+            f" (--keep-wrong keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
+        )
+        raise InputError(
+            f"none of the demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}."
+        )
     return result, inputs
 
 
-def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]) -> Iterator[external.Published]:
+def _records(
+    paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]
+) -> Iterator[external.Published]:
     """The records of files and of Hub data sets; adds their entries to *inputs*."""
     for index, file in enumerate(paths):
         yield from external.from_file(file)
@@ -233,7 +258,11 @@ def _records(paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]
     for index, name in enumerate(names):
         source, _, revision = name.partition("@")
         commit, rows = external.from_hub(source, revision or None)
-        inputs[f"from-hub-{index}" if index else "from-hub"] = {"source": source, "revision": commit, "digest": commit}
+        inputs[f"from-hub-{index}" if index else "from-hub"] = {
+            "source": source,
+            "revision": commit,
+            "digest": commit,
+        }
         yield from rows
 
 
@@ -249,16 +278,22 @@ def _parsed(
         with files.at(place):
             singles = conversations.split(record)
         for index, fields in enumerate(singles, 1):
-            yield parse(fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout)
+            yield parse(
+                fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout
+            )
 
 
-def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: str = "train") -> Iterator[Demonstration]:
+def _generated(
+    options: SftOptions, data: Path | None, tokenizer: Any, split: str = "train"
+) -> Iterator[Demonstration]:
     """The demonstrations of ``demonstrator`` for the rows of a *split* of *data*."""
     name = options.demonstrator
     if not name:
         return
     if data is None:
-        raise UsageError(f"{name} answers the training rows of --data; give that too.", option="demonstrator")
+        raise UsageError(
+            f"{name} answers the training rows of --data; give that too.", option="demonstrator"
+        )
     rows = jsonl.read_rows(data / f"{split}.jsonl")
     task, baseline = task_of(rows[0]), registry.baseline(name, rows)
     demonstrate = task.demonstrators.get(name)
@@ -273,8 +308,13 @@ def _generated(options: SftOptions, data: Path | None, tokenizer: Any, split: st
             lines = demonstrate(row, random.Random(seed))
             completion = _within(lines, row, tokenizer, options.max_completion_length)
         else:
-            raise UsageError(f"{name} thinks before the answer, and the style direct does not.", option="demonstrator")
-        yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row, generated=True)
+            raise UsageError(
+                f"{name} thinks before the answer, and the style direct does not.",
+                option="demonstrator",
+            )
+        yield Demonstration(
+            f"{data}, row {index + 1}", row.messages(), completion, row, generated=True
+        )
 
 
 def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: int) -> str:
@@ -294,23 +334,37 @@ def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: 
     return row.style.answer(answer, thinking)
 
 
-def parse(fields: Mapping[str, object], place: str, layout: Mapping[str, str] = {}) -> Demonstration:
+def parse(
+    fields: Mapping[str, object], place: str, layout: Mapping[str, str] = {}
+) -> Demonstration:
     """The demonstration in a record with one completion; *layout* has the default style and template for its task."""
     with files.at(place):
         is_row = registry.task(registry.DEFAULT).example.keys() <= conversations.given(fields)
         match = records.find_row(fields) if is_row else records.search(fields)
         row = match.row if match else None
-        if row is not None and row.task == layout.get("task") and not row.keys() & {"style", "template"}:
+        if (
+            row is not None
+            and row.task == layout.get("task")
+            and not row.keys() & {"style", "template"}
+        ):
             row = parse_row({**row, **layout})
         exchange = conversations.exchange(fields)
         prompt = exchange and (exchange.prompt or (row and row.messages()))
         if not exchange or not prompt:
-            layouts = "`prompt` and `completion`, or `messages`, or the fields of Alpaca, ShareGPT or"
+            layouts = (
+                "`prompt` and `completion`, or `messages`, or the fields of Alpaca, ShareGPT or"
+            )
             raise InputError(f"a demonstration has {layouts} a task's row and `completion`")
         style = row.style if row else STYLES["model_opens"]
         if exchange.completion.reasoning and style.direct:
-            raise InputError("there is reasoning beside the answer, which the style direct has no place for")
-        remark = records.check_prompt(row, exchange.question("system", "user") or "") if row is not None else ""
+            raise InputError(
+                "there is reasoning beside the answer, which the style direct has no place for"
+            )
+        remark = (
+            records.check_prompt(row, exchange.question("system", "user") or "")
+            if row is not None
+            else ""
+        )
         if not exchange.completion.content:
             raise InputError("the completion is empty")
         completion = exchange.completion.text(style)

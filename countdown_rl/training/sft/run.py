@@ -46,7 +46,9 @@ class SftRun(Prepared[SftOptions]):
     examples: Any
     validation_examples: list[dict[str, list[int]]]
 
-    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> "tuple[Trainer, CheckpointCallback]":
+    def make_trainer(
+        self, loaded: load.Loaded, journal: Journal
+    ) -> "tuple[Trainer, CheckpointCallback]":
         from trl import SFTConfig, SFTTrainer
 
         from countdown_rl.training.callbacks import CheckpointCallback
@@ -66,7 +68,9 @@ class SftRun(Prepared[SftOptions]):
     def length_options(self, trainer: Trainer) -> str:
         return "--max-length"
 
-    def validate(self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+    def validate(
+        self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]
+    ) -> list[Completion]:
         policy, options = trainer.accelerator.unwrap_model(trainer.model), self.options
         limit = options.max_completion_length
         policy.eval()
@@ -76,7 +80,9 @@ class SftRun(Prepared[SftOptions]):
         completions: dict[int, Completion] = {}
         for batch in batches(list(map(len, ids)), lambda length: generator.max_rows(length, limit)):
             number = len(completions)  # a seed for each batch
-            completions |= zip(batch, generator.complete([ids[index] for index in batch], number), strict=True)
+            completions |= zip(
+                batch, generator.complete([ids[index] for index in batch], number), strict=True
+            )
         policy.train()
         return [completions[index] for index in range(len(prompts))]
 
@@ -89,7 +95,9 @@ class SftRun(Prepared[SftOptions]):
         for batch in batches(lengths, lambda _: self.options.per_device_batch):
             # Padding on the right needs no mask: tokens do not see what follows them.
             ids, labels = (
-                pad_sequence([torch.tensor(examples[index][name]) for index in batch], True, padding).to(policy.device)
+                pad_sequence(
+                    [torch.tensor(examples[index][name]) for index in batch], True, padding
+                ).to(policy.device)
                 for name, padding in (("input_ids", 0), ("labels", -100))
             )
             learned = labels[:, 1:] != -100
@@ -103,7 +111,9 @@ class SftRun(Prepared[SftOptions]):
         return {"eval_loss": loss / count, "eval_token_accuracy": correct / count} if count else {}
 
     def facts(self, rows: Sequence[SftRow], last: SftRow) -> dict[str, object]:
-        row = next((each.row for each in self.demonstrations.filtered if each.row is not None), None)
+        row = next(
+            (each.row for each in self.demonstrations.filtered if each.row is not None), None
+        )
         return {
             **({"task": row.task, "layout": row.layout} if row else {}),
             "demonstrations": self.demonstrations.facts(),
@@ -120,14 +130,20 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     start = Start.begin(arguments, options, reporter)
     options, tokenizer = start.options, start.loaded.tokenizer
     if options.eval_every and processes.shards_weights():
-        raise UsageError("needs all weights in each process, which FSDP and ZeRO-3 split.", option="eval_every")
-    known, inputs = demonstrations.read(options, arguments.files, arguments.data, reporter.progress, tokenizer)
+        raise UsageError(
+            "needs all weights in each process, which FSDP and ZeRO-3 split.", option="eval_every"
+        )
+    known, inputs = demonstrations.read(
+        options, arguments.files, arguments.data, reporter.progress, tokenizer
+    )
     for text in known.notes:
         reporter.note(f"Of the demonstrations: {text}.")
     if known.warning:
         reporter.warning(known.warning)
     if options.packing:
-        tokens.check_packing(start.loaded.model.config, trust_remote_code=arguments.trust_remote_code)
+        tokens.check_packing(
+            start.loaded.model.config, trust_remote_code=arguments.trust_remote_code
+        )
     examples = tokens.tokenize(known, tokenizer, options.max_length)
     ids, count = examples[0]["input_ids"], examples[0]["labels"].count(-100)
     dataset = tokens.dataset(examples, options)
@@ -136,8 +152,12 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     longest = max(map(len, dataset["input_ids"]))
     context = shape.ModelShape.of(start.loaded.model.config).context_length
     if context and longest > context:
-        raise UsageError(f"the model reads {context} tokens; lower --max-length, a demonstration has {longest}.")
-    max_steps = options.max_steps or ceil(options.num_train_epochs * ceil(len(dataset) / options.batch_size))
+        raise UsageError(
+            f"the model reads {context} tokens; lower --max-length, a demonstration has {longest}."
+        )
+    max_steps = options.max_steps or ceil(
+        options.num_train_epochs * ceil(len(dataset) / options.batch_size)
+    )
     options = replace(options, warmup_steps=options.warmup(max_steps))
     recognized = start.recognized(SftRow, inputs, warmup_steps=options.warmup_steps)
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
@@ -150,15 +170,23 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
 
     def plan(options: SftOptions) -> tuple[str, memory.Memory]:
         sizes = {"length": longest, "scored": longest}
-        return "", memory.plan(start.loaded.model, start.adapted, options, start.loaded.precision, **sizes)
+        return "", memory.plan(
+            start.loaded.model, start.adapted, options, start.loaded.precision, **sizes
+        )
 
     options = memory.with_micro_batch(options, start.processes, plan)
-    messages = (each.prompt for each in known.filtered if each.row is not None and not isinstance(each.prompt, str))
+    messages = (
+        each.prompt
+        for each in known.filtered
+        if each.row is not None and not isinstance(each.prompt, str)
+    )
     return SftRun(
         **vars(start) | recognized | {"options": options},
         demonstrations=known,
         examples=dataset,
-        validation_examples=tokens.tokenize(Demonstrations(known.validation), tokenizer, options.max_length),
+        validation_examples=tokens.tokenize(
+            Demonstrations(known.validation), tokenizer, options.max_length
+        ),
         max_steps=max_steps,
         longest=longest,
         first=tokenizer.decode(ids[:count]),

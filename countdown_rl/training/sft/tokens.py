@@ -15,12 +15,18 @@ from countdown_rl.training.sft.demonstrations import Demonstrations
 
 def start_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
     """The text that *tokenizer* puts before every other, such as a begin-of-text token."""
-    alone, ids = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
-    start = next((index for index in range(len(ids)) if ids[index : index + len(alone)] == alone), 0)
+    alone, ids = (
+        tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True)
+    )
+    start = next(
+        (index for index in range(len(ids)) if ids[index : index + len(alone)] == alone), 0
+    )
     return str(tokenizer.decode(ids[:start]))
 
 
-def tokenize(known: Demonstrations, tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[dict[str, list[int]]]:
+def tokenize(
+    known: Demonstrations, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> list[dict[str, list[int]]]:
     """Token ids of each demonstration as ``input_ids``, and as ``labels`` with -100 for those of the prompt.
 
     Prompt and completion are encoded one by one, as in inference. A completion ends with the end of its turn. A
@@ -37,10 +43,14 @@ def tokenize(known: Demonstrations, tokenizer: PreTrainedTokenizerBase, max_leng
         else:
             *_, last = demonstration.prompt
             prefill = last["content"] if last["role"] == "assistant" else ""
-            prompt = chat_template.Rendered(chat_template.render(tokenizer, demonstration.prompt), prefill)
+            prompt = chat_template.Rendered(
+                chat_template.render(tokenizer, demonstration.prompt), prefill
+            )
         prompts.append(prompt.text)
         text = prompt.continuation(demonstration.completion)
-        while written := next((each for each in written_ends if text.rstrip().endswith(each)), None):
+        while written := next(
+            (each for each in written_ends if text.rstrip().endswith(each)), None
+        ):
             text = text.rstrip().removesuffix(written)
         completions.append(text + end)
     encoded = (chat_template.token_ids(tokenizer, texts) for texts in (prompts, completions))
@@ -49,7 +59,9 @@ def tokenize(known: Demonstrations, tokenizer: PreTrainedTokenizerBase, max_leng
         length = len(prompt_ids) + len(ids)
         if length <= max_length:
             filtered.append(demonstration)
-            examples.append({"input_ids": prompt_ids + ids, "labels": [-100] * len(prompt_ids) + ids})
+            examples.append(
+                {"input_ids": prompt_ids + ids, "labels": [-100] * len(prompt_ids) + ids}
+            )
         elif demonstration.generated:
             known.left_out["too long"] += 1
         else:
@@ -69,7 +81,11 @@ def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
     from trl import pack_dataset
 
     rows = datasets.Dataset.from_list(examples)
-    return pack_dataset(rows.shuffle(seed=options.seed), options.max_length) if options.packing else rows
+    return (
+        pack_dataset(rows.shuffle(seed=options.seed), options.max_length)
+        if options.packing
+        else rows
+    )
 
 
 def check_packing(config: PretrainedConfig, *, trust_remote_code: bool = False) -> None:
@@ -82,23 +98,36 @@ def check_packing(config: PretrainedConfig, *, trust_remote_code: bool = False) 
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             torch.manual_seed(0)
-            settings: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+            settings: dict[str, Any] = {
+                "dtype": torch.float32,
+                "trust_remote_code": trust_remote_code,
+            }
             model = AutoModelForCausalLM.from_config(_shallow(config), **settings)
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(std=parameter.shape[-1] ** -0.5)
             model.to(device).eval()
-            alone = [model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0] for ids in samples]
+            alone = [
+                model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0]
+                for ids in samples
+            ]
             rows = [{"input_ids": ids, "labels": ids} for ids in samples]
             batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(rows)
             del batch["labels"]
-            inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
+            inputs = {
+                name: value.to(device) if hasattr(value, "to") else value
+                for name, value in batch.items()
+            }
             packed = model(**inputs, use_cache=False).logits[0]
     except Exception as error:  # each architecture has its own
-        raise UsageError(f"{config.model_type} does not allow --packing: {first_line(error)}.") from error
+        raise UsageError(
+            f"{config.model_type} does not allow --packing: {first_line(error)}."
+        ) from error
     expected = torch.cat(alone)
     if not (packed - expected).abs().max() < 1e-2 * expected.std():
-        raise UsageError(f"packed samples would see each other in {config.model_type}; leave --packing out.")
+        raise UsageError(
+            f"packed samples would see each other in {config.model_type}; leave --packing out."
+        )
 
 
 def _shallow(config: PretrainedConfig) -> PretrainedConfig:

@@ -19,9 +19,15 @@ _EVERY = 50
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m stages.recipes.tiny", description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("artifacts/data"), help="Data directory of gen-data.")
-    parser.add_argument("--out", type=Path, default=Path("artifacts/model"), help="Directory to write.")
-    parser.add_argument("--model", default="", help="Model of this command to train further, in its own shape.")
+    parser.add_argument(
+        "--data", type=Path, default=Path("artifacts/data"), help="Data directory of gen-data."
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("artifacts/model"), help="Directory to write."
+    )
+    parser.add_argument(
+        "--model", default="", help="Model of this command to train further, in its own shape."
+    )
     parser.add_argument("--json", action="store_true", help="Print the facts as a JSON object.")
     hints = field_hints(PretrainOptions)
     for field in fields(PretrainOptions):
@@ -38,7 +44,10 @@ def main(words: Sequence[str] | None = None) -> None:
             facts = pretrain.make(options, data=data, model=model, out=out, on_step=_print)
     except CountdownError as error:
         sys.exit(f"error: {error}")
-    print(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats per token.", file=sys.stderr)
+    print(
+        f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats per token.",
+        file=sys.stderr,
+    )
     if as_json:
         print(json.dumps({"out": str(out)} | facts))
 

@@ -76,7 +76,9 @@ def examples(
                 )
                 prompts.append(chat_template.render(tokens, row.messages()))
                 counts.append(len(plan[len(row["nums"])]))
-                texts.append(row.style.opening + trace.text + (tokens.eos_token if trace.ended else ""))
+                texts.append(
+                    row.style.opening + trace.text + (tokens.eos_token if trace.ended else "")
+                )
             prompt_ids = tokens(prompts, add_special_tokens=False)["input_ids"]
             trace_ids = tokens(texts, add_special_tokens=False)["input_ids"]
             for prompt, completion, count in zip(prompt_ids, trace_ids, counts, strict=True):
@@ -108,7 +110,9 @@ def batches(examples: Iterator[Example], options: PretrainOptions) -> Iterator[l
         pool = sorted(islice(examples, POOL), key=lambda example: len(example[0]))
         parts: list[list[Example]] = [[]]
         for example in pool:
-            if parts[-1] and (len(parts[-1]) + 1) * len(example[0]) > min(MICRO_TOKENS, options.batch_tokens):
+            if parts[-1] and (len(parts[-1]) + 1) * len(example[0]) > min(
+                MICRO_TOKENS, options.batch_tokens
+            ):
                 parts.append([])
             parts[-1].append(example)
         rng.shuffle(parts)

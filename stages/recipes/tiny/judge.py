@@ -42,7 +42,9 @@ class Judge:
     def __call__(self, row: Mapping[str, Any]) -> list[bool]:
         """Return which ways look good for *row*."""
         numbers = sorted(row["nums"], reverse=True)
-        good: list[bool] = (self._good[traces.kind(numbers, row["target"])] & self._exact(numbers)).tolist()
+        good: list[bool] = (
+            self._good[traces.kind(numbers, row["target"])] & self._exact(numbers)
+        ).tolist()
         return good
 
     def _exact(self, numbers: Sequence[int]) -> np.ndarray:

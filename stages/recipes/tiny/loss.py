@@ -26,13 +26,21 @@ class TeacherTargets:
     """
 
     def __init__(
-        self, tokenizer: Any, vocab_size: int, device: Any, *, judges: bool = False, checks: float = 0.0
+        self,
+        tokenizer: Any,
+        vocab_size: int,
+        device: Any,
+        *,
+        judges: bool = False,
+        checks: float = 0.0,
     ) -> None:
         ends = [*traces.SKIPS, *([traces.SKIP_POOR] if judges else [])]
         self._poor = traces.POOR_SHARE if judges else 0.0
         self._checks = checks
         numbers = [f"{number}. " for number in range(1, traces.MAX_WAYS + 1)]
-        ids = tokenizer([*numbers, *(f" {end}\n" for end in ends)], add_special_tokens=False)["input_ids"]
+        ids = tokenizer([*numbers, *(f" {end}\n" for end in ends)], add_special_tokens=False)[
+            "input_ids"
+        ]
         tokens = torch.tensor([first for first, *_ in ids], device=device)
         self._numbers = tokens[: len(numbers)]
         self._kind = torch.zeros(vocab_size, dtype=torch.long, device=device)  # (V,)
@@ -55,11 +63,15 @@ class TeacherTargets:
         first = number & (number.cumsum(1) == 1)
         choice = first | (kind == _SKIP)
         rows = choice.nonzero()[:, 0]
-        width = torch.tensor([traces.window(count) for count in ways.tolist()], device=labels.device)[rows, None]
+        width = torch.tensor(
+            [traces.window(count) for count in ways.tolist()], device=labels.device
+        )[rows, None]
         window = torch.arange(len(traces.SKIPS), device=labels.device) < width
         of_first = first[choice][:, None]
         poor = self._poor * (~of_first & (width > 1))  # (choices, 1)
-        chances = torch.cat([window & of_first, (window & ~of_first) * (1 - poor)], 1) / width  # (choices, 2 W)
+        chances = (
+            torch.cat([window & of_first, (window & ~of_first) * (1 - poor)], 1) / width
+        )  # (choices, 2 W)
         if self._poor:
             chances = torch.cat([chances, poor], 1)
         targets = torch.nn.functional.one_hot(labels[trained], len(self._kind)).float()
@@ -68,7 +80,9 @@ class TeacherTargets:
         targets[chosen, self.tokens] = chances
         return targets
 
-    def _checked(self, labels: torch.Tensor, number: torch.Tensor, ways: torch.Tensor) -> torch.Tensor:
+    def _checked(
+        self, labels: torch.Tensor, number: torch.Tensor, ways: torch.Tensor
+    ) -> torch.Tensor:
         targets = torch.nn.functional.one_hot(labels[labels >= 0], len(self._kind)).float()
         rows = number.nonzero()[:, 0]
         way = (labels[number, None] == self._numbers).nonzero()[:, 1]  # (lines,)

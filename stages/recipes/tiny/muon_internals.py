@@ -25,7 +25,9 @@ def muon_in_fp32(enabled: bool) -> Iterator[None]:
         muon._zeropower_via_newtonschulz = original
 
 
-def orthogonalize(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+def orthogonalize(
+    matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> Tensor:
     """Return *matrix* (M, N) with all singular values near 1, computed in its own precision.
 
     That is the Newton-Schulz iteration of Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).

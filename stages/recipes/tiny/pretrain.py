@@ -26,7 +26,12 @@ OnStep = Callable[[int, int, float], None]
 
 
 def make(
-    options: PretrainOptions, *, data: Path, out: Path, model: str = "", on_step: OnStep | None = None
+    options: PretrainOptions,
+    *,
+    data: Path,
+    out: Path,
+    model: str = "",
+    on_step: OnStep | None = None,
 ) -> dict[str, Any]:
     """Train on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
 
@@ -42,7 +47,9 @@ def make(
     if reason := next(filter(None, map(traces.unsupported, rows)), ""):
         raise InputError(f"{data}: traces {reason}; give --data other puzzles.")
     if options.judge and not any(len(row["nums"]) in SIZES for row in rows):
-        raise InputError(f"{data}: --judge is for puzzles of 4 numbers, and there are none; leave it out.")
+        raise InputError(
+            f"{data}: --judge is for puzzles of 4 numbers, and there are none; leave it out."
+        )
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
     ref = reference.find_model(model) if model else None
     if ref is None:
@@ -56,13 +63,20 @@ def make(
             )
     for count, ways in plan.items():
         if not ways:
-            raise InputError(f"{data}: no puzzle of {count} numbers is solved by a line of a trace; leave these out.")
+            raise InputError(
+                f"{data}: no puzzle of {count} numbers is solved by a line of a trace; leave these out."
+            )
     load.silence_libraries()
-    with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
+    with artifacts.writing(
+        out, "model", options=settings, inputs=inputs, libraries=LIBRARIES
+    ) as draft:
         facts = train(rows, plan, options, draft.path, ref, on_step)
         draft.facts.update(
             facts
-            | {"command": "python -m stages.recipes.tiny", "plan": {str(count): ways for count, ways in plan.items()}}
+            | {
+                "command": "python -m stages.recipes.tiny",
+                "plan": {str(count): ways for count, ways in plan.items()},
+            }
         )
     return facts
 
@@ -147,13 +161,17 @@ def _initialize_embeddings(weight: Any, tokens: Any) -> None:
         count = len(_PERIODS) + len(_LOG_PERIODS)
         mixing = torch.randn(2 * count, width) / count**0.5
         forms: dict[str, torch.Tensor] = {}
-        vocab = sorted(tokens.get_vocab().items(), key=lambda item: item[1])  # its own order changes between runs
+        vocab = sorted(
+            tokens.get_vocab().items(), key=lambda item: item[1]
+        )  # its own order changes between runs
         for token, index in vocab:
             if (parts := tokenizer.number_of(token)) is not None:
                 number, form = parts
                 angles = [2 * math.pi * number / period for period in _PERIODS]
                 angles += [2 * math.pi * math.log(number + 1) / period for period in _LOG_PERIODS]
-                features = torch.tensor([wave(angle) for angle in angles for wave in (math.cos, math.sin)])
+                features = torch.tensor(
+                    [wave(angle) for angle in angles for wave in (math.cos, math.sin)]
+                )
                 if form not in forms:
                     forms[form] = torch.randn(width)
                 weight[index] = 0.8 * features @ mixing + 0.5 * forms[form] + 0.3 * weight[index]
@@ -161,7 +179,11 @@ def _initialize_embeddings(weight: Any, tokens: Any) -> None:
 
 
 def _fit(
-    model: Any, tokens: Any, steps: Iterator[list[batches.Batch]], options: PretrainOptions, on_step: OnStep | None
+    model: Any,
+    tokens: Any,
+    steps: Iterator[list[batches.Batch]],
+    options: PretrainOptions,
+    on_step: OnStep | None,
 ) -> tuple[list[float], dict[str, int]]:
     """Train; return the loss of every :data:`_LOG_STEPS` steps, and the numbers of traces and tokens."""
     import torch
@@ -173,11 +195,15 @@ def _fit(
 
     device = next(model.parameters()).device
     if device.type == "cpu":
-        model.set_attn_implementation("eager")  # its bf16 products are faster there than torch's kernel
+        model.set_attn_implementation(
+            "eager"
+        )  # its bf16 products are faster there than torch's kernel
     in_bf16 = torch_internals.has_bf16_products(device.type)
     optimizers = _optimizers(model, options)
     head = model.get_output_embeddings().weight
-    targets_of = TeacherTargets(tokens, len(head), device, judges=options.judge, checks=options.checks)
+    targets_of = TeacherTargets(
+        tokens, len(head), device, judges=options.judge, checks=options.checks
+    )
     losses: list[float] = []
     recent: list[float] = []
     seen = {"traces": 0, "tokens": 0}
@@ -188,9 +214,14 @@ def _fit(
         for ids, labels, ways in batch:
             labels = labels[:, 1:]
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=in_bf16):
-                hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (B, T, H)
+                hidden = model.model(
+                    input_ids=ids[:, :-1], use_cache=False
+                ).last_hidden_state  # (B, T, H)
                 logits = functional.linear(hidden[labels >= 0], head)  # (N, V)
-            loss = functional.cross_entropy(logits.float(), targets_of(labels, ways), reduction="sum") / trained
+            loss = (
+                functional.cross_entropy(logits.float(), targets_of(labels, ways), reduction="sum")
+                / trained
+            )
             loss.backward()
             total += float(loss.detach())
             seen["traces"] += len(ids)
@@ -220,7 +251,11 @@ def _optimizers(model: Any, options: PretrainOptions) -> list[Any]:
     import torch
 
     matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
-    others = [parameter for parameter in model.parameters() if all(parameter is not matrix for matrix in matrices)]
+    others = [
+        parameter
+        for parameter in model.parameters()
+        if all(parameter is not matrix for matrix in matrices)
+    ]
     rate, decay = options.learning_rate, options.weight_decay
     return [
         torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),

@@ -62,15 +62,21 @@ def build(corpus: Iterable[str], vocab_size: int) -> Any:
         for part in re.split("|".join(TAGS), text):
             for chunk in pieces.split(part):
                 chunks[chunk] += 1
-    words = {byte_level.pre_tokenize_str(chunk)[0][0]: count for chunk, count in chunks.items() if chunk}
+    words = {
+        byte_level.pre_tokenize_str(chunk)[0][0]: count for chunk, count in chunks.items() if chunk
+    }
     merges = _arithmetic_merges()
     count = vocab_size - len(SPECIAL) - len(TAGS) - len(_tokens(alphabet, merges))
     merges += _learned_merges(words, merges, count)
     vocab = {token: index for index, token in enumerate([*SPECIAL, *_tokens(alphabet, merges)])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PIECES), "isolated"), byte_level])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(PIECES), "isolated"), byte_level]
+    )
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in SPECIAL]
+    )
     tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -128,7 +128,11 @@ def trace(
     order = _order(len(ways), rng) if good is None else _judged_order(good, rng)
     order = _checked_order(len(ways), rng, checks) if checks else order
     if near_the_end:
-        hits = [index for index, way in enumerate(ways) if execute(numbers, way, row["target"]).value == row["target"]]
+        hits = [
+            index
+            for index, way in enumerate(ways)
+            if execute(numbers, way, row["target"]).value == row["target"]
+        ]
         order = _order_before(rng.choice(hits), len(ways), rng) if hits else order
     lines = [heading(numbers, None if good is None else row["target"])]
     for index, following in pairwise(islice(order, max_lines + 1)):
@@ -166,7 +170,9 @@ def _results(numbers: Sequence[int]) -> tuple[int, ...]:
 def kind(numbers: Sequence[int], target: int) -> int:
     """Return the kind of a puzzle of four *numbers*, largest first, below :data:`KINDS`."""
     over = [value > target for value in (numbers[2], *_results(numbers))]
-    return sum(answer << place for place, answer in enumerate(over)) + 32 * ((numbers[3] >= 4) + (numbers[3] >= 10))
+    return sum(answer << place for place, answer in enumerate(over)) + 32 * (
+        (numbers[3] >= 4) + (numbers[3] >= 10)
+    )
 
 
 def poor_ways(way: int, good: Sequence[bool]) -> int:
@@ -235,7 +241,11 @@ def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:
 def heading(numbers: Sequence[int], target: int | None = None) -> str:
     """Return the first line of a trace: the sorted *numbers*, and for a *target* what the puzzle's kind compares with
     it, and the kind."""
-    judged = "" if target is None else f", {', '.join(map(str, _results(numbers)))}{kind_name(kind(numbers, target))}"
+    judged = (
+        ""
+        if target is None
+        else f", {', '.join(map(str, _results(numbers)))}{kind_name(kind(numbers, target))}"
+    )
     return f"\n{' '.join(map(str, numbers))}{judged}\n"
 
 
@@ -254,7 +264,9 @@ def find_plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
     for row in rows:
         puzzles.setdefault(len(row["nums"]), []).append(row)
     if puzzles and max(puzzles) > MAX_NUMBERS:
-        raise InputError(f"traces are written for up to {MAX_NUMBERS} numbers, and a puzzle has {max(puzzles)}.")
+        raise InputError(
+            f"traces are written for up to {MAX_NUMBERS} numbers, and a puzzle has {max(puzzles)}."
+        )
     return {count: _set_cover(alike) for count, alike in sorted(puzzles.items())}
 
 
@@ -303,7 +315,9 @@ def all_ways(count: int) -> list[Way]:
     return [" ".join(steps) for steps in _steps(list(range(count)), count)]
 
 
-def _steps(free: list[int], next_value: int, last: tuple[int, int] = (-1, -1)) -> Iterator[tuple[str, ...]]:
+def _steps(
+    free: list[int], next_value: int, last: tuple[int, int] = (-1, -1)
+) -> Iterator[tuple[str, ...]]:
     if len(free) == 2:
         yield ()
         return
@@ -384,7 +398,9 @@ def expected_accuracy(
     if chances is None:
         chances = np.full((count + 1, window(count)), 1 / window(count))
     choices = chances.shape[1]
-    following = np.array([[_after(way, skip, count) for skip in range(choices)] for way in range(count)])
+    following = np.array(
+        [[_after(way, skip, count) for skip in range(choices)] for way in range(count)]
+    )
     correct = np.array([line.value == row["target"] for line in lines])
     texts = [
         written(way, line, reached=hit, skip=skip if skip < len(SKIPS) else -1)

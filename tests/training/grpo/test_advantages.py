@@ -25,7 +25,9 @@ def test_a_group_is_equal_whatever_rounding_leaves_and_where_no_reward_applies()
     assert advantages.equal(torch.tensor(groups)).flatten().tolist() == [True] * 3 + [False]
 
 
-MIXED = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.5, 0.5, 0.5, 0.5], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, NONE, 0.0]])
+MIXED = torch.tensor(
+    [[1.0, 0.0, 0.0, 1.0], [0.5, 0.5, 0.5, 0.5], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, NONE, 0.0]]
+)
 
 
 def test_the_advantages_of_a_group_are_those_of_the_formulas():
@@ -33,12 +35,24 @@ def test_the_advantages_of_a_group_are_those_of_the_formulas():
     zero = [0.0] * 4
     expected = {
         advantages.group: [half, zero, zero, third],
-        advantages.max_rl: [[2 * value for value in half], zero, zero, [3 * value for value in third]],
-        advantages.leave_one_out: [[4 / 3 * value for value in half], zero, zero, [1.5 * value for value in third]],
+        advantages.max_rl: [
+            [2 * value for value in half],
+            zero,
+            zero,
+            [3 * value for value in third],
+        ],
+        advantages.leave_one_out: [
+            [4 / 3 * value for value in half],
+            zero,
+            zero,
+            [1.5 * value for value in third],
+        ],
     }
     for function, values in expected.items():
         torch.testing.assert_close(function(MIXED), torch.tensor(values), equal_nan=True)
-    assert advantages.max_rl(torch.tensor([[-1.0, 0.0]])).tolist() == [[-0.5, 0.5]]  # not turned around
+    assert advantages.max_rl(torch.tensor([[-1.0, 0.0]])).tolist() == [
+        [-0.5, 0.5]
+    ]  # not turned around
     assert not advantages.leave_one_out(torch.tensor([[1.0, NONE]])).any()  # none to compare with
 
 
@@ -84,7 +98,13 @@ def test_a_function_of_the_user_is_accepted_and_gets_copies():
 
 
 @pytest.mark.parametrize(
-    "function", [lambda rewards: rewards[:, :1], lambda rewards: 1 / rewards, lambda rewards: rewards.tolist(), broken]
+    "function",
+    [
+        lambda rewards: rewards[:, :1],
+        lambda rewards: 1 / rewards,
+        lambda rewards: rewards.tolist(),
+        broken,
+    ],
 )
 def test_a_wrong_function_is_refused(function):
     with pytest.raises(UsageError, match="advantage mine") as caught:
@@ -113,7 +133,9 @@ def test_discounted_returns_are_compared_within_a_group_line_by_line():
     torch.testing.assert_close(found[:2], expected)
     assert not found[2:].any()  # groups without a success have no gradient
     alone = discounted(rewards, mask, ends, 0.5, group=2, leave_one_out=True)
-    torch.testing.assert_close(alone[:2], torch.tensor([[0.25] * 3 + [0.5, 0], [-0.25, -0.5, 0, 0, 0]]))
+    torch.testing.assert_close(
+        alone[:2], torch.tensor([[0.25] * 3 + [0.5, 0], [-0.25, -0.5, 0, 0, 0]])
+    )
 
 
 @pytest.mark.parametrize("leave_one_out", [False, True])

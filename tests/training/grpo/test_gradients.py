@@ -10,12 +10,18 @@ from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama
 
 RANK, ALPHA = 4, 8
-GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 PATHS = [
     ("fp32", "cpu", "plain", 1e-4),
     ("bf16", "cpu", "plain", 0.1),
     ("nf4", "cpu", "dequantized-nf4", 1e-4),
-    *(pytest.param("nf4", "cuda", path, 0.1, marks=GPU) for path in ("bitsandbytes-nf4", "dequantized-nf4")),
+    *(
+        pytest.param("nf4", "cuda", path, 0.1, marks=GPU)
+        for path in ("bitsandbytes-nf4", "dequantized-nf4")
+    ),
 ]
 
 
@@ -29,7 +35,9 @@ def batch():
 
 
 def loss(logits, ids):
-    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+    return torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten()
+    )
 
 
 def held(weight, precision):
@@ -89,16 +97,24 @@ def evaluate(model, tokenizer):
 
 
 @pytest.mark.parametrize(("precision", "device", "path", "tolerance"), PATHS)
-def test_lora_gradients_equal_the_formula_before_and_after_generation(base, precision, device, path, tolerance):
+def test_lora_gradients_equal_the_formula_before_and_after_generation(
+    base, precision, device, path, tolerance
+):
     import peft
 
     plain = False if path == "bitsandbytes-nf4" else None
     loaded = load_model(find_model(str(base)), precision=precision, device=device, plain=plain)
     assert loaded.storage == path
     torch.manual_seed(0)
-    config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", init_lora_weights=False)
+    config = peft.LoraConfig(
+        r=RANK, lora_alpha=ALPHA, target_modules="all-linear", init_lora_weights=False
+    )
     model = peft.get_peft_model(loaded.model, config)
-    expected = by_formula(base, precision, {name: value.detach().float().cpu() for name, value in parts(model).items()})
+    expected = by_formula(
+        base,
+        precision,
+        {name: value.detach().float().cpu() for name, value in parts(model).items()},
+    )
     assert len(expected) == 2 * 2 * 7
     for when in ("before", "after"):
         for name, found in gradients(model).items():

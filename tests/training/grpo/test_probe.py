@@ -24,7 +24,16 @@ def probe(here, monkeypatch, capsys):
     """`countdown-rl train --probe` on a random model, with some more words: stdout. Nothing is written."""
     tiny_llama.checkpoint(here / "model", max_position_embeddings=1024)
     jsonl.write_rows(here / "rows.jsonl", ROWS)
-    small = ["--data", "rows.jsonl", "--num-generations", 4, "--max-completion-length", 6, "--threads", 1]
+    small = [
+        "--data",
+        "rows.jsonl",
+        "--num-generations",
+        4,
+        "--max-completion-length",
+        6,
+        "--threads",
+        1,
+    ]
 
     def run(*words):
         assert status(monkeypatch, "train", "--model", "model", *small, *words) == 0
@@ -43,7 +52,9 @@ def solving(*right):
             row = self.rows[index]
             good = len(row["nums"]) == 3 and right[number % len(right)]
             text = f"</think>\n<answer>{' + '.join(map(str, row['nums'])) if good else 1}</answer>"
-            graded.append(Graded("", [], [], None, Sample.of(row, Completion(text, 5, True)), index=index))
+            graded.append(
+                Graded("", [], [], None, Sample.of(row, Completion(text, 5, True)), index=index)
+            )
         return Round(graded, 0.0, 0.0)
 
     return sample
@@ -52,17 +63,32 @@ def solving(*right):
 def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch):
     monkeypatch.setattr(Rollouts, "sample", solving(True, False))
     told = json.loads(probe("--probe", 16, "--json"))
-    total, kinds = told["total"], {name: (kind["groups"], kind["mixed"]) for name, kind in told["kinds"].items()}
-    assert (told["verdict"], total["groups"], total["mixed"], total["solved"]) == ("ready", 16, 0.5, 0.25)
+    total, kinds = (
+        told["total"],
+        {name: (kind["groups"], kind["mixed"]) for name, kind in told["kinds"].items()},
+    )
+    assert (told["verdict"], total["groups"], total["mixed"], total["solved"]) == (
+        "ready",
+        16,
+        0.5,
+        0.25,
+    )
     assert kinds == {"3 numbers": (8, 1.0), "4 numbers": (8, 0.0)}
     assert "4 numbers: 0% have reward variance" in told["advice"]
     assert "verdict: ready" in probe("--probe", 16)
-    equal = json.loads(probe("--probe", 16, "--json", "--reward", "length:9=1"))  # whatever is correct
-    assert (equal["verdict"], equal["total"]["mixed"], equal["total"]["solved"]) == ("no signal", 0.0, 0.25)
+    equal = json.loads(
+        probe("--probe", 16, "--json", "--reward", "length:9=1")
+    )  # whatever is correct
+    assert (equal["verdict"], equal["total"]["mixed"], equal["total"]["solved"]) == (
+        "no signal",
+        0.0,
+        0.25,
+    )
 
 
 @pytest.mark.parametrize(
-    ("right", "words"), [((False,), ["0.0% of the completions", "countdown-rl sft"]), ((True,), ["harder data"])]
+    ("right", "words"),
+    [((False,), ["0.0% of the completions", "countdown-rl sft"]), ((True,), ["harder data"])],
 )
 def test_a_start_without_mixed_groups_has_no_signal(probe, monkeypatch, right, words):
     monkeypatch.setattr(Rollouts, "sample", solving(*right))
@@ -80,14 +106,32 @@ def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
         return complete(self, prompt_ids, trainer, decoder, temperature)
 
     monkeypatch.setattr(Rollouts, "complete", recorded)
-    words = ("--probe", 3, "--prompts", 2, "--temperature", 0.7, "--trl", "top_p=0.9", "--seed", 5, "--json")
+    words = (
+        "--probe",
+        3,
+        "--prompts",
+        2,
+        "--temperature",
+        0.7,
+        "--trl",
+        "top_p=0.9",
+        "--seed",
+        5,
+        "--json",
+    )
     told = json.loads(probe(*words))
-    assert calls[1:] == [(8, 0.7, 0.9, None), (4, 0.7, 0.9, None)]  # after the trial that --trl asks for
+    assert calls[1:] == [
+        (8, 0.7, 0.9, None),
+        (4, 0.7, 0.9, None),
+    ]  # after the trial that --trl asks for
     assert told["total"]["truncated"] > 0.5
     assert "raise --max-completion-length" in told["advice"]
     assert json.loads(probe(*words)) == told
 
 
 def test_the_verdict_is_by_published_shares():
-    verdicts = {mixed: Shares(100, mixed, (0, 1), 0.1, 1, 0).verdict for mixed in (0.0, 0.02, 0.05, 0.15, 0.28)}
+    verdicts = {
+        mixed: Shares(100, mixed, (0, 1), 0.1, 1, 0).verdict
+        for mixed in (0.0, 0.02, 0.05, 0.15, 0.28)
+    }
     assert list(verdicts.values()) == ["no signal", "no signal", "thin", "ready", "ready"]

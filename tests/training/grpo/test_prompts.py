@@ -15,7 +15,11 @@ from countdown_rl.training.grpo.prompts import Outcome, in_turn, kind
 
 
 def puzzle(nums, needs=None, solutions=None):
-    known = {key: value for key, value in (("needs", needs), ("solutions", solutions)) if value is not None}
+    known = {
+        key: value
+        for key, value in (("needs", needs), ("solutions", solutions))
+        if value is not None
+    }
     return parse_row({"nums": nums, "target": 7} | known)
 
 
@@ -26,7 +30,10 @@ KINDS = sorted({kind(row) for row in ROWS})
 def outcomes(indices, mixed):
     """Two completions of each row: one correct and one wrong where its kind is among *mixed*, else both wrong."""
     flags = [kind(ROWS[row]) in mixed for row in indices]
-    return [Outcome(row, (flag, 0.0), (flag, False), (False, False)) for row, flag in zip(indices, flags, strict=True)]
+    return [
+        Outcome(row, (flag, 0.0), (flag, False), (False, False))
+        for row, flag in zip(indices, flags, strict=True)
+    ]
 
 
 def rounds(count, mixed=(), size=40, sampler=prompts.curriculum):
@@ -58,7 +65,13 @@ def test_without_outcomes_kinds_are_sampled_in_proportion_to_the_data():
 
 @pytest.mark.parametrize(
     ("rewards", "varies"),
-    [((1.0, 1.0), False), ((1.0, 0.9), True), ((1.0, 1.0 + 5e-7), False), ((None, 1.0), False), ((None, None), False)],
+    [
+        ((1.0, 1.0), False),
+        ((1.0, 0.9), True),
+        ((1.0, 1.0 + 5e-7), False),
+        ((None, 1.0), False),
+        ((None, None), False),
+    ],
 )
 def test_a_group_varies_by_its_rewards_whatever_is_correct(rewards, varies):
     assert Outcome(0, rewards, (True, False), (False, False)).varies is varies
@@ -69,16 +82,23 @@ def test_the_first_groups_of_a_kind_count_little():
     weights = prompts.probabilities(dict.fromkeys("abc", (0,)), {"a": (1.0, 0.0), "b": (3.0, 0.0)})
     means = {"a": 1 / 2, "b": 1 / 4, "c": 1.0}
     mean = sum(means.values()) / 3
-    assert weights == pytest.approx({name: (0.5 + 0.5 * weight / mean) / 3 for name, weight in means.items()})
+    assert weights == pytest.approx(
+        {name: (0.5 + 0.5 * weight / mean) / 3 for name, weight in means.items()}
+    )
 
 
 def test_kinds_solved_sometimes_are_sampled_more_others_still_and_an_unseen_one_recovers():
     last = Counter(kind(ROWS[index]) for index in rounds(13, KINDS[:1], size=400)[-1])
     assert last[KINDS[0]] > 180
-    assert all(40 < last[name] < 90 for name in KINDS[1:])  # half of their share of the rows and more
+    assert all(
+        40 < last[name] < 90 for name in KINDS[1:]
+    )  # half of their share of the rows and more
     members = dict.fromkeys(KINDS, (0,))
     low = prompts.probabilities(members, {KINDS[0]: (20.0, 20.0), KINDS[1]: (20.0, 0.0)})[KINDS[1]]
-    assert prompts.probabilities(members, {KINDS[0]: (20.0, 20.0), KINDS[1]: (1.0, 0.0)})[KINDS[1]] > 1.2 * low
+    assert (
+        prompts.probabilities(members, {KINDS[0]: (20.0, 20.0), KINDS[1]: (1.0, 0.0)})[KINDS[1]]
+        > 1.2 * low
+    )
 
 
 def test_a_resumed_order_is_that_of_an_unbroken_one_and_knows_a_sampler_that_changed():
@@ -93,9 +113,15 @@ def test_a_resumed_order_is_that_of_an_unbroken_one_and_knows_a_sampler_that_cha
         known.append(outcomes(sampled[number], KINDS[:2]))
     known = json.loads(json.dumps(known))  # as in a checkpoint
     for start in range(7):
-        assert rows_of(islice(order(start=start, outcomes=known[: start + 1]), 40)) == sampled[start]
+        assert (
+            rows_of(islice(order(start=start, outcomes=known[: start + 1]), 40)) == sampled[start]
+        )
     with pytest.raises(UsageError, match="other rows for round 1"):
-        next(order(lambda rows, size, seed: prompts.curriculum(rows, size, 8), start=2, outcomes=known))
+        next(
+            order(
+                lambda rows, size, seed: prompts.curriculum(rows, size, 8), start=2, outcomes=known
+            )
+        )
 
 
 def yields(value):
@@ -106,7 +132,21 @@ def yields(value):
 
 
 @pytest.mark.parametrize(
-    "value", [3, [0] * 5, [0.5], ["a"], [[1]], [100], [-1], None, [(0, 1)], [(0,)], [(100, "")], [(0, "\ud800")]]
+    "value",
+    [
+        3,
+        [0] * 5,
+        [0.5],
+        ["a"],
+        [[1]],
+        [100],
+        [-1],
+        None,
+        [(0, 1)],
+        [(0,)],
+        [(100, "")],
+        [(0, "\ud800")],
+    ],
 )
 def test_what_is_no_round_of_rows_is_refused(value):
     with pytest.raises(CountdownError, match="sampler mine"):
@@ -129,7 +169,10 @@ def test_a_sampler_yields_and_gets_copies_of_the_rows():
 @pytest.mark.parametrize("value", [[1, 2], (), np.array([5])])
 def test_a_sampler_that_starves_or_ends_is_filled_with_a_warning(value):
     warnings = []
-    sampled = [list(islice(prompts.order(yields(value), "mine", ROWS, 4, 7, warn=warnings.append), 8)) for _ in "ab"]
+    sampled = [
+        list(islice(prompts.order(yields(value), "mine", ROWS, 4, 7, warn=warnings.append), 8))
+        for _ in "ab"
+    ]
     assert sampled[0] == sampled[1]
     assert rows_of(sampled[0][: len(value)]) == list(value)
     assert [f"{len(value)} of 4" in warnings[0], "fill round 2" in warnings[1]] == [True, True]

@@ -25,7 +25,10 @@ GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
 def total(specs, completion, row, n_tokens=50):
     row = parse_row(row)
     grade = row.grade(completion)
-    return sum(weight * rewards.reward(name)(grade, row, n_tokens) for name, weight in rewards.parse(specs).items())
+    return sum(
+        weight * rewards.reward(name)(grade, row, n_tokens)
+        for name, weight in rewards.parse(specs).items()
+    )
 
 
 def half_off(grade, row, n_tokens):
@@ -86,7 +89,9 @@ def test_a_budget_limits_tokens_and_closeness_rewards_legal_expressions_by_dista
     assert closeness("71", {**GSM8K, "style": "prefilled"}) == 0.5
 
 
-WRONG = "corect=1 correct=much correct=nan length:few=1 no.such:thing=1 math:tau=1 format/x =1 format=0"
+WRONG = (
+    "corect=1 correct=much correct=nan length:few=1 no.such:thing=1 math:tau=1 format/x =1 format=0"
+)
 
 
 @pytest.mark.parametrize("spec", WRONG.split())
@@ -145,7 +150,9 @@ def rewarded(graded, *names, logged=None):
     sampling = Rollouts([], None, dict.fromkeys(names, 1.0))
     sampling.sample = lambda prompts, trainer: Round(graded, 0.0, 0.0)
     columns = sampling([], SimpleNamespace(state=SimpleNamespace(global_step=3)))
-    columns["log_metric"] = lambda name, value: None if logged is None else logged.append((name, value))
+    columns["log_metric"] = lambda name, value: (
+        None if logged is None else logged.append((name, value))
+    )
     columns["round"] = [columns["round"]] * len(graded)  # as TRL repeats it
     return {function.__name__: function(**columns) for function in rewards.functions(names)}
 
@@ -174,19 +181,34 @@ def spoils_process(grade, row, tokens):
 @pytest.mark.parametrize("name", ["spoils_row", "spoils_columns", "spoils_process"])
 def test_a_reward_gets_copies_and_leaves_the_process_as_it_was(name):
     def state():
-        return os.getcwd(), torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+        return (
+            os.getcwd(),
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.get_num_threads(),
+        )
 
     row, before = parse_row(ROW), state()
-    graded = [Graded("p", [], [1], None, Sample.of(row, Completion("</think><answer>65</answer>", 1, True)))]
+    graded = [
+        Graded(
+            "p", [], [1], None, Sample.of(row, Completion("</think><answer>65</answer>", 1, True))
+        )
+    ]
     stored = json.dumps([dict(row), graded[0].sample.to_json()])
     assert rewarded(graded, f"{__name__}:{name}") == {f"{__name__}:{name}": [1.0]}
     assert (json.dumps([dict(row), graded[0].sample.to_json()]), graded[0].ids) == (stored, [1])
     assert state() == before
 
 
-@pytest.mark.parametrize("column", ["correct", "correct_numbers_4", "format", "hacking", "truncated"])
+@pytest.mark.parametrize(
+    "column", ["correct", "correct_numbers_4", "format", "hacking", "truncated"]
+)
 def test_a_metric_with_the_name_of_a_column_is_refused(column, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "logs", lambda completions, log_metric, **_: [log_metric(column, 1.0)])
+    monkeypatch.setattr(
+        sys.modules[__name__],
+        "logs",
+        lambda completions, log_metric, **_: [log_metric(column, 1.0)],
+    )
     graded = [Graded("p", [], [1], None, Sample.of(parse_row(ROW), Completion("", 1, True)))]
     with pytest.raises(UsageError, match=f"column {column} of its own"):
         rewarded(graded, f"{__name__}:logs")
@@ -205,21 +227,37 @@ def test_a_reward_written_for_trl_runs_unchanged():
     ]
     given = {"correct": [0.0, 0.0], name: [1.0, None]}
     assert rewarded(graded, *given, logged=logged) == given
-    assert [each.rewards for each in graded] == [{"correct": 0.0, name: 1.0}, {"correct": 0.0, name: None}]
-    assert [name for name, _ in logged] == ["own", *["correct", "correct_numbers_4", "format", "truncated"] * 2]
+    assert [each.rewards for each in graded] == [
+        {"correct": 0.0, name: 1.0},
+        {"correct": 0.0, name: None},
+    ]
+    assert [name for name, _ in logged] == [
+        "own",
+        *["correct", "correct_numbers_4", "format", "truncated"] * 2,
+    ]
 
 
 def test_the_hacking_rate_is_the_share_of_wrong_completions_that_a_proxy_pays():
-    texts = ["<answer>46</answer>", "<answer>50 - 7 + 3</answer>", "<answer>9</answer>", "no answer"]
+    texts = [
+        "<answer>46</answer>",
+        "<answer>50 - 7 + 3</answer>",
+        "<answer>9</answer>",
+        "no answer",
+    ]
     row, logged = parse_row({"nums": [3, 7, 50], "target": 46}), []
-    graded = [Graded("", [], [1], None, Sample.of(row, Completion(f"</think>{text}", 1, True))) for text in texts]
+    graded = [
+        Graded("", [], [1], None, Sample.of(row, Completion(f"</think>{text}", 1, True)))
+        for text in texts
+    ]
     assert rewarded(graded, "proxy:value", logged=logged) == {"proxy:value": [1.0, 1.0, 0.0, 0.0]}
     assert [value for name, value in logged if name == "hacking"] == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_every_reward_is_called_once_before_training_with_keywords_of_a_batch_only_beside_columns():
     own = (f"{__name__}:{name}" for name in ("with_more_keywords", "of_columns"))
-    rewards.check_rewards(["strict-format/-1", "length:5", "proxy:value", *rewards.NAMES, *own], ROWS)
+    rewards.check_rewards(
+        ["strict-format/-1", "length:5", "proxy:value", *rewards.NAMES, *own], ROWS
+    )
 
 
 def test_a_module_in_the_working_directory_is_found(here, monkeypatch):

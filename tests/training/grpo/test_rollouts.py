@@ -28,8 +28,16 @@ from countdown_rl.training.run import train as train_prepared
 from tests.support import four_bit, tiny_llama, vllm_stub
 from tests.support.runs import SPLITS, write_data
 
-SIZES = {"max_steps": 3, "prompts": 2, "num_generations": 4, "micro_batch": 4, "max_completion_length": 6}
-SMALL = TrainOptions(**SIZES, learning_rate=1e-2, lora_r=4, rollouts="vllm", eval_every=3, eval_size=4, threads=1)
+SIZES = {
+    "max_steps": 3,
+    "prompts": 2,
+    "num_generations": 4,
+    "micro_batch": 4,
+    "max_completion_length": 6,
+}
+SMALL = TrainOptions(
+    **SIZES, learning_rate=1e-2, lora_r=4, rollouts="vllm", eval_every=3, eval_size=4, threads=1
+)
 #: A reward that differs within a group of random completions.
 VARIED = ("benchmarks.gpu_settings:varied=1",)
 
@@ -60,7 +68,9 @@ def place(tmp_path_factory):
 @pytest.fixture
 def fit(place, tmp_path, vllm, monkeypatch):
     """Train with *changes* of :data:`SMALL`; return the result, its warnings among them."""
-    monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
+    monkeypatch.setattr(
+        CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}]
+    )
 
     def train(name="out", **changes):
         paths = {"out": tmp_path / name, "checkpoints": tmp_path / f"{name}-run"}
@@ -75,14 +85,22 @@ def fit(place, tmp_path, vllm, monkeypatch):
     return train
 
 
-@pytest.mark.parametrize(("tune", "precision"), [("lora", "nf4"), ("lora", "bf16"), ("all", "fp32")])
+@pytest.mark.parametrize(
+    ("tune", "precision"), [("lora", "nf4"), ("lora", "bf16"), ("all", "fp32")]
+)
 def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, fit, vllm, tune, precision):
     result, (engine,) = fit(tune=tune, precision=precision, reward=VARIED), vllm.engines
-    longest = max(len(prompt["prompt_token_ids"]) for prompts in engine.prompts for prompt in prompts)
+    longest = max(
+        len(prompt["prompt_token_ids"]) for prompts in engine.prompts for prompt in prompts
+    )
     assert engine.options["max_model_len"] == longest + SMALL.max_completion_length
     assert (engine.options["model"], engine.options["quantization"]) == (str(place / "model"), None)
-    assert engine.options["dtype"] == ("bfloat16" if precision == "bf16" else "float32")  # of a small model on a CPU
-    assert len(engine.adapters) == (2 + 3 + 1 if precision == "bf16" else 0)  # in fp32 merging is exact
+    assert engine.options["dtype"] == (
+        "bfloat16" if precision == "bf16" else "float32"
+    )  # of a small model on a CPU
+    assert len(engine.adapters) == (
+        2 + 3 + 1 if precision == "bf16" else 0
+    )  # in fp32 merging is exact
     greedy, sampling = engine.params[0], engine.params[1]
     assert sampling.stop == ["</answer>"]
     assert (sampling.temperature, greedy.temperature) == (1.0, 0.0)
@@ -90,20 +108,26 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, fit, vllm, tun
     # Before each step, and for the last evaluation; at the start a large adapter and that of the run.
     assert engine.syncs - 2 * bool(engine.adapters) == 3 + 1
     # The engine sampled from the very policy that is trained, so that no token needs a correction.
-    assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 3, abs=0.02)
+    assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx(
+        [1.0] * 3, abs=0.02
+    )
     assert result.rows[-1].eval_correct is not None
     assert all(row.grad_norm > 0 for row in result.rows)
     # It has the trained weights, which it got for the evaluation after the last step.
     trained = load.load_model(reference.find_model(str(result.out)), precision=precision).model
     trained = trained.merge_and_unload() if tune == "lora" else trained
     for name, value in engine.policy.named_parameters():
-        torch.testing.assert_close(value, trained.get_parameter(name).float(), rtol=0.01, atol=0.001)
+        torch.testing.assert_close(
+            value, trained.get_parameter(name).float(), rtol=0.01, atol=0.001
+        )
 
 
 def test_the_seed_decides_what_an_engine_samples(fit, vllm):
     def numbers(out, seed):
         fit(out, seed=seed, max_steps=2, eval_every=0)
-        assert all(params.seed is None for params in vllm.engines[-1].params)  # else a group would be of equals
+        assert all(
+            params.seed is None for params in vllm.engines[-1].params
+        )  # else a group would be of equals
         return vllm.engines[-1].numbers
 
     first, again, other = numbers("first", 1), numbers("again", 1), numbers("other", 2)
@@ -125,7 +149,9 @@ def test_groups_that_are_resampled_keep_the_probabilities_of_the_engine(fit, mon
     assert [row.importance_sampling_ratio for row in rows] == pytest.approx([1.0] * 3, abs=0.02)
 
 
-def test_the_ratio_formed_in_the_loss_gives_the_weights_of_the_one_that_trl_scores_before(fit, monkeypatch):
+def test_the_ratio_formed_in_the_loss_gives_the_weights_of_the_one_that_trl_scores_before(
+    fit, monkeypatch
+):
     def trained(out, *trl):
         result = fit(out, trl=("top_p=0.6", *trl), max_steps=2, eval_every=0, reward=VARIED)
         return load_file(result.out / "adapter_model.safetensors")
@@ -133,14 +159,22 @@ def test_the_ratio_formed_in_the_loss_gives_the_weights_of_the_one_that_trl_scor
     def use_engine(trainer, engine):
         trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, engine, -1
 
-    in_loss, uncorrected = trained("in-loss"), trained("uncorrected", "vllm_importance_sampling_correction=False")
+    in_loss, uncorrected = (
+        trained("in-loss"),
+        trained("uncorrected", "vllm_importance_sampling_correction=False"),
+    )
     monkeypatch.setattr(trl_internals.RoundTrainer, "use_engine", use_engine)
     torch.testing.assert_close(in_loss, trained("before"))
     assert any(not torch.allclose(value, in_loss[name]) for name, value in uncorrected.items())
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"steps_per_generation": 3}, {"trl": ("vllm_importance_sampling_mode=sequence_truncate",)}]
+    "changes",
+    [
+        {},
+        {"steps_per_generation": 3},
+        {"trl": ("vllm_importance_sampling_mode=sequence_truncate",)},
+    ],
 )
 def test_a_ratio_above_its_cap_is_logged_as_it_is_with_a_warning(fit, vllm, monkeypatch, changes):
     class Underrating(vllm):
@@ -153,7 +187,11 @@ def test_a_ratio_above_its_cap_is_logged_as_it_is_with_a_warning(fit, vllm, monk
     monkeypatch.setattr(vllm_generation, "LLM", Underrating)
     result = fit(eval_every=0, reward=VARIED, **changes)
     ratios = [row.importance_sampling_ratio for row in result.rows]
-    assert min(ratios) > 9 if "trl" in changes else ratios == pytest.approx([np.exp(1.5)] * 3, rel=0.02)
+    assert (
+        min(ratios) > 9
+        if "trl" in changes
+        else ratios == pytest.approx([np.exp(1.5)] * 3, rel=0.02)
+    )
     assert "importance ratio" in result.said
 
 
@@ -172,7 +210,9 @@ class Client:
             return SimpleNamespace(json=lambda: {"choices": [{"prompt_logprobs": [None, *steps]}]})
         assert url == "http://there:1/v1/load_lora_adapter"
         if Client.has_lora:
-            self.request = vllm_stub.LoRARequest(json["lora_name"], 1, json["lora_path"], json["load_inplace"])
+            self.request = vllm_stub.LoRARequest(
+                json["lora_name"], 1, json["lora_path"], json["load_inplace"]
+            )
             self.engine.add_lora(self.request)
         return SimpleNamespace(ok=Client.has_lora, status_code=404, text="Not Found")
 
@@ -184,7 +224,9 @@ class Client:
 
     def update_named_params(self, metadata, pairs):
         pairs = list(pairs)
-        assert metadata == [(name, str(value.dtype)[6:], list(value.shape)) for name, value in pairs]
+        assert metadata == [
+            (name, str(value.dtype)[6:], list(value.shape)) for name, value in pairs
+        ]
         self.engine.load_weights(pairs)
 
     def reset_prefix_cache(self):
@@ -213,17 +255,28 @@ class Deaf(vllm_stub.LLM):
 
 @pytest.mark.parametrize(
     ("engine", "precision", "sent"),
-    [("all", "fp32", "weights"), ("lora", "bf16", "adapter"), ("all", "bf16", "weights"), ("deaf", "bf16", "weights")],
+    [
+        ("all", "fp32", "weights"),
+        ("lora", "bf16", "adapter"),
+        ("all", "bf16", "weights"),
+        ("deaf", "bf16", "weights"),
+    ],
 )
-def test_a_server_with_lora_gets_the_adapter_else_the_weights(place, fit, vllm, monkeypatch, engine, precision, sent):
+def test_a_server_with_lora_gets_the_adapter_else_the_weights(
+    place, fit, vllm, monkeypatch, engine, precision, sent
+):
     start = Deaf if engine == "deaf" else vllm
     monkeypatch.setattr(vllm_generation, "VLLMClient", Client)
-    monkeypatch.setattr(Client, "start", lambda: start(str(place / "model"), max_model_len=100), raising=False)
+    monkeypatch.setattr(
+        Client, "start", lambda: start(str(place / "model"), max_model_len=100), raising=False
+    )
     monkeypatch.setattr(Client, "has_lora", engine != "all", raising=False)
     trl = ("vllm_server_base_url=http://there:1",)
     result = fit(rollouts="vllm-server", trl=trl, max_steps=2, reward=VARIED, precision=precision)
     assert Client.last.engine.params[0].stop == ["</answer>"]
-    assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 2, abs=0.02)
+    assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx(
+        [1.0] * 2, abs=0.02
+    )
     assert "--logprobs-mode processed_logprobs" in result.said
     assert bool(Client.last.engine.requests[-1]) == (sent == "adapter")
     assert ("merged into bf16" in result.said) == (precision == "bf16" and sent == "weights")
@@ -239,11 +292,18 @@ def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
     loaded = load.load_model(reference.find_model(str(place / "model")), precision="bf16")
     weights = {name: value.clone() for name, value in loaded.model.named_parameters()}
     four_bit.quantize_layers(loaded.model, torch.device("cpu"))
-    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    config = peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False
+    )
     model = peft.get_peft_model(loaded.model, config)
     packed = {name: value.clone() for name, value in model.named_parameters()}
-    settings = {"accelerator": accelerate.Accelerator(cpu=True), "processing_class": loaded.tokenizer}
-    engine = vllm_internals.PolicyEngine(str(place / "model"), torch.bfloat16, model=model, **settings)
+    settings = {
+        "accelerator": accelerate.Accelerator(cpu=True),
+        "processing_class": loaded.tokenizer,
+    }
+    engine = vllm_internals.PolicyEngine(
+        str(place / "model"), torch.bfloat16, model=model, **settings
+    )
     sent = dict(engine._iter_named_params())
     assert sent.keys() == weights.keys()
     lora = {name: value for name, value in model.named_parameters() if ".lora_" in name}
@@ -264,13 +324,21 @@ def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, v
     base = {name: value.clone() for name, value in loaded.model.named_parameters()}
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     model = peft.get_peft_model(loaded.model, config)
-    settings = {"accelerator": accelerate.Accelerator(cpu=True), "processing_class": loaded.tokenizer}
+    settings = {
+        "accelerator": accelerate.Accelerator(cpu=True),
+        "processing_class": loaded.tokenizer,
+    }
     settings |= {"adapters": tmp_path, "same_base": False}
     vllm_internals.PolicyEngine(str(place / "model"), torch.bfloat16, model=model, **settings)
     (engine,) = vllm.engines
-    assert (engine.options["max_lora_rank"], engine.options["lora_target_modules"]) == (8, ["down_proj", "q_proj"])
+    assert (engine.options["max_lora_rank"], engine.options["lora_target_modules"]) == (
+        8,
+        ["down_proj", "q_proj"],
+    )
     _, adapter = engine.adapters  # the first is the large one of the check
-    assert adapter.modules == {name.removesuffix(".weight") for name in base if "q_proj" in name or "down_proj" in name}
+    assert adapter.modules == {
+        name.removesuffix(".weight") for name in base if "q_proj" in name or "down_proj" in name
+    }
     assert all(torch.equal(value, base[name].bfloat16()) for name, value in engine.base.items())
 
 
@@ -283,8 +351,14 @@ def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, v
         ({"bias": "all"}, {}, 2, False),
     ],
 )
-def test_only_a_16_bit_adapter_of_one_rank_and_scale_is_sent(place, tmp_path, adapter, options, width, by_adapter):
-    trained = None if adapter is None else tiny_llama.adapter(tmp_path / "adapter", place / "model", **adapter)
+def test_only_a_16_bit_adapter_of_one_rank_and_scale_is_sent(
+    place, tmp_path, adapter, options, width, by_adapter
+):
+    trained = (
+        None
+        if adapter is None
+        else tiny_llama.adapter(tmp_path / "adapter", place / "model", **adapter)
+    )
     ref = reference.find_model(str(trained or place / "model"))
     assert engines.sends_adapter(replace(SMALL, **options), ref, width, sleeps=False) == by_adapter
     assert not engines.sends_adapter(replace(SMALL, **options), ref, width, sleeps=True)
@@ -292,7 +366,9 @@ def test_only_a_16_bit_adapter_of_one_rank_and_scale_is_sent(place, tmp_path, ad
 
 def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypatch):
     loaded = load.load_model(reference.find_model(str(place / "model")), precision="nf4")
-    dora = peft.get_peft_model(loaded.model, peft.LoraConfig(target_modules=["q_proj"], use_dora=True))
+    dora = peft.get_peft_model(
+        loaded.model, peft.LoraConfig(target_modules=["q_proj"], use_dora=True)
+    )
     auto, plain = replace(SMALL, rollouts="auto"), torch.nn.Identity()
     memory = cards.plan("qwen3-0.6b", SMALL, cards.Card(1, GIB), device="cpu").memory
 
@@ -326,21 +402,38 @@ NF4 = TrainOptions(micro_batch=2, gradient_checkpointing=True, max_completion_le
 def test_auto_is_an_engine_where_its_weights_fit_its_share_of_the_memory():
     chosen, memory = planned("llama-3.1-8b", NF4, 80)
     (estimate,) = memory.estimates
-    assert (chosen, estimate.engine, estimate.generation, memory.fits) == ("vllm", int(0.3 * 80 * GIB), 0, True)
+    assert (chosen, estimate.engine, estimate.generation, memory.fits) == (
+        "vllm",
+        int(0.3 * 80 * GIB),
+        0,
+        True,
+    )
     assert planned("llama-3.1-8b", NF4, 24)[0] == "transformers"  # 15 GiB of weights in bf16
     share = {"trl": ("vllm_gpu_memory_utilization=0.7",)}
-    assert planned("qwen2.5-3b", NF4, 24)[0] == planned("qwen2.5-3b", replace(NF4, **share), 24)[0] == "vllm"
+    assert (
+        planned("qwen2.5-3b", NF4, 24)[0]
+        == planned("qwen2.5-3b", replace(NF4, **share), 24)[0]
+        == "vllm"
+    )
     assert planned("llama-3.1-8b", replace(NF4, **share, rollouts="vllm"), 24)[1].fits is False
     assert planned("qwen2.5-3b", NF4, 24, device="cpu")[0] == "transformers"
     chosen, memory = planned("llama-3.1-8b", replace(NF4, rollouts="vllm-server"), 24)
-    assert (chosen, memory.estimates[0].engine, memory.estimates[0].generation) == ("vllm-server", 0, 0)
+    assert (chosen, memory.estimates[0].engine, memory.estimates[0].generation) == (
+        "vllm-server",
+        0,
+        0,
+    )
 
 
-def test_transformers_completes_where_vllm_does_not_start_and_the_choice_was_automatic(fit, monkeypatch):
+def test_transformers_completes_where_vllm_does_not_start_and_the_choice_was_automatic(
+    fit, monkeypatch
+):
     failing = Mock(side_effect=ValueError("No available memory for the cache blocks."))
     monkeypatch.setattr(vllm_generation, "LLM", failing)
     monkeypatch.setattr(engines, "plan", lambda *arguments: ("vllm", arguments[-1]()))
-    with pytest.raises(ModelError, match=r"cache blocks; .* 0.3 .* --trl vllm_gpu_memory_utilization"):
+    with pytest.raises(
+        ModelError, match=r"cache blocks; .* 0.3 .* --trl vllm_gpu_memory_utilization"
+    ):
         fit()
     result = fit(rollouts="auto")
     assert "cache blocks" in result.said
@@ -349,6 +442,8 @@ def test_transformers_completes_where_vllm_does_not_start_and_the_choice_was_aut
 
 
 def test_advice_on_exhausted_memory_names_the_share_of_the_engine(fit, monkeypatch):
-    monkeypatch.setattr(Trainer, "compute_loss", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory.")))
+    monkeypatch.setattr(
+        Trainer, "compute_loss", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory."))
+    )
     with pytest.raises(ModelError, match="or --trl vllm_gpu_memory_utilization"):
         fit()

@@ -17,7 +17,13 @@ from safetensors.torch import load_file
 from trl.trainer import base_trainer
 
 from countdown_rl.core import artifacts, processes
-from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.core.errors import (
+    ArtifactError,
+    CountdownError,
+    InputError,
+    ModelError,
+    UsageError,
+)
 from countdown_rl.core.manifest import initial_model, provenance_chain
 from countdown_rl.evaluation import training_log
 from countdown_rl.export.config import QuantizeOptions
@@ -35,11 +41,21 @@ from countdown_rl.training.state import Journal
 from tests.support import command, constant_model, letters, tiny_llama
 from tests.support.runs import SPLITS, Killed, files, killing, paths, write_data
 
-SIZES = {"max_steps": 6, "prompts": 2, "num_generations": 4, "micro_batch": 4, "max_completion_length": 12}
+SIZES = {
+    "max_steps": 6,
+    "prompts": 2,
+    "num_generations": 4,
+    "micro_batch": 4,
+    "max_completion_length": 12,
+}
 RATES = {"learning_rate": 1e-2, "lr_scheduler_type": "linear", "lora_r": 4, "lora_dropout": 0.1}
-SMALL = TrainOptions(**SIZES, **RATES, save_steps=3, threads=1, reward=("tests.support.letters:letter_sum",))
+SMALL = TrainOptions(
+    **SIZES, **RATES, save_steps=3, threads=1, reward=("tests.support.letters:letter_sum",)
+)
 ALL_WEIGHTS = replace(SMALL, tune="all", lora_r=TrainOptions.lora_r, lora_dropout=0.0)
-ROWS = [{"id": f"r{n}", "task": "letters", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(16)]
+ROWS = [
+    {"id": f"r{n}", "task": "letters", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(16)
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +74,12 @@ def task_of_letters(tmp_path_factory):
 
 
 def run(place, where, options=SMALL, reporter=SILENT, **changes):
-    given = {"model": str(place / "model"), "data": place / "data", **paths(where), "out": where / "adapter"}
+    given = {
+        "model": str(place / "model"),
+        "data": place / "data",
+        **paths(where),
+        "out": where / "adapter",
+    }
     return training.train(prepare(RunArguments(**given | changes), options, reporter))
 
 
@@ -66,7 +87,9 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def timeless(rows):
-    parts = dict.fromkeys(name for name in training_log.columns_of(training_log.StepRow) if name.startswith("seconds"))
+    parts = dict.fromkeys(
+        name for name in training_log.columns_of(training_log.StepRow) if name.startswith("seconds")
+    )
     return [replace(row, **dict.fromkeys(parts, 0)) for row in rows]
 
 
@@ -96,15 +119,23 @@ def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
     out = unbroken.out.parent
     manifest = artifacts.read(unbroken.out, "adapter")
     assert {path.name for path in out.iterdir()} == {"adapter", "log.csv", "samples.jsonl"}
-    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(manifest.files)
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(
+        manifest.files
+    )
     assert not {"README.md", "training_args.bin"} & set(manifest.files)
     assert manifest.inputs["data"]["manifest"]["kind"] == "data"
     assert manifest.options["learning_rate"] == SMALL.learning_rate
     assert manifest.facts["trainable_parameters"] < manifest.facts["total_parameters"]
-    assert {"threads", "processes", "cpu_capability"} <= manifest.facts.keys()  # which decide the bytes
+    assert {
+        "threads",
+        "processes",
+        "cpu_capability",
+    } <= manifest.facts.keys()  # which decide the bytes
     config = json.loads((unbroken.out / "adapter_config.json").read_text())
     assert not Path(config["base_model_name_or_path"]).is_absolute()
-    assert chat_template.MARK in (unbroken.out / "chat_template.jinja").read_text()  # completed, see its own tests
+    assert (
+        chat_template.MARK in (unbroken.out / "chat_template.jinja").read_text()
+    )  # completed, see its own tests
     rows = training_log.read(out / "log.csv")
     assert rows == unbroken.rows
     assert training_log.is_log_of(out / "log.csv", provenance_chain(manifest.as_input()))
@@ -123,7 +154,9 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
     assert any("after step 3" in note for note in notes)
     assert files(tmp_path / "adapter") == files(unbroken.out)
     assert timeless(result.rows) == timeless(unbroken.rows)
-    assert (tmp_path / "samples.jsonl").read_bytes() == (unbroken.out.parent / "samples.jsonl").read_bytes()
+    assert (tmp_path / "samples.jsonl").read_bytes() == (
+        unbroken.out.parent / "samples.jsonl"
+    ).read_bytes()
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -140,7 +173,9 @@ ROUNDS = {"steps_per_generation": 2, "num_iterations": 2}
         pytest.param({"curriculum": True, "max_steps": 8} | ROUNDS, 7, 4, marks=pytest.mark.slow),
     ],
 )
-def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(place, tmp_path, changes, step, start):
+def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(
+    place, tmp_path, changes, step, start
+):
     whole, again = resumed(place, tmp_path, replace(SMALL, save_steps=1, **changes), step)
     assert again.resumed == start
     assert all((row.kl is not None) == ("beta" in changes) for row in whole.rows)
@@ -150,7 +185,9 @@ def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(place, tmp_
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
-def test_a_tracker_writes_beside_the_log_offline_or_is_asked_for(place, unbroken, tmp_path, monkeypatch, capfd, name):
+def test_a_tracker_writes_beside_the_log_offline_or_is_asked_for(
+    place, unbroken, tmp_path, monkeypatch, capfd, name
+):
     options = replace(SMALL, report_to=(name,))
     if find_spec(name) is None:
         with pytest.raises(CountdownError, match=rf"pip install '{name}"):
@@ -170,7 +207,9 @@ def test_a_tracker_writes_beside_the_log_offline_or_is_asked_for(place, unbroken
 def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
     killed(place, tmp_path, 4)
     left = files(tmp_path / "checkpoints" / "checkpoint-3")
-    with pytest.raises(ArtifactError, match=r"--seed was 42, is 1; --temperature was 1.0, is 0.9\).*--restart"):
+    with pytest.raises(
+        ArtifactError, match=r"--seed was 42, is 1; --temperature was 1.0, is 0.9\).*--restart"
+    ):
         run(place, tmp_path, replace(SMALL, seed=1, temperature=0.9))
     other = tmp_path / "other.jsonl"
     other.write_text("".join(json.dumps(row) + "\n" for row in ROWS[1:]))
@@ -196,7 +235,9 @@ def test_checkpoints_do_not_ask_the_hub_for_the_base_of_an_adapter(place, tmp_pa
     from peft.utils import save_and_load
 
     asked: list[str] = []
-    monkeypatch.setattr(save_and_load, "check_file_exists_on_hf_hub", lambda *names: asked.extend(names))
+    monkeypatch.setattr(
+        save_and_load, "check_file_exists_on_hf_hub", lambda *names: asked.extend(names)
+    )
     no_file = SimpleNamespace(exists=lambda path: False, join=os.path.join)  # as of a GGUF file
     monkeypatch.setattr(save_and_load, "os", SimpleNamespace(path=no_file))
     run(place, tmp_path, replace(SMALL, max_steps=3, save_steps=1))
@@ -216,25 +257,42 @@ def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, 
 
 
 @pytest.mark.parametrize(("main", "error"), [(True, ModelError), (False, MemoryError)])
-def test_memory_that_is_exhausted_is_one_sentence_in_each_process(place, tmp_path, monkeypatch, main, error):
+def test_memory_that_is_exhausted_is_one_sentence_in_each_process(
+    place, tmp_path, monkeypatch, main, error
+):
     def step(*_):
         monkeypatch.setattr(processes, "is_main", lambda: main)
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(trainer.Trainer, "training_step", step)
-    with pytest.raises(error, match=r"--micro-batch or --max-completion-length, or add --gradient-checkpointing\.$"):
+    with pytest.raises(
+        error, match=r"--micro-batch or --max-completion-length, or add --gradient-checkpointing\.$"
+    ):
         run(place, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "likely_first"),
-    [("loss", "learning-rate"), ("grad_norm", "kernel.*resume.*learning-rate"), ("reward", "reward function.*resume")],
+    [
+        ("loss", "learning-rate"),
+        ("grad_norm", "kernel.*resume.*learning-rate"),
+        ("reward", "reward function.*resume"),
+    ],
 )
-def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypatch, name, likely_first):
+def test_training_stops_at_a_figure_that_is_not_finite(
+    place, tmp_path, monkeypatch, name, likely_first
+):
     on_log = callbacks.GrpoCallback.on_log
 
     def broken(self, args, state, control, logs, **rest):
-        on_log(self, args, state, control, logs | ({name: math.nan} if state.global_step == 4 else {}), **rest)
+        on_log(
+            self,
+            args,
+            state,
+            control,
+            logs | ({name: math.nan} if state.global_step == 4 else {}),
+            **rest,
+        )
 
     monkeypatch.setattr(callbacks.GrpoCallback, "on_log", broken)
     with pytest.raises(CountdownError, match=f"step 4: {name} is nan.*{likely_first}"):
@@ -244,9 +302,13 @@ def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("scale", "stops"), [(2.0, False), (0.5, True)])
-def test_a_step_that_fp16_skips_goes_on_until_the_scale_is_below_1(place, tmp_path, monkeypatch, scale, stops):
+def test_a_step_that_fp16_skips_goes_on_until_the_scale_is_below_1(
+    place, tmp_path, monkeypatch, scale, stops
+):
     on_log = callbacks.GrpoCallback.on_log
-    skipped = SimpleNamespace(step_was_skipped=True, scaler=SimpleNamespace(get_scale=lambda: scale))
+    skipped = SimpleNamespace(
+        step_was_skipped=True, scaler=SimpleNamespace(get_scale=lambda: scale)
+    )
 
     def skipping(self, args, state, control, logs, **rest):
         if state.global_step == 2:
@@ -277,7 +339,9 @@ def by_prompt(completions, prompts, nums, target, **columns):
     return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
 
 
-def test_dynamic_sampling_fills_a_round_with_varied_groups_and_resumes_exactly(place, tmp_path, monkeypatch):
+def test_dynamic_sampling_fills_a_round_with_varied_groups_and_resumes_exactly(
+    place, tmp_path, monkeypatch
+):
     rounds = []
     on_round = callbacks.GrpoCallback.on_round
 
@@ -286,13 +350,17 @@ def test_dynamic_sampling_fills_a_round_with_varied_groups_and_resumes_exactly(p
         rounds.append([set(rewards[at : at + 4]) for at in (0, 4)])
         on_round(self, step, sampled)
 
-    monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, False))  # correctness is equal
+    monkeypatch.setattr(
+        letters.LettersRow, "grade", lambda row, text: row.graded(text, False)
+    )  # correctness is equal
     monkeypatch.setattr(callbacks.GrpoCallback, "on_round", recorded)
     options = replace(SMALL, dynamic_sampling=True, num_iterations=2, max_steps=8, save_steps=1)
     whole, again = resumed(place, tmp_path, replace(options, reward=(f"{__name__}:by_prompt",)), 5)
     assert again.resumed == 4
     draws = [row.draws for row in whole.rows[::2]]
-    assert len(rounds) == 4 + 3 + 2  # of the whole run, of the one that was killed, and of its continuation
+    assert (
+        len(rounds) == 4 + 3 + 2
+    )  # of the whole run, of the one that was killed, and of its continuation
     filled = [all(len(rewards) > 1 for rewards in groups) for groups in rounds[:4]]
     for full, count in zip(filled, draws, strict=True):
         assert full or count >= 2 + rollouts.MAX_ATTEMPTS - 1
@@ -315,12 +383,16 @@ class Least:
 
     def sample(self):
         sums = self.state["sums"]
-        return sorted(range(len(sums)), key=lambda row: (sums[row], (row * self.seed) % 17))[: self.size]
+        return sorted(range(len(sums)), key=lambda row: (sums[row], (row * self.seed) % 17))[
+            : self.size
+        ]
 
     def observe(self, outcomes):
         OBSERVED.append(outcomes)
         for outcome in outcomes:
-            self.state["sums"][outcome.row] += sum(outcome.rewards) + sum(outcome.correct) - sum(outcome.truncated) / 2
+            self.state["sums"][outcome.row] += (
+                sum(outcome.rewards) + sum(outcome.correct) - sum(outcome.truncated) / 2
+            )
 
 
 def least_rewarded(rows, size, seed):
@@ -336,7 +408,9 @@ def changing(rows, size, seed):
 
 
 def by_token(rewards, completion_mask):
-    return (rewards - rewards.mean(1, keepdim=True))[..., None] / completion_mask.cumsum(-1).clamp(min=1)
+    return (rewards - rewards.mean(1, keepdim=True))[..., None] / completion_mask.cumsum(-1).clamp(
+        min=1
+    )
 
 
 def one_sided(logps, old_logps, advantages, mask):
@@ -362,15 +436,23 @@ def test_a_sampler_advantages_a_loss_and_a_reward_of_the_user_resume_exactly(pla
 
 def test_a_sampler_of_a_class_resumes_from_its_state(place, tmp_path):
     OBSERVED.clear()
-    _, again = resumed(place, tmp_path, replace(SMALL, sampler=f"{__name__}:Least", save_steps=1), 5)
+    _, again = resumed(
+        place, tmp_path, replace(SMALL, sampler=f"{__name__}:Least", save_steps=1), 5
+    )
     assert again.resumed == 4
-    assert len(OBSERVED) <= 5 + 5 + 2 + 2  # of six rounds, of five and the next, and of what followed: none is replayed
+    assert (
+        len(OBSERVED) <= 5 + 5 + 2 + 2
+    )  # of six rounds, of five and the next, and of what followed: none is replayed
 
 
-@pytest.mark.parametrize("changes", [{"curriculum": True}, {"sampler": f"{__name__}:least_rewarded"}])
+@pytest.mark.parametrize(
+    "changes", [{"curriculum": True}, {"sampler": f"{__name__}:least_rewarded"}]
+)
 def test_every_round_is_observed_once(place, tmp_path, changes):
     OBSERVED.clear()
-    options = replace(SMALL, num_iterations=2, reward=("correct=1", "format=0.1"), save_steps=4, **changes)
+    options = replace(
+        SMALL, num_iterations=2, reward=("correct=1", "format=0.1"), save_steps=4, **changes
+    )
     killed(place, tmp_path, 5, options)
     journal = Journal(None, 6)
     journal.load(tmp_path / "checkpoints" / "checkpoint-4")
@@ -380,7 +462,9 @@ def test_every_round_is_observed_once(place, tmp_path, changes):
         assert all(len(values) == 4 for _, *columns in groups for values in columns)
     if "sampler" in changes:
         *_, last = OBSERVED
-        assert [list(map(list, group[1:])) for group in last] == [group[1:] for group in journal.outcomes[0]]
+        assert [list(map(list, group[1:])) for group in last] == [
+            group[1:] for group in journal.outcomes[0]
+        ]
 
 
 def test_a_sampler_that_samples_otherwise_than_before_ends_a_resumed_run(place, tmp_path):
@@ -392,10 +476,14 @@ def test_a_sampler_that_samples_otherwise_than_before_ends_a_resumed_run(place, 
         run(place, tmp_path, options)
 
 
-def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_advantages(place, tmp_path, monkeypatch):
+def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_advantages(
+    place, tmp_path, monkeypatch
+):
     monkeypatch.setattr(callbacks, "SAMPLE_EVERY", 4)
     rewards = ("tests.support.letters:letter_sum", "format=0")
-    result = run(place, tmp_path, replace(SMALL, reward=rewards, discount=0.9, scale_rewards="none"))
+    result = run(
+        place, tmp_path, replace(SMALL, reward=rewards, discount=0.9, scale_rewards="none")
+    )
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
     places = [(step, group) for step in (1, 5, 6) for group in (0, 1) for _ in range(4)]
     assert [(sample["step"], sample["group"]) for sample in samples] == places
@@ -406,7 +494,10 @@ def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_adva
         assert max(abs(sample["advantage"]) for sample in group) < 1  # a mean, not a sum
     stored = training_log.read_samples(tmp_path / "samples.jsonl")
     assert [sample.to_json() for sample in stored] == samples
-    assert {name for sample in stored for name in sample.rewards} == {rewards[0], "format"}  # weight 0, too
+    assert {name for sample in stored for name in sample.rewards} == {
+        rewards[0],
+        "format",
+    }  # weight 0, too
     first = [sample["rewards"][rewards[0]] for sample in samples[:8]]
     groups = result.rows[0].groups
     assert groups[f"rewards/{rewards[0]}/mean"] == pytest.approx(sum(first) / 8)
@@ -432,7 +523,11 @@ def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypa
 def test_trl_fields_take_effect(place, tmp_path):
     likeliest = run(place, tmp_path / "a", replace(SMALL, max_steps=1, trl=("top_k=1",)))
     assert likeliest.rows[0].frac_reward_zero_std == 1.0
-    calm = run(place, tmp_path / "b", replace(SMALL, max_steps=2, trl=("adam_epsilon=1.0", "entropy_coef=0.5")))
+    calm = run(
+        place,
+        tmp_path / "b",
+        replace(SMALL, max_steps=2, trl=("adam_epsilon=1.0", "entropy_coef=0.5")),
+    )
     assert calm.rows[0].grad_norm > 0
 
 
@@ -441,7 +536,10 @@ def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
     config = json.loads((result.out / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"].endswith("model")
     assert files(result.out)[WEIGHTS] != files(unbroken.out)[WEIGHTS]
-    assert reference.find_model(str(result.out)).base.digest == reference.find_model(str(place / "model")).digest
+    assert (
+        reference.find_model(str(result.out)).base.digest
+        == reference.find_model(str(place / "model")).digest
+    )
 
 
 def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_path):
@@ -453,7 +551,9 @@ def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_pa
     assert (rows[-1].eval_correct * 5) % 1 == pytest.approx(0)  # a share of five puzzles
     assert min(rows[-1].eval_kl, rows[3].eval_kl) > 0
     assert files(tmp_path / "adapter")[WEIGHTS] == files(unbroken.out)[WEIGHTS]
-    assert "Validation accuracy" in [chart.title for chart in charts.curves({"": [rows]}, letters.TASK)]
+    assert "Validation accuracy" in [
+        chart.title for chart in charts.curves({"": [rows]}, letters.TASK)
+    ]
 
 
 def greedy_shares(monkeypatch, shares):
@@ -467,13 +567,18 @@ def greedy_shares(monkeypatch, shares):
     monkeypatch.setattr(rollouts.Rollouts, "validate", validate)
 
 
-def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place, tmp_path, monkeypatch):
+def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(
+    place, tmp_path, monkeypatch
+):
     greedy_shares(monkeypatch, {0: 0.2, 2: 0.4, 4: 0.8, 6: 0.6})
     options = replace(SMALL, eval_every=2, eval_size=5, keep="best", save_steps=5)
     result = run(place, tmp_path, options)
     assert (result.facts["kept_step"], result.facts["eval_correct"]) == (4, 0.8)
     killed(place, tmp_path / "killed", 6, options)
-    assert sorted(path.name for path in (tmp_path / "killed" / "checkpoints").glob("*-*")) == ["best-4", "checkpoint-5"]
+    assert sorted(path.name for path in (tmp_path / "killed" / "checkpoints").glob("*-*")) == [
+        "best-4",
+        "checkpoint-5",
+    ]
     again = run(place, tmp_path / "killed", options)
     assert again.resumed == 5
     assert files(again.out)[WEIGHTS] == files(result.out)[WEIGHTS]
@@ -485,7 +590,9 @@ def test_the_start_is_kept_where_no_evaluation_is_better(place, tmp_path, monkey
     result = run(place, tmp_path, replace(SMALL, eval_every=2, eval_size=5, keep="best"))
     assert (result.facts["kept_step"], result.facts["eval_correct"]) == (0, 0.6)
     adapter = load_file(result.out / WEIGHTS)
-    assert all(not weight.any() for name, weight in adapter.items() if "lora_B" in name)  # as LoRA begins
+    assert all(
+        not weight.any() for name, weight in adapter.items() if "lora_B" in name
+    )  # as LoRA begins
 
 
 def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monkeypatch):
@@ -511,24 +618,42 @@ def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monke
 
 
 @pytest.mark.parametrize("engine", ["decoder", "generate"])
-def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(place, tmp_path, monkeypatch, engine):
+def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(
+    place, tmp_path, monkeypatch, engine
+):
     if engine == "generate":
         monkeypatch.setattr(rollouts, "decoder_of", lambda *arguments: None)
     plain = run(place, tmp_path / "plain", replace(SMALL, max_steps=2))
-    options = replace(SMALL, max_steps=2, save_steps=1, eval_every=1, eval_size=5, eval_samples=4, eval_temperature=1.0)
+    options = replace(
+        SMALL,
+        max_steps=2,
+        save_steps=1,
+        eval_every=1,
+        eval_size=5,
+        eval_samples=4,
+        eval_temperature=1.0,
+    )
     texts = []
     validate = rollouts.Rollouts.validate
-    monkeypatch.setattr(rollouts.Rollouts, "validate", lambda *given: texts.append(validate(*given)) or texts[-1])
+    monkeypatch.setattr(
+        rollouts.Rollouts, "validate", lambda *given: texts.append(validate(*given)) or texts[-1]
+    )
     result, _ = resumed(place, tmp_path, options, 2)
     texts = texts[:3]  # of the run that was not killed, before its first step and after each
-    for completions, row in zip(texts[1:], training_log.read(tmp_path / "whole" / "log.csv"), strict=True):
+    for completions, row in zip(
+        texts[1:], training_log.read(tmp_path / "whole" / "log.csv"), strict=True
+    ):
         right = [len(each.text) % 2 == 0 for each in completions]
         groups = [right[start : start + 4] for start in range(0, 20, 4)]
         assert len({each.text for each in completions[:4]}) > 1
         assert row.eval_correct == pytest.approx(sum(right) / 20)
         assert row.eval_pass_at_n == pytest.approx(sum(map(any, groups)) / 5)
         assert row.eval_truncated == pytest.approx(sum(not each.ended for each in completions) / 20)
-    samples = [each for each in training_log.read_samples(tmp_path / "whole" / "samples.jsonl") if each.validation]
+    samples = [
+        each
+        for each in training_log.read_samples(tmp_path / "whole" / "samples.jsonl")
+        if each.validation
+    ]
     assert [each.completion for each in samples] == [each.text for part in texts for each in part]
     assert [each.step for each in samples] == [0] * 20 + [1] * 20 + [2] * 20
     assert files(result.out)[WEIGHTS] == files(plain.out)[WEIGHTS]  # training is the same
@@ -539,20 +664,31 @@ def test_all_weights_give_a_model_artifact_that_other_stages_take(place, tmp_pat
     manifest = artifacts.read(all_weights.out, "model")
     assert manifest.facts["trainable_parameters"] == manifest.facts["total_parameters"] > 0
     ref = reference.find_model(str(all_weights.out))
-    trained, before = (load.load_model(each).model for each in (ref, reference.find_model(str(place / "model"))))
+    trained, before = (
+        load.load_model(each).model for each in (ref, reference.find_model(str(place / "model")))
+    )
     assert json.loads((all_weights.out / "config.json").read_text())["dtype"] == "bfloat16"
-    moved = [name for name, value in trained.state_dict().items() if not torch.equal(value, before.state_dict()[name])]
+    moved = [
+        name
+        for name, value in trained.state_dict().items()
+        if not torch.equal(value, before.state_dict()[name])
+    ]
     assert any("embed_tokens" in name for name in moved)
     assert any("mlp" in name for name in moved)
     quantize_model(ref, tmp_path / "quantized", QuantizeOptions())
-    assert artifacts.read(tmp_path / "quantized", "quantized").inputs["model"]["digest"] == manifest.digest
+    assert (
+        artifacts.read(tmp_path / "quantized", "quantized").inputs["model"]["digest"]
+        == manifest.digest
+    )
     links = provenance_chain(manifest.as_input())
     assert links[-1].by_grpo
     assert initial_model(links).name == "model"
     assert all(row.kl is not None for row in all_weights.rows)
 
 
-def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, tmp_path, monkeypatch):
+def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(
+    place, tmp_path, monkeypatch
+):
     load, facts, dtypes = weights.load_model, training.all_facts, []
 
     def load_in_4_bits(*args, **settings):
@@ -561,7 +697,9 @@ def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, t
         return loaded
 
     def note_dtypes(run, trainer, *others):
-        dtypes.extend(parameter.dtype for parameter in trainer.model.parameters() if parameter.requires_grad)
+        dtypes.extend(
+            parameter.dtype for parameter in trainer.model.parameters() if parameter.requires_grad
+        )
         return facts(run, trainer, *others)
 
     monkeypatch.setattr(weights, "load_model", load_in_4_bits)
@@ -569,18 +707,32 @@ def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, t
     whole, again = resumed(place, tmp_path, SMALL, 5)
     assert again.resumed == 3
     assert set(dtypes) == {torch.float32}
-    further = run(place, tmp_path / "further", replace(SMALL, learning_rate=0.0, max_steps=1), model=str(whole.out))
+    further = run(
+        place,
+        tmp_path / "further",
+        replace(SMALL, learning_rate=0.0, max_steps=1),
+        model=str(whole.out),
+    )
     assert files(further.out)[WEIGHTS] == files(whole.out)[WEIGHTS]
 
 
-def test_groups_with_equal_rewards_are_left_out_whatever_rounding_leaves(place, tmp_path, monkeypatch):
+def test_groups_with_equal_rewards_are_left_out_whatever_rounding_leaves(
+    place, tmp_path, monkeypatch
+):
     monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, n: 1.0)
     options = replace(SMALL, num_generations=8, max_steps=1, reward=("format=0.6",))
     (row,) = run(place, tmp_path, options).rows
-    assert (row.reward, row.entropy, row.grad_norm, row.frac_reward_zero_std) == (0.6, None, 0.0, 1.0)
+    assert (row.reward, row.entropy, row.grad_norm, row.frac_reward_zero_std) == (
+        0.6,
+        None,
+        0.0,
+        1.0,
+    )
 
 
-def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken, tmp_path, monkeypatch):
+def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(
+    place, unbroken, tmp_path, monkeypatch
+):
     load, notes = weights.load_model, []
     on_gpu = lambda *args, **settings: replace(load(*args, **settings), device="cuda:0")  # noqa: E731
     monkeypatch.setattr(weights, "load_model", on_gpu)
@@ -593,7 +745,9 @@ def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken,
     assert unbroken.memory is None  # on a CPU
 
 
-def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, unbroken, monkeypatch):
+def test_invalid_inputs_are_refused_before_anything_is_written(
+    place, tmp_path, unbroken, monkeypatch
+):
     def refusal(error, options=SMALL, **changes):
         with pytest.raises(error) as caught:
             run(place, tmp_path, options, **changes)
@@ -614,12 +768,23 @@ def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, 
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_rewards_and_validation_see_tags_that_are_special_tokens_and_who_opens_them(tmp_path, dynamic):
-    template = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
+def test_rewards_and_validation_see_tags_that_are_special_tokens_and_who_opens_them(
+    tmp_path, dynamic
+):
+    template = tiny_llama.TEMPLATE.replace(
+        "<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}"
+    )
     constant_model.checkpoint(tmp_path / "model", template=template, special=True)
-    rows = [{"id": f"r{n}", "nums": [1, 2], "target": 90 + n, "style": "model_opens"} for n in range(4)]
+    rows = [
+        {"id": f"r{n}", "nums": [1, 2], "target": 90 + n, "style": "model_opens"} for n in range(4)
+    ]
     write_data(tmp_path / "data", dict.fromkeys(SPLITS, rows), style="model_opens")
-    changes = {"max_steps": 1, "eval_every": 1, "temperature": 0.01, "reward": ("correct=1", "format=1")}
+    changes = {
+        "max_steps": 1,
+        "eval_every": 1,
+        "temperature": 0.01,
+        "reward": ("correct=1", "format=1"),
+    }
     options = replace(SMALL, **changes, dynamic_sampling=dynamic)
     (row,) = run(tmp_path, tmp_path / "run", options).rows
     assert (row.correct, row.format, row.eval_correct) == (1.0, 1.0, 1.0)

@@ -25,7 +25,10 @@ def rows(groups, padding, completions, columns=6):
     mask = torch.arange(columns) >= torch.tensor(padding)[groups][:, None]
     completion = torch.randint(5, 300, (len(groups), max(completions)), generator=generator)
     present = torch.arange(max(completions)) < torch.tensor(completions)[:, None]
-    ids, mask = torch.cat([prompts * mask, completion * present], 1), torch.cat([mask, present], 1).long()
+    ids, mask = (
+        torch.cat([prompts * mask, completion * present], 1),
+        torch.cat([mask, present], 1).long(),
+    )
     return ids, mask
 
 
@@ -36,7 +39,9 @@ def rows(groups, padding, completions, columns=6):
         *(([0, 1, 2], [0, 1, 5], [3, 3, 3]), ([0, 0], [2], [4, 0])),
     ],
 )
-def test_hidden_states_and_gradients_are_those_of_separate_rows(model, groups, padding, completions):
+def test_hidden_states_and_gradients_are_those_of_separate_rows(
+    model, groups, padding, completions
+):
     ids, mask = rows(groups, padding, completions)
     decoder, weight = model.get_decoder(), model.get_input_embeddings().weight
 
@@ -57,7 +62,9 @@ def test_a_prompt_stands_once_in_the_packed_rows():
     ids, mask = rows([0, 0, 0, 1, 1], [0, 2], [3, 5, 1, 4, 2])
     layout = shared_prompts.layout(ids, mask, 6)
     assert layout.source.shape == (2, 6 + 9)
-    assert len(layout.place[mask.bool()].unique()) == 6 + 9 + 4 + 6 + 3  # the ends of prompts once per row
+    assert (
+        len(layout.place[mask.bool()].unique()) == 6 + 9 + 4 + 6 + 3
+    )  # the ends of prompts once per row
 
 
 def test_no_two_gradients_are_added_in_an_order_that_a_gpu_chooses(model):
@@ -73,7 +80,9 @@ def test_no_two_gradients_are_added_in_an_order_that_a_gpu_chooses(model):
 
     ids, mask = rows([0, 0, 0, 1, 1], [0, 2], [3, 5, 1, 4, 2])
     with shared_prompts.packed(model.get_decoder(), 6):
-        states = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        states = model.get_decoder()(
+            input_ids=ids, attention_mask=mask, use_cache=False
+        ).last_hidden_state
     with Sums() as sums:
         states[:, 5:][mask[:, 5:].bool()].pow(2).sum().backward()
     assert sums.most == 1
@@ -85,7 +94,9 @@ def test_models_with_full_attention_are_taken(tmp_path, family):
     shared_prompts.check(shape.skeleton(shape.read_config(tmp_path / family)))
 
 
-@pytest.mark.parametrize("change", [{"layer_types": ["full_attention", "sliding_attention"]}, {"attention": "eager"}])
+@pytest.mark.parametrize(
+    "change", [{"layer_types": ["full_attention", "sliding_attention"]}, {"attention": "eager"}]
+)
 def test_models_with_another_attention_are_refused(model, monkeypatch, change):
     if "layer_types" in change:
         monkeypatch.setattr(model.config, "layer_types", change["layer_types"], raising=False)

@@ -26,7 +26,13 @@ from countdown_rl.training.options import TrainOptions
 from tests.support import tiny_llama
 
 STAGES = Path(__file__).parents[3] / "stages"
-SMALL = {"prompts": 2, "num_generations": 4, "micro_batch": 4, "max_completion_length": 9, "lora_r": 4}
+SMALL = {
+    "prompts": 2,
+    "num_generations": 4,
+    "micro_batch": 4,
+    "max_completion_length": 9,
+    "lora_r": 4,
+}
 LENGTHS = torch.tensor([3, 9, 5, 7, 2, 9, 4, 6])
 ENDED = torch.tensor([True, False, True, True, True, False, True, True])
 REWARDS = [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
@@ -35,17 +41,29 @@ REWARDS = [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 def stage():
     """The options of the pipeline about the loss."""
     read = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]
-    return {name.replace("-", "_"): tuple(value) if isinstance(value, list) else value for name, value in read.items()}
+    return {
+        name.replace("-", "_"): tuple(value) if isinstance(value, list) else value
+        for name, value in read.items()
+    }
 
 
 def recipes():
     """The options of each recipe about the loss, from its flags."""
     for path in sorted((STAGES / "recipes").glob("*.sh")):
-        lists = re.findall(r"^(?:train|lora|grpo)\+?=\((.*?)\)$", path.read_text(), re.MULTILINE | re.DOTALL)
+        lists = re.findall(
+            r"^(?:train|lora|grpo)\+?=\((.*?)\)$", path.read_text(), re.MULTILINE | re.DOTALL
+        )
         words = shlex.split("\n".join(lists), comments=True)
         flags = dict(pairwise(words))
         flags["--trl"] = tuple(value for flag, value in pairwise(words) if flag == "--trl")
-        yield path.stem, {name: flags[flag] for name in LOSS if (flag := f"--{name.replace('_', '-')}") in flags}
+        yield (
+            path.stem,
+            {
+                name: flags[flag]
+                for name in LOSS
+                if (flag := f"--{name.replace('_', '-')}") in flags
+            },
+        )
 
 
 #: The fields that change the loss of a round, or that a value of --trl needs, and how the recipes write them.
@@ -56,7 +74,10 @@ DISCOUNTED = {"discount": 0.9, "scale_rewards": "none"}
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo", "cispo")
 COMBINATIONS = {
     "pipeline": {name: value for name, value in stage().items() if name in LOSS},
-    **{name: {field: LOSS[field](value) for field, value in given.items()} for name, given in recipes()},
+    **{
+        name: {field: LOSS[field](value) for field, value in given.items()}
+        for name, given in recipes()
+    },
     "gsm8k, fast": {"num_iterations": 4, "beta": 0.02, "trl": ("epsilon_high=0.2",)},
     **{loss: {"loss_type": loss} for loss in LOSSES},
     **{f"{loss}, discount": {"loss_type": loss} | DISCOUNTED for loss in (*LOSSES, "luspo")},
@@ -97,7 +118,11 @@ def sampled(rewards=REWARDS):
     """The round whose tensors :func:`round_of` returns."""
     samples = [SimpleNamespace(truncated=not ended) for ended in ENDED.tolist()]
     pairs = zip(samples, rewards, strict=True)
-    return Round([Graded("", [], [], None, sample, {"correct": reward}) for sample, reward in pairs], 0.0, 0.0)
+    return Round(
+        [Graded("", [], [], None, sample, {"correct": reward}) for sample, reward in pairs],
+        0.0,
+        0.0,
+    )
 
 
 def made(loaded, directory, changes, cls=Trainer):
@@ -115,7 +140,9 @@ def made(loaded, directory, changes, cls=Trainer):
     torch.manual_seed(0)
     if cls is Trainer:
         stop = Stop(loaded.tokenizer, loaded.model, "</answer>")
-        trainer = Trainer(options, Rollouts([], stop, {"correct": 1.0}), lambda *round: None, **arguments)
+        trainer = Trainer(
+            options, Rollouts([], stop, {"correct": 1.0}), lambda *round: None, **arguments
+        )
     else:
         trainer = cls(**arguments)
     trainer.current_gradient_accumulation_steps = 2
@@ -133,8 +160,14 @@ def round_of(trainer, options):
         over_the_mean /= rewards.std(1, keepdim=True) + 1e-4
     logps = torch.randn(8, 9, generator=generator) * 0.1 - 5.8
     prompt_mask = (torch.arange(6) >= torch.tensor([0, 2, 1, 0, 3, 2, 2, 0])[:, None]).long()
-    batch = {"prompt_ids": torch.randint(5, 300, (8, 6), generator=generator), "prompt_mask": prompt_mask}
-    batch |= {"completion_ids": torch.randint(5, 300, (8, 9), generator=generator), "completion_mask": mask}
+    batch = {
+        "prompt_ids": torch.randint(5, 300, (8, 6), generator=generator),
+        "prompt_mask": prompt_mask,
+    }
+    batch |= {
+        "completion_ids": torch.randint(5, 300, (8, 9), generator=generator),
+        "completion_mask": mask,
+    }
     batch |= {"advantages": over_the_mean.flatten(), "num_items_in_batch": mask.sum()}
     if options.share_prompts:
         for name in ("prompt_ids", "prompt_mask"):
@@ -153,7 +186,13 @@ def gradient(trainer, parts):
     trainer.model.zero_grad()
     for part in parts:
         trainer.compute_loss(trainer.model, part).backward()
-    return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters() if parameter.requires_grad])
+    return torch.cat(
+        [
+            parameter.grad.flatten()
+            for parameter in trainer.model.parameters()
+            if parameter.requires_grad
+        ]
+    )
 
 
 def by_definition(batch, trainer, options):
@@ -166,12 +205,18 @@ def by_definition(batch, trainer, options):
     if options.discount < 1:
         ends = trainer.ends_line[batch["completion_ids"]]
         mask = batch["completion_mask"]
-        by_line = advantages.discounted(rewards.view(2, 4), mask.view(2, 4, -1), ends.view(2, 4, -1), options.discount)
+        by_line = advantages.discounted(
+            rewards.view(2, 4), mask.view(2, 4, -1), ends.view(2, 4, -1), options.discount
+        )
         batch["advantages"] = by_line.flatten(0, 1)
     elif options.advantage:
-        batch["advantages"] = 4 * rewards - rewards.view(2, 4).sum(1).repeat_interleave(4)  # one of four is solved
+        batch["advantages"] = 4 * rewards - rewards.view(2, 4).sum(1).repeat_interleave(
+            4
+        )  # one of four is solved
     elif options.baseline == "leave-one-out":
-        batch["advantages"] = rewards - (rewards.view(2, 4).sum(1).repeat_interleave(4) - rewards) / 3
+        batch["advantages"] = (
+            rewards - (rewards.view(2, 4).sum(1).repeat_interleave(4) - rewards) / 3
+        )
     return batch
 
 
@@ -183,7 +228,9 @@ def rows(batch, chosen):
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_the_gradient_of_a_round_is_that_of_trl(loaded, tmp_path, name, mask_truncated):
     masking = (f"mask_truncated_completions={mask_truncated}".lower(),)
-    trainer = made(loaded, tmp_path, COMBINATIONS[name] | {"trl": COMBINATIONS[name].get("trl", ()) + masking})
+    trainer = made(
+        loaded, tmp_path, COMBINATIONS[name] | {"trl": COMBINATIONS[name].get("trl", ()) + masking}
+    )
     plain = made(loaded, tmp_path, COMBINATIONS[name], GRPOTrainer)
     options = trainer.options
     batch = round_of(trainer, options)
@@ -205,26 +252,37 @@ def test_the_gradient_of_a_round_is_that_of_trl(loaded, tmp_path, name, mask_tru
 
 def kept(trainer, batch):
     parts = [part for part in trainer.micro_batches(batch, sampled()) if len(part["advantages"])]
-    return sum(len(part["advantages"]) for part in parts), max(part["completion_mask"].shape[1] for part in parts)
+    return sum(len(part["advantages"]) for part in parts), max(
+        part["completion_mask"].shape[1] for part in parts
+    )
 
 
 @pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo", "luspo"])
 def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded, tmp_path, loss):
     trainer = made(loaded, tmp_path, {"loss_type": loss})
-    assert kept(trainer, round_of(trainer, trainer.options)) == ((8, 9) if loss == "bnpo" else (4, 9))
+    assert kept(trainer, round_of(trainer, trainer.options)) == (
+        (8, 9) if loss == "bnpo" else (4, 9)
+    )
     trainer = made(loaded, tmp_path, {"loss_type": loss} | DISCOUNTED)
     # Only the row that is solved and those beside it have an advantage, in the line that all have.
     batch = round_of(trainer, trainer.options)
-    assert kept(trainer, batch) == ((8, 9) if loss == "bnpo" else (4, 5) if loss == "dapo" else (4, 9))
+    assert kept(trainer, batch) == (
+        (8, 9) if loss == "bnpo" else (4, 5) if loss == "dapo" else (4, 9)
+    )
     shares = [part["share"] for part in trainer.micro_batches(batch, sampled())]
     assert shares == ([1.0, 0.0] if trainer.options.aggregation.sum_over == "rows" else [1.0, 1.0])
 
 
-BY_SEQUENCE = [{"trl": (item,)} for item in ("importance_sampling_level=sequence", "off_policy_mask_threshold=0.1")]
+BY_SEQUENCE = [
+    {"trl": (item,)}
+    for item in ("importance_sampling_level=sequence", "off_policy_mask_threshold=0.1")
+]
 
 
 @pytest.mark.parametrize("changes", [*BY_SEQUENCE, {"loss_type": "vespo"}])
-def test_means_over_a_completion_keep_the_tokens_after_the_last_advantage(loaded, tmp_path, changes):
+def test_means_over_a_completion_keep_the_tokens_after_the_last_advantage(
+    loaded, tmp_path, changes
+):
     trainer = made(loaded, tmp_path, DISCOUNTED | changes)
     assert kept(trainer, round_of(trainer, trainer.options)) == (4, 9)
 
@@ -245,11 +303,15 @@ def test_a_step_without_any_reward_is_an_error(loaded, tmp_path):
         trainer.micro_batches(round_of(trainer, trainer.options), sampled([None] * 8))
 
 
-def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_zero(loaded, tmp_path):
+def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_zero(
+    loaded, tmp_path
+):
     trainer = made(loaded, tmp_path, {})
     trainer.compute_loss(trainer.model, {"advantages": torch.empty(0)}).backward()
     for name, parameter in trainer.model.named_parameters():
-        assert parameter.grad is None if not parameter.requires_grad else not parameter.grad.any(), name
+        assert (
+            parameter.grad is None if not parameter.requires_grad else not parameter.grad.any()
+        ), name
 
 
 def test_a_hint_is_graded_with_the_completion_and_gets_no_gradient(loaded, tmp_path):
@@ -257,16 +319,27 @@ def test_a_hint_is_graded_with_the_completion_and_gets_no_gradient(loaded, tmp_p
     row = parse_row({"nums": [3, 7, 50], "target": 46})
     hint = "\n50 - 7 = 43\n</think>\n<answer>50 - 7 + 3</answer>"
     torch.manual_seed(0)
-    columns = Rollouts([row], Stop(loaded.tokenizer, loaded.model, "</end>"), {})([(0, hint)] * 4, trainer)
+    columns = Rollouts([row], Stop(loaded.tokenizer, loaded.model, "</end>"), {})(
+        [(0, hint)] * 4, trainer
+    )
     for graded in columns["round"].graded:
         assert graded.sample.completion.startswith(hint)
         assert graded.sample.grade.correct
         assert graded.sample.details == {"hint": hint}
     length = len(columns["prompt_ids"][0])
     assert loaded.tokenizer.decode(columns["prompt_ids"][0]).endswith(hint)
-    prompts, completions = (torch.tensor(columns[name]) for name in ("prompt_ids", "completion_ids"))
-    batch = {"prompt_ids": prompts, "prompt_mask": torch.ones_like(prompts), "completion_ids": completions}
-    batch |= {"completion_mask": torch.ones_like(completions), "num_items_in_batch": torch.tensor(completions.numel())}
+    prompts, completions = (
+        torch.tensor(columns[name]) for name in ("prompt_ids", "completion_ids")
+    )
+    batch = {
+        "prompt_ids": prompts,
+        "prompt_mask": torch.ones_like(prompts),
+        "completion_ids": completions,
+    }
+    batch |= {
+        "completion_mask": torch.ones_like(completions),
+        "num_items_in_batch": torch.tensor(completions.numel()),
+    }
     states = []
 
     def keep(module, args, output):
@@ -305,7 +378,9 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
         def __call__(self, ids):
             return len(ids) == 3
 
-    trainer = made(loaded, tmp_path, {"max_completion_length": 40, "trl": ("top_k=50",)})  # not by the decoder
+    trainer = made(
+        loaded, tmp_path, {"max_completion_length": 40, "trl": ("top_k=50",)}
+    )  # not by the decoder
     stop = Third(loaded.tokenizer, loaded.model, "</answer>")
     stop.may_end[:] = True
     rows = [parse_row({"nums": nums, "target": 46}) for nums in ([3, 7], [3, 7, 50])]
@@ -318,7 +393,9 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
 
 
 @pytest.mark.parametrize(("multiple", "columns"), [(1, (3, 5)), (8, (8, 8)), (32, (32, 20))])
-def test_columns_without_a_token_stay_up_to_a_multiple_and_the_width_of_the_batch(multiple, columns):
+def test_columns_without_a_token_stay_up_to_a_multiple_and_the_width_of_the_batch(
+    multiple, columns
+):
     mask = torch.zeros(4, 40, dtype=torch.long)
     batch = {"prompt_ids": mask, "prompt_mask": mask.clone(), "completion_ids": mask[:, :20]}
     batch |= {"completion_mask": mask[:, :20].clone(), "advantages": torch.ones(4)}

@@ -13,11 +13,20 @@ from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import warnings as diagnostics
 
 PUZZLE = parse_row({"nums": [1, 2, 3], "target": 7})
-SAMPLES = [Sample.of(PUZZLE, Completion(f"<answer>{text}</answer>", 5, True)) for text in ("1 + 2 + 3", "2 + 3", "7")]
+SAMPLES = [
+    Sample.of(PUZZLE, Completion(f"<answer>{text}</answer>", 5, True))
+    for text in ("1 + 2 + 3", "2 + 3", "7")
+]
 
 
 def row(step, **changes):
-    usual = {"correct": 0.4, "format": 1.0, "truncated": 0.1, "frac_reward_zero_std": 0.3, "entropy": 0.4}
+    usual = {
+        "correct": 0.4,
+        "format": 1.0,
+        "truncated": 0.1,
+        "frac_reward_zero_std": 0.3,
+        "entropy": 0.4,
+    }
     unread = ("mean_length", "kl", "grad_norm", "learning_rate", "seconds")
     unread = dict.fromkeys((*unread, "seconds_generation", "seconds_reward", "seconds_loss"), 1.0)
     return StepRow(step, **(unread | {"reward": 0.5} | usual | changes))
@@ -34,7 +43,10 @@ def run(steps, **changes):
 @pytest.mark.parametrize(
     "rows",
     [
-        [*run(2, frac_reward_zero_std=1.0), *run(20)],  # a mixed group in the first steps is a start
+        [
+            *run(2, frac_reward_zero_std=1.0),
+            *run(20),
+        ],  # a mixed group in the first steps is a start
         run(3, format=0.0),  # answers are right without it
         *(run(300), run(20, entropy=None), run(2, importance_sampling_ratio=0.1)),
         run(3, importance_sampling_ratio=0.51) + run(3, importance_sampling_ratio=1.99),
@@ -48,14 +60,23 @@ def test_a_healthy_run_has_no_warnings(rows):
 
 def test_warnings_need_enough_steps():
     assert warnings(run(9, entropy=0.0, correct=0.0, truncated=1.0)) == {}
-    assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
-    assert "entropy" in warnings(run(20, entropy=None) + run(1, entropy=0.001))  # the others do not count
+    assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {
+        "entropy",
+        "zero",
+        "length",
+    }
+    assert "entropy" in warnings(
+        run(20, entropy=None) + run(1, entropy=0.001)
+    )  # the others do not count
 
 
 #: Kinds of puzzle: their share of the puzzles, the share correct, and its gain per 100 steps.
 KINDS = ((0.4, 0.95, 0.03), (0.2, 0.6, 0.3), (0.4, 0.4, 0.2))
 #: The warning about a planted collapse.
-COLLAPSES = {"a learning rate that diverges": "collapse", "a reward of the format only": "collapse of correctness"}
+COLLAPSES = {
+    "a learning rate that diverges": "collapse",
+    "a reward of the format only": "collapse of correctness",
+}
 
 
 def logged(seed, steps, collapse=None, onset=None):
@@ -68,7 +89,9 @@ def logged(seed, steps, collapse=None, onset=None):
         solved = []
         for _, start, gain in rng.choices(KINDS, [kind[0] for kind in KINDS], k=16):
             mean = min(0.98, max(0.02, start + shift + gain * step / 100))
-            share = kept * rng.betavariate(0.7 * mean, 0.7 * (1 - mean))  # most puzzles are solved always or never
+            share = kept * rng.betavariate(
+                0.7 * mean, 0.7 * (1 - mean)
+            )  # most puzzles are solved always or never
             solved.append(sum(rng.random() < share for _ in range(8)) / 8)
         correct = sum(solved) / len(solved)
         reward = 0.9 + rng.gauss(0, 0.03) if collapse == "a reward of the format only" else correct
@@ -120,12 +143,18 @@ CUT = {"truncated": 0.9, "frac_reward_zero_std": 0.9}
     ("changes", "words"),
     [
         ({"correct": 0.0}, ["equal rewards", "countdown-rl sft"]),
-        ({"correct": 0.0, "format": 0.0}, ["equal rewards", "0% of the completions keep the", "--style model_opens"]),
+        (
+            {"correct": 0.0, "format": 0.0},
+            ["equal rewards", "0% of the completions keep the", "--style model_opens"],
+        ),
         *(
             ({"correct": share}, ["equal rewards", word])
             for share, word in ((1.0, "harder data"), (0.5, "--temperature"))
         ),
-        (CUT | {"correct": 0.0, "format": 0.0}, ["90% are truncated; raise --max-completion-length"]),
+        (
+            CUT | {"correct": 0.0, "format": 0.0},
+            ["90% are truncated; raise --max-completion-length"],
+        ),
     ],
 )
 def test_a_run_that_cannot_learn_is_named_after_three_steps_with_its_cause(changes, words):

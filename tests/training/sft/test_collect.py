@@ -30,15 +30,22 @@ def say(answer: str) -> str:
     return f" hm\n</think>\n<answer>{answer}</answer>"
 
 
-def evaluation(path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", digest="0", inputs=None) -> Path:
+def evaluation(
+    path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", digest="0", inputs=None
+) -> Path:
     """An evaluation in which each of *puzzles* gets the same *answers*; an answer has as many tokens as characters."""
     rows = [parse_row(puzzle) for puzzle in puzzles]
     samples = [
-        Sample.of(row, Completion(say(answer), len(answer), True), turn if len(answers) > 1 else None)
+        Sample.of(
+            row, Completion(say(answer), len(answer), True), turn if len(answers) > 1 else None
+        )
         for row in rows
         for turn, answer in enumerate(answers)
     ]
-    of = {"model": {"source": "none", "kind": "directory", "digest": "0"}, "data": {"file": file, "digest": digest}}
+    of = {
+        "model": {"source": "none", "kind": "directory", "digest": "0"},
+        "data": {"file": file, "digest": digest},
+    }
     with artifacts.writing(path, "eval", options={}, inputs=inputs or of) as draft:
         results.write(draft.path, evaluations.metrics(samples, rows, **of), samples)
     return path
@@ -73,12 +80,16 @@ def test_each_completion_is_in_one_pair(tmp_path):
     rows = collect(tmp_path / "out", source, pairs=True, model=str(tmp_path / "model"))
     prefill = parse_row(PUZZLE).prompt().prefill
     for side, answers in (("chosen", RIGHT[:2]), ("rejected", WRONG[:2])):
-        assert [row[side][0]["content"] for row in rows] == [prefill + say(answer) for answer in answers]
+        assert [row[side][0]["content"] for row in rows] == [
+            prefill + say(answer) for answer in answers
+        ]
 
 
 def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
     own = PUZZLE | {"style": "model_opens"}
-    rows = collect(tmp_path / "out", evaluation(tmp_path / "eval", RIGHT[:1], [PUZZLE, own]), per_puzzle=1)
+    rows = collect(
+        tmp_path / "out", evaluation(tmp_path / "eval", RIGHT[:1], [PUZZLE, own]), per_puzzle=1
+    )
     assert [row.get("style") for row in rows] == [None, "model_opens"]
 
 
@@ -97,15 +108,23 @@ def test_puzzles_of_a_test_split_are_left_out(tmp_path, run_command, pairs):
     tiny_llama.checkpoint(tmp_path / "model")
     answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG[0]]
     mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
-    words = ["--out", tmp_path / "out", *(["--pairs", "--model", tmp_path / "model"] if pairs else [])]
+    words = [
+        "--out",
+        tmp_path / "out",
+        *(["--pairs", "--model", tmp_path / "model"] if pairs else []),
+    ]
     assert "warning: 1 row of a test split left out" in run_command("collect", mixed, *words).err
     (row,) = jsonl.read_objects(tmp_path / "out" / selection.FILE)
     assert "50" in str(row.get("nums", row.get("prompt")))
     test = evaluation(tmp_path / "b", answers, file="test.jsonl")
-    assert "2 rows of a test split left out" in run_command("collect", test, mixed, *words, code=1).err
+    assert (
+        "2 rows of a test split left out" in run_command("collect", test, mixed, *words, code=1).err
+    )
 
 
-@pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "test-00000-of-00001.parquet", "eval.json"])
+@pytest.mark.parametrize(
+    "file", ["heldout.csv", "gsm8k_test.jsonl", "test-00000-of-00001.parquet", "eval.json"]
+)
 def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
     with pytest.raises(InputError, match="1 row of a test split"):
         collect(tmp_path / "out", evaluation(tmp_path / "a", RIGHT, file=file))
@@ -115,7 +134,9 @@ def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
 def test_what_was_collected_is_told_in_a_line(tmp_path, run_command):
     printed = run_command("collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out")
     assert "warning" not in printed.err
-    assert "3 completions read, 3 correct; 3 demonstrations of 1 row kept (3.0 per row)" in printed.out
+    assert (
+        "3 completions read, 3 correct; 3 demonstrations of 1 row kept (3.0 per row)" in printed.out
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,10 +151,14 @@ def test_what_was_collected_is_told_in_a_line(tmp_path, run_command):
 def test_trl_renders_a_pair_as_the_text_that_was_read_and_written(family, style, conversational):
     from trl.data_utils import apply_chat_template, is_conversational
 
-    tokenizer = standins.tokenizer(standins.FAMILIES[family]) if family else tiny_llama.tokenizer(None)
+    tokenizer = (
+        standins.tokenizer(standins.FAMILIES[family]) if family else tiny_llama.tokenizer(None)
+    )
     row = parse_row(PUZZLE | {"style": style})
     completions = [row.style.opening + say(answer) for answer in (RIGHT[0], WRONG[0])]
-    (pair,) = selection._pairs([tuple(evaluations.sample(row=row, completion=text) for text in completions)], tokenizer)
+    (pair,) = selection._pairs(
+        [tuple(evaluations.sample(row=row, completion=text) for text in completions)], tokenizer
+    )
     assert is_conversational(pair) == conversational
     prompt, end = chat_template.render(tokenizer, row.messages()), ends.end_of_turn(tokenizer)
     if conversational:
@@ -164,13 +189,17 @@ def sampled(tmp_path_factory) -> tuple[Path, dict[str, tuple[list[int], list[int
         def noting_prompts(self, prompts, number=0):
             written.clear()
             completions = complete(self, prompts, number)
-            by_text.update({c.text: (p, ids) for c, p, ids in zip(completions, prompts, written, strict=True)})
+            by_text.update(
+                {c.text: (p, ids) for c, p, ids in zip(completions, prompts, written, strict=True)}
+            )
             return completions
 
         patch.setattr(generate, "to_completion", noting_ids)
         patch.setattr(generate.Generator, "complete", noting_prompts)
         options = EvalOptions(temperature=1, samples=3, max_new_tokens=64, threads=1)
-        evaluate.evaluate(options, model="countdown-tiny", data=place / "train.jsonl", out=place / "eval")
+        evaluate.evaluate(
+            options, model="countdown-tiny", data=place / "train.jsonl", out=place / "eval"
+        )
     return place / "eval", by_text
 
 
@@ -221,6 +250,8 @@ def test_the_test_split_of_data_is_known_whatever_its_file_is_called(tmp_path, i
     rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl") if imported else [parse_row(PUZZLE)]
     digest = "0" if imported else data.files["test.jsonl"]["sha256"]  # of the data in the chain
     inputs = {} if imported else {"model": data.as_input()}
-    source = evaluation(tmp_path / "eval", RIGHT, rows, file="renamed.jsonl", digest=digest, inputs=inputs)
+    source = evaluation(
+        tmp_path / "eval", RIGHT, rows, file="renamed.jsonl", digest=digest, inputs=inputs
+    )
     with pytest.raises(InputError, match="1 row of a test split"):
         collect(tmp_path / "out", source)

@@ -44,7 +44,10 @@ def tokenized(tmp_path, fields, tokenizer):
 
 
 def test_of_a_row_the_task_writes_the_prompt(tokenizer, tmp_path):
-    prompt, learned = chat_template.render(tokenizer, parse_row(RIGHT).messages()), RIGHT["completion"] + "<|end|>"
+    prompt, learned = (
+        chat_template.render(tokenizer, parse_row(RIGHT).messages()),
+        RIGHT["completion"] + "<|end|>",
+    )
     assert tokenized(tmp_path, RIGHT, tokenizer) == (prompt + learned, learned)
     word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
     assert demonstrations.parse(word_problem, "row 1").row.task == "gsm8k"
@@ -116,14 +119,22 @@ def test_what_was_used_of_a_record_is_said(tmp_path, fields, notes):
         assert known.filtered[1].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
 
 
-def test_each_completion_of_a_row_is_a_demonstration_and_reasoning_beside_the_content_is_learned(tmp_path):
+def test_each_completion_of_a_row_is_a_demonstration_and_reasoning_beside_the_content_is_learned(
+    tmp_path,
+):
     row = {"num": [3, 7, 50], "target": 46, "response": [RIGHT["completion"], WRONG["completion"]]}
     known = read(tmp_path, [row])
     assert [each.place.partition(" ")[2] for each in known.filtered] == ["line 1, completion 1"]
     assert known.facts()["wrong"] == 1
-    reply = {"role": "assistant", "content": "<answer>50 - 7 + 3</answer>", "reasoning_content": "why"}
+    reply = {
+        "role": "assistant",
+        "content": "<answer>50 - 7 + 3</answer>",
+        "reasoning_content": "why",
+    }
     known = read(tmp_path, [{"messages": [ASK, reply]}, RIGHT | {"completion": [reply]}])
-    assert [each.completion for each in known.filtered] == ["<think>why</think>\n<answer>50 - 7 + 3</answer>"] * 2
+    assert [each.completion for each in known.filtered] == [
+        "<think>why</think>\n<answer>50 - 7 + 3</answer>"
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -153,16 +164,24 @@ def test_each_completion_of_a_row_is_a_demonstration_and_reasoning_beside_the_co
         ({"messages": [{"role": "user", "content": "\udfff"}, ANSWER]}, "surrogate"),
         (RIGHT | {"style": "direct", "completion": [ANSWER | {"thinking": "t"}]}, "direct"),
         (RIGHT | {"metadata": {"numbers": [3, 7, 51], "target": 46}}, "two puzzles"),
-        (RIGHT | {"prompt": "p", "solutions": ["50 - 7 + 3"]}, "`solutions`"),  # which makes it no text
+        (
+            RIGHT | {"prompt": "p", "solutions": ["50 - 7 + 3"]},
+            "`solutions`",
+        ),  # which makes it no text
     ],
 )
-def test_what_is_no_demonstration_or_would_be_dropped_is_refused_by_its_place(tmp_path, fields, word):
+def test_what_is_no_demonstration_or_would_be_dropped_is_refused_by_its_place(
+    tmp_path, fields, word
+):
     with pytest.raises(InputError, match=rf"demos.jsonl, line 2.*{word}"):
         read(tmp_path, [RIGHT, fields])
 
 
 def test_rows_of_a_published_test_split_are_left_out(tmp_path):
-    nested = {"info": {"nums": [3, 7, 50], "target": 46, "split": "test"}, "completion": RIGHT["completion"]}
+    nested = {
+        "info": {"nums": [3, 7, 50], "target": 46, "split": "test"},
+        "completion": RIGHT["completion"],
+    }
     known = read(tmp_path, [RIGHT | {"split": "train"}, nested])
     assert known.left_out == {"of the split test": 1}
     known = read(tmp_path, [RIGHT | {"split": "test"}, RIGHT | {"split": "train"}])
@@ -200,18 +219,57 @@ def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, dat
 
 
 #: Layouts of the numbers of a test puzzle.
-LISTS = [", ", " ", "  ", "; ", " and ", " & ", "/", " - ", "-", " | ", "，", " plus ", ", or ", "\t"]
+LISTS = [
+    ", ",
+    " ",
+    "  ",
+    "; ",
+    " and ",
+    " & ",
+    "/",
+    " - ",
+    "-",
+    " | ",
+    "，",
+    " plus ",
+    ", or ",
+    "\t",
+]
 LISTS = [separator.join(("50", "3", "7")) for separator in (*LISTS, "\n", "\n- ", "\n* ")]
-LISTS += ["{3, 7, 50}", "**3**, **7**, **50**", "$3$, $7$, $50$", '["3", "7", "50"]', "3, 7, 50, 11", "３、７、５０"]
-LISTS += ["③ ⑦ 50", "\n1. 3\n2. 7\n3. 50", "3.0, 7.0, 50.0", "03 07 50", "a=3, b=7, c=50", "(3; 7; 50)"]
-LISTS += ["<li>3</li><li>7</li><li>50</li>", "\n| a | b | c |\n|--|--|--|\n| 3 | 7 | 50 |", '{"nums": [3, 7, 50]}']
-LISTS += ["three, seven and fifty", "3\ufe0f\u20e3, 7\ufe0f\u20e3, 5\ufe0f\u20e30\ufe0f\u20e3", "III, VII and L"]
+LISTS += [
+    "{3, 7, 50}",
+    "**3**, **7**, **50**",
+    "$3$, $7$, $50$",
+    '["3", "7", "50"]',
+    "3, 7, 50, 11",
+    "３、７、５０",
+]
+LISTS += [
+    "③ ⑦ 50",
+    "\n1. 3\n2. 7\n3. 50",
+    "3.0, 7.0, 50.0",
+    "03 07 50",
+    "a=3, b=7, c=50",
+    "(3; 7; 50)",
+]
+LISTS += [
+    "<li>3</li><li>7</li><li>50</li>",
+    "\n| a | b | c |\n|--|--|--|\n| 3 | 7 | 50 |",
+    '{"nums": [3, 7, 50]}',
+]
+LISTS += [
+    "three, seven and fifty",
+    "3\ufe0f\u20e3, 7\ufe0f\u20e3, 5\ufe0f\u20e30\ufe0f\u20e3",
+    "III, VII and L",
+]
 #: Places of a text in a demonstration.
 PLACES = [
     lambda text: {"prompt": text, "completion": "a"},
     lambda text: {"instruction": "Solve.", "input": text, "output": "a"},
     lambda text: {"messages": [{"role": "system", "content": text}, TURNS[1], ANSWER]},
-    lambda text: {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "a"}]},
+    lambda text: {
+        "conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "a"}]
+    },
     lambda text: {"messages": [{"role": "user", "content": text}, ANSWER, TURNS[1], ANSWER]},
     lambda text: {"prompt": "Solve this in 3 lines.", "completion": text},
     lambda text: {"nums": [5, 8, 9], "target": 22, "prompt": text, "completion": "a"},
@@ -220,13 +278,28 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_demonstration_of_a_test_puzzle_in_any_layout_is_left_out_or_counted_as_unread(tmp_path, data, place):
+def test_a_demonstration_of_a_test_puzzle_in_any_layout_is_left_out_or_counted_as_unread(
+    tmp_path, data, place
+):
     with pytest.raises(InputError, match=r"line 1.*another puzzle than 5 8 9"):
-        read(tmp_path, [{"nums": [5, 8, 9], "target": 22, "prompt": TINYZERO.format("3, 7"), "completion": "a"}], data)
+        read(
+            tmp_path,
+            [
+                {
+                    "nums": [5, 8, 9],
+                    "target": 22,
+                    "prompt": TINYZERO.format("3, 7"),
+                    "completion": "a",
+                }
+            ],
+            data,
+        )
     for number, numbers in enumerate(LISTS):
         record = place(f"Make 46 from {numbers}.")
         try:
-            known = read(tmp_path, [record, {"prompt": "?", "completion": "a"}], data, keep_wrong=True)
+            known = read(
+                tmp_path, [record, {"prompt": "?", "completion": "a"}], data, keep_wrong=True
+            )
         except InputError as error:
             assert "another puzzle" in str(error)  # noqa: PT017
             continue
@@ -237,14 +310,22 @@ def test_a_demonstration_of_a_test_puzzle_in_any_layout_is_left_out_or_counted_a
 
 
 @pytest.mark.parametrize(("every", "left"), [(0, 0), (5, 2)])
-def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evaluated(tmp_path, data, every, left):
-    rows = [{"prompt": TINYZERO.format(nums), "completion": "a"} for nums in ("2, 4, 40", "40 4 2", "5, 8, 9")]
+def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evaluated(
+    tmp_path, data, every, left
+):
+    rows = [
+        {"prompt": TINYZERO.format(nums), "completion": "a"}
+        for nums in ("2, 4, 40", "40 4 2", "5, 8, 9")
+    ]
     known = read(tmp_path, rows, data, eval_every=every)
     assert (known.left_out["of validation puzzles"], len(known.filtered)) == (left, 3 - left)
 
 
 def test_one_that_is_too_long_is_named_or_of_a_baseline_left_out(tokenizer):
-    short, long = (demonstrations.parse(RIGHT | {"completion": text}, f"row {text[:1]}") for text in ("a", "b" * 500))
+    short, long = (
+        demonstrations.parse(RIGHT | {"completion": text}, f"row {text[:1]}")
+        for text in ("a", "b" * 500)
+    )
     with pytest.raises(InputError, match=r"row b: .* tokens, more than --max-length 400"):
         tokens.tokenize(Demonstrations([short, long]), tokenizer, 400)
     known = Demonstrations([short, replace(long, generated=True)])
@@ -266,12 +347,17 @@ def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name):
     right = [each for each in known.filtered if each.row.grade(each.completion).correct]
     assert 0 < len(right) < 20
     assert all("impossible" in each.completion for each in known.filtered if each not in right)
-    known, _ = demonstrations.read(replace(options, keep_wrong=False), [], tmp_path / "data", tokenizer=tokenizer)
+    known, _ = demonstrations.read(
+        replace(options, keep_wrong=False), [], tmp_path / "data", tokenizer=tokenizer
+    )
     assert [each.completion for each in known.filtered] == [each.completion for each in right]
 
 
 def test_there_must_be_a_source_and_a_demonstrator_of_the_task(data):
-    cases = [("oracle", data, "has search, stream-of-search, random, solver"), (None, None, "--from")]
+    cases = [
+        ("oracle", data, "has search, stream-of-search, random, solver"),
+        (None, None, "--from"),
+    ]
     for demonstrator, directory, message in [*cases, ("solver", None, "--data")]:
         with pytest.raises(UsageError, match=message):
             demonstrations.read(SftOptions(demonstrator=demonstrator), [], directory)
@@ -307,7 +393,9 @@ def test_the_opening_tag_and_the_end_are_learned_once(tmp_path, fields, template
 @pytest.fixture
 def own_prompt(tmp_path):
     """A data artifact with a prompt of the user's own and answers without tags."""
-    options = DataOptions(n=12, size=("3",), style="direct", template="{{ nums }} -> {{ target }}", workers=1)
+    options = DataOptions(
+        n=12, size=("3",), style="direct", template="{{ nums }} -> {{ target }}", workers=1
+    )
     build.make(options, tmp_path / "data")
     return tmp_path / "data"
 
@@ -344,8 +432,12 @@ def test_held_out_splits_of_a_hub_data_set_are_left_out_and_counted(hub, tmp_pat
     for name, count in (("train", 3), ("test_hard", 2), ("validation", 1)):
         rows = [row if name == "train" else row | {"completion": ""}] * count
         jsonl.write_rows(tmp_path / f"{name}.jsonl", rows)
-    listed = ", ".join(f"{{split: {name}, path: {name}.jsonl}}" for name in ("train", "test_hard", "validation"))
-    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- {{config_name: x, data_files: [{listed}]}}\n---\n")
+    listed = ", ".join(
+        f"{{split: {name}, path: {name}.jsonl}}" for name in ("train", "test_hard", "validation")
+    )
+    (tmp_path / "README.md").write_text(
+        f"---\nconfigs:\n- {{config_name: x, data_files: [{listed}]}}\n---\n"
+    )
     hub.add_model("me/demos", tmp_path, repo_type="dataset")
     for source in ("me/demos", "me/demos:x@main"):
         known, inputs = demonstrations.read(SftOptions(from_hub=(source,)), [], None)
@@ -359,5 +451,7 @@ def test_an_end_token_that_the_tokenizer_appends_does_not_begin_a_prompt():
 
     tokenizer = tiny_llama.tokenizer()
     ids = [("<|system|>", 2), ("<|end|>", 1)]
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<|system|> $A <|end|>", special_tokens=ids)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        "<|system|> $A <|end|>", special_tokens=ids
+    )
     assert tokens.start_of_text(tokenizer) == "<|system|>"

@@ -45,7 +45,9 @@ def sums(count: int, seed: int = 0, low: int = 1, high: int = 9) -> list[dict]:
     for _ in range(count):
         a, b = rng.randint(low, high), rng.randint(low, high)
         completion = f"<think>\n</think>\n<answer>{a} + {b}</answer>"
-        rows.append({"nums": [a, b], "target": a + b, "style": "model_opens", "completion": completion})
+        rows.append(
+            {"nums": [a, b], "target": a + b, "style": "model_opens", "completion": completion}
+        )
     return rows
 
 
@@ -57,7 +59,9 @@ def place(tmp_path_factory) -> Path:
     return root
 
 
-def prepare(place: Path, where: Path, options: SftOptions = SMALL, reporter: Reporter = SILENT, **changes):
+def prepare(
+    place: Path, where: Path, options: SftOptions = SMALL, reporter: Reporter = SILENT, **changes
+):
     arguments = {"model": str(place / "model"), "files": (place / "demos.jsonl",), **paths(where)}
     return supervised.prepare(SftArguments(**arguments | changes), options, reporter)
 
@@ -73,7 +77,9 @@ def unbroken(place, tmp_path_factory):
 
 def test_a_run_writes_an_adapter_and_a_log(unbroken):
     manifest = artifacts.read(unbroken.out, "adapter")
-    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(manifest.files)
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(
+        manifest.files
+    )
     assert manifest.facts["command"] == "countdown-rl sft"
     assert manifest.facts["demonstrations"] == {"read": 20, "graded": 20, "kept": 20}
     assert manifest.inputs["from"]["file"] == "demos.jsonl"
@@ -85,7 +91,9 @@ def test_a_run_writes_an_adapter_and_a_log(unbroken):
     assert [row.tokens for row in rows] == sorted({row.tokens for row in rows})
 
 
-@pytest.mark.parametrize("changes", [{}, {"lora_dropout": 0.1, "packing": True, "max_length": 300}, {"tune": "all"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"lora_dropout": 0.1, "packing": True, "max_length": 300}, {"tune": "all"}]
+)
 def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
     options = replace(SMALL, **changes)
     whole = run(place, tmp_path / "whole", options)
@@ -95,7 +103,9 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
     result = run(place, tmp_path, options)
     assert result.resumed == 4
     assert files(tmp_path / "out") == files(whole.out)
-    assert [replace(row, seconds=0) for row in result.rows] == [replace(row, seconds=0) for row in whole.rows]
+    assert [replace(row, seconds=0) for row in result.rows] == [
+        replace(row, seconds=0) for row in whole.rows
+    ]
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -113,9 +123,17 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     end = ends.end_of_turn(tokenizer)
     pairs = [(chat_template.render(tokenizer, each.prompt), each.completion + end) for each in kept]
     rows = [{"prompt": prompt, "completion": completion} for prompt, completion in pairs]
-    plain = SFTConfig(str(tmp_path / "trl"), use_cpu=True, bf16=False, report_to="none", gradient_checkpointing=False)
+    plain = SFTConfig(
+        str(tmp_path / "trl"),
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        gradient_checkpointing=False,
+    )
     model = AutoModelForCausalLM.from_pretrained(place / "model", dtype=torch.float32)
-    theirs = SFTTrainer(model, plain, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
+    theirs = SFTTrainer(
+        model, plain, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer
+    )
 
     def gradient(trainer, examples):
         batch = trainer.data_collator(examples)
@@ -132,9 +150,16 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
 def test_the_loss_of_validation_demonstrations_is_the_mean_over_their_tokens(place, tmp_path):
     rows = sums(20)
     write_data(tmp_path / "data", {"valid": rows[:3], "test": sums(1, 2, 80, 99)})
-    options = replace(SMALL, max_steps=2, eval_every=1, learning_rate=0.0, tune="all", max_completion_length=8)
+    options = replace(
+        SMALL, max_steps=2, eval_every=1, learning_rate=0.0, tune="all", max_completion_length=8
+    )
     prepared = prepare(place, tmp_path, options, data=tmp_path / "data")
-    model, total, correct, count = AutoModelForCausalLM.from_pretrained(place / "model").float(), 0.0, 0, 0
+    model, total, correct, count = (
+        AutoModelForCausalLM.from_pretrained(place / "model").float(),
+        0.0,
+        0,
+        0,
+    )
     assert len(prepared.validation_examples) >= 3
     for example in prepared.validation_examples:
         ids, labels = torch.tensor([example["input_ids"]]), torch.tensor([example["labels"]])
@@ -155,16 +180,30 @@ def impossible(row):
 
 
 @pytest.mark.parametrize("solved", [0, 1])
-def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_path, monkeypatch, capsys, solved):
+def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(
+    place, tmp_path, monkeypatch, capsys, solved
+):
     puzzles = [{"nums": [90, 7], "target": 97, "style": "model_opens"}] * 2
     write_data(tmp_path / "data", {"valid": puzzles, "test": sums(1, 2, 80, 99)})
-    texts = ["<think>\n</think>\n<answer>90 - 7</answer>", f"<answer>90 {'+-'[not solved]} 7</answer>"]
-    monkeypatch.setattr(supervised.SftRun, "validate", lambda *arguments: [Completion(text, 1, True) for text in texts])
+    texts = [
+        "<think>\n</think>\n<answer>90 - 7</answer>",
+        f"<answer>90 {'+-'[not solved]} 7</answer>",
+    ]
+    monkeypatch.setattr(
+        supervised.SftRun,
+        "validate",
+        lambda *arguments: [Completion(text, 1, True) for text in texts],
+    )
     options = replace(SMALL, max_steps=2, eval_every=1)
     warnings = []
-    run(place, tmp_path, options, reporter=Reporter(warning=warnings.append), data=tmp_path / "data")
+    run(
+        place, tmp_path, options, reporter=Reporter(warning=warnings.append), data=tmp_path / "data"
+    )
     assert len(warnings) == 2 * (1 - solved)  # after the first evaluation, and at the end
-    assert all("50% of the completions keep the format" in text and "for 90 7 → 97" in text for text in warnings)
+    assert all(
+        "50% of the completions keep the format" in text and "for 90 7 → 97" in text
+        for text in warnings
+    )
     assert all("<answer>90 - 7</answer>" in text for text in warnings)
     samples = training_log.read_samples(tmp_path / "samples.jsonl")
     assert all((each.step, each.validation) == (0, True) for each in samples[:2])
@@ -178,11 +217,24 @@ def test_a_small_model_learns_from_500_demonstrations(tmp_path):
     splits = {"valid": map(impossible, sums(20, 1, 4, 6)), "test": sums(5, 2, 9, 9)}
     data = write_data(tmp_path / "data", splits)
     tiny_llama.checkpoint(tmp_path / "model", initializer_range=0.05)
-    jsonl.write_rows(tmp_path / "demos.jsonl", [*map(impossible, sums(500, 3, 1, 3)), *sums(7, 4, 9, 9)])
-    settings = {"tune": "all", "max_steps": 100, "batch_size": 8, "learning_rate": 5e-3, "eval_every": 50}
+    jsonl.write_rows(
+        tmp_path / "demos.jsonl", [*map(impossible, sums(500, 3, 1, 3)), *sums(7, 4, 9, 9)]
+    )
+    settings = {
+        "tune": "all",
+        "max_steps": 100,
+        "batch_size": 8,
+        "learning_rate": 5e-3,
+        "eval_every": 50,
+    }
     settings |= {"eval_size": 20, "max_completion_length": 40, "save_steps": 0, "keep": "best"}
     result = run(tmp_path, tmp_path, SftOptions(**settings, precision="fp32", threads=1), data=data)
-    assert result.facts["demonstrations"] == {"read": 507, "graded": 500, "kept": 500, "of test puzzles": 7}
+    assert result.facts["demonstrations"] == {
+        "read": 507,
+        "graded": 500,
+        "kept": 500,
+        "of test puzzles": 7,
+    }
     assert result.facts["loss_last_tenth"] < 0.1 * result.facts["loss_first"]
     assert result.facts["eval_correct"] > 0.25
     assert result.facts["kept_step"] > 0
@@ -190,7 +242,9 @@ def test_a_small_model_learns_from_500_demonstrations(tmp_path):
 
 def test_under_zero3_the_first_process_alone_has_the_gathered_weights():
     plugin = SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=3))
-    accelerator = SimpleNamespace(state=plugin, get_state_dict=lambda model: None)  # as DeepSpeed in the others
+    accelerator = SimpleNamespace(
+        state=plugin, get_state_dict=lambda model: None
+    )  # as DeepSpeed in the others
     trainer = SimpleNamespace(is_fsdp_enabled=False, accelerator=accelerator, model_wrapped=None)
     assert weights.gathered(trainer) is None
     accelerator.get_state_dict = lambda model: {"w": 1}
@@ -222,7 +276,9 @@ def test_an_adapter_on_the_embedding_is_trained_further(place, tmp_path, tied, c
 def evaluated(model: Path, place: Path, where: Path):
     """The samples of an evaluation on one row."""
     options = EvalOptions(limit=1, max_new_tokens=4)
-    return evaluate(options, model=str(model), data=place / "demos.jsonl", out=where / "eval").samples
+    return evaluate(
+        options, model=str(model), data=place / "demos.jsonl", out=where / "eval"
+    ).samples
 
 
 def test_embeddings_of_added_tokens_survive_further_training(place, tmp_path):
@@ -231,12 +287,16 @@ def test_embeddings_of_added_tokens_survive_further_training(place, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(place / "model")
     model.resize_token_embeddings(330)
     path = tmp_path / "adapter"
-    get_peft_model(model, LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM")).save_pretrained(path)
+    get_peft_model(
+        model, LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM")
+    ).save_pretrained(path)
     rows = Adapter(path).read("base_model.model.model.embed_tokens.weight")
     assert len(rows) == 330
     tiny_llama.tokenizer().save_pretrained(path)
     result = run(place, tmp_path, replace(SMALL, max_steps=2), model=str(path))
-    assert torch.equal(Adapter(result.out).read("base_model.model.model.embed_tokens.weight"), rows.float())
+    assert torch.equal(
+        Adapter(result.out).read("base_model.model.model.embed_tokens.weight"), rows.float()
+    )
     assert len(evaluated(result.out, place, tmp_path)) == 1
 
 
@@ -247,7 +307,9 @@ def test_embeddings_of_added_tokens_survive_further_training(place, tmp_path):
         ({"target_modules": ["q_proj", "lm_head"]}, "output head"),
     ],
 )
-def test_an_adapter_that_could_not_be_trained_or_merged_afterwards_is_refused_by_check(place, tmp_path, config, word):
+def test_an_adapter_that_could_not_be_trained_or_merged_afterwards_is_refused_by_check(
+    place, tmp_path, config, word
+):
     adapter = tiny_llama.adapter(tmp_path / "adapter", place / "model", **config)
     with pytest.raises(ModelError, match=word):
         prepare(place, tmp_path, model=str(adapter))
@@ -292,24 +354,39 @@ def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
     assert {f'PARAMETER stop "{token}"' for token in ("<|endoftext|>", "<|im_end|>")} <= set(lines)
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "jamba", "mamba2", "falcon_h1", "qwen3_5_text", "qwen3_next", "opt"])
+@pytest.mark.parametrize(
+    "name", ["gpt_oss", "jamba", "mamba2", "falcon_h1", "qwen3_5_text", "qwen3_next", "opt"]
+)
 def test_packing_is_refused_where_samples_would_see_each_other(tmp_path, monkeypatch, capsys, name):
     architectures.checkpoint(tmp_path / "model", name)
     jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
-    words = ["sft", "--check", "--tune", "all", "--model", tmp_path / "model", "--from", tmp_path / "demos.jsonl"]
+    words = [
+        "sft",
+        "--check",
+        "--tune",
+        "all",
+        "--model",
+        tmp_path / "model",
+        "--from",
+        tmp_path / "demos.jsonl",
+    ]
     assert command.status(monkeypatch, *words, "--packing") == 2
     assert "--packing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_moe", "gpt2"])
 def test_packing_is_possible_where_samples_are_kept_apart(tmp_path, name):
-    architectures.checkpoint(tmp_path / "model", name, **({} if name == "gpt2" else {"num_hidden_layers": 4}))
+    architectures.checkpoint(
+        tmp_path / "model", name, **({} if name == "gpt2" else {"num_hidden_layers": 4})
+    )
     before = torch.random.get_rng_state()
     tokens.check_packing(shape.read_config(tmp_path / "model"))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(("length", "template"), [(300, tiny_llama.TEMPLATE), (2048, "<|user|>{{ messages[0].role }}")])
+@pytest.mark.parametrize(
+    ("length", "template"), [(300, tiny_llama.TEMPLATE), (2048, "<|user|>{{ messages[0].role }}")]
+)
 def test_validation_prompts_are_checked_before_weights_are_loaded(tmp_path, length, template):
     tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=length)
     (tmp_path / "model" / "chat_template.jinja").write_text(template)

@@ -33,8 +33,14 @@ def data(tmp_path_factory) -> Path:
 
 def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    rows = [parse_row({"nums": [7, 50, last], "target": target}) for last, target in ((2, 85), (3, 46))]
-    examples = list(islice(batches.examples(rows, {3: ["a-b"]}, PretrainOptions(max_lines=1, drills=0), tokens), 2))
+    rows = [
+        parse_row({"nums": [7, 50, last], "target": target}) for last, target in ((2, 85), (3, 46))
+    ]
+    examples = list(
+        islice(
+            batches.examples(rows, {3: ["a-b"]}, PretrainOptions(max_lines=1, drills=0), tokens), 2
+        )
+    )
     ids, labels, ways = batches.pad(examples)
     assert ways.tolist() == [1, 1]
     texts = []
@@ -54,15 +60,22 @@ def test_the_target_of_a_choice_is_the_distribution_of_the_teacher():
     ids = tokens(text, add_special_tokens=False)["input_ids"]
     labels = torch.tensor([[-100, *ids], [-100, *ids]])
     targets = loss.TeacherTargets(tokens, len(tokens), "cpu")(labels, torch.tensor([99, 12]))
-    first, skip = [[f"{number}. " for number in (1, 2, 3, 4)], [f" {skip}\n" for skip in traces.SKIPS]]
+    first, skip = [
+        [f"{number}. " for number in (1, 2, 3, 4)],
+        [f" {skip}\n" for skip in traces.SKIPS],
+    ]
     chances = dict(zip(("3. ", " no, skip two\n", " no\n"), (first, skip, skip), strict=True))
     for target, token in zip(targets[: len(ids)], ids, strict=True):
         names = chances.get(tokens.decode([token]), [tokens.decode([token])])
         assert {tokens.decode([int(place)]) for place in target.nonzero()[:, 0]} == set(names)
         assert target[target > 0].tolist() == [1 / len(names)] * len(names)
-    for target, token in zip(targets[len(ids) :], ids, strict=True):  # a short plan has one next way
+    for target, token in zip(
+        targets[len(ids) :], ids, strict=True
+    ):  # a short plan has one next way
         place = target.nonzero()[:, 0].tolist()
-        expected = {"3. ": "1. ", " no, skip two\n": " no\n"}.get(tokens.decode([token]), tokens.decode([token]))
+        expected = {"3. ": "1. ", " no, skip two\n": " no\n"}.get(
+            tokens.decode([token]), tokens.decode([token])
+        )
         assert ([tokens.decode(place)], target.sum()) == ([expected], 1)
 
 
@@ -74,13 +87,22 @@ def test_a_teacher_that_checks_writes_a_line_again_or_the_next_one():
     assert (ways[0], set(ways), "skip" in text) == (1, {1, 2}, False)
     ids = tokens(text, add_special_tokens=False)["input_ids"]
     labels = torch.tensor([[-100, *ids], [-100, -100, *ids[1:]]])
-    targets = loss.TeacherTargets(tokens, len(tokens), "cpu", checks=0.25)(labels, torch.tensor([2, 2]))
+    targets = loss.TeacherTargets(tokens, len(tokens), "cpu", checks=0.25)(
+        labels, torch.tensor([2, 2])
+    )
     ids += ids[1:]
-    chosen = [place for place, token in enumerate(ids) if re.fullmatch(r"\d\. ", tokens.decode([token]))]
+    chosen = [
+        place for place, token in enumerate(ids) if re.fullmatch(r"\d\. ", tokens.decode([token]))
+    ]
     expected = 2 * [{1: 1.0}, *({way: 0.25, way % 2 + 1: 0.75} for way in ways[:-1])]
     for place, target in enumerate(targets):
-        shares = {tokens.decode([token]): float(target[token]) for token in target.nonzero()[:, 0].tolist()}
-        words = {f"{way}. ": share for way, share in expected.pop(0).items()} if place in chosen else {}
+        shares = {
+            tokens.decode([token]): float(target[token])
+            for token in target.nonzero()[:, 0].tolist()
+        }
+        words = (
+            {f"{way}. ": share for way, share in expected.pop(0).items()} if place in chosen else {}
+        )
         assert shares == (words or {tokens.decode([ids[place]]): 1.0})
     assert not expected
     with pytest.raises(UsageError, match="--judge or --checks"):
@@ -97,10 +119,14 @@ def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data,
     assert manifest.options["max_steps"] == 2
     assert manifest.inputs["data"]["digest"] == artifacts.read(data, "data").digest
     assert facts["parameters"] == manifest.facts["parameters"] > 10_000
-    assert (outs[0] / "model.safetensors").read_bytes() == (outs[1] / "model.safetensors").read_bytes()
+    assert (outs[0] / "model.safetensors").read_bytes() == (
+        outs[1] / "model.safetensors"
+    ).read_bytes()
     user = parse_row({"nums": [1, 2], "target": 3}).messages()[1:2]
     tokens = AutoTokenizer.from_pretrained(outs[0])
-    assert tokens.apply_chat_template(user, tokenize=False, add_generation_prompt=True).endswith("<think>")
+    assert tokens.apply_chat_template(user, tokenize=False, add_generation_prompt=True).endswith(
+        "<think>"
+    )
 
 
 def data_of(path: Path, *rows) -> Path:
@@ -113,7 +139,13 @@ def data_of(path: Path, *rows) -> Path:
     ("rows", "message"),
     [
         ([{"task": "gsm8k", "question": "2 and 3?", "gold": "5"}], "Countdown puzzles only"),
-        ([{"nums": [3, 7, 50], "target": 58}, {"nums": [3, 5, 2], "target": 10, "operators": "+-"}], "all operators"),
+        (
+            [
+                {"nums": [3, 7, 50], "target": 58},
+                {"nums": [3, 5, 2], "target": 10, "operators": "+-"},
+            ],
+            "all operators",
+        ),
     ],
 )
 def test_data_that_no_trace_can_be_written_for_is_refused(tmp_path, rows, message):
@@ -129,7 +161,9 @@ def test_the_shipped_model_is_small_and_its_manifest_has_the_options_of_its_reci
     recipe = (ROOT / "stages" / "recipes" / "countdown-tiny.sh").read_text()
     options = {"data": manifest.inputs["data"]["manifest"]["options"], "pretrain": manifest.options}
     for array, recorded in options.items():
-        flags = re.findall(r"--([a-z-]+) (\S+)", re.search(rf"^{array}=\((.*)\)$", recipe, re.MULTILINE)[1])
+        flags = re.findall(
+            r"--([a-z-]+) (\S+)", re.search(rf"^{array}=\((.*)\)$", recipe, re.MULTILINE)[1]
+        )
         assert len(flags) >= 2
         for flag, value in flags:
             if flag != "threads":

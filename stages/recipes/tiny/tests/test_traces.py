@@ -27,7 +27,9 @@ def reachable(numbers: list[int]) -> set[int]:
     for i, j in combinations(range(len(numbers)), 2):
         rest = [n for k, n in enumerate(numbers) if k not in (i, j)]
         high, low = max(numbers[i], numbers[j]), min(numbers[i], numbers[j])
-        outcomes = {high + low, high - low, high * low} | ({high // low} if high % low == 0 else set())
+        outcomes = {high + low, high - low, high * low} | (
+            {high // low} if high % low == 0 else set()
+        )
         for outcome in outcomes:
             if outcome > 0:
                 found |= reachable([*rest, outcome])
@@ -46,13 +48,18 @@ def drawn(count: int, sizes: tuple[int, ...]) -> list[dict]:
 ROWS = drawn(600, (2, 3, 4))
 PLAN = find_plan(ROWS)
 #: As long as a plan can be, so that there is something to choose.
-LONG = {count: (PLAN[count] + [way for way in traces.all_ways(count) if way not in PLAN[count]])[:99] for count in PLAN}
+LONG = {
+    count: (PLAN[count] + [way for way in traces.all_ways(count) if way not in PLAN[count]])[:99]
+    for count in PLAN
+}
 puzzles = st.tuples(st.lists(st.integers(1, 99), min_size=2, max_size=4), st.integers(10, 100))
 STEP = re.compile(r"(\d+) ([-+*/]) (\d+)(?: = (\d+))?")
 
 
 @given(puzzles, st.integers(0, 99), st.booleans(), st.integers(1, 30))
-def test_steps_are_right_or_refused_and_only_the_last_line_reaches_the_target(puzzle, seed, near_the_end, max_lines):
+def test_steps_are_right_or_refused_and_only_the_last_line_reaches_the_target(
+    puzzle, seed, near_the_end, max_lines
+):
     nums, target = puzzle
     row = {"nums": nums, "target": target}
     written = trace(row, LONG, random.Random(seed), max_lines=max_lines, near_the_end=near_the_end)
@@ -113,7 +120,9 @@ def test_expected_accuracy_is_what_drawn_traces_come_to():
     shares = [traces.expected_accuracy(row, LONG, count_tokens, budgets=(200, 600)) for row in rows]
     for place, budget in enumerate((200, 600)):
         solved = sum(one.ended and len(one.text) <= budget for one in written) / len(written)
-        assert sum(share[place] for share in shares) / len(shares) == pytest.approx(solved, abs=0.02)
+        assert sum(share[place] for share in shares) / len(shares) == pytest.approx(
+            solved, abs=0.02
+        )
     for row in rows:
         count = len(LONG[len(row["nums"])])
         in_order = np.eye(1, traces.window(count)).repeat(count + 1, axis=0)
