@@ -33,11 +33,11 @@ def server(file: Path, context: int, slots: int = 1) -> Any:
 
 def request(server: Any, path: str, body: Mapping[str, Any]) -> Any:
     """The response of *server* at *path*, for endpoints without a Python function; it listens on this machine."""
-    message = Request(
+    message = Request(  # noqa: S310 - a server on this machine
         server.listening_address + path,
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
-    )  # noqa: S310
+    )
     with build_opener(ProxyHandler({})).open(message, timeout=60) as response:
         return json.loads(response.read())
 
