@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bench
+from countdown_rl.cli.quiet import silence_libraries
 
 RATES = (1e-5, 5e-5, 2e-4)
 #: What an engine computes in, and what it gets.
@@ -45,7 +46,7 @@ class Policy:
 
         from countdown_rl.models import load, reference
 
-        load.silence_libraries()
+        silence_libraries()
         torch.manual_seed(0)
         self.ref = reference.find_model(name)
         self.tokenizer = load.load_tokenizer(self.ref)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import bench
+from countdown_rl.cli.quiet import silence_libraries
 
 BATCH = 8
 
@@ -153,7 +154,7 @@ def main():
     from countdown_rl.tasks import jsonl
 
     torch.set_num_threads(options.threads)
-    load.silence_libraries()
+    silence_libraries()
     rows = jsonl.read_rows(options.data)[: options.n]
     loaded = load.load_model(reference.find_model(options.model), precision=options.precision)
     prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in rows]

@@ -22,6 +22,7 @@ import yaml
 
 from benchmarks import cards, learning
 from benchmarks.gpu_settings import ROOT, SHAPES, TINY, Settings, Skipped, environment, varied
+from countdown_rl.cli.quiet import silence_libraries
 from countdown_rl.models import load, reference
 
 VARIED = ("benchmarks.gpu_settings:varied=1",)
@@ -66,7 +67,7 @@ def make_checkpoint(settings: Settings, name: str) -> Path:
     """A checkpoint of random weights in the shape *name*, with the tokenizer of countdown-tiny."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    load.silence_libraries()
+    silence_libraries()
     tokenizer = load.load_tokenizer(reference.find_model("countdown-tiny"))
     ends = {
         "eos_token_id": tokenizer.eos_token_id,

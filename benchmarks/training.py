@@ -21,6 +21,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks import bench
+from countdown_rl.cli.quiet import silence_libraries
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.generate import STOP
 from countdown_rl.inference.sampling import Decoding, Stop
@@ -276,7 +277,7 @@ def main() -> None:
     )
     parser.add_argument("--name", default="training")
     asked = parser.parse_args()
-    load.silence_libraries()
+    silence_libraries()
 
     options = options_of(asked.set, save_steps=asked.every)
     if asked.steps:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bench
+from countdown_rl.cli.quiet import silence_libraries
 
 
 def make(folder: Path, layers: int) -> None:
@@ -69,9 +70,9 @@ def make(folder: Path, layers: int) -> None:
 def ours(folder: Path) -> None:
     from countdown_rl.export import merge
     from countdown_rl.export.config import MergeOptions
-    from countdown_rl.models import load, reference
+    from countdown_rl.models import reference
 
-    load.silence_libraries()
+    silence_libraries()
     merge.merge_adapter(
         reference.find_model(str(folder / "peft")), folder / "merged", MergeOptions(verify="none")
     )
@@ -106,9 +107,9 @@ def same(folder: Path) -> None:
 def ours_nf4(folder: Path) -> None:
     from countdown_rl.export import quantize
     from countdown_rl.export.config import QuantizeOptions
-    from countdown_rl.models import load, reference
+    from countdown_rl.models import reference
 
-    load.silence_libraries()
+    silence_libraries()
     quantize.quantize_model(
         reference.find_model(str(folder / "merged")), folder / "quantized", QuantizeOptions()
     )

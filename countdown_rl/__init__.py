@@ -157,7 +157,6 @@ def load_model(
     """
     from countdown_rl.models import load, reference
 
-    load.silence_libraries()
     return load.load_model(
         reference.find_model(str(model), revision=revision), precision=precision, device=device
     )

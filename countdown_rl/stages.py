@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from countdown_rl.core import process_state, user_code, values
+from countdown_rl.core import user_code, values
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.values import public
 
@@ -71,7 +71,7 @@ def train(
         options["reward"] = _rewards(rewards)
     settings, given = _split(options, TrainOptions, RunArguments)
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
-    with process_state.alone(), _file("data", data, Path(f"{out}-run", "rows.jsonl")) as file:
+    with _file("data", data, Path(f"{out}-run", "rows.jsonl")) as file:
         arguments = RunArguments(**given, model=model, data=file, out=out)  # type: ignore[arg-type]
         return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
 
@@ -105,7 +105,7 @@ def sft(
     settings, given = _split(options, SftOptions, SftArguments)
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
     rows = _file("demonstrations", demonstrations, Path(f"{out}-run", "demonstrations.jsonl"))
-    with process_state.alone(), rows as file:
+    with rows as file:
         arguments = SftArguments(**given, model=model, data=data, files=file, out=out)  # type: ignore[arg-type]
         return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
 
@@ -143,15 +143,12 @@ def evaluate(
     from countdown_rl.evaluation import evaluate as evaluation
     from countdown_rl.evaluation.caveats import of_evaluation
     from countdown_rl.evaluation.config import EvalOptions
-    from countdown_rl.models import load
 
     if temperature is None:
         temperature = 1.0 if options.get("samples", 1) != 1 or options.get("pass_at") else 0.0
     settings = EvalOptions.of(
         {**options, "temperature": temperature}, *inspect.signature(evaluate).parameters
     )
-    if model is not None:
-        load.silence_libraries()
     arguments: dict[str, Any] = {
         "model": str(model or ""),
         "revision": revision,
@@ -233,10 +230,9 @@ def merge(
     """
     from countdown_rl.export.config import MergeOptions
     from countdown_rl.export.merge import merge_adapter
-    from countdown_rl.models import load, reference
+    from countdown_rl.models import reference
 
     settings = MergeOptions.of(options)
-    load.silence_libraries()
     ref = reference.find_adapter(str(adapter), revision=revision, base_model=base_model)
     return merge_adapter(ref, Path(out), settings)
 
@@ -256,11 +252,9 @@ def quantize(
         on_warning: called if the model was merged into the wrong base for the format.
         options: fields of :class:`countdown_rl.export.config.QuantizeOptions`, such as ``format="gguf"``.
     """
-    from countdown_rl.models import load, reference
-
-    load.silence_libraries()  # before gguf imports tqdm
     from countdown_rl.export.config import QuantizeOptions
     from countdown_rl.export.quantize import quantize_model
+    from countdown_rl.models import reference
 
     settings = QuantizeOptions.of(options)
     return quantize_model(

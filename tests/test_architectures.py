@@ -9,7 +9,7 @@ from countdown_rl.core.errors import ModelError
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.inference.generate import Decoding, Generator
-from countdown_rl.models import chat_template, load
+from countdown_rl.models import chat_template
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
@@ -27,11 +27,6 @@ from tests.support.runs import SPLITS, write_data
 
 ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n in range(4)]
 ANSWER = "<think>\n</think>\n<answer>{0} + 3 + 5</answer>"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-    load.silence_libraries()
 
 
 #: PEFT does not adapt them.

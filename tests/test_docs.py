@@ -24,7 +24,6 @@ import yaml
 
 from benchmarks import cards, figures, tables
 from countdown_rl.cli import main
-from countdown_rl.core import process_state
 from countdown_rl.core.formatting import percent, plural
 from tests.support import browser, standins
 from tests.support.command import flags, python, status
@@ -209,7 +208,7 @@ def _python(*arguments: str) -> None:
     execute, *argv = (
         (runpy.run_module, *arguments[1:]) if arguments[0] == "-m" else (runpy.run_path, *arguments)
     )
-    with pytest.MonkeyPatch.context() as patch, process_state.restored():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", argv)
         patch.syspath_prepend(Path.cwd())
         execute(argv[0], run_name="__main__")

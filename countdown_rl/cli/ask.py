@@ -47,7 +47,6 @@ def ask(
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     with input_as_usage():
         row = puzzle_row(parameters.numbers_in(numbers), target, settings)
-    load.silence_libraries()
     with console.status(f"loading {model}"):
         loaded = load.load_model(ref, precision=options.precision, device=options.device)
     if note := chat_template.note(loaded.tokenizer):

@@ -15,7 +15,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from countdown_rl.cli.help import Command, CommandGroup, as_command
-from countdown_rl.core import errors, packages, process_state, processes
+from countdown_rl.cli.quiet import silence_libraries
+from countdown_rl.core import errors, packages, processes
 from countdown_rl.core.formatting import flag
 
 COMMANDS = {
@@ -107,6 +108,7 @@ def main(run: Callable[[], Any] = app) -> None:
     global _shows_traceback
     _shows_traceback = False
     processes.begin()
+    silence_libraries()
     if not processes.is_main():
         from countdown_rl.cli import console
 
@@ -115,7 +117,7 @@ def main(run: Callable[[], Any] = app) -> None:
         if isinstance(stream, io.TextIOWrapper):  # tests and notebooks have others
             stream.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
     try:
-        with process_state.restored(), processes.signals_as_exceptions():
+        with processes.signals_as_exceptions():
             run()
     except (KeyboardInterrupt, processes.Terminated, Exception) as error:
         _fail(error)

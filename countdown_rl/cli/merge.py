@@ -36,13 +36,12 @@ def merge(
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
         countdown-rl merge --base dequantized --verify full --out artifacts/bf16
     """
-    from countdown_rl.models import load, reference
+    from countdown_rl.models import reference
 
     artifacts.check_writable(
         out, "merged"
     )  # this and the model are checked before torch is imported
     ref = reference.find_adapter(adapter, revision=revision, base_model=base_model)
-    load.silence_libraries()
     from countdown_rl.export import agreement
     from countdown_rl.export.merge import merge_adapter
 

@@ -34,13 +34,12 @@ def quantize(
         countdown-rl quantize --model Qwen/Qwen3-0.6B --out artifacts/qwen3-nf4
         countdown-rl quantize --format gguf --gguf-type q4_k_m
     """
-    from countdown_rl.models import load, reference
+    from countdown_rl.models import reference
 
     artifacts.check_writable(
         out, "quantized"
     )  # this and the model are checked before torch is imported
     ref = reference.find_model(model, revision=revision)
-    load.silence_libraries()  # before gguf imports tqdm
     from countdown_rl.export import agreement
     from countdown_rl.export.quantize import quantize_model
 

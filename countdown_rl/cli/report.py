@@ -54,10 +54,8 @@ def report(
     if figures:
         page.save_figures(content["curves"], figures)
     if model:
-        from countdown_rl.models.load import silence_libraries
         from countdown_rl.release.demo.page import of_model
 
-        silence_libraries()
         page.save(of_model(model, content["results"]), beside)
     size = page.save(text, out)
     values = {

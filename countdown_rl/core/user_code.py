@@ -7,18 +7,16 @@ import functools
 import hashlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from pkgutil import resolve_name
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from countdown_rl.core import process_state
 from countdown_rl.core.errors import UsageError, first_line, owner
 
 #: Names that a function changes, such as a cache or a counter, in its source.
@@ -44,14 +42,13 @@ _PICKLED = {"datetime", "decimal", "fractions", "numpy", "re", "types"}
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name by which :func:`imported` finds *function* during this call of the API: ``module:function``, with
+    """Return the name by which :func:`imported` finds *function* in this process: ``module:function``, with
     a number if another function or object has that name."""
     named = function.func if isinstance(function, functools.partial) else function
     named = named if hasattr(named, "__qualname__") else type(named)
     plain = name = f"{named.__module__}:{named.__qualname__}"
     while _GIVEN.setdefault(name, function) is not function:
         name = f"{plain}#{int(name.partition('#')[2] or 1) + 1}"
-    process_state.on_restore(_GIVEN.pop, name, None)
     return name
 
 
@@ -282,16 +279,10 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 @contextmanager
 def running(description: str) -> Iterator[None]:
-    """Raise UsageError from an error in the user's *description*; restore the directory and torch's settings."""
-    with ExitStack() as undo:  # random states stay, as the code may go on from its own
-        undo.callback(os.chdir, os.getcwd())
-        if torch := sys.modules.get("torch"):
-            undo.callback(torch.set_default_dtype, torch.get_default_dtype())
-            undo.callback(torch.set_grad_enabled, torch.is_grad_enabled())
-            undo.callback(torch.set_num_threads, torch.get_num_threads())
-        try:
-            yield
-        except (Exception, SystemExit) as error:
-            raise UsageError(
-                f"The {description} failed: {type(error).__name__}: {first_line(error)}."
-            ) from error
+    """Raise UsageError from an error in the user's *description*."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"The {description} failed: {type(error).__name__}: {first_line(error)}."
+        ) from error

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from countdown_rl.core import process_state
 from countdown_rl.core.errors import InputError, UsageError, machine_failure
 from countdown_rl.core.formatting import flag, one_line
 
@@ -189,24 +188,23 @@ def _items(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def public(function: Function) -> Function:
-    """Make *function* public: arguments are converted by their unquoted annotations, and the process is restored."""
+    """Make *function* public: arguments are converted by their unquoted annotations."""
     signature = inspect.signature(function)
     parameters = signature.parameters
     is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        with process_state.restored():
-            if not is_open:
-                check_names(keywords, parameters)
-            given = signature.bind(*args, **keywords)
-            for name, value in given.arguments.items():
-                given.arguments[name] = convert(name, value, parameters[name].annotation)
-            try:
-                return function(*given.args, **given.kwargs)
-            except (OSError, RuntimeError) as error:  # any text may be a path
-                if "Symlink loop" in str(error) or getattr(error, "errno", 0) == errno.ENAMETOOLONG:
-                    raise UsageError(str(machine_failure(error))) from error
-                raise
+        if not is_open:
+            check_names(keywords, parameters)
+        given = signature.bind(*args, **keywords)
+        for name, value in given.arguments.items():
+            given.arguments[name] = convert(name, value, parameters[name].annotation)
+        try:
+            return function(*given.args, **given.kwargs)
+        except (OSError, RuntimeError) as error:  # any text may be a path
+            if "Symlink loop" in str(error) or getattr(error, "errno", 0) == errno.ENAMETOOLONG:
+                raise UsageError(str(machine_failure(error))) from error
+            raise
 
     return call  # type: ignore[return-value]

@@ -41,7 +41,6 @@ def load_engine(
     *shorter, limit = options.limits
     decoding = replace(Decoding.of(options), max_new_tokens=limit, shorter_limits=tuple(shorter))
     kind = engines.choose_engine(ref, options, rows * options.per_row * limit)
-    load.silence_libraries()
     engine: Engine = kind.load(ref, decoding, options)
     if note := chat_template.note(engine.tokenizer):
         on_warning(note)

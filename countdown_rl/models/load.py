@@ -5,18 +5,14 @@ on a CPU, each linear layer holds the values of NF4 de-quantized once: the same 
 full speed, without the saving of memory.
 """
 
-import logging
 import os
-import sys
 import threading
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import process_state
 from countdown_rl.core.errors import ModelError
-from countdown_rl.models import formats, model_files, shape, transformers_internals
+from countdown_rl.models import formats, model_files, shape
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
@@ -27,16 +23,6 @@ _BUFFERS = ("inv_freq", "masked_bias", "attn.bias")
 _DEVICE_FILES = Path("/dev")
 #: While a model is read, transformers patches torch for the whole process.
 _LOADING = threading.RLock()
-_LIBRARIES = (
-    "accelerate",
-    "bitsandbytes",
-    "datasets",
-    "huggingface_hub",
-    "peft",
-    "torch",
-    "transformers",
-    "trl",
-)
 
 
 @dataclass
@@ -49,30 +35,6 @@ class Loaded:
     precision: str
     device: str
     storage: str
-
-
-def silence_libraries(*further: str) -> None:
-    """Turn off the progress bars of transformers and *further* libraries, and what all of them log below errors."""
-    process_state.remember(
-        "numpy", "torch", "huggingface_hub.utils", "transformers.utils.logging", *further
-    )
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault(
-        "VLLM_LOGGING_STREAM", "ext://sys.stderr"
-    )  # TRL imports vLLM where it is installed
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    import transformers
-
-    warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
-    for logger in map(
-        logging.getLogger, _LIBRARIES
-    ):  # after the import, which sets a level of its own
-        process_state.on_restore(logger.setLevel, logger.level)
-        logger.setLevel(logging.ERROR)
-    transformers.logging.disable_progress_bar()  # those of huggingface_hub too
-    if datasets := sys.modules.get("datasets"):
-        datasets.disable_progress_bars()
-    transformers_internals.hide_gguf_progress()
 
 
 def load_tokenizer(ref: ModelRef) -> Any:

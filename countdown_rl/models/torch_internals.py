@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from countdown_rl.core import process_state
-
 PRIVATE = (
     "torch.ops.mkldnn._is_mkldnn_bf16_supported",
     "torch.ops.mkldnn._reorder_linear_weight",
@@ -38,7 +36,6 @@ def expand_segments() -> None:
         torch._C, "_accelerator_setAllocatorSettings", None
     )  # newer than torch 2.7
     if set_allocator and not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
-        process_state.on_restore(set_allocator, "expandable_segments:False")
         set_allocator("expandable_segments:True")
 
 

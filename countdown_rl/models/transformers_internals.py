@@ -4,7 +4,7 @@ from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any
 
-from countdown_rl.core import process_state, sandbox
+from countdown_rl.core import sandbox
 
 PRIVATE = (
     "transformers.PreTrainedModel._keep_in_fp32_modules",
@@ -15,13 +15,6 @@ PRIVATE = (
 
 #: The day on which every chat template is rendered: the one that Llama 3 templates print where they know no date.
 DAY = datetime(2024, 7, 26)
-
-
-def hide_gguf_progress() -> None:
-    """Hide the progress bar of transformers' GGUF reader, for which it has no setting."""
-    from transformers import modeling_gguf_pytorch_utils
-
-    process_state.patch(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, **_: tensors)
 
 
 def accelerate_states() -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from countdown_rl.core import lfs, process_state
+from countdown_rl.core import lfs
 from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.core.manifest import MANIFEST
 
@@ -216,7 +216,7 @@ def _check_unique(pairs: list[tuple[str, Any]]) -> None:
 
 def _csv(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
     """The records of a table with a header, with commas, semicolons, tabs or bars between its cells, which are text."""
-    process_state.on_restore(csv.field_size_limit, csv.field_size_limit(1 << 28))
+    csv.field_size_limit(1 << 28)
     number, header = next(lines)
     delimiter = max(",;\t|", key=header.count)
     if "\0" in header or _NOT_UTF8(header) or not (delimiter in header or _NAME(header)):

@@ -6,7 +6,6 @@ entries of the vocabulary, of which it makes a dozen copies in main memory.
 
 from trl.trainer import utils
 
-from countdown_rl.core import process_state
 from countdown_rl.training.memory import CPU_TILE
 
 PRIVATE = ("trl.trainer.utils._use_triton", "trl.trainer.utils._CHUNKED_LOGPROB_CHUNK_SIZE")
@@ -14,5 +13,5 @@ PRIVATE = ("trl.trainer.utils._use_triton", "trl.trainer.utils._CHUNKED_LOGPROB_
 
 def score_less_at_a_time() -> None:
     """Let TRL score only the positions of the loss, in tiles of ``CPU_TILE`` entries."""
-    process_state.patch(utils, "_use_triton", lambda device: True)  # asked for the positions alone
-    process_state.patch(utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", CPU_TILE)
+    utils._use_triton = lambda device: True  # asked for the positions alone
+    utils._CHUNKED_LOGPROB_CHUNK_SIZE = CPU_TILE

@@ -17,14 +17,14 @@ from peft import PeftModel
 from torch.nn import Module
 from transformers import Trainer
 
-from countdown_rl.core import artifacts, packages, process_state, processes
+from countdown_rl.core import artifacts, packages, processes
 from countdown_rl.core.errors import CountdownError, ModelError, UsageError, out_of_memory
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import LogRow
 from countdown_rl.inference.generate import Completion
-from countdown_rl.models import chat_template, load, reference, shape, transformers_internals
+from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import weights
@@ -91,8 +91,6 @@ class Start(Places, Generic[Settings]):
                 raise CountdownError(
                     f"--report-to {name} needs a package: {packages.pip_install(name)}."
                 )
-        load.silence_libraries("datasets.utils")
-        process_state.remember_contents(*transformers_internals.accelerate_states())
         given = {
             name: getattr(arguments, name)
             for name in ("revision", "trust_remote_code", "base_model")

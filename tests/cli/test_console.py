@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from rich.table import Table
 
 from countdown_rl.cli import console, eval
+from countdown_rl.cli.quiet import silence_libraries
 from countdown_rl.core.formatting import plural
 
 
@@ -93,3 +95,12 @@ def test_an_evaluation_is_written_to_a_directory_named_by_its_model(
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path / "mine")
     assert eval._default_out(model).as_posix() == f"artifacts/eval/{name}"
+
+
+def test_silence_covers_the_libraries_and_no_other_module():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        silence_libraries()
+        for module in ("peft.tuners", "transformers", "numpy", "torchx"):
+            warnings.warn_explicit("message", UserWarning, f"{module}.py", 1, module=module)
+    assert [warning.filename for warning in caught] == ["numpy.py", "torchx.py"]

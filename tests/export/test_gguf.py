@@ -94,7 +94,6 @@ def test_k_quants_have_llama_cpps_types_and_fallbacks():
 
 
 def test_llama_cpp_reads_back_the_same_tokens_and_chat(capfd):
-    load.silence_libraries()
     pytest.importorskip("xllamacpp")
     manifest = written("q8_0")
     assert manifest.facts["llama_cpp"] == {"prompts": 16, "chat": True}

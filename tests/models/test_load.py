@@ -1,6 +1,5 @@
 import json
 import shutil
-import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load, nf4, reference
-from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
+from countdown_rl.models.load import load_model, load_tokenizer
 from countdown_rl.models.reference import find_model
 from countdown_rl.models.shape import ModelShape, read_config, skeleton
 from countdown_rl.training import weights
@@ -260,15 +259,6 @@ def test_a_processor_without_bf16_products_computes_in_fp32(base, monkeypatch):
         loaded = load_model(find_model(str(base)), precision=precision, device="cpu")
         assert loaded.model.dtype == torch.float32
         assert not weights.computes_in_bf16(loaded)
-
-
-def test_silence_covers_the_libraries_and_no_other_module():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        silence_libraries()
-        for module in ("peft.tuners", "transformers", "numpy", "torchx"):
-            warnings.warn_explicit("message", UserWarning, f"{module}.py", 1, module=module)
-    assert [warning.filename for warning in caught] == ["numpy.py", "torchx.py"]
 
 
 def test_the_shape_of_a_model_has_the_defaults_of_its_architecture():

@@ -7,7 +7,6 @@ import pytest
 import torch
 import transformers
 
-from countdown_rl.core import process_state
 from countdown_rl.models import nf4, shape
 from countdown_rl.training import memory, weights
 from countdown_rl.training.options import SftOptions
@@ -198,8 +197,7 @@ def test_segments_of_a_gpu_grow_unless_vllm_shares_the_process(
     planned = memory.Memory(
         1, [memory.Estimate("cuda", 0, 0, 0, 0, 0, 0, engine)], None, plain=True
     )
-    with process_state.restored():
-        weights.load_model(SimpleNamespace(base=None), SftOptions(), planned)
+    weights.load_model(SimpleNamespace(base=None), SftOptions(), planned)
     assert (given, loads) == (settings, [True])
 
 

@@ -221,11 +221,11 @@ def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
 
 def test_training_sends_no_telemetry():
     code = (
-        "from countdown_rl.core import process_state\n"
-        "with process_state.restored():\n"
-        "    import huggingface_hub.utils._telemetry as telemetry\n"
-        "    telemetry.Thread = telemetry.get_session = None\n"  # it sends from a thread
-        "    telemetry.send_telemetry('topic', library_name='trl')\n"
+        "from countdown_rl.cli.quiet import silence_libraries\n"
+        "silence_libraries()\n"
+        "import huggingface_hub.utils._telemetry as telemetry\n"
+        "telemetry.Thread = telemetry.get_session = None\n"  # it sends from a thread
+        "telemetry.send_telemetry('topic', library_name='trl')\n"
     )
     assert base_trainer.send_telemetry is send_telemetry
     command.python(code, os.environ | {"CI": ""})

@@ -99,7 +99,6 @@ COMBINATIONS = {
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    load.silence_libraries()
     path = tiny_llama.checkpoint(tmp_path_factory.mktemp("model"), max_position_embeddings=1024)
     return load.load_model(reference.find_model(str(path)), precision="fp32")
 
