@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from countdown_rl.cli.quiet import silence_libraries
 from countdown_rl.core import processes
 from tests.support.command import status
 from tests.support.hub import Hub, running
@@ -34,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     processes.begin()
+    silence_libraries()
     os.fsync = lambda handle: None  # no test ends the machine
     worker = getattr(config, "workerinput", None)
     if worker and hasattr(os, "sched_setaffinity"):

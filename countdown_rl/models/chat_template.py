@@ -9,12 +9,14 @@ from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from countdown_rl.core import sandbox
 from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.tasks.response_format import STYLES
 
-#: Arguments of every template. Llama 3 templates print today's date by default, and a prompt must not depend on it.
-CHAT_ARGUMENTS = {"date_string": "26 Jul 2024"}
+#: A prompt must not depend on today's date: this is the one that Llama 3 templates print where they know no other.
+DAY = "26 Jul 2024"
+_ON_DAY = "{%- macro strftime_now(format) -%}" + DAY + "{%- endmacro -%}"
+#: Arguments of every template.
+CHAT_ARGUMENTS = {"date_string": DAY}
 #: Those of a prompt in full; ``bare`` leaves out what :func:`complete_user_turn` adds.
 TEMPLATE_ARGUMENTS = CHAT_ARGUMENTS | {"bare": True}
 
@@ -143,22 +145,18 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
 
 
 def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
-    """Return the text of *turns* by the chat template, as transformers renders it, within the limits of
-    ``core.sandbox``. Raises InputError if that fails."""
-    from countdown_rl.models.transformers_internals import compile_chat_template
+    """Return the text of *turns* by the chat template, rendered by transformers, on ``DAY``.
 
+    Raises InputError if the template fails.
+    """
     template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
     try:
-        with sandbox.limits():
-            values: dict[str, Any] = {
-                "add_generation_prompt": False,
-                "tools": None,
-                "documents": None,
-            }
-            values |= {**tokenizer.special_tokens_map, **arguments, "messages": list(turns)}
-            return str(compile_chat_template(template).render(values))
+        text = tokenizer.apply_chat_template(
+            list(turns), chat_template=_ON_DAY + template, tokenize=False, **arguments
+        )
     except Exception as error:  # a template is a program
         raise InputError(f"{_place(tokenizer)} fails: {first_line(error)}.") from error
+    return str(text)
 
 
 def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:

@@ -230,20 +230,9 @@ def test_a_prompt_without_prefill_ends_in_the_generation_prompt_of_every_day(tem
     assert ("Today: 26 Jul 2024" in text) == (template == TRIMS)
 
 
-@pytest.mark.parametrize(
-    ("content", "call", "word"),
-    [
-        ("a", "'abc' | list | random", "random"),
-        ("a", "lipsum()", "lipsum"),
-        ("\ud83d", "''", "surrogate"),
-    ],
-)
-def test_random_choices_and_half_a_surrogate_pair_are_one_sentence(content, call, word):
-    with pytest.raises(InputError, match=word):
-        render(
-            tiny_llama.tokenizer(CHATML + "{{ " + call + " }}"),
-            [{"role": "user", "content": content}],
-        )
+def test_half_a_surrogate_pair_is_one_sentence():
+    with pytest.raises(InputError, match="surrogate"):
+        render(tiny_llama.tokenizer(CHATML), [{"role": "user", "content": "\ud83d"}])
 
 
 @pytest.mark.parametrize("names", [("default", "tool_use"), ("chat",), ("rag", "tool_use")])
