@@ -125,7 +125,7 @@ def seconds(plan: "Plan", options: Any) -> float:
     passes = (
         2 + options.gradient_checkpointing + bool(options.beta)
     )  # forward, backward by inputs, recomputed, reference
-    scored = rows * tokens + (options.prompts if options.share_prompts else rows) * PROMPT
+    scored = rows * tokens + rows * PROMPT
     return tokens * step + 2 * passes * weights * scored / OPERATIONS
 
 

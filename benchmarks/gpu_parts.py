@@ -420,7 +420,6 @@ def resume(settings: Settings) -> dict[str, Any]:
         "--rollouts",
         "transformers",
     )
-    options += ("--share-prompts",)
 
     def words(name: str) -> tuple[Any, ...]:
         paths = ("--out", name, "--log", f"{name}.csv", "--checkpoints", f"{name}-checkpoints")

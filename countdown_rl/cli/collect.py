@@ -17,18 +17,16 @@ def collect(
     out: Out = Path("artifacts/demonstrations"),
     options: CollectOptions,
 ) -> None:
-    """Make demonstrations or preference pairs from a model's answers.
+    """Make demonstrations from a model's answers.
 
     Writes the correct completions of evaluations as demonstrations for sft (rejection sampling). Repeating this with
-    the model that sft writes is expert iteration. With --pairs each correct completion is paired with an incorrect one
-    of the same puzzle, in TRL's preference format, for trl dpo --dataset_name DIRECTORY.
+    the model that sft writes is expert iteration.
 
     Examples:
         countdown-rl eval --data artifacts/data/train.jsonl --limit 1000 \\
           --samples 8 --temperature 1 --out artifacts/eval/own
         countdown-rl collect artifacts/eval/own --per-puzzle 4 --shortest
         countdown-rl sft --from artifacts/demonstrations/train.jsonl
-        countdown-rl collect artifacts/eval/own --pairs --out artifacts/pairs
     """
     from countdown_rl.training.sft import collect
 
@@ -37,7 +35,7 @@ def collect(
     if facts["test_puzzles"]:
         left_out = plural(facts["test_puzzles"], "row")
         console.warn(f"{left_out} of a test split left out; use eval --data DIRECTORY/train.jsonl.")
-    kept = plural(facts["kept"], "pair" if options.pairs else "demonstration")
+    kept = plural(facts["kept"], "demonstration")
     view = (
         f"{plural(facts['read'], 'completion')} read, {facts['correct']:,} correct; {kept} of {puzzles} kept "
         f"({facts['kept'] / facts['puzzles']:.1f} per row), "

@@ -30,7 +30,7 @@ COMMANDS = {
     },
     "Other commands": {
         "sft": "Fine-tune a model on demonstrations.",
-        "collect": "Make demonstrations or preference pairs from a model's answers.",
+        "collect": "Make demonstrations from a model's answers.",
         "compare": "Compare evaluations on the same puzzles.",
         "diagnose": "Break down an evaluation's errors by cause.",
         "samples": "Show completions with their grades.",

@@ -294,9 +294,6 @@ class TrainOptions(TuningOptions):
     sampler: Annotated[
         str | None, option("Your own choice of puzzles.", BATCH, metavar="MODULE:FUNCTION")
     ] = None
-    share_prompts: Annotated[bool, option("Compute a group's prompt once in the loss.", BATCH)] = (
-        False
-    )
     dynamic_sampling: Annotated[
         bool, option("Resample groups whose rewards have zero variance (DAPO).", BATCH)
     ] = False
@@ -481,9 +478,6 @@ class SftOptions(TuningOptions):
     max_length: Annotated[
         int, option("Maximum tokens of prompt and completion.", DEMONSTRATIONS, min=8)
     ] = 1_024
-    packing: Annotated[
-        bool, option("Pack demonstrations into sequences of --max-length.", DEMONSTRATIONS)
-    ] = False
 
     num_train_epochs: Annotated[
         float, option("Passes through the demonstrations.", BATCH, min=0)
@@ -491,9 +485,7 @@ class SftOptions(TuningOptions):
     max_steps: Annotated[
         int, option("Optimizer steps; 0: by --num-train-epochs.", BATCH, min=0)
     ] = 0
-    batch_size: Annotated[
-        int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)
-    ] = 16
+    batch_size: Annotated[int, option("Demonstrations per step.", BATCH, min=1)] = 16
     warmup_steps: Annotated[
         int | None,
         option(
@@ -533,16 +525,8 @@ class SftOptions(TuningOptions):
 class CollectOptions(Options):
     """Selection among the completions of evaluations."""
 
-    per_puzzle: Annotated[
-        int, option("Maximum completions, or pairs, per puzzle; 0: all.", min=0)
-    ] = 0
+    per_puzzle: Annotated[int, option("Maximum completions per puzzle; 0: all.", min=0)] = 0
     shortest: Annotated[
         bool, option("Select the shortest completions of a puzzle first.", name="--shortest")
     ] = False
     max_tokens: Annotated[int, option("Skip longer completions; 0: no limit.", min=0)] = 0
-    pairs: Annotated[
-        bool, option("Write preference pairs for TRL: correct and incorrect.", name="--pairs")
-    ] = False
-    model: Annotated[
-        str | None, option("Model of the template of --pairs.", show_default="the evaluated one")
-    ] = None

@@ -82,14 +82,9 @@ def load_model(
     if torch.cuda.is_available() and not memory.estimates[-1].engine:
         torch_internals.expand_segments()
     trainable, sharded = ref.base is not None, processes.uses_fsdp()
-    loaded = load.load_model(
+    return load.load_model(
         ref, precision=options.precision, trainable=trainable, sharded=sharded, plain=memory.plain
     )
-    if loaded.device == "cpu":
-        from countdown_rl.training import loss_internals
-
-        loss_internals.score_less_at_a_time()
-    return loaded
 
 
 def computes_in_bf16(loaded: load.Loaded) -> bool:

@@ -24,7 +24,6 @@ train=(
   --precision nf4 --lora-r 16 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
   # Batches of 8, the library's default, times an accumulation of 16: 128 completions a step.
   --prompts 32 --num-generations 4 --micro-batch 8 --max-steps 1406 # one pass over 45,000 puzzles
-  --share-prompts # two fifths of the tokens of the loss, the same gradient
   --learning-rate 1e-5 --lr-scheduler-type cosine --beta 0.001 --scale-rewards group --seed 42
   --max-completion-length 128
   --reward format=1 --reward correct=1

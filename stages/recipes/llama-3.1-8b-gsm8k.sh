@@ -24,7 +24,7 @@ model=${MODEL:-meta-llama/Llama-3.1-8B-Instruct}
 data=(--task gsm8k --style lines --n 8792)
 train=(
   --precision nf4 --lora-r 8 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
-  --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934 --share-prompts
+  --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934
   --learning-rate 2e-4 --lr-scheduler-type cosine --trl warmup_steps=500 --trl weight_decay=0.01 --beta 0.02
   --trl epsilon_high=0.2 --scale-rewards group --eval-every 250
   --temperature 0.7 --trl top_p=0.9 --max-completion-length 256

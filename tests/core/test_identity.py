@@ -26,7 +26,6 @@ LATER = {
     "eval_temperature",
     "sampler",
     "advantage",
-    "share_prompts",
     "dynamic_sampling",
     "baseline",
 }

@@ -157,18 +157,6 @@ def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
     assert json.loads(out)["trainable"] == sum(4 * sum(layer.weight.shape) for layer in layers)
 
 
-def detached(logps, old_logps, advantages, mask):
-    return -advantages * mask
-
-
-def one_number(logps, old_logps, advantages, mask):
-    return -(logps * advantages).mean()
-
-
-def fails(logps, old_logps, advantages, mask):
-    raise KeyError("mine")
-
-
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
@@ -180,16 +168,6 @@ def fails(logps, old_logps, advantages, mask):
         (["--num-generations", "1"], 2, "generations"),
         (["--loss-type", "guess"], 2, "guess"),
         (["--out", "new", "--log", "new/log.csv"], 2, "--log new/log.csv"),
-        (["--trl", "optim=galore_adamw"], 2, "--trl optim=galore_adamw: TRL refuses this"),
-        (
-            ["--trl", 'lr_scheduler_kwargs={"a": 1}', "--lr-scheduler-type", "cosine"],
-            2,
-            "unexpected keyword",
-        ),
-        (["--trl", "sync_ref_model=true", "--beta", "0.1"], 2, "PEFT"),
-        (["--loss", f"{__name__}:detached"], 2, "tensor of the shape of logps"),
-        (["--loss", f"{__name__}:one_number"], 2, "tensor of the shape of logps"),
-        (["--loss", f"{__name__}:fails"], 2, "failed: KeyError"),
         (["--loss", "no.such:loss"], 2, "no.such:loss cannot be imported"),
         (
             ["--processes", "2", "--prompts", "3", "--discount", "0.9", "--scale-rewards", "none"],
@@ -203,21 +181,6 @@ def test_an_invalid_run_is_refused_in_one_sentence(check, llama, rows, words, st
     assert (found, out) == (status, "")
     assert says in err
     assert "Traceback" not in err
-
-
-FAILING = "adam_beta1=1 cache_implementation=foo importance_sampling_level=foo optim_args=foo repetition_penalty=0"
-IGNORED = "adam_epsilon=-1 delta=-4 epsilon=-1 min_p=2 top_entropy_quantile=7 top_p=3 top_p=-0.5 weight_decay=-1"
-CHOICES = "multi_objective_aggregation=foo vllm_importance_sampling_mode=foo"
-
-
-@pytest.mark.parametrize(
-    "value", ['generation_kwargs={"num_beams": 0}', *f"{FAILING} {IGNORED} {CHOICES}".split()]
-)
-def test_values_of_trl_that_fail_later_or_have_no_effect_are_refused(check, llama, rows, value):
-    found, out, err = check("--model", llama, "--data", rows, "--trl", value)
-    assert (found, out) == (2, "")
-    assert f"--trl {value.partition('=')[0]}" in err
-    assert "TRL refuses this" in err or value not in FAILING
 
 
 def test_a_run_that_exceeds_memory_is_a_warning(check, llama, rows):

@@ -1,29 +1,27 @@
 """GRPO on a LoRA adapter or on all weights: what ``train`` adds to a run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from countdown_rl.core import artifacts, processes
-from countdown_rl.core.errors import CountdownError, InputError, UsageError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
-from countdown_rl.models import chat_template, load, transformers_internals
+from countdown_rl.models import chat_template, load
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
-from countdown_rl.training.grpo import advantages, prompts, rewards, shared_prompts, trl, vllm
+from countdown_rl.training.grpo import advantages, prompts, rewards, trl, vllm
 from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.run import SILENT, Prepared, Reporter, Start
-from countdown_rl.training.state import Checkpoints, Journal, step_of
+from countdown_rl.training.state import Journal, step_of
 
 if TYPE_CHECKING:
     from countdown_rl.training.callbacks import CheckpointCallback
@@ -117,6 +115,8 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     rewards.check_rewards(reward_weights, rows[:2])
     next(prompts.chosen(options, rows)())
     advantages.advantage(options)  # of the user's own
+    if options.loss:
+        advantages.loss(options.loss)
     recognized = start.recognized(StepRow, {"data": data})
     _check_model(options, loaded)
     longest = start.longest_prompt(
@@ -144,7 +144,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         harder = f"the curriculum samples harder {task_of(rows[0]).noun}s; see --eval-every."
         reporter.note(f"Training accuracy may fall while the model improves, as {harder}")
     example = rows[0].messages()
-    run = GrpoRun(
+    return GrpoRun(
         **vars(start) | recognized | {"options": options},
         rows=rows,
         rewards=reward_weights,
@@ -156,69 +156,6 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         details={"rows": len(rows), "longest_prompt": longest, "rollouts": engine},
         memory=planned,
     )
-    if (options.trl or options.loss) and not processes.launched():
-        _try_trainer(run)
-    return run
-
-
-#: Errors of TRL and torch for a value that they cannot use.
-_FAULTS = (
-    ArithmeticError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-
-
-def _try_trainer(run: GrpoRun) -> None:
-    """Take a step of *run* on a small model of random weights; UsageError if a value of ``--trl`` or the loss fails."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    size = max(run.loaded.model.config.get_text_config().vocab_size, len(run.loaded.tokenizer))
-    sizes = {
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-    }
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=size, **sizes)).to(run.loaded.model.dtype)
-    options = replace(run.options, share_prompts=False, max_completion_length=2)
-    states = transformers_internals.accelerate_states()
-    before = list(map(dict, states))
-    with TemporaryDirectory() as scratch:
-        elsewhere = replace(
-            run, options=options, rollouts="transformers", checkpoints=Checkpoints(Path(scratch))
-        )
-        try:
-            loaded = replace(run.loaded, model=model, ref=replace(run.loaded.ref, base=None))
-            trainer, _ = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
-            trainer.create_optimizer_and_scheduler(run.max_steps)
-            trainer.current_gradient_accumulation_steps = 1
-            ids = torch.zeros(2, 2, dtype=torch.long, device=trainer.accelerator.device)
-            with torch.random.fork_rng():
-                trainer.rollouts.complete(ids.tolist(), trainer, None)
-            batch = {
-                "prompt_ids": ids,
-                "prompt_mask": ids + 1,
-                "completion_ids": ids,
-                "completion_mask": ids + 1,
-            }
-            batch |= {"advantages": ids[0] - 0.5, "num_items_in_batch": ids.sum() + 4, "share": 1.0}
-            batch |= {"ref_per_token_logps": 0.0 * ids}
-            trainer.compute_loss(trainer.model, batch).backward()
-            trainer.optimizer.step()
-        except CountdownError:
-            raise
-        except _FAULTS as error:
-            raise trl.refused(options, error) from error
-        finally:
-            for state, contents in zip(states, before, strict=True):
-                state.clear()
-                state.update(contents)
 
 
 def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[str, object]]:
@@ -252,8 +189,6 @@ def _check_model(options: TrainOptions, loaded: load.Loaded) -> None:
             f"{loaded.ref.source}; give it as safetensors, or leave --beta out.",
             option="beta",
         )
-    if options.share_prompts:
-        shared_prompts.check(loaded.model)
 
 
 def _used(options: TrainOptions, rows: Sequence[Row]) -> Sequence[Row]:

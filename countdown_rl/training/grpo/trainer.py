@@ -9,12 +9,10 @@ The loss of a micro-batch and its gradient are TRL's. The differences:
   sum over rows stays the same (LoRA dropout has other masks). Where a micro-batch has a mean over its tokens
   (``bnpo``, an entropy bonus, experts), rows are neither sorted nor skipped;
 * so ``top_entropy_quantile`` takes its quantile over the remaining tokens of a micro-batch, not of random rows;
-* advantages come from a function of :mod:`advantages` or of the user, and may differ by token;
-* the prompt of a group may be computed once, see :mod:`shared_prompts`.
+* advantages come from a function of :mod:`advantages` or of the user, and may differ by token.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from itertools import islice
 
 import torch
@@ -23,7 +21,7 @@ from torch import Tensor
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.models.shape import ModelShape
-from countdown_rl.training.grpo import advantages, shared_prompts
+from countdown_rl.training.grpo import advantages
 from countdown_rl.training.grpo.prompts import Outcome
 from countdown_rl.training.grpo.rollouts import Rollouts, Round
 from countdown_rl.training.grpo.trl_internals import Batch, RoundTrainer
@@ -54,7 +52,6 @@ class Trainer(RoundTrainer):
         )
         self.sums_over_rows = bool(options.aggregation.sum_over and not per_micro_batch)
         self.skips_zero_advantage = self.sums_over_rows and self.beta == 0.0 and not options.loss
-        self.decoder = shared_prompts.decoder_of(self.model) if options.share_prompts else None
         self.ends_line = torch.empty(0, dtype=torch.bool)
         if "line_ends" in advantages.columns(self.advantage):
             count = ModelShape.of(self.model.config).vocab_size
@@ -127,12 +124,9 @@ class Trainer(RoundTrainer):
         parts: list[Tensor] = []
         for update in order.tensor_split(updates):
             if self.sums_over_rows:
-                rank = live[update].long().cpu()
-                if self.decoder is None:  # which keeps the completions of a prompt together
-                    rank = rank * (lengths.max() + 1).cpu() + lengths[update].cpu()
-                update = update[
-                    rank.argsort(descending=True, stable=True)
-                ]  # the live ones first, the longest of all
+                rank = (live[update] * (lengths.max() + 1) + lengths[update]).cpu()
+                # The rows that have a gradient come first, the longest of all.
+                update = update[rank.argsort(descending=True, stable=True)]
             parts.extend(update.split(size))
         counts = torch.tensor([[int(live[rows].sum()) for rows in parts]], device=lengths.device)
         if self.accelerator.num_processes > 1:
@@ -155,13 +149,7 @@ class Trainer(RoundTrainer):
                 sum(parameter.sum() for parameter in model.parameters() if parameter.requires_grad)
                 * 0.0
             )
-        columns = inputs["prompt_ids"].shape[1]
-        with (
-            shared_prompts.packed(self.decoder, columns)
-            if self.decoder is not None
-            else nullcontext()
-        ):
-            return super().compute_loss(model, inputs, *args, **kwargs) * inputs["share"]
+        return super().compute_loss(model, inputs, *args, **kwargs) * inputs["share"]
 
 
 def _outcomes(rewards: Tensor, sampled: Round) -> list[Outcome]:

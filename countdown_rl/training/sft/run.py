@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+import datasets
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SftRun(Prepared[SftOptions]):
-    """A run of ``sft`` that can start; *examples* are those of :func:`tokens.tokenize`, packed or not."""
+    """A run of ``sft`` that can start; *examples* are those of :func:`tokens.tokenize`."""
 
     row_type = SftRow
     less_memory = ("micro_batch", "max_length")
@@ -53,14 +54,13 @@ class SftRun(Prepared[SftOptions]):
 
         from countdown_rl.training.callbacks import CheckpointCallback
 
-        callback, packing = CheckpointCallback(self, journal), self.options.packing
+        callback = CheckpointCallback(self, journal)
         names = ("warmup_steps", "weight_decay", "max_grad_norm")
         config = SFTConfig(
             **weights.trainer_arguments(self.options, loaded, self.checkpoints.directory, *names),
             max_steps=self.max_steps,
             max_length=None,  # longer demonstrations are an error already
-            padding_free=packing,
-            pad_to_multiple_of=32 if loaded.device.startswith("cuda") and not packing else None,
+            pad_to_multiple_of=32 if loaded.device.startswith("cuda") else None,
         )
         settings = {"args": config, "train_dataset": self.examples, "callbacks": [callback]}
         return weights.make_trainer(SFTTrainer, loaded, self.options, **settings), callback
@@ -140,13 +140,9 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         reporter.note(f"Of the demonstrations: {text}.")
     if known.warning:
         reporter.warning(known.warning)
-    if options.packing:
-        tokens.check_packing(
-            start.loaded.model.config, trust_remote_code=arguments.trust_remote_code
-        )
     examples = tokens.tokenize(known, tokenizer, options.max_length)
     ids, count = examples[0]["input_ids"], examples[0]["labels"].count(-100)
-    dataset = tokens.dataset(examples, options)
+    dataset = datasets.Dataset.from_list(examples)
     shape.check_tokens(start.adapted, dataset["input_ids"], arguments.model)
     start.longest_prompt(start.validation, options.max_completion_length)
     longest = max(map(len, dataset["input_ids"]))

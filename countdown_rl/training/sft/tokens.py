@@ -1,15 +1,10 @@
-"""Token ids of demonstrations, as in inference, and their packing."""
+"""Token ids of demonstrations, as in inference."""
 
-import copy
-from typing import Any
+from transformers import PreTrainedTokenizerBase
 
-import torch
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-from countdown_rl.core.errors import InputError, UsageError, first_line
+from countdown_rl.core.errors import InputError
 from countdown_rl.core.formatting import plural
-from countdown_rl.models import chat_template, ends, load
-from countdown_rl.training.options import SftOptions
+from countdown_rl.models import chat_template, ends
 from countdown_rl.training.sft.demonstrations import Demonstrations
 
 
@@ -73,70 +68,3 @@ def tokenize(
         raise InputError(f"all demonstrations are longer than --max-length {max_length}; raise it.")
     known.filtered = filtered
     return examples
-
-
-def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
-    """The data set of *examples*, packed if *options* say so."""
-    import datasets
-    from trl import pack_dataset
-
-    rows = datasets.Dataset.from_list(examples)
-    return (
-        pack_dataset(rows.shuffle(seed=options.seed), options.max_length)
-        if options.packing
-        else rows
-    )
-
-
-def check_packing(config: PretrainedConfig, *, trust_remote_code: bool = False) -> None:
-    """UsageError unless packed samples can be read in a model of *config* and, in two random layers, not each other."""
-    from transformers import AutoModelForCausalLM
-    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
-
-    samples = list(range(1, 13)), list(range(20, 30))
-    device = load.device_name("auto")
-    try:
-        with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            torch.manual_seed(0)
-            settings: dict[str, Any] = {
-                "dtype": torch.float32,
-                "trust_remote_code": trust_remote_code,
-            }
-            model = AutoModelForCausalLM.from_config(_shallow(config), **settings)
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.normal_(std=parameter.shape[-1] ** -0.5)
-            model.to(device).eval()
-            alone = [
-                model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0]
-                for ids in samples
-            ]
-            rows = [{"input_ids": ids, "labels": ids} for ids in samples]
-            batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(rows)
-            del batch["labels"]
-            inputs = {
-                name: value.to(device) if hasattr(value, "to") else value
-                for name, value in batch.items()
-            }
-            packed = model(**inputs, use_cache=False).logits[0]
-    except Exception as error:  # each architecture has its own
-        raise UsageError(
-            f"{config.model_type} does not allow --packing: {first_line(error)}."
-        ) from error
-    expected = torch.cat(alone)
-    if not (packed - expected).abs().max() < 1e-2 * expected.std():
-        raise UsageError(
-            f"packed samples would see each other in {config.model_type}; leave --packing out."
-        )
-
-
-def _shallow(config: PretrainedConfig) -> PretrainedConfig:
-    """*config* with two layers and 64 tokens."""
-    shallow = copy.deepcopy(config)
-    text = shallow.get_text_config()
-    layers, depth = text.num_hidden_layers, min(2, text.num_hidden_layers)
-    for name, value in vars(text).items():
-        if isinstance(value, list) and len(value) == layers:  # one value per layer
-            setattr(text, name, value[:depth])
-    text.num_hidden_layers, text.vocab_size, text.pad_token_id = depth, 64, 0
-    return shallow

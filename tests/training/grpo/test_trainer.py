@@ -19,7 +19,7 @@ from countdown_rl.core.errors import UsageError
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import load, reference
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training.grpo import advantages, shared_prompts, trl
+from countdown_rl.training.grpo import advantages, trl
 from countdown_rl.training.grpo.rollouts import Graded, Rollouts, Round
 from countdown_rl.training.grpo.trainer import Trainer, _selected
 from countdown_rl.training.options import TrainOptions
@@ -91,9 +91,6 @@ COMBINATIONS = {
     "own loss, KL": {"loss": f"{__name__}:clipped", "beta": 0.02},
     "own loss, iterations": {"loss": f"{__name__}:clipped", "num_iterations": 4},
     "own loss, discount": {"loss": f"{__name__}:clipped", "discount": 0.9},
-    "shared prompts": {"share_prompts": True},
-    "shared prompts, KL": {"share_prompts": True, "beta": 0.02},
-    "shared prompts, discount": {"share_prompts": True} | DISCOUNTED,
 }
 
 
@@ -168,9 +165,6 @@ def round_of(trainer, options):
         "completion_mask": mask,
     }
     batch |= {"advantages": over_the_mean.flatten(), "num_items_in_batch": mask.sum()}
-    if options.share_prompts:
-        for name in ("prompt_ids", "prompt_mask"):
-            batch[name] = batch[name][[0, 0, 0, 0, 4, 4, 4, 4]]
     if options.beta:
         batch["ref_per_token_logps"] = logps
     if options.num_iterations > 1:
@@ -345,7 +339,8 @@ def test_a_hint_is_graded_with_the_completion_and_gets_no_gradient(loaded, tmp_p
         output.last_hidden_state.retain_grad()
         states.append(output.last_hidden_state)
 
-    with shared_prompts.decoder_of(trainer.model).register_forward_hook(keep):
+    decoder = trainer.model.get_base_model().get_decoder()
+    with decoder.register_forward_hook(keep):
         batch |= {"advantages": torch.tensor([1.0, -1, 1, -1]), "share": 1.0}
         trainer.compute_loss(trainer.model, batch).backward()
     # The last token of the prompt predicts the first one of a completion.

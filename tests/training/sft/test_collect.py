@@ -1,4 +1,4 @@
-"""Demonstrations and preference pairs: which completions are taken, and that they are the tokens that were sampled."""
+"""Demonstrations: which completions are taken, and that they are the tokens that were sampled."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
-from countdown_rl.models import chat_template, ends, load, reference
+from countdown_rl.models import load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.options import CollectOptions, SftOptions
 from countdown_rl.training.sft import collect as selection
 from countdown_rl.training.sft import demonstrations, tokens
-from tests.support import evaluations, standins, tiny_llama
+from tests.support import evaluations
 
 PUZZLE = {"nums": [3, 7, 50], "target": 46}
 RIGHT = ["(50 - 7) + 3", "50 - 7 + 3", "50-7+3"]
@@ -74,17 +74,6 @@ def test_correct_completions_are_kept_once(tmp_path, options, kept):
     assert manifest.inputs["eval-1"] == artifacts.read(second, "eval").as_input()
 
 
-def test_each_completion_is_in_one_pair(tmp_path):
-    tiny_llama.checkpoint(tmp_path / "model")
-    source = evaluation(tmp_path / "eval", [*WRONG, *RIGHT[:2]])
-    rows = collect(tmp_path / "out", source, pairs=True, model=str(tmp_path / "model"))
-    prefill = parse_row(PUZZLE).prompt().prefill
-    for side, answers in (("chosen", RIGHT[:2]), ("rejected", WRONG[:2])):
-        assert [row[side][0]["content"] for row in rows] == [
-            prefill + say(answer) for answer in answers
-        ]
-
-
 def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
     own = PUZZLE | {"style": "model_opens"}
     rows = collect(
@@ -93,7 +82,7 @@ def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
     assert [row.get("style") for row in rows] == [None, "model_opens"]
 
 
-@pytest.mark.parametrize("options", [{}, {"max_tokens": 5}, {"pairs": True}])
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 5}])
 def test_where_nothing_can_be_kept_is_said_in_a_sentence(tmp_path, options):
     source = evaluation(tmp_path / "eval", RIGHT if options else WRONG)
     with pytest.raises(InputError, match="no training row has a correct completion"):
@@ -101,21 +90,15 @@ def test_where_nothing_can_be_kept_is_said_in_a_sentence(tmp_path, options):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-def test_puzzles_of_a_test_split_are_left_out(tmp_path, run_command, pairs):
+def test_puzzles_of_a_test_split_are_left_out(tmp_path, run_command):
     sums = ({"nums": [1, 2, n], "target": n + 3} for n in range(3, 99))
     of_test = next(row for row in sums if parse_row(row).split == "test")
-    tiny_llama.checkpoint(tmp_path / "model")
     answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG[0]]
     mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
-    words = [
-        "--out",
-        tmp_path / "out",
-        *(["--pairs", "--model", tmp_path / "model"] if pairs else []),
-    ]
+    words = ["--out", tmp_path / "out"]
     assert "warning: 1 row of a test split left out" in run_command("collect", mixed, *words).err
     (row,) = jsonl.read_objects(tmp_path / "out" / selection.FILE)
-    assert "50" in str(row.get("nums", row.get("prompt")))
+    assert row["nums"] == PUZZLE["nums"]
     test = evaluation(tmp_path / "b", answers, file="test.jsonl")
     assert (
         "2 rows of a test split left out" in run_command("collect", test, mixed, *words, code=1).err
@@ -137,37 +120,6 @@ def test_what_was_collected_is_told_in_a_line(tmp_path, run_command):
     assert (
         "3 completions read, 3 correct; 3 demonstrations of 1 row kept (3.0 per row)" in printed.out
     )
-
-
-@pytest.mark.parametrize(
-    ("family", "style", "conversational"),
-    [
-        *(("qwen2.5", style, True) for style in ("prefilled", "model_opens")),
-        ("llama-3.1", "prefilled", True),
-        ("qwen3", "prefilled", False),  # its template takes the thinking out of a turn
-        (None, "prefilled", False),  # a tokenizer without a template
-    ],
-)
-def test_trl_renders_a_pair_as_the_text_that_was_read_and_written(family, style, conversational):
-    from trl.data_utils import apply_chat_template, is_conversational
-
-    tokenizer = (
-        standins.tokenizer(standins.FAMILIES[family]) if family else tiny_llama.tokenizer(None)
-    )
-    row = parse_row(PUZZLE | {"style": style})
-    completions = [row.style.opening + say(answer) for answer in (RIGHT[0], WRONG[0])]
-    (pair,) = selection._pairs(
-        [tuple(evaluations.sample(row=row, completion=text) for text in completions)], tokenizer
-    )
-    assert is_conversational(pair) == conversational
-    prompt, end = chat_template.render(tokenizer, row.messages()), ends.end_of_turn(tokenizer)
-    if conversational:
-        pair = apply_chat_template(pair, tokenizer)
-    else:
-        prompt = prompt.removeprefix(tokens.start_of_text(tokenizer))
-    assert [(pair["prompt"] + pair[side]).rstrip() for side in ("chosen", "rejected")] == [
-        prompt + text + end for text in completions
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -219,26 +171,6 @@ def test_sft_learns_the_tokens_that_were_sampled(sampled, tokenizer, tmp_path):
         prompt, completion = by_text[row["completion"]]
         learned = [*completion, tokenizer.eos_token_id]
         assert example == {"input_ids": prompt + learned, "labels": [-100] * len(prompt) + learned}
-
-
-def test_trl_trains_on_the_tokens_that_were_sampled_of_a_pair(sampled, tokenizer, tmp_path):
-    from datasets import load_dataset
-    from trl import DPOConfig, DPOTrainer
-
-    path, by_text = sampled
-    rows = collect(tmp_path / "out", path, pairs=True)
-    settings = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
-    settings |= {"gradient_checkpointing": False, "max_steps": 1, "per_device_train_batch_size": 2}
-    config = DPOConfig(str(tmp_path / "dpo"), loss_type=["ipo"], **settings)
-    model = str(reference.local_path(reference.find_model("countdown-tiny")))
-    pairs = load_dataset(str(tmp_path / "out"))["train"]  # as `trl dpo` reads them
-    trainer = DPOTrainer(model, args=config, train_dataset=pairs)
-    trainer.train()
-    for row, example in zip(rows, trainer.train_dataset, strict=True):
-        for side in ("chosen", "rejected"):
-            prompt, completion = by_text[row[side].removesuffix(tokenizer.eos_token)]
-            assert example["prompt_ids"] == prompt
-            assert example[f"{side}_ids"] == [*completion, tokenizer.eos_token_id]
 
 
 @pytest.mark.parametrize("imported", [True, False])

@@ -20,7 +20,7 @@ from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference.generate import Completion
-from countdown_rl.models import chat_template, ends, shape
+from countdown_rl.models import chat_template, ends
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
@@ -31,7 +31,7 @@ from countdown_rl.training.sft import run as supervised
 from countdown_rl.training.sft import tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
 from countdown_rl.training.state import Journal
-from tests.support import architectures, command, standins, tiny_llama
+from tests.support import command, standins, tiny_llama
 from tests.support.runs import Killed, files, killing, paths, write_data
 
 SIZES = {"max_steps": 6, "batch_size": 4, "micro_batch": 2, "save_steps": 2}
@@ -91,9 +91,7 @@ def test_a_run_writes_an_adapter_and_a_log(unbroken):
     assert [row.tokens for row in rows] == sorted({row.tokens for row in rows})
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"lora_dropout": 0.1, "packing": True, "max_length": 300}, {"tune": "all"}]
-)
+@pytest.mark.parametrize("changes", [{}, {"lora_dropout": 0.1}, {"tune": "all"}])
 def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
     options = replace(SMALL, **changes)
     whole = run(place, tmp_path / "whole", options)
@@ -109,13 +107,12 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
     assert not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
+def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path):
     """TRL tokenizes and labels the text of the same demonstrations itself."""
     import datasets
     from trl import SFTConfig, SFTTrainer
 
-    options = replace(SMALL, tune="all", micro_batch=4, packing=packing, max_length=400)
+    options = replace(SMALL, tune="all", micro_batch=4, max_length=400)
     prepared = prepare(place, tmp_path, options)
     loaded = weights.load_model(prepared.ref, options, prepared.memory)
     ours, _ = prepared.make_trainer(loaded, Journal(None, prepared.max_steps))
@@ -142,9 +139,9 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
         trainer.compute_loss(trainer.model, batch, num_items_in_batch=count).backward()
         return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
 
-    examples = tokens.dataset(tokens.tokenize(Demonstrations(kept), tokenizer, 400), options)
+    examples = tokens.tokenize(Demonstrations(kept), tokenizer, 400)
     expected = gradient(theirs, list(theirs.train_dataset))
-    torch.testing.assert_close(gradient(ours, list(examples)), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradient(ours, examples), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_loss_of_validation_demonstrations_is_the_mean_over_their_tokens(place, tmp_path):
@@ -352,36 +349,6 @@ def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
     assert standins.cut_off(whole, turn) == standins.cut_off(whole, text) == 3
     lines = (tmp_path / "gguf" / "Modelfile").read_text().splitlines()
     assert {f'PARAMETER stop "{token}"' for token in ("<|endoftext|>", "<|im_end|>")} <= set(lines)
-
-
-@pytest.mark.parametrize(
-    "name", ["gpt_oss", "jamba", "mamba2", "falcon_h1", "qwen3_5_text", "qwen3_next", "opt"]
-)
-def test_packing_is_refused_where_samples_would_see_each_other(tmp_path, monkeypatch, capsys, name):
-    architectures.checkpoint(tmp_path / "model", name)
-    jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
-    words = [
-        "sft",
-        "--check",
-        "--tune",
-        "all",
-        "--model",
-        tmp_path / "model",
-        "--from",
-        tmp_path / "demos.jsonl",
-    ]
-    assert command.status(monkeypatch, *words, "--packing") == 2
-    assert "--packing" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_moe", "gpt2"])
-def test_packing_is_possible_where_samples_are_kept_apart(tmp_path, name):
-    architectures.checkpoint(
-        tmp_path / "model", name, **({} if name == "gpt2" else {"num_hidden_layers": 4})
-    )
-    before = torch.random.get_rng_state()
-    tokens.check_packing(shape.read_config(tmp_path / "model"))
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
