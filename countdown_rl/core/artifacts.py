@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.errors import ArtifactError, CountdownError
 from countdown_rl.core.manifest import (
     MADE_BY,
     MANIFEST,
@@ -156,6 +156,14 @@ def check_place(path: Path, option: str) -> None:
     present = next(parent for parent in real.parents if parent.exists())
     if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
         raise ArtifactError(f"{option} {path} cannot be written (in {present}); give another path.")
+
+
+def check_no_pointer(path: Path, error: type[CountdownError]) -> None:
+    """Raise *error* if the file at *path* is a pointer of Git LFS, not the content."""
+    if not path.is_file() or path.stat().st_size >= 1024:
+        return
+    if path.read_bytes().startswith(b"version https://git-lfs"):
+        raise error(f"{path} is a pointer of Git LFS; run `git lfs pull` in its repository.")
 
 
 def check_writable(out: Path, kind: str) -> None:

@@ -3,15 +3,12 @@
 Others are bugs, except failures of the machine (:func:`machine_failure`) and of a user's code (:func:`user_frames`).
 """
 
-import errno
-import os
 import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 
 class CountdownError(Exception):
@@ -76,8 +73,6 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-#: Loaded plug-ins, as ``module:name``; their code counts as a user's own.
-PLUGINS: set[str] = set()
 _PACKAGE = str(Path(__file__).parents[1])
 _STDLIB = re.escape(sysconfig.get_path("stdlib"))
 #: Files of libraries; Jinja calls those of a template ``<template>``.
@@ -88,89 +83,53 @@ def user_frames(error: BaseException) -> str:
     """Return the frames of a user's code in *error* or its causes; "" if that code raised a CountdownError itself."""
     for cause in reversed([*causes(error)]):
         frames = list(traceback.walk_tb(cause.__traceback__))
-        frames_of_user = [frame for frame in frames if _owner(frame[0]) == "user"]
-        if frames_of_user and not (
-            isinstance(cause, CountdownError) and frames[-1] == frames_of_user[-1]
-        ):
-            return "".join(traceback.StackSummary.extract(iter(frames_of_user)).format()).rstrip()
+        frames_of_user = [frame for frame in frames if is_users(frame[0].f_code.co_filename)]
+        if not frames_of_user:
+            continue
+        if isinstance(cause, CountdownError) and frames[-1] == frames_of_user[-1]:
+            continue
+        return "".join(traceback.StackSummary.extract(iter(frames_of_user)).format()).rstrip()
     return ""
 
 
 def raised_by_user(error: BaseException) -> bool:
     """Return True if the last frame of *error* outside of libraries belongs to a user's code, not to this package."""
-    owners = [_owner(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return [owner for owner in owners if owner != "library"][-1:] == ["user"]
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = [file for file in files if file.startswith(_PACKAGE) or is_users(file)]
+    return bool(own) and is_users(own[-1])
 
 
-def _owner(frame: FrameType) -> str:
-    return owner(frame.f_code.co_filename, str(frame.f_globals.get("__name__")))
+def is_users(file: str) -> bool:
+    """Return True if the code in *file* is neither this package's nor a library's."""
+    return not file.startswith(_PACKAGE) and not _LIBRARY.search(file)
 
 
-def owner(file: str, module: str) -> str:
-    """Return the owner of the code of *module* in *file*: "package", "library" or "user"."""
-    plugins = {re.split("[.:]", name)[0] for name in PLUGINS}
-    if file.startswith(_PACKAGE):
-        return "package"
-    return (
-        "library" if _LIBRARY.search(file) and module.partition(".")[0] not in plugins else "user"
-    )
-
-
-#: Advice for exhausted resources, by error number. These count anywhere in a chain of exceptions.
-_RESOURCES = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some space",
-    errno.EFBIG: "raise `ulimit -f`",
-    errno.EMFILE: "raise the limit (`ulimit -n 1024`)",
-    errno.ENOMEM: "close programs, or ask for less work at a time",
-    errno.EAGAIN: "raise `ulimit -u`, or close programs",
-    errno.EIO: "check the disk",
-}
-#: Messages of libraries that give no number.
-_MESSAGES = {
-    r"iostream error|PytorchStreamWriter failed|enforce fail at inline_container|requested and \d+ written"
-    r"|No space left": errno.ENOSPC,
-    r"can't start new thread": errno.EAGAIN,
-    r"Too many open files": errno.EMFILE,
-    r"(?i)out of memory|(cannot|can't) allocate memory|not enough memory|_STATUS_ALLOC_FAILED": errno.ENOMEM,
-}
+#: Texts of torch and safetensors, which give no error number.
+_DISK = re.compile(
+    r"No space left|os error \d+|iostream error|PytorchStreamWriter failed|inline_container"
+)
+_MEMORY = re.compile(
+    r"(?i)out of memory|(cannot|can't) allocate memory|not enough memory|_STATUS_ALLOC_FAILED"
+)
 
 
 def machine_failure(error: BaseException) -> str | None:
     """Return the sentence for an *error* that the machine caused, such as a full disk; None for others."""
-    for cause in causes(error):
-        number = _number(cause)
-        if number == errno.ENOMEM and isinstance(
-            error, CountdownError
-        ):  # which names the option to lower
-            return None
-        if number in _RESOURCES:
-            file, fault = getattr(cause, "filename", None), os.strerror(number)
-            place = f" ({file})" if file else ""
-            return f"{fault[0].lower()}{fault[1:]}{place}; {_RESOURCES[number]} and run the same command again."
-    if loop := re.match("Symlink loop from '(.*)'", str(error)):
-        return f"{loop[1]} is a link that leads to itself; give another path."
-    if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
-        return f"{error.filename!s:.60} cannot be used: {str(error.strerror).lower()}; give another path."
-    return None
+    if isinstance(error, CountdownError):
+        return None
+    if out_of_memory(error):
+        return "out of memory; close programs, or ask for less work at a time."
+    cause = first_line(error)
+    if _DISK.search(str(error)):
+        return f"writing failed ({cause}); free some space, and run the same command again."
+    if isinstance(error, FileNotFoundError) or not isinstance(error, OSError) or not error.errno:
+        return None
+    place = f" ({error.filename!s:.60})" if error.filename else ""
+    return f"{cause[:1].lower()}{cause[1:]}{place}; mend that, and run the same command again."
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Return True if *error* means that the memory of a GPU or of the machine is exhausted."""
-    return _number(error) == errno.ENOMEM
-
-
-def _number(error: BaseException) -> int | None:
     if isinstance(error, CountdownError):  # whose text may quote a file
-        return None
-    if isinstance(error, MemoryError):
-        return errno.ENOMEM
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    if match := re.search(
-        r"\(os error (\d+)\)", str(error)
-    ):  # Rust's, as in safetensors and tokenizers
-        return int(match[1])
-    return next(
-        (number for pattern, number in _MESSAGES.items() if re.search(pattern, str(error))), None
-    )
+        return False
+    return isinstance(error, MemoryError) or bool(_MEMORY.search(str(error)))

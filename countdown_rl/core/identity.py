@@ -8,7 +8,7 @@ from typing import Any
 
 from countdown_rl.core import user_code
 from countdown_rl.core.artifacts import read, with_article
-from countdown_rl.core.errors import PLUGINS, ArtifactError
+from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import Manifest, contents, portable
 from countdown_rl.core.options import Options
@@ -43,7 +43,7 @@ class Identity:
         **machine: Any,
     ) -> "Identity":
         """Return the identity of a run that starts now, with the code of the functions in *options* and of tasks."""
-        code = user_code.digests([*user_code.named(options), *sorted(PLUGINS)])
+        code = user_code.digests([*user_code.named(options), *sorted(user_code.PLUGINS)])
         return cls(options_type, options, inputs, {"code": code, **machine})
 
     def to_json(self) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import lfs
 from countdown_rl.core.errors import ArtifactError
 
 
@@ -13,7 +12,6 @@ def read(file: Path) -> dict[str, Any]:
     """Return the object in *file*."""
     if not file.is_file():
         raise ArtifactError(f"{file} is missing; download or make it again.")
-    lfs.check(file, ArtifactError)
     return parse(file.read_bytes(), file)
 
 

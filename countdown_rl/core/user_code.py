@@ -17,7 +17,7 @@ from pkgutil import resolve_name
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from countdown_rl.core.errors import UsageError, first_line, owner
+from countdown_rl.core.errors import UsageError, first_line, is_users
 
 #: Names that a function changes, such as a cache or a counter, in its source.
 _CHANGED = re.compile(
@@ -33,6 +33,8 @@ _IMPORT, _MODULE = (
 _SET = re.compile(
     r"\bself\.(\w+)(?:\.(?:add|append|clear|extend|insert|pop|setdefault|update)\(|(?:\[[^]]*\])? *[-+*/|&]?=(?!=))"
 )
+#: Loaded plug-ins, as ``module:name``.
+PLUGINS: set[str] = set()
 #: Functions and objects that a caller of the API gave, by their names.
 _GIVEN: dict[str, Callable[..., Any]] = {}
 #: What a module of the user's was imported from: its spec, which a reload replaces, and its text.
@@ -121,11 +123,7 @@ def _file(module: str, roots: Iterable[str]) -> Path | None:
     tails = [module.replace(".", "/") + end for end in (".py", "/__init__.py")]
     places = [Path(loaded)] if loaded else [Path(root, tail) for root in roots for tail in tails]
     file = next((place for place in places if place.suffix == ".py" and place.is_file()), None)
-    return (
-        file
-        if file and module != "__main__" and owner(str(file.absolute()), module) == "user"
-        else None
-    )
+    return file if file and module != "__main__" and is_users(str(file.absolute())) else None
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from countdown_rl.core.errors import InputError, UsageError, machine_failure
+from countdown_rl.core.errors import InputError, UsageError, first_line
 from countdown_rl.core.formatting import flag, one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -204,7 +204,7 @@ def public(function: Function) -> Function:
             return function(*given.args, **given.kwargs)
         except (OSError, RuntimeError) as error:  # any text may be a path
             if "Symlink loop" in str(error) or getattr(error, "errno", 0) == errno.ENAMETOOLONG:
-                raise UsageError(str(machine_failure(error))) from error
+                raise UsageError(f"{first_line(error)}; give another path.") from error
             raise
 
     return call  # type: ignore[return-value]

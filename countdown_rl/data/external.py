@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from countdown_rl.core import hub_requests
-from countdown_rl.core.errors import InputError, ModelError
+from countdown_rl.core import hub
+from countdown_rl.core.errors import InputError, ModelError, first_line
 from countdown_rl.tasks import files, records
 from countdown_rl.tasks.splits import held_out
 
@@ -39,7 +39,7 @@ def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]
     logging.set_verbosity(logging.CRITICAL)  # errors are reported once, in a sentence
     hub_logging.set_verbosity(logging.CRITICAL)
     repository, _, config = name.partition(":")
-    download = partial(hub_requests.download, repository, ignored=None, repo_type="dataset")
+    download = partial(hub.download, repository, repo_type="dataset")
     with _read_errors(name), TemporaryDirectory() as cache:  # HF_HOME may be read-only
         directory = download(revision, allowed=["README.md"])
         chosen, data_files, patterns = _configuration(directory, repository, config)
@@ -132,5 +132,5 @@ def _read_errors(source: str) -> Iterator[None]:
             f"{str(error).rstrip('.')}; or give a downloaded file with --from."
         ) from error
     except Exception as error:
-        text = hub_requests.words(error.__cause__ or error)
+        text = first_line(error.__cause__ or error)
         raise InputError(f"{source} cannot be read: {text}.") from error

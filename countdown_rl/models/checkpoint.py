@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from countdown_rl.core import lfs
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
 from countdown_rl.models.model_files import INDEX, failures_of_libraries, shards
 
@@ -30,7 +30,7 @@ class Checkpoint:
         self.specs: dict[str, torch.Tensor] = {}
         self.files: dict[str, Path] = {}
         for path in [location] if location.is_file() else shards(location):
-            lfs.check(path, ModelError)
+            artifacts.check_no_pointer(path, ModelError)
             # safe_open checks the header and the length of the file.
             with (
                 failures_of_libraries(f"{path} is missing or damaged"),

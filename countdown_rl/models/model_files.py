@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import lfs, typed_json
+from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import CountdownError, ModelError, first_line, out_of_memory
 
 WEIGHTS = "model.safetensors"
@@ -148,7 +148,7 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
     """
     source = path
     for file in path.parent.iterdir() if path.is_file() else path.iterdir():
-        lfs.check(file, ModelError)
+        artifacts.check_no_pointer(file, ModelError)
     if path.is_file():
         options, path = {"gguf_file": path.name} | options, path.parent
     elif (path / "config.json").is_file():

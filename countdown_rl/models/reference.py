@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from countdown_rl.core import artifacts, lfs
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.core.hub_requests import download
+from countdown_rl.core.hub import download
 from countdown_rl.core.identity import RUN, run_directory
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, portable
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
@@ -151,7 +151,7 @@ def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef
             source, "shipped", SHIPPED[source], manifest=artifacts.read(SHIPPED[source], "model")
         )
     if path.is_file():
-        lfs.check(path, ModelError)
+        artifacts.check_no_pointer(path, ModelError)
         with path.open("rb") as stream:
             if stream.read(4) != b"GGUF":
                 raise ModelError(

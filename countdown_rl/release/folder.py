@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from countdown_rl.core import artifacts, formatting, hub_requests
-from countdown_rl.core.errors import ArtifactError, HubError, UsageError
+from countdown_rl.core import artifacts, formatting, hub
+from countdown_rl.core.errors import ArtifactError, HubError, UsageError, first_line
 from countdown_rl.core.formatting import as_section
 from countdown_rl.core.manifest import (
     MADE_BY,
@@ -168,19 +168,17 @@ def base_license(base_model: str | None, revision: str | None) -> dict[str, str]
     if base_model is None:
         return {}
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        with hub_requests.paced():
-            data: Any = (
-                HfApi().model_info(base_model, revision=revision, timeout=20).card_data or {}
-            )
+        info = HfApi().model_info(base_model, revision=revision, timeout=20)
+    except RepositoryNotFoundError:
+        return {}
     except Exception as error:  # an answer that makes no sense raises any
-        if hub_requests.is_absent(error):
-            return {}
-        cause = hub_requests.reason(error, revision)
         raise HubError(
-            f"the card of {base_model} cannot be read, as {cause}; or give --license."
+            f"the card of {base_model} cannot be read: {hub.reason(error)}; or give --license."
         ) from error
+    data: Any = info.card_data or {}
     return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
 
 
@@ -280,7 +278,7 @@ def check_no_token(folder: Path, *, manifest: str = "", token: str | None = None
             data = stream.read(_METADATA if file.suffix in (".safetensors", ".gguf") else -1)
         texts[file.name] = data.decode("latin-1")
     for name, text in texts.items():
-        if hub_requests.TOKEN.search(text) or (token and token in text):
+        if hub.TOKEN.search(text) or (token and token in text):
             raise ArtifactError(
                 f"{name} contains what looks like a token for the Hub; remove it before publishing."
             )
@@ -317,11 +315,11 @@ def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
             error, json.JSONDecodeError
         ):  # of the card's metadata
             raise HubError(
-                f"the Hub does not accept {options.repo_id}: {hub_requests.words(error)}."
+                f"the Hub does not accept {options.repo_id}: {first_line(error)}."
             ) from error
-        cause = hub_requests.reason(error)
+        cause = hub.reason(error)
         raise HubError(
-            f"{options.repo_id} cannot be uploaded, as {cause}; run the same command again."
+            f"{options.repo_id} cannot be uploaded: {cause}, and run the same command again."
         ) from error
 
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from countdown_rl.core import artifacts, hub_requests, typed_json
+from countdown_rl.core import artifacts, hub, typed_json
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import percent, plural, short
 from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, provenance_chain
@@ -130,7 +130,7 @@ def verify(
             raise ArtifactError(
                 f"{source} is not a directory, nor NAME/MODEL[@REVISION] on the Hub."
             )
-        folder = hub_requests.download(name, commit or None, allowed=None, ignored=None)
+        folder = hub.download(name, commit or None)
         revision = folder.name
     if artifacts.peek(folder) != "release":
         raise ArtifactError(

@@ -19,7 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from countdown_rl.core import lfs
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.core.manifest import MANIFEST
 
@@ -69,7 +69,7 @@ def records(path: Path) -> Iterator[Record]:
         raise InputError(
             f"{path} does not exist or is no file; check the path (`countdown-rl gen-data` makes data)."
         )
-    lfs.check(path, InputError)
+    artifacts.check_no_pointer(path, InputError)
     record = None
     with path.open("rb") as stream:
         for record in read(stream, str(path)):

@@ -6,7 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any
 
-from countdown_rl.core.errors import PLUGINS, InputError
+from countdown_rl.core.errors import InputError
+from countdown_rl.core.user_code import PLUGINS
 from countdown_rl.tasks.task import Baseline, Row, Task
 
 GROUP = "countdown_rl.tasks"

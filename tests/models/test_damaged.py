@@ -76,7 +76,7 @@ def index(weight_map: object) -> None:
         (not_finite, "not finite"),
         (lambda: Path("model/model.safetensors").write_text(POINTER), "git lfs pull"),
         *(
-            (lambda name=name: Path("model", name).write_text(POINTER), "git lfs pull")
+            (lambda name=name: Path("model", name).write_text(POINTER), "git lfs pull|not JSON")
             for name in FILES
         ),
         *(

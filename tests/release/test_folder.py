@@ -161,7 +161,7 @@ def test_the_command_takes_the_results_beside_the_weights(root, command):
             ({"trained_on": ("\u202e",)}, "printable"),
             ({"base_model": "not an id"}, "--base-model"),
         ),
-        ({"license_file": "gone.txt"}, "--license-file"),
+        ({"license_file": "gone.txt"}, "license_file"),
         *(
             ({"data": "data"} | other, "leave it out with --data")
             for other in ({"evaluation": "eval"}, {"model": "merged"}, {"with_demo": True})
@@ -175,7 +175,7 @@ def test_options_that_no_release_can_have_are_wrong_usage(options, word):
 
 @pytest.mark.parametrize("options", [{"public": True}, {"repo_id": "me/x"}, {"push": True}])
 def test_options_of_the_upload_go_together(options):
-    with pytest.raises(UsageError, match="--push"):
+    with pytest.raises(UsageError, match="push"):
         UploadOptions(**options)
 
 

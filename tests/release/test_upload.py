@@ -131,7 +131,7 @@ def test_a_repository_of_another_tool_is_not_overwritten(hub, folder, tmp_path, 
 @pytest.mark.parametrize(
     ("token", "sentence"),
     [
-        *((EXPIRED, "expired or revoked"), (READ, "does not allow"), (STRANGER, "does not allow")),
+        *((token, "hf auth login") for token in (EXPIRED, READ, STRANGER)),
         *(("hf_tök en", "invalid characters"), (None, "there is no token")),
     ],
 )
@@ -176,9 +176,9 @@ def test_a_fault_loses_nothing_and_a_second_run_finishes(hub, folder, fault):
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ({"match": "PUT /.store", "status": 500}, "500"),
-        ({"match": "POST .*/commit/", "cut": "before"}, "cannot be reached"),
-        ({"match": "POST .*/commit/", "status": 412}, "refused .412."),
+        ({"match": "PUT /.store", "status": 500}, "uploading"),
+        ({"match": "POST .*/commit/", "cut": "before"}, "network"),
+        ({"match": "POST .*/commit/", "status": 412}, "412"),
         ({"match": "GET", "status": 429, "headers": {"Retry-After": "3600"}}, "429"),
         ({"match": "POST .*/validate-yaml", "status": 400}, "does not accept"),
     ],
@@ -194,7 +194,7 @@ def test_a_lasting_fault_is_one_sentence(hub, folder, fault, sentence):
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("ENDPOINT", "http://127.0.0.1:9", "cannot be reached"),
+        ("ENDPOINT", "http://127.0.0.1:9", "network"),
         ("HF_HUB_OFFLINE", True, "HF_HUB_OFFLINE"),
     ],
 )

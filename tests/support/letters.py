@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from countdown_rl.core.errors import PLUGINS, InputError
+from countdown_rl.core.errors import InputError
+from countdown_rl.core.user_code import PLUGINS
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.task import Grade, Group, Row, Task

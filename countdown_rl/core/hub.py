@@ -1,0 +1,47 @@
+"""Downloads from the Hub, and the words for a request that failed."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from countdown_rl.core.errors import ModelError
+
+#: Format of every token of the Hub.
+TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}", re.ASCII)
+
+
+def download(
+    name: str,
+    revision: str | None,
+    *,
+    allowed: list[str] | None = None,
+    ignored: list[str] | None = None,
+    repo_type: str = "model",
+) -> Path:
+    """Return the folder of a repository, downloaded or from the cache.
+
+    Args:
+        allowed, ignored: patterns of the files to download, and of those to leave out.
+
+    Raises:
+        ModelError: the repository cannot be read.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    patterns: Any = {"allow_patterns": allowed, "ignore_patterns": ignored}
+    try:
+        return Path(snapshot_download(name, repo_type=repo_type, revision=revision, **patterns))
+    except Exception as error:  # an answer that makes no sense raises any
+        raise ModelError(f"{name} cannot be read from the Hub: {reason(error)}.") from error
+
+
+def reason(error: BaseException) -> str:
+    """Return the library's words for a failed request, without tokens, and what to check."""
+    text = re.sub(r"\(Request ID: [^)]*\)", "", str(error))
+    text = TOKEN.sub("hf_***", " ".join(text.split()))[:240].rstrip(".:; ")
+    words = text or type(error).__name__
+    return f"{words}; check the name, the network and your login (`hf auth login`)"
