@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import bench, cards
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 #: Rows of the README's table: the evaluation, and what it is called there.
@@ -27,7 +27,7 @@ SUMMARY = {
     "merged": "merged",
     "quantized": "4-bit (NF4)",
 }
-#: Rows of the table of SmolLM2-135M in docs/experiments.md: the evaluation, and what it is called there.
+#: Rows of the table of SmolLM2-135M in docs/lab/experiments.md: the evaluation, and what it is called there.
 PRETRAINED = {
     "sft": "SFT checkpoint",
     "more-sft": "control: more fine-tuning at 1e-4",
@@ -35,7 +35,7 @@ PRETRAINED = {
     "adapter": "GRPO, seed 42",
     "adapter-43": "GRPO, seed 43",
 }
-#: Further rows in docs/log.md.
+#: Further rows in docs/lab/log.md.
 PRETRAINED_EXPORTS = {
     "merged": "seed 42, merged into the original base",
     "dequantized": "seed 42, merged into the de-quantized base",
@@ -60,7 +60,7 @@ SEARCHES = {
     "adapter-42": "GRPO, seed 42",
     "adapter-43": "GRPO, seed 43",
 }
-#: Rows of the table of rewards in docs/hacking.md: the reward in the file, and what it is called there.
+#: Rows of the table of rewards in docs/lab/hacking.md: the reward in the file, and what it is called there.
 MITIGATIONS = {
     "start": "initial policy",
     "proxy": "`proxy:value`",
@@ -73,7 +73,7 @@ MITIGATIONS = {
     "stop": "`proxy:value`, stopped at the knee of the reward",
     "exact": "the exact grader (seed 45 too)",
 }
-#: Rows of the table of arms in docs/log.md: the arm in the file, and what it is called there.
+#: Rows of the table of arms in docs/lab/log.md: the arm in the file, and what it is called there.
 ARMS = {
     "start": "initial policy",
     "placebo": "fine-tuning on all own completions",

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer
 
 from benchmarks import bench
 from countdown_rl.evaluation import results
@@ -32,12 +32,13 @@ def in_order(count: int) -> np.ndarray:
 
 def token_counter(ref: reference.ModelRef) -> Callable[[list[str]], list[int]]:
     """The function that counts the tokens of texts of traces, with the end of the last, as *ref* reads them."""
-    tokenizer = AutoTokenizer.from_pretrained(reference.local_path(ref))
+    tokenizer = Tokenizer.from_file(str(reference.local_path(ref) / "tokenizer.json"))
 
     def count(texts: list[str]) -> list[int]:
-        lengths = map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [
-            length + text.endswith("</answer>") for length, text in zip(lengths, texts, strict=True)
+            len(encoding) + text.endswith("</answer>")
+            for encoding, text in zip(encodings, texts, strict=True)
         ]
 
     return count

@@ -7,6 +7,8 @@
 # 1, and trains a LoRA adapter of the same size over the same weights:
 #
 #   grpo, and grpo-whole with one reward per completion (no credit by line)
+#   positive, and positive-whole: the same on-policy steps without a baseline, so that only correct completions are
+#     reinforced (positive_advantages.py)
 #   rft-1, rft-5, rft-25: rejection sampling with fine-tuning in as many rounds (expert iteration), each from the weights
 #     of the previous one. rft-5-capped keeps at most 4 correct completions of a puzzle, so that easy ones do not
 #     outweigh hard ones (ReST-EM, arXiv:2312.06585, takes 10)
@@ -15,19 +17,22 @@
 # ARMS names some of them, the one to compare with first. The table pairs them by test puzzle and seed. With the settings
 # below, those of the pipeline, a seed is 6,400 completions an arm and takes about an hour and a half on one core. An
 # interrupted run continues. Choose the rate and the epochs of fine-tuning on validation puzzles first, with another seed
-# (docs/log.md has those of the shipped model): SEEDS=41 SPLIT=valid ARMS="start rft-5" RFT="--learning-rate 1e-3"
+# (docs/lab/log.md has those of the shipped model): SEEDS=41 SPLIT=valid ARMS="start rft-5" RFT="--learning-rate 1e-3"
 set -euo pipefail
 arguments=3
 . "$(dirname "$0")/common.bash"
+here=$(cd "$(dirname "$0")" && pwd)
+export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 data=$(realpath "$2")
 model=$1
 seeds=${SEEDS:-42 43 44}
-arms=${ARMS:-start placebo rft-1 rft-5 rft-25 rft-5-capped grpo-whole grpo}
+arms=${ARMS:-start placebo rft-1 rft-5 rft-25 rft-5-capped positive-whole positive grpo-whole grpo}
 
 steps=50 prompts=16 generations=8 # 6,400 completions
 lora=(--precision nf4 --lora-r 32 --lora-alpha 64 --max-completion-length 256)
-grpo=(--micro-batch 8 --curriculum --learning-rate 0.0008 --lr-scheduler-type constant --scale-rewards none
+policy=(--micro-batch 8 --curriculum --learning-rate 0.0008 --lr-scheduler-type constant
   --trl top_entropy_quantile=0.2 --temperature 1 --reward correct=1)
+grpo=(--scale-rewards none)
 credit=(--discount 0.9)
 sft=(--learning-rate 0.0004 --batch-size 16)
 epochs=(--num-train-epochs 2)
@@ -36,8 +41,8 @@ sampled=(--precision nf4 --temperature 1 --max-new-tokens 256)
 test=(--samples 4 --pass-at 1,4)
 if [ "$quick" ]; then
   steps=2 prompts=2 generations=3
-  arms=${ARMS:-start placebo rft-1 rft-2 rft-2-capped grpo-whole grpo}
-  grpo+=(--micro-batch 3)
+  arms=${ARMS:-start placebo rft-1 rft-2 rft-2-capped positive-whole positive grpo-whole grpo}
+  policy+=(--micro-batch 3)
   epochs=(--max-steps 2)
   sampled+=(--max-new-tokens 96)
   test=(--samples 2 --pass-at 1,2 --limit 4)
@@ -45,9 +50,9 @@ fi
 sft+=("${epochs[@]}" ${own[@]+"${own[@]}"})
 enter "$3"
 puzzles=$((steps * prompts))
-train=(--model "$model" --data "$data" "${lora[@]}" "${grpo[@]}" --max-steps "$steps" --prompts "$prompts"
+train=(--model "$model" --data "$data" "${lora[@]}" "${policy[@]}" --max-steps "$steps" --prompts "$prompts"
   --num-generations "$generations")
-if [ "$check" ]; then exec countdown-rl train "${train[@]}" "${credit[@]}" --check; fi
+if [ "$check" ]; then exec countdown-rl train "${train[@]}" "${grpo[@]}" "${credit[@]}" --check; fi
 
 # draw FROM ROUND ROUNDS OUT: a model's completions of the training puzzles of a round.
 draw() {
@@ -92,12 +97,18 @@ for seed in $seeds; do
     case $arm in
       start) score start "$model" ;;
       grpo)
-        countdown-rl train "${train[@]}" "${credit[@]}" --seed "$seed" --out "grpo-$seed"
+        countdown-rl train "${train[@]}" "${grpo[@]}" "${credit[@]}" --seed "$seed" --out "grpo-$seed"
         score grpo "grpo-$seed"
         ;;
       grpo-whole)
-        countdown-rl train "${train[@]}" --seed "$seed" --out "grpo-whole-$seed"
+        countdown-rl train "${train[@]}" "${grpo[@]}" --seed "$seed" --out "grpo-whole-$seed"
         score grpo-whole "grpo-whole-$seed"
+        ;;
+      positive | positive-whole)
+        credit_of=line
+        [ "$arm" = positive ] || credit_of=completion
+        countdown-rl train "${train[@]}" --advantage "positive_advantages:by_$credit_of" --seed "$seed" --out "$arm-$seed"
+        score "$arm" "$arm-$seed"
         ;;
       rft-*-capped)
         of=${arm#rft-}
@@ -114,6 +125,7 @@ for seed in $seeds; do
   done
 done
 
+[ "${arms%% *}" != "$arms" ] || exit 0
 compared=()
 for arm in $arms; do
   runs=

@@ -13,7 +13,7 @@
 #   python -m benchmarks.judging --model OUT/model --training OUT/data start=OUT/runs/base/sampled \
 #       42=OUT/runs/42/eval/sampled 43=OUT/runs/43/eval/sampled 44=OUT/runs/44/eval/sampled
 #
-# Without the KL term: max-steps=160, no beta. docs/experiments.md has what came of both.
+# Without the KL term: max-steps=160, no beta. docs/lab/experiments.md has what came of both.
 set -euo pipefail
 arguments=1
 . "$(dirname "$0")/common.bash"

@@ -11,7 +11,7 @@
 # second seed; what is there already is kept. CHEATS is another number of cheats, and MICRO_BATCH=8 rounds otherwise.
 # GRADERS are others than "proxy exact": kl-0.03 is the proxy with a KL term of that weight, stop-6 the proxy for 6 steps,
 # eval the grader proxy:eval, and audited, monitored_100, monitored_90 and monitored_70 are in hacking_rewards.py. "reversed"
-# trains the results of "proxy" on with the exact grader, after 64 completions of 100 puzzles by each. docs/hacking.md has
+# trains the results of "proxy" on with the exact grader, after 64 completions of 100 puzzles by each. docs/lab/hacking.md has
 # what came of it.
 set -euo pipefail
 arguments=1

