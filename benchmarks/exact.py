@@ -269,7 +269,9 @@ def main() -> None:
         after = {}
         for done, measured in curve(training, test, start, count, weights, power, args.limit):
             after[str(done)] = {name: round(value, 4) for name, value in measured.items()}
-            cells = [f"{value:8.1f}" if value > 1 else f"{value:8.4f}" for value in measured.values()]
+            cells = [
+                f"{value:8.1f}" if value > 1 else f"{value:8.4f}" for value in measured.values()
+            ]
             print(f"{done:6}", *cells, flush=True)
         sheet.append({"weights": weights, "power": power, "rounds": after})
     if args.sheet:

@@ -173,6 +173,7 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
 
 @pytest.mark.slow
 def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(RECIPES[0].parent)
     out, data = tmp_path / "out", tmp_path / "data"
     assert (
         status(
@@ -210,7 +211,7 @@ def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path
         == artifacts.read(Path("rft-2-42/1/adapter"), "adapter").digest
     )
     compared = json.loads(Path("comparison/comparison.json").read_text())["results"]
-    names = "start placebo rft-1 rft-2 rft-2-capped grpo-whole grpo"
+    names = "start placebo rft-1 rft-2 rft-2-capped positive-whole positive grpo-whole grpo"
     assert " ".join(row["name"] for row in compared) == names
 
 

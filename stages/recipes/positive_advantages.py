@@ -1,6 +1,6 @@
-"""Advantages without a baseline: only correct completions are reinforced, as in on-policy rejection sampling.
+"""Advantages without a baseline, for ``train --advantage positive_advantages:by_line``.
 
-    countdown-rl train --advantage positive_advantages:by_line
+Only correct completions are reinforced, as in on-policy rejection sampling.
 """
 
 from torch import Tensor
