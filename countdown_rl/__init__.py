@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from countdown_rl.core import values
 from countdown_rl.core.errors import (
     ArtifactError,
     CountdownError,
@@ -22,7 +21,7 @@ from countdown_rl.core.errors import (
     ModelError,
     UsageError,
 )
-from countdown_rl.core.values import public
+from countdown_rl.core.options import plain
 
 if TYPE_CHECKING:
     from countdown_rl.models.load import Loaded
@@ -59,10 +58,9 @@ def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grad
     from countdown_rl.rewards import text_of
     from countdown_rl.tasks.registry import parse_row
 
-    return parse_row(values.plain(fields)).grade(text_of(completion))
+    return parse_row(plain(fields)).grade(text_of(completion))
 
 
-@public
 def solve(
     nums: Iterable[int],
     target: int,
@@ -78,11 +76,12 @@ def solve(
     from countdown_rl.tasks.countdown import rules, solver
 
     return solver.solve(
-        rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators))
+        rules.Puzzle(
+            tuple(plain(list(nums))), plain(target), rules.rule(rule), rules.operators(operators)
+        )
     )
 
 
-@public
 def generate(
     n: int,
     *,
@@ -130,7 +129,6 @@ def generate(
     return (parse_row(row) for row in rows)
 
 
-@public
 def read_rows(path: str | Path) -> list["Row"]:
     """Read and check the rows of a file, or of the test split of a data directory.
 
@@ -142,7 +140,6 @@ def read_rows(path: str | Path) -> list["Row"]:
     return jsonl.read_rows(jsonl.test_file(Path(path)))
 
 
-@public
 def load_model(
     model: str | Path, *, revision: str | None = None, precision: str = "auto", device: str = "auto"
 ) -> "Loaded":

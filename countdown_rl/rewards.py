@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from countdown_rl.core import values
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.options import plain, shown
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.task import Grade, Row
 from countdown_rl.training.grpo.rewards import reward, too_long
@@ -28,7 +28,7 @@ def text_of(completion: Completion) -> str:
         content = completion[-1]["content"]
     except (TypeError, LookupError):
         raise InputError(
-            f"a completion should be text or messages, not {values.shown(completion)}"
+            f"a completion should be text or messages, not {shown(completion)}"
         ) from None
     return content if isinstance(content, str) else str(content or "")
 
@@ -46,20 +46,14 @@ def format_reward(completions: Sequence[Completion], **columns: Any) -> list[flo
 def length(budget: int, penalty: float = 0.5) -> Callable[..., list[float]]:
     """Return a reward function: minus *penalty* for each completion of at least *budget* tokens, else 0.0."""
 
-    limit, price = (
-        values.convert("budget", budget, float),
-        values.convert("penalty", penalty, float),
-    )
-
     def length_reward(
         completions: Sequence[Completion], completion_ids: Any, **_: Any
     ) -> list[float]:
         try:
-            return [too_long(len(ids), limit, price) for ids in completion_ids]
+            return [too_long(len(ids), budget, penalty) for ids in completion_ids]
         except TypeError:
-            shown = values.shown(completion_ids)
             raise InputError(
-                f"completion_ids should be token ids for each completion, not {shown}."
+                f"completion_ids should be token ids of each completion, not {shown(completion_ids)}."
             ) from None
 
     return length_reward
@@ -85,19 +79,15 @@ def compute_score(
     Returns:
         ``score``, which verl trains on, and ``acc`` and ``format``, which it logs.
     """
-    right, form = (
-        values.convert("score", score, float),
-        values.convert("format_score", format_score, float),
-    )
     try:
         grade = parse_row(
-            json.loads(ground_truth)
-            if isinstance(ground_truth, str)
-            else values.plain(ground_truth)
+            json.loads(ground_truth) if isinstance(ground_truth, str) else plain(ground_truth)
         ).grade(text_of(solution_str))
     except (InputError, json.JSONDecodeError) as error:
         raise InputError(f"solution_str or ground_truth: {error}") from error
-    value = right if grade.correct else form if grade.format else 0.0
+    value = format_score if grade.format else 0.0
+    if grade.correct:
+        value = score
     return {"score": value, "acc": float(grade.correct), "format": float(grade.format)}
 
 
@@ -126,9 +116,9 @@ def _graded(
 
 
 def _items(name: str, column: Any) -> list[Any]:
-    items = values.plain([*column] if isinstance(column, Iterator) else column)
+    items = plain([*column] if isinstance(column, Iterator) else column)
     if not isinstance(items, list):
         raise InputError(
-            f"{name} should be a list with an item for each completion, not {values.shown(column)}."
+            f"{name} should be a list with an item for each completion, not {shown(column)}."
         )
     return items

@@ -6,6 +6,7 @@ invalid, or *out* cannot be written; ``publish`` raises HubError if the Hub refu
 """
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from countdown_rl.core import user_code, values
-from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.values import public
+from countdown_rl.core import user_code
+from countdown_rl.core.errors import InputError
+from countdown_rl.core.options import plain, shown
 
 if TYPE_CHECKING:
     from countdown_rl.core.manifest import Manifest
@@ -36,7 +37,6 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=2)
 
 
-@public
 def train(
     model: Source,
     data: "Source | Iterable[Row]",
@@ -72,11 +72,10 @@ def train(
     settings, given = _split(options, TrainOptions, RunArguments)
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
     with _file("data", data, Path(f"{out}-run", "rows.jsonl")) as file:
-        arguments = RunArguments(**given, model=model, data=file, out=out)  # type: ignore[arg-type]
+        arguments = RunArguments(**given, model=str(model), data=file, out=Path(out))
         return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
 
 
-@public
 def sft(
     model: Source,
     demonstrations: "Source | Iterable[Mapping[str, Any]]",
@@ -104,13 +103,15 @@ def sft(
 
     settings, given = _split(options, SftOptions, SftArguments)
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
+    directory = None if data is None else Path(data)
     rows = _file("demonstrations", demonstrations, Path(f"{out}-run", "demonstrations.jsonl"))
     with rows as file:
-        arguments = SftArguments(**given, model=model, data=data, files=file, out=out)  # type: ignore[arg-type]
+        arguments = SftArguments(
+            **given, model=str(model), data=directory, files=(file,), out=Path(out)
+        )
         return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
 
 
-@public
 def evaluate(
     model: Source | None = None,
     rows: "Source | Iterable[Row] | None" = None,
@@ -145,7 +146,8 @@ def evaluate(
     from countdown_rl.evaluation.config import EvalOptions
 
     if temperature is None:
-        temperature = 1.0 if options.get("samples", 1) != 1 or options.get("pass_at") else 0.0
+        has_several = options.get("samples", 1) != 1 or options.get("pass_at")
+        temperature = 1.0 if has_several else 0.0
     settings = EvalOptions.of(
         {**options, "temperature": temperature}, *inspect.signature(evaluate).parameters
     )
@@ -153,8 +155,6 @@ def evaluate(
         "model": str(model or ""),
         "revision": revision,
         "base_model": base_model,
-    }
-    arguments |= {
         "trust_remote_code": trust_remote_code,
         "on_note": on_note,
         "on_warning": on_warning,
@@ -171,7 +171,6 @@ def evaluate(
     return result if out else replace(result, path=Path())
 
 
-@public
 def compare(
     evaluations: "Mapping[str, Source | Evaluation] | Iterable[Source | Evaluation]",
     out: Source | None = None,
@@ -192,29 +191,23 @@ def compare(
     from countdown_rl.evaluation import compare as comparison
     from countdown_rl.evaluation.results import Result
 
-    given = evaluations.values() if isinstance(evaluations, Mapping) else evaluations
-    results = _items(
-        "evaluations", given, (str, Path, Result), "results of evaluate or directories"
-    )
     if isinstance(evaluations, Mapping):
         names = [str(name) for name in evaluations]
+        results = list(evaluations.values())
     else:
+        results = list(evaluations)
         names = [
             result.metrics.model.source if isinstance(result, Result) else str(result)
             for result in results
         ]
         if len(set(names)) < len(names):
             names = [f"{name} {number}" for number, name in enumerate(names, 1)]
-    each = [
-        [item if isinstance(item, Result) else values.convert("evaluations", item, Path)]
-        for item in results
-    ]
+    each = [[item if isinstance(item, Result) else Path(item)] for item in results]
     return comparison.compare(
         dict(zip(names, each, strict=True)), Path(out) if out else None, against, on_warning
     )
 
 
-@public
 def merge(
     adapter: Source,
     out: Source,
@@ -237,7 +230,6 @@ def merge(
     return merge_adapter(ref, Path(out), settings)
 
 
-@public
 def quantize(
     model: Source,
     out: Source,
@@ -257,12 +249,10 @@ def quantize(
     from countdown_rl.models import reference
 
     settings = QuantizeOptions.of(options)
-    return quantize_model(
-        reference.find_model(str(model), revision=revision), Path(out), settings, on_warning
-    )
+    ref = reference.find_model(str(model), revision=revision)
+    return quantize_model(ref, Path(out), settings, on_warning)
 
 
-@public
 def publish(
     out: Source,
     *,
@@ -295,12 +285,11 @@ def _split(
 def _file(name: str, source: Any, file: Path) -> Iterator[Path]:
     """Yield the path *source*; if *source*, the argument *name*, is rows, *file* with them, which no error names."""
     if isinstance(source, Source):
-        yield Path(values.convert(name, source, Source))
+        yield Path(source)
         return
     from countdown_rl.tasks import jsonl
 
-    if not (rows := values.records(source, name)):
-        raise InputError(f"{name} is empty: it has no rows.")
+    rows = _records(name, source)
     file.parent.mkdir(parents=True, exist_ok=True)
     jsonl.write_rows(file, rows)
     try:
@@ -309,27 +298,34 @@ def _file(name: str, source: Any, file: Path) -> Iterator[Path]:
         raise InputError(str(error).replace(str(file), name)) from error
 
 
-def _items(name: str, given: Any, kinds: tuple[Any, ...], nouns: str) -> list[Any]:
-    """Return *given*, the argument *name*, as a list whose items are of *kinds*; *nouns* says so in a UsageError."""
-    items = (
-        [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else [*given]
-    )
-    for item in items:
-        if not isinstance(item, kinds):
-            raise UsageError(f"{name} should be {nouns}, not {values.shown(item)}.")
-    return items
+def _records(name: str, source: Any) -> list[dict[str, Any]]:
+    """Return a data frame, data set, row or iterable of rows as rows with plain values and no missing cells."""
+    if hasattr(source, "to_dict") and hasattr(source, "columns"):
+        source = source.to_dict("records")
+    rows = [source] if isinstance(source, Mapping) else source
+    if not isinstance(rows, Iterable):
+        raise InputError(f"should be a path or rows, not {shown(source)}.", option=name)
+    records = []
+    for index, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InputError(f"row {index} should be a mapping, not {shown(row)}.", option=name)
+        cells = plain(row).items()
+        records.append({str(key): cell for key, cell in cells if not _is_missing(cell)})
+    if not records:
+        raise InputError("has no rows.", option=name)
+    return records
+
+
+def _is_missing(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
 def _rewards(given: Any) -> tuple[str, ...]:
     """Return rewards and their weights as the option of ``train``."""
     if isinstance(given, str) or callable(given):
         given = [given]
-    functions = _items("rewards", given, (str, Callable), "names or functions")
-    names = [
-        reward if isinstance(reward, str) else user_code.name_of(reward) for reward in functions
-    ]
+    names = [reward if isinstance(reward, str) else user_code.name_of(reward) for reward in given]
     if not isinstance(given, Mapping):
         return tuple(names)
-    return tuple(
-        f"{name}={values.plain(weight)}" for name, weight in zip(names, given.values(), strict=True)
-    )
+    weights = map(plain, given.values())
+    return tuple(f"{name}={weight}" for name, weight in zip(names, weights, strict=True))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from countdown_rl.core.errors import UsageError, first_line
-from countdown_rl.core.values import check_text, nearest
+from countdown_rl.core.options import check_text, nearest
 
 #: Parameters that no file contains.
 _OWN = ("config", "save_config", "help")
@@ -20,7 +20,7 @@ def read(ctx: typer.Context, file: str | None) -> None:
     """Use the values in *file* as defaults of the options, so that flags win; ``null`` leaves an option out."""
     if file is None:
         return
-    check_text("--config", file)
+    check_text("config", file)
     values = options_in(Path(file), str(ctx.info_name))
     options, defaults = {key: option for option in _options(ctx) for key in _keys(option)}, {}
     for name, value in values.items():
@@ -88,7 +88,7 @@ def save(ctx: Any) -> None:
         return
     import yaml
 
-    check_text("--save-config", file)
+    check_text("save_config", file)
     values = {_keys(option)[0]: ctx.params[option.name] for option in _options(ctx)}
     plain = {key: value for key, value in values.items() if value not in (None, [], ())}
     try:

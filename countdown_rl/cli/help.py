@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from countdown_rl.cli import config
 from countdown_rl.core import formatting
-from countdown_rl.core.values import OTHER_NAMES
+from countdown_rl.core.options import OTHER_NAMES
 
 
 class _Panels:

@@ -91,12 +91,10 @@ def _source() -> Path:
 
 def _own_files(directory: Path, options: Mapping[str, Any]) -> list[str]:
     """Return the files in *directory* that a stage's *options* name: as paths, or as the modules of functions."""
-    named = user_code.named(options)
-    modules = {
-        file
-        for name in named
-        for file in user_code.files(name.partition(":")[0], directory).values()
-    }
+    modules = set()
+    for name in user_code.named(options):
+        file = directory / (name.partition(":")[0].replace(".", "/") + ".py")
+        modules |= {file} if file.is_file() else set()
     items = (
         item
         for value in options.values()

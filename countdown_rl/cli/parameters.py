@@ -11,10 +11,8 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from countdown_rl.cli import config, console
-from countdown_rl.core import values
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag
-from countdown_rl.core.options import Option, Options, choices, field_hints, option
+from countdown_rl.core.options import Option, Options, choices, convert, field_hints, option
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
 BaseModel = Annotated[
@@ -101,14 +99,8 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
 def _converted(name: str, value: Any, hint: Any) -> Any:
     """Return *value*, which Typer read for the parameter *name*, as its *hint* says."""
     declared = get_args(hint)[1]
-    option = (
-        (declared.name or flag(name))
-        if isinstance(declared, Option)
-        else f"the argument {name.upper()}"
-    )
-    for text in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(text, str):
-            values.check_text(option, text)
-    if isinstance(declared, Option) and declared.parser and value is not None:
-        value = declared.parser(value)
-    return values.convert(name, value, hint)
+    if isinstance(declared, Option):
+        name = (declared.name or name).lstrip("-")
+        if declared.parser and value is not None:
+            value = declared.parser(value)
+    return convert(name, value, hint)

@@ -1,7 +1,7 @@
 """Identity of a run: everything that decides its result, compared when a command is repeated."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from countdown_rl.core import user_code
 from countdown_rl.core.artifacts import read, with_article
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.manifest import Manifest, contents, portable
-from countdown_rl.core.options import Options
+from countdown_rl.core.manifest import Manifest, portable
 
 #: The file beside the checkpoints of an unfinished run.
 RUN = "run.json"
+#: Differences that a sentence names.
+_NAMED = 3
 
 
 def run_directory(out: Path, *, by_default: bool) -> Path:
@@ -24,71 +25,54 @@ def run_directory(out: Path, *, by_default: bool) -> Path:
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of a run of a command with *options_type*: the *options* and *inputs* of a manifest, and the *machine*.
+    """Identity of a run: the *options* and *inputs* of a manifest, and the *machine*.
 
-    That is the digests of the user's ``code``, a fact in the manifest, and for an unfinished run library ``versions``.
+    The machine is the digests of the user's ``code``, a fact in the manifest, and for an unfinished run the library
+    ``versions``.
     """
 
-    options_type: type[Options]
     options: Mapping[str, Any]
     inputs: Mapping[str, Any]
     machine: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls,
-        options_type: type[Options],
-        options: Mapping[str, Any],
-        inputs: Mapping[str, Any],
-        **machine: Any,
+        cls, options: Mapping[str, Any], inputs: Mapping[str, Any], **machine: Any
     ) -> "Identity":
         """Return the identity of a run that starts now, with the code of the functions in *options* and of tasks."""
         code = user_code.digests([*user_code.named(options), *sorted(user_code.PLUGINS)])
-        return cls(options_type, options, inputs, {"code": code, **machine})
+        return cls(options, inputs, {"code": code, **machine})
 
     def to_json(self) -> dict[str, Any]:
-        return _as_json({"options": self.options, "inputs": self.inputs, **self.machine})
+        sections = {"options": self.options, "inputs": self.inputs, **self.machine}
+        return dict(json.loads(json.dumps(portable(sections), default=str)))
 
     def differences(self, before: Any) -> str:
-        """Return the first differences from the JSON of a run, such as ``--seed was 42, is 1; other data``; "" if none.
-
-        Of a run of another version, unrecorded options have their default, and other values are the same.
-        """
-        sections = [
-            before.get(key) if isinstance(before, Mapping) else None
-            for key in ("options", "inputs")
-        ]
-        if not all(isinstance(section, Mapping) for section in sections):
+        """Return the first differences from the JSON of a run, such as ``--seed was 42, is 1; other data``; "" if none."""
+        if not isinstance(before, Mapping) or not before.keys() >= {"options", "inputs"}:
             return "it cannot be read"
-        now, fields = self.to_json(), self.options_type.__dataclass_fields__
-        defaults = {
-            name: fields[name].default for name in fields if name in now["options"]
-        }  # of those not completed
-        old = _as_json(defaults | self.options_type.completed(before["options"]))
-        new = self.options_type.past | now["options"]
-        counted = [key for key in old if key in now["options"] or key not in fields]
-        changes = [(key, old[key], new.get(key)) for key in counted if old[key] != new.get(key)]
-        texts = [
-            (key, *("not given" if value is None else value for value in pair))
-            for key, *pair in changes
-        ]
-        phrases = [f"{flag(key)} was {before}, is {after}" for key, before, after in texts]
-        old, new = (contents(run["inputs"]) for run in (before, now))
-        phrases += [
-            f"other {key}" for key in dict.fromkeys([*new, *old]) if old.get(key) != new.get(key)
-        ]
-        for section in sorted(self.machine.keys() & before.keys()):
-            old, new = before[section], now[section]
-            if isinstance(old, Mapping):
-                changed = [key for key in new if old.get(key, new[key]) != new[key]]
-                phrases += [f"{key} was {old[key]}, is {new[key]}" for key in changed]
-            elif old != new:
-                phrases.append(f"other {section}")
-        return "; ".join(phrases[:3] + ["..."] * (len(phrases) > 3))
+        phrases = list(self._differences(before))
+        more = ["..."] if len(phrases) > _NAMED else []
+        return "; ".join(phrases[:_NAMED] + more)
+
+    def _differences(self, before: Mapping[str, Any]) -> Iterator[str]:
+        for section, now in self.to_json().items():
+            recorded = before.get(section, now)
+            for key in dict.fromkeys([*now, *recorded]):
+                old, new = recorded.get(key), now.get(key)
+                if section == "code" and new == user_code.UNKNOWN:
+                    yield f"{key} has no source to compare"
+                elif old == new:
+                    continue
+                elif section == "inputs":
+                    yield f"other {key}"
+                else:
+                    name = flag(key) if section == "options" else key
+                    yield f"{name} was {_value(old)}, is {_value(new)}"
 
 
-def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(json.loads(json.dumps(portable(values), default=str)))
+def _value(value: Any) -> str:
+    return "not given" if value is None else str(value)
 
 
 def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifest | None:
@@ -99,9 +83,8 @@ def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifes
         manifest = read(out, kind)
     except ArtifactError:  # missing or damaged
         return None
-    if differences := run.differences(
-        {**manifest.facts, "options": manifest.options, "inputs": manifest.inputs}
-    ):
+    before = {**manifest.facts, "options": manifest.options, "inputs": manifest.inputs}
+    if differences := run.differences(before):
         raise ArtifactError(
             f"{out} holds {with_article(kind)} that this command did not make ({differences}), which would be lost; "
             f"give --out another directory, or --overwrite to replace it."

@@ -1,17 +1,21 @@
 """Base class of the stages' options: frozen dataclasses whose fields carry default, bounds, choices and help.
 
 A field is written once, as ``seed: Annotated[int, option("Random seed.", min=0)] = 42``. The command line makes a flag
-of it (``cli.parameters``), and constructing the dataclass checks it, in a library call as well.
+of it (``cli.parameters``), and pydantic converts and checks it when the dataclass is constructed, in a library call as
+well.
 """
 
-import math
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cache
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from countdown_rl.core import typed_json, values
-from countdown_rl.core.errors import ArtifactError, UsageError, first_line
+from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core.formatting import one_line
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp16", "fp32"]
@@ -22,24 +26,26 @@ RULE = "Rule: exactly-once, at-most-once or television."
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no number here is as large.
 MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
 
+#: Names of options in other programs, and the options that stand for them here; the first that a command has.
+OTHER_NAMES = {
+    "lr": ("learning_rate",),
+    "steps": ("max_steps",),
+    "epochs": ("num_train_epochs", "max_steps"),
+    "batch_size": ("prompts",),
+    "per_device_train_batch_size": ("micro_batch",),
+    "group_size": ("num_generations",),
+    "rank": ("lora_r",),
+    "kl": ("beta",),
+    "max_tokens": ("max_new_tokens", "max_completion_length"),
+    "model_name_or_path": ("model",),
+    "dataset": ("data", "from_hub"),
+    "output_dir": ("out",),
+}
+
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one stage, converted to the types of their annotations; UsageError for others and out of bounds."""
-
-    #: Past defaults, for manifests of earlier versions: of a removed option, the value that does what this version
-    #: does; of an option whose default has changed, the first one, which a manifest without the option means.
-    past: ClassVar[dict[str, Any]] = {}
-
-    @classmethod
-    def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options in a manifest, *recorded*, with the past or present defaults of those that it lacks."""
-        present = {**cls.past, **recorded}
-        known = {field.name: present[field.name] for field in fields(cls) if field.name in present}
-        try:
-            return typed_json.build(known, cls, "the manifest").recorded | present
-        except (ArtifactError, UsageError):  # a choice of another version
-            return {field.name: field.default for field in fields(cls)} | present
+    """Options of one stage, in the types of their annotations; UsageError for others and out of bounds."""
 
     @property
     def recorded(self) -> dict[str, Any]:
@@ -48,16 +54,15 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, hint in field_hints(type(self)).items():
-            value = values.convert(name, getattr(self, name), hint)
-            object.__setattr__(self, name, value)
-            for item in value if isinstance(value, tuple) else (value,):
-                _check(name, item, hint)
+            object.__setattr__(self, name, convert(name, getattr(self, name), hint))
 
     @classmethod
     def of(cls, given: Mapping[str, Any], *others: str) -> Self:
         """Return the options in *given*, which may also have the names *others*; UsageError names unknown ones."""
         names = [field.name for field in fields(cls)]
-        values.check_names(given, [*names, *others])
+        for name in given:
+            if name not in names and name not in others:
+                raise UsageError(f"there is no option {name}; {advice(name, [*names, *others])}")
         return cls(**{name: given[name] for name in names if name in given})
 
 
@@ -78,14 +83,126 @@ class Option:
 option = Option
 
 
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """Return the one of *names* that *name* most likely means."""
+    for other in OTHER_NAMES.get(name, ()):
+        if other in names:
+            return other
+    return next(iter(difflib.get_close_matches(name, names, 1)), None)
+
+
+def advice(name: str, names: Collection[str]) -> str:
+    """Return what to give in place of the unknown option *name*, a clause for an error message."""
+    if match := nearest(name, names):
+        return f"did you mean {match}?"
+    return f"the options are {', '.join(names)}."
+
+
+def plain(value: Any) -> Any:
+    """Return *value* with arrays, tensors and columns as lists, and their scalars as Python's."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of the text of *value*, for messages."""
+    return one_line(value if isinstance(value, str) else repr(value))[:60]
+
+
+def convert(name: str, value: Any, hint: Any) -> Any:
+    """Return *value*, given as the option *name*, in the type of its annotation *hint*.
+
+    One item or a mapping becomes a tuple where *hint* is one. A list becomes the text that the command line takes.
+
+    Raises:
+        UsageError: the value does not fit, or is out of bounds.
+    """
+    from pydantic import ValidationError
+
+    given = _as_typed(value, hint)
+    for item in given if isinstance(given, list) else [given]:
+        if isinstance(item, str):
+            check_text(name, item)
+    try:
+        converted = _adapter(hint).validate_python(given)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        expected = fault["msg"].removeprefix("Input ").partition(", unable")[0]
+        if fault["type"] == "literal_error":
+            expected = f"is not one of: {', '.join(choices(hint))}"
+        item = shown(fault["input"])
+        raise UsageError(f"{item} {expected[:1].lower()}{expected[1:]}.", option=name) from None
+    for item in converted if isinstance(converted, tuple | list) else (converted,):
+        _check(name, item, hint)
+    return converted
+
+
+def _as_typed(value: Any, hint: Any) -> Any:
+    """Return *value* in the form that the parser of the command line gives it."""
+    kinds = _alternatives(hint)
+    value = plain(value)
+    if any(get_origin(kind) is tuple for kind in kinds):
+        if isinstance(value, Mapping):
+            return [f"{key}={item}" for key, item in value.items()]
+        is_single = isinstance(value, str | bytes | PathLike) or not isinstance(value, Iterable)
+        items = [value] if is_single else value
+        return [fspath(item) if isinstance(item, PathLike) else item for item in items]
+    if isinstance(value, list) and str in kinds:
+        return ",".join(map(str, value))
+    if isinstance(value, PathLike) and Path not in kinds:
+        return fspath(value)
+    return value
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the types of an annotation, of which a value has one."""
+    if get_origin(hint) is Annotated:
+        return _alternatives(get_args(hint)[0])
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+@cache
+def _adapter(hint: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    settings = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False)
+    return TypeAdapter(hint, config=settings)
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    """Raise UsageError if the number *value* is out of the bounds in *hint*."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    limit = MAX_INTEGER if isinstance(value, int) else MAX_FLOAT
+    for bounds in get_args(hint)[1:]:  # the Option beside the type
+        smallest = -limit if bounds.min is None else bounds.min
+        largest = limit if bounds.max is None else bounds.max
+        if not smallest <= value <= largest:
+            raise UsageError(f"{value} must be from {smallest} to {largest}.", option=name)
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise UsageError if *text*, the value of the option *name*, is empty or has a null byte."""
+    if not text.strip():
+        raise UsageError("is empty; give it a value, or leave it out.", option=name)
+    if "\0" in text:
+        raise UsageError(f"{text!r:.60} should have no null byte.", option=name)
+
+
 def _read_prompt(file: str) -> str:
+    check_text("prompt", file)
     try:
         text = Path(file).read_text("utf-8")
     except (OSError, UnicodeError) as error:
         raise UsageError(
             f"{file} cannot be read ({first_line(error)}); give another.", option="prompt"
         ) from error
-    values.check_text(f"the file of --prompt, {file},", text)
+    check_text("prompt", text)
     return text
 
 
@@ -113,19 +230,3 @@ def choices(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) is Literal:
         return get_args(hint)
     return tuple(choice for part in get_args(hint) for choice in choices(part))
-
-
-def _check(name: str, value: Any, hint: Any) -> None:
-    if not isinstance(value, int | float):
-        return
-    if not math.isfinite(value):
-        raise UsageError(f"{value} is not a finite number.", option=name)
-    limit = MAX_INTEGER if isinstance(value, int) else MAX_FLOAT
-    for bounds in get_args(hint)[1:]:  # the Option beside the type
-        smallest = -limit if bounds.min is None else bounds.min
-        largest = limit if bounds.max is None else bounds.max
-        if not smallest <= value <= largest:
-            fault = "too small" if value < smallest else "too large"
-            raise UsageError(
-                f"{value} is {fault}; it must be from {smallest} to {largest}.", option=name
-            )

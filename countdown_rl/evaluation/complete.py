@@ -70,7 +70,7 @@ def complete(
         "engine": [engine.name, engine.storage, engine.precision, engine.device.partition(":")[0]],
         "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     }
-    progress = Progress(unfinished, Identity.of(EvalOptions, options.recorded, inputs, **machine))
+    progress = Progress(unfinished, Identity.of(options.recorded, inputs, **machine))
     # Completion i belongs to row i // samples; those of one row share a batch, which reads its prompt once.
     owners = [row for row in range(len(rows)) for _ in range(options.per_row)]
     completions: dict[int, Completion] = {}

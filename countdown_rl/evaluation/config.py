@@ -1,7 +1,7 @@
 """Options of ``eval``."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import MAX_INTEGER, RULE, Device, Precision, option
@@ -63,8 +63,6 @@ OnError = Annotated[
 @dataclass(frozen=True)
 class EvalOptions(SamplingOptions):
     """Number of puzzles, decoding settings and engine of an evaluation."""
-
-    past: ClassVar[dict[str, Any]] = {"agreement": 8}
 
     limit: Annotated[
         int | None, option("Evaluate only the first N rows.", min=1, show_default="all")

@@ -118,7 +118,7 @@ def evaluate(
         f".{rank}" if rank else "" for rank in range(processes.world_size())
     ]  # of each process
     unfinished = [out.with_name(f".{out.name}.progress{share}.jsonl") for share in shares]
-    run = Identity.of(EvalOptions, compared, inputs)
+    run = Identity.of(compared, inputs)
     if finished(out, "eval", run, overwrite=overwrite):
         unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
         on_note(f"{out} is up to date (use --overwrite to rebuild).")
@@ -133,9 +133,7 @@ def evaluate(
     with artifacts.writing(
         out, "eval", options=recorded, inputs=inputs, libraries=made.libraries
     ) as writer:
-        code = Identity.of(EvalOptions, recorded, inputs).machine[
-            "code"
-        ]  # now the tasks of all rows are known
+        code = Identity.of(recorded, inputs).machine["code"]  # now the tasks of all rows are known
         writer.facts |= {"code": code} if code else {}
         results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
     for file in unfinished:

@@ -18,14 +18,6 @@ from countdown_rl.tasks.task import Grade, Row
 if TYPE_CHECKING:
     from countdown_rl.inference.generate import Completion
 
-#: Groups by their names in ``details.json`` of version 0.1.
-_EARLY_GROUPS = {"by_size": "numbers", "by_needs": "needs", "by_solutions": "solutions"}
-#: Names in ``tokens`` of ``details.json`` of versions 0.1 and 0.2.
-_EARLY_TOKENS = {
-    "mean_right": "mean_correct",
-    "mean_wrong": "mean_incorrect",
-    "per_right_answer": "per_correct_answer",
-}
 #: Fields of a sample of training.
 _TRAINING = ("step", "validation", "group", "rewards", "advantage")
 _reading = Lock()
@@ -188,17 +180,6 @@ class _Line(Grade):
     beginnings: dict[str, str] | None = None
 
 
-def renamed(details: Mapping[str, Any]) -> dict[str, Any]:
-    """*details* of any version with the present names of ``tokens``."""
-    tokens = details.get("tokens")
-    if not isinstance(tokens, dict):
-        return dict(details)
-    return {
-        **details,
-        "tokens": {_EARLY_TOKENS.get(name, name): value for name, value in tokens.items()},
-    }
-
-
 def by_puzzle(samples: Sequence[Sample], puzzles: int) -> list[Sequence[Sample]]:
     """Split *samples* into those of each of so many *puzzles*."""
     count = len(samples) // puzzles
@@ -292,8 +273,6 @@ class Scores(Accuracy):
     @classmethod
     def from_json(cls, values: Mapping[str, Any], source: Path | str) -> Self:
         """Read *values* of *source*. Raises ArtifactError if a field is missing or wrong."""
-        groups = {group: values[name] for name, group in _EARLY_GROUPS.items() if name in values}
-        values = {"groups": groups, "rules": [], **renamed(values)}  # absent in version 0.1
         scores: Self = typed_json.build(values, cls, source)
         return scores
 

@@ -23,7 +23,6 @@ from countdown_rl.evaluation import evaluate, results, statistics
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import DETAILS, METRICS, Result
-from countdown_rl.evaluation.sample import renamed
 from countdown_rl.models import ends, model_files, reference
 from countdown_rl.models.model_files import GENERATION
 from countdown_rl.release import consistency
@@ -285,7 +284,7 @@ def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -
         (DETAILS, details),
         (METRICS, results.flat(scores, pass_at, metrics.of)),
     ):
-        written = renamed(typed_json.read(recorded.path / file))
+        written = typed_json.read(recorded.path / file)
         different = [name for name in written if written[name] != computed.get(name)]
         if earlier:
             different, names = consistency.earlier_metrics(written, computed, details["groups"])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag, plural
@@ -272,12 +272,6 @@ class TrainOptions(TuningOptions):
 
     method, command = "grpo", "train"
     NF4_FROM, RATES = 5e8, ((5e8, 2e-4, 1e-5), (inf, 1e-5, 1e-6))
-    past: ClassVar[dict[str, Any]] = {
-        "adam_beta1": 0.9, "adam_beta2": 0.999, "epsilon": 0.2, "epsilon_high": 0.28, "max_grad_norm": 1.0,
-        "importance_sampling_level": "token", "mask_truncated_completions": False, "stop_on_collapse": False,
-        "logging_steps": 1, "sample_every": 10, "sample_size": 4, "save_minutes": 0.0, "max_prompt_length": 512,
-        "top_p": 1.0, "warmup_steps": 0, "weight_decay": 0.0, "scale_rewards": "group", "precision": "nf4",
-    }  # fmt: skip
 
     max_steps: Annotated[int, option("Optimizer steps.", BATCH, min=1)] = 200
     prompts: Annotated[int, option("Puzzles per step.", BATCH, min=1)] = 8
@@ -458,7 +452,6 @@ class SftOptions(TuningOptions):
 
     method = command = "sft"
     RATES = ((5e8, 2e-4, 1e-4), (13e9, 2e-4, 2e-5), (inf, 1e-4, 2e-5))
-    past: ClassVar[dict[str, Any]] = {"warmup_steps": 10}
 
     from_hub: Annotated[
         tuple[str, ...],

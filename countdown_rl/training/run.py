@@ -127,9 +127,7 @@ class Start(Places, Generic[Settings]):
         Raises ArtifactError if there is a checkpoint or a log of another run."""
         inputs = {"model": self.ref.as_input(), **inputs}
         versions = installed_versions(LIBRARIES)
-        identity = Identity.of(
-            type(self.options), {**self.settings, **settings}, inputs, versions=versions
-        )
+        identity = Identity.of({**self.settings, **settings}, inputs, versions=versions)
         resume = None if self.arguments.restart else self.checkpoints.to_resume(identity)
         check_log(self.log, row_type)
         return {"inputs": inputs, "identity": identity, "resume": resume}
@@ -271,9 +269,7 @@ def execute(
 
 def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
     """The result that is there already, see :func:`finished`."""
-    identity = Identity(
-        type(run.options), run.recorded, run.inputs, {"code": run.identity.machine["code"]}
-    )
+    identity = Identity(run.recorded, run.inputs, {"code": run.identity.machine["code"]})
     manifest = finished(run.out, run.options.kind, identity, overwrite=overwrite)
     if manifest is None:
         return None

@@ -255,6 +255,6 @@ class Places:
             decided = {
                 name: value for name, value in asdict(options).items() if value and value != "auto"
             }
-            run = Identity(type(options), {**manifest.options, **decided}, manifest.inputs)
+            run = Identity({**manifest.options, **decided}, manifest.inputs)
             finished(out, options.kind, run, overwrite=False)
         return Places(out=out, log=log, checkpoints=checkpoints)

@@ -56,7 +56,7 @@ def test_an_option_that_is_unknown_or_empty_is_wrong_usage_in_every_command(
             for words in ([key, ""], [key, " "], *in_file):
                 error = run_command(name, *needed, *words, code=2).err
                 assert re.search(
-                    rf"^error: {key} is empty; .*leave it out|should be a valid", error
+                    rf"^error: {key} is empty; .*leave it out|should be a valid|one of", error
                 )
 
 
@@ -106,10 +106,7 @@ def test_flags_win_over_the_file_and_lists_repeat(tmp_path, nested):
         ("config: x", "no option config"),
         *(("curriculum: maybe", "true or false"), ("max-steps: true", "not be true or false")),
         *((text, "a value or a list") for text in ("max-steps: {a: 1}", "reward: [[1]]")),
-        *(
-            (f"{text}: 1", "did you mean rollouts|`trl: top_p=VALUE`")
-            for text in ("use_vllm", "top_p")
-        ),
+        ("top_p: 1", "`trl: top_p=VALUE`"),
         *(
             (text, "max-steps occurs twice")
             for text in (

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from countdown_rl.cli import main
 from countdown_rl.core.formatting import flag as spelled
-from countdown_rl.core.values import OTHER_NAMES
+from countdown_rl.core.options import OTHER_NAMES
 from countdown_rl.tasks.countdown.rules import RULES
 from tests.support.command import flags, python
 
@@ -103,19 +103,9 @@ def test_the_shell_completes_commands_and_flags(words, completed):
     assert completed in python(code, environment).split()
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        *(
-            (["train", "--lr", "1e-4"], "--learning-rate"),
-            (["train", "--max-new-tokens=9"], "--max-completion-length"),
-        ),
-        *((["eval", "--n", "9"], "--limit"), (["merge", "--model", "x"], "--adapter")),
-    ],
-)
-def test_a_flag_that_has_another_name_here_is_answered_with_that_name(words, name):
-    done = CliRunner().invoke(main.app, words)
-    assert (done.exit_code, f"Use {name}." in done.output) == (2, True)
+def test_a_flag_that_has_another_name_here_is_answered_with_that_name():
+    done = CliRunner().invoke(main.app, ["train", "--lr", "1e-4"])
+    assert (done.exit_code, "Use --learning-rate." in done.output) == (2, True)
 
 
 def test_other_names_lead_to_flags_that_exist():

@@ -1,24 +1,22 @@
 """Checks of the options dataclasses, which library calls get as the commands do."""
 
-import ast
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
+import numpy
 import pytest
+import torch
 
-from countdown_rl.cli import main
-from countdown_rl.core.errors import UsageError
-from countdown_rl.core.options import Option, Options, field_hints, option
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.options import OTHER_NAMES, Option, Options, field_hints, option
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.release.config import PublishOptions
-from countdown_rl.training.options import SftOptions, TrainOptions
+from countdown_rl.training.options import RunArguments, SftOptions, TrainOptions
 
-PACKAGE = Path(main.__file__).parents[1]
 STAGES = [
     DataOptions,
     TrainOptions,
@@ -43,14 +41,14 @@ class Example(Options):
     ("values", "words"),
     [
         *(
-            ({"share": -0.1}, ["--share", "0"]),
-            ({"share": 1.1}, ["--share", "1"]),
-            ({"size": 0}, ["--size", "1"]),
+            ({"share": -0.1}, ["share", "0"]),
+            ({"share": 1.1}, ["share", "1"]),
+            ({"size": 0}, ["size", "1"]),
         ),
-        *(({"share": float(name)}, ["--share", "finite"]) for name in ("nan", "inf")),
+        *(({"share": float(name)}, ["share", "finite"]) for name in ("nan", "inf")),
         *(
-            ({"kind": "c"}, ["--kind", "c", "a, b"]),
-            ({"from_": ("x", "z")}, ["--from", "z", "x, y"]),
+            ({"kind": "c"}, ["kind", "c", "a, b"]),
+            ({"from_": ("x", "z")}, ["from", "z", "x, y"]),
         ),
     ],
 )
@@ -70,28 +68,25 @@ def test_every_field_declares_its_option_and_a_valid_default(options):
         ), field.name
 
 
-def texts(file: Path) -> Iterator[str]:
-    """The texts in the code of *file*, but docstrings, help and commands in backticks."""
-    tree = ast.parse(file.read_text("utf-8"))
-    help_texts = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "option"
-    ]
-    nodes = list(ast.walk(tree))
-    docstrings = [
-        node
-        for node in nodes
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    ]
-    left_out = {part for node in (*help_texts, *docstrings) for part in ast.walk(node)}
-    for node in nodes:
-        if isinstance(node, ast.JoinedStr) and node not in left_out:
-            left_out.update(node.values)
-            yield "".join(
-                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
-            )
-        elif (
-            isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left_out
-        ):
-            yield node.value
+def test_values_are_converted_to_the_types_of_their_fields():
+    assert Example(share=numpy.float32(0.5), size=numpy.int64(2)) == Example(size=2)
+    assert Example(size=torch.tensor(2), from_="x") == Example(size=2, from_=("x",))
+    options = DataOptions(size={3: 1, 4: 2}, exclude=Path("rows.jsonl"), numbers=[25, 50])
+    assert (options.size, options.exclude) == (("3=1", "4=2"), ("rows.jsonl",))
+    assert options.numbers == "25,50"
+
+
+@pytest.mark.parametrize("value", [object(), b"\xff", 1 + 1j, "", "a\0"])
+@pytest.mark.parametrize("options", STAGES, ids=lambda options: options.__name__)
+def test_a_value_without_a_meaning_names_its_option(options, value):
+    for field in fields(options):
+        with pytest.raises((InputError, UsageError), match=field.name.rstrip("_")):  # of a style
+            options(**{field.name: value})
+
+
+def test_an_unknown_option_gets_the_nearest_name_or_that_of_another_program():
+    for given, meant in {"learning_rat": "learning_rate", "lr": "learning_rate"}.items():
+        with pytest.raises(UsageError, match=f"did you mean {meant}"):
+            TrainOptions.of({given: 1})
+    names = {name for options in (*STAGES, RunArguments) for name in field_hints(options)}
+    assert {name for others in OTHER_NAMES.values() for name in others} <= names

@@ -271,7 +271,7 @@ def test_shorter_limits_score_what_an_evaluation_at_that_limit_generates(tmp_pat
 
 
 def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
-    path, identity = tmp_path / "new" / "file", Identity(EvalOptions, {"seed": 42}, {"model": "é"})
+    path, identity = tmp_path / "new" / "file", Identity({"seed": 42}, {"model": "é"})
     batches = {
         (0, 3): [Completion("é\u2028🙂\n", 3, True, {"cost": 0.5})] * 2,
         (1,): [Completion("", 1, False)],

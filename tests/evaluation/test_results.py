@@ -10,7 +10,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import measure
-from countdown_rl.evaluation.sample import Sample, renamed
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
@@ -66,7 +66,7 @@ def test_an_evaluation_that_was_read_is_written_with_the_same_bytes(tmp_path, na
     assert (tmp_path / results.SAMPLES).read_bytes() == (
         BEFORE / name / results.SAMPLES
     ).read_bytes()
-    details = renamed(json.loads((BEFORE / name / results.DETAILS).read_text()))
+    details = json.loads((BEFORE / name / results.DETAILS).read_text())
     assert (tmp_path / results.DETAILS).read_text() == json.dumps(details, indent=2) + "\n"
     old, new = (
         json.loads((folder / results.METRICS).read_text()) for folder in (BEFORE / name, tmp_path)
@@ -85,16 +85,6 @@ def test_an_evaluation_has_attributes():
     baseline = results.read(BEFORE / "random").metrics
     assert (baseline.is_baseline, metrics.is_baseline) == (True, False)
     assert (baseline.decoding.temperature, baseline.engine, baseline.pass_at) == (None, None, {})
-
-
-def test_an_evaluation_of_version_0_1_is_read():
-    result = results.read(HERE.parent / "release/data/release-0.1/release/eval")
-    assert (result.metrics.n, len(result.samples)) == (120, 120)
-    assert {name: [*values] for name, values in result.metrics.groups.items()} == {
-        "numbers": ["3", "4"],
-        "needs": ["add-sub", "mul-div"],
-        "solutions": ["1", "2-4"],
-    }
 
 
 def test_what_only_a_server_knows_is_kept_and_a_refusal_is_the_reason():

@@ -9,13 +9,11 @@ import pytest
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, UsageError
 from countdown_rl.core.identity import Identity
-from countdown_rl.core.options import Options
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import SftRow, StepRow
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training.options import TrainOptions
 from countdown_rl.training.state import MARK, RUN, Checkpoints, Journal, check_log
 from tests.support.runs import steps
 
@@ -26,7 +24,7 @@ SAMPLE = {"step": 1} | EVALUATED
 
 
 def identity(a):
-    return Identity(Options, {"a": a}, {})
+    return Identity({"a": a}, {})
 
 
 def started(directory, *steps):
@@ -49,10 +47,6 @@ def test_the_newest_complete_checkpoint_of_the_same_run_is_resumed(tmp_path):
     assert store.to_resume(identity(1)) == tmp_path / "c" / "checkpoint-2"
     with pytest.raises(ArtifactError, match="--a was 1, is 2"):
         store.to_resume(identity(2))
-    run = tmp_path / "c" / RUN
-    run.write_text(run.read_text().replace('"a": 1', '"warmup_steps": 0'))  # of version 0.1
-    grown = Identity(TrainOptions, {"max_steps": 200}, {})
-    assert store.to_resume(grown) == tmp_path / "c" / "checkpoint-2"
 
 
 def test_a_completed_checkpoint_takes_the_place_of_the_others(tmp_path):
