@@ -1,10 +1,15 @@
-"""The vLLM engine, through its offline ``LLM.generate`` (0.30)."""
+"""The engine ``vllm``: vLLM's offline ``LLM`` (0.30), for evaluation and for rollouts.
+
+An adapter is named by the digest of its weights, so that no cached prompt belongs to an earlier one.
+"""
 
 import atexit
+import hashlib
 import os
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError
@@ -18,51 +23,77 @@ from countdown_rl.models.reference import ModelRef, local_path, without_weights
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 #: Rows submitted at once. vLLM schedules them itself; finished ones are saved after each submission.
 _ROWS = 1024
-#: Tokens times parameters from which "auto" takes vLLM: its start takes about a minute.
-_WORTH_ITS_START = 20_000 * 10**9
 #: Values that vLLM accepts as the maximum rank of an adapter.
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
-def unsupported_weights(ref: ModelRef) -> str:
-    """The reason why vLLM cannot run the weights of *ref* without its adapter, or ""."""
-    base = ref.base or ref
-    if base.kind == "gguf":
-        return f"does not run GGUF files, and {base.source} is one"
-    config = model_files.quantization_config(local_path(without_weights(base)))
-    in_4_bits = config.get("quant_method") == "bitsandbytes"
-    return f"does not run NF4 weights, and {base.source} has them" if in_4_bits else ""
+class Sampled(NamedTuple):
+    """Tokens of a completion, the log-probability of each, and whether it ended by itself."""
+
+    ids: list[int]
+    logps: list[float]
+    ended: bool
 
 
 class Vllm(Engine):
-    """A full checkpoint in vLLM, or an adapter over one; it batches continuously and caches shared prompt prefixes."""
+    """vLLM's offline ``LLM`` over a full checkpoint; it caches shared prompt prefixes.
+
+    Args:
+        path: directory of the checkpoint.
+        stop: end of a completion.
+        decoding: sampling parameters of :meth:`complete`; its seed is that of the engine.
+        precision: "bf16", "fp16", "fp32", or that of the checkpoint.
+        lora_rank: maximum rank of an adapter; 0 for none.
+        adapter: directory of the adapter of :meth:`complete`.
+        sleeps: lets :meth:`sleep` free the memory of a GPU.
+        settings: further arguments of ``LLM``.
+    """
 
     name = package = "vllm"
     storage = "vllm"
     device = "cuda"
     libraries: tuple[str, ...] = ("torch", "vllm")
 
-    def __init__(self, ref: ModelRef, decoding: Decoding, options: Any) -> None:
-        self._ref, self._decoding, self._tensor_parallel = ref, decoding, options.tensor_parallel
+    def __init__(
+        self,
+        path: Path,
+        stop: Stop,
+        decoding: Decoding,
+        *,
+        precision: str = "auto",
+        lora_rank: int = 0,
+        adapter: Path | None = None,
+        sleeps: bool = False,
+        **settings: Any,
+    ) -> None:
+        self.stop, self.tokenizer, self.precision = stop, stop.tokenizer, precision
+        self._path, self._decoding, self._adapter = path, decoding, adapter
+        self._sleeps = sleeps and load.device_name("auto") != "cpu"  # a CPU has no sleep mode
+        self._settings = settings
+        if lora_rank:
+            self._settings |= lora_options(lora_rank)
+        self._adapters: dict[str, int] = {}  # their numbers, from 1
         self._llm: Any = None
-        self._lora_request: Any = None
-        self.precision = load.trained_precision(ref, options.precision)
-        self.tokenizer = load.load_tokenizer(ref)
-        self._stop = Stop(self.tokenizer, None, generate.STOP)
 
     @classmethod
     def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Vllm":
-        return cls(ref, decoding, options)
+        adapter = None if ref.base is None else local_path(ref)
+        return cls(
+            local_path(ref.base or ref),
+            Stop(load.load_tokenizer(ref), None, generate.STOP),
+            decoding,
+            precision=load.trained_precision(ref, options.precision),
+            lora_rank=model_files.adapter_config(adapter).get("r", 8) if adapter else 0,
+            adapter=adapter,
+            tensor_parallel_size=options.tensor_parallel,
+            trust_remote_code=ref.trust_remote_code,
+        )
 
     @classmethod
     def is_automatic(cls, ref: ModelRef, tokens: float) -> bool:
         import torch
 
-        light = without_weights(ref.base or ref)
-        return (
-            torch.cuda.is_available()
-            and tokens * load.skeleton(light).num_parameters() >= _WORTH_ITS_START
-        )
+        return torch.cuda.is_available()
 
     @classmethod
     def unsupported(cls, ref: ModelRef, options: Any) -> str:
@@ -83,87 +114,139 @@ class Vllm(Engine):
         return ""
 
     def prepare(self, length: int) -> int | None:
-        options: dict[str, Any] = {}
-        if self._ref.base is not None:
-            options = lora_options(model_files.adapter_config(local_path(self._ref)).get("r", 8))
-        path = local_path(self._ref.base or self._ref)
-        model_files.check_files(path)
-        if load.device_name("auto") == "cpu":
-            # There vLLM starts a worker process, which outlives a command that a signal ends.
-            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        """Start the engine; raises ModelError if it cannot, or ignores the adapter."""
+        model_files.check_files(self._path)
+        # A worker process outlives a command that a signal ends.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         silence_exit()
         from vllm import LLM
-        from vllm.lora.request import LoRARequest
 
+        if processes.launched():  # each process of a run has its own engine, on its own GPU
+            self._settings["distributed_executor_backend"] = "external_launcher"
         try:
             self._llm = LLM(
-                model=str(path),
+                model=str(self._path),
                 load_format="safetensors",
                 max_model_len=length,
                 seed=self._decoding.seed,
-                enable_prefix_caching=True,
-                tensor_parallel_size=self._tensor_parallel,
-                trust_remote_code=self._ref.trust_remote_code,
                 dtype=_DTYPES.get(self.precision, "auto"),
-                **options,
+                enable_prefix_caching=True,
+                enable_sleep_mode=self._sleeps,
+                logprobs_mode="processed_logprobs",
+                **self._settings,
             )
-        except (
-            ValueError,
-            RuntimeError,
-        ) as error:  # a longer context than the model's, or an unknown architecture
-            raise ModelError(
-                f"vLLM cannot load the model: {' '.join(str(error).split()):.300}"
-            ) from error
-        if self._ref.base is not None:
-            self._lora_request = LoRARequest("adapter", 1, str(local_path(self._ref)))
-            ids = self.tokenizer("3 7 50")["input_ids"]
+        except (ValueError, RuntimeError) as error:  # too long a context, an unknown architecture
+            reason = " ".join(str(error).split())
+            raise ModelError(f"vLLM cannot load the model: {reason:.300}") from error
+        if self._adapter is not None:
             # vLLM ignores LoRA in some hybrid models (vllm-project/vllm issue 49354).
-            if log_probabilities(self._llm, ids, None) == log_probabilities(
-                self._llm, ids, self._lora_request
-            ):
+            ids = self.tokenizer("3 7 50")["input_ids"]
+            request = self._request(self._adapter)
+            base = log_probabilities(self._llm, ids, None)
+            if log_probabilities(self._llm, ids, request) == base:
                 advice = "merge it, or give --engine transformers"
-                raise ModelError(f"vLLM ignores the adapter {self._ref.source}; {advice}.")
+                raise ModelError(f"vLLM ignores the adapter {self._adapter}; {advice}.")
         return None
 
     def max_rows(self, prompt: int, completion: int) -> int:
         return _ROWS
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
+        limits = self._decoding.shorter_limits
+        return [
+            generate.to_completion(
+                self.stop, sampled.ids, ended=sampled.ended, shorter_limits=limits
+            )
+            for sampled in self.sample(prompts, self._decoding, number, self._adapter)
+        ]
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        decoding: Decoding,
+        number: int = 0,
+        adapter: Path | None = None,
+        *,
+        logps: bool = False,
+    ) -> list[Sampled]:
+        """Complete each of *prompts* (token ids).
+
+        Args:
+            prompts: token ids, those of a group side by side.
+            decoding: sampling parameters; the completions depend on its seed and *number* alone.
+            number: number of the batch, with random numbers of its own.
+            adapter: directory of the adapter over the base.
+            logps: returns the log-probabilities in the distribution that was sampled from.
+        """
         from vllm import SamplingParams
 
-        decoding = self._decoding
-        params = [
-            SamplingParams(
-                **decoding.samplers(),
-                max_tokens=decoding.max_new_tokens,
-                seed=generate.row_seed(decoding.seed, number, index),
-                stop=[generate.STOP],
-                include_stop_str_in_output=True,
-            )
-            for index in range(len(prompts))
-        ]
+        settings = sampling(self.stop, decoding)
+        settings["logprobs"] = 0 if logps else None  # 0: of the sampled token alone
+        seeds = [generate.row_seed(decoding.seed, number, index) for index in range(len(prompts))]
+        params = [SamplingParams(seed=seed, **settings) for seed in seeds]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         results = self._llm.generate(
-            inputs, params, use_tqdm=False, lora_request=self._lora_request
+            inputs, params, use_tqdm=False, lora_request=self._request(adapter)
         )
-        completions = []
-        for output in (result.outputs[0] for result in results):
-            ids = self._stop.cut(list(output.token_ids))
-            # The model's generation config may name end tokens that the tokenizer does not.
-            ended = output.finish_reason == "stop"
-            limits = self._decoding.shorter_limits
-            completions.append(
-                generate.to_completion(self._stop, ids, ended=ended, shorter_limits=limits)
-            )
-        return completions
+        return [self._sampled(result.outputs[0]) for result in results]
+
+    def _sampled(self, output: Any) -> Sampled:
+        ids = self.stop.cut(list(output.token_ids))
+        steps = output.logprobs[: len(ids)] if output.logprobs else []
+        logps = [step[token].logprob for token, step in zip(ids, steps, strict=False)]
+        # The model's generation config may name end tokens that the tokenizer does not.
+        return Sampled(ids, logps, output.finish_reason == "stop")
+
+    def _request(self, adapter: Path | None) -> Any:
+        if adapter is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        name = adapter_name(adapter)
+        number = self._adapters.setdefault(name, len(self._adapters) + 1)
+        return LoRARequest(name, number, str(adapter))
+
+    def sleep(self) -> None:
+        """Move the weights from the GPU to main memory, and free the cache."""
+        if self._sleeps:
+            self._llm.sleep(level=1)
+
+    def wake_up(self) -> None:
+        """Undo :meth:`sleep`."""
+        if self._sleeps:
+            self._llm.wake_up()
+
+
+def unsupported_weights(ref: ModelRef) -> str:
+    """The reason why vLLM cannot run the weights of *ref* without its adapter, or ""."""
+    base = ref.base or ref
+    if base.kind == "gguf":
+        return f"does not run GGUF files, and {base.source} is one"
+    config = model_files.quantization_config(local_path(without_weights(base)))
+    in_4_bits = config.get("quant_method") == "bitsandbytes"
+    return f"does not run NF4 weights, and {base.source} has them" if in_4_bits else ""
+
+
+def sampling(stop: Stop, decoding: Decoding) -> dict[str, Any]:
+    """The settings of ``SamplingParams`` for *decoding* up to *stop*."""
+    return decoding.samplers() | {
+        "max_tokens": decoding.max_new_tokens,
+        "stop": [stop.text],
+        "stop_token_ids": sorted(stop.ids),
+        "include_stop_str_in_output": True,
+    }
 
 
 def lora_options(rank: int) -> dict[str, Any]:
-    """The options of an ``LLM`` for an adapter of *rank*."""
-    return {
-        "enable_lora": True,
-        "max_lora_rank": min((size for size in LORA_RANKS if size >= rank), default=rank),
-    }
+    """The options of an ``LLM`` for adapters of *rank*."""
+    maximum = min((size for size in LORA_RANKS if size >= rank), default=rank)
+    return {"enable_lora": True, "max_lora_rank": maximum}
+
+
+def adapter_name(adapter: Path) -> str:
+    """The name of *adapter* in an engine: the digest of its weights."""
+    with (adapter / "adapter_model.safetensors").open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def log_probabilities(llm: Any, ids: list[int], lora_request: Any) -> list[float]:
@@ -175,9 +258,8 @@ def log_probabilities(llm: Any, ids: list[int], lora_request: Any) -> list[float
     (output,) = llm.generate(
         inputs, sampling_params=params, use_tqdm=False, lora_request=lora_request
     )
-    return [
-        step[token].logprob for token, step in zip(ids[1:], output.prompt_logprobs[1:], strict=True)
-    ]
+    steps = zip(ids[1:], output.prompt_logprobs[1:], strict=True)
+    return [step[token].logprob for token, step in steps]
 
 
 @cache

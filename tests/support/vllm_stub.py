@@ -55,6 +55,7 @@ class LLM:
         self.requests: list[Any] = []
         self.numbers: list[int] = []
         self.syncs = 0
+        self.request: Any = None
         self.model_runner = self
         self.llm_engine = SimpleNamespace(
             model_executor=SimpleNamespace(driver_worker=self), add_lora=self.add_lora
@@ -72,6 +73,10 @@ class LLM:
             own.data.copy_(value)
             self.base[name] = value
 
+    def set_base(self) -> None:
+        for name, parameter in self.policy.named_parameters():
+            parameter.data = self.base[name].float()
+
     def add_lora(self, request: LoRARequest) -> None:
         self.adapters.append(lora.Adapter(request.lora_path))
         for name, parameter in self.policy.named_parameters():
@@ -85,8 +90,11 @@ class LLM:
         self, prompts: list[Any], sampling_params: Any, *, use_tqdm: bool, lora_request: Any = None
     ) -> list[Any]:
         assert not use_tqdm
-        if lora_request and not self.adapters:
-            self.add_lora(lora_request)
+        if lora_request != self.request:
+            self.request = lora_request
+            self.set_base()
+            if lora_request:
+                self.add_lora(lora_request)
         self.requests.append(lora_request)
         if hasattr(sampling_params, "prompt_logprobs"):
             return [
