@@ -13,13 +13,10 @@ from countdown_rl.core.manifest import (
     MADE_BY,
     MANIFEST,
     Manifest,
-    digest_of,
     file_entry,
     file_sha256,
-    input_name,
     installed_versions,
     portable,
-    walk,
 )
 from countdown_rl.core.packages import version
 
@@ -76,10 +73,10 @@ def writing(
             writer = ArtifactWriter(partial, {}, dict(inputs or {}))
             yield writer
             files = sorted(path for path in partial.rglob("*") if path.is_file())
-            manifest = Manifest(
-                kind=kind,
-                options=portable(options),
-                inputs=portable(writer.inputs),
+            manifest = Manifest.of(
+                kind,
+                options,
+                writer.inputs,
                 facts=portable(writer.facts),
                 files={path.relative_to(partial).as_posix(): file_entry(path) for path in files},
                 versions=installed_versions(libraries),
@@ -221,12 +218,6 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
         raise ArtifactError(
             f"{path} is {with_article(manifest.kind)}, not {wanted}; {make} makes one."
         )
-    for inner in (inner for entry in manifest.inputs.values() for inner in walk(entry)):
-        if "manifest" in inner and digest_of(inner["manifest"]) != inner.get("digest"):
-            name = input_name(inner)
-            raise ArtifactError(
-                f"the manifest of {name} in {file} was changed after it was written; make both again."
-            )
     _check_names(path, [MANIFEST, *manifest.files])
     for name, listed in manifest.files.items():
         target = path / name

@@ -10,7 +10,7 @@ from countdown_rl.core import user_code
 from countdown_rl.core.artifacts import read, with_article
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.manifest import Manifest, portable
+from countdown_rl.core.manifest import Manifest, portable, without_lineage
 
 #: The file beside the checkpoints of an unfinished run.
 RUN = "run.json"
@@ -44,7 +44,8 @@ class Identity:
         return cls(options, inputs, {"code": code, **machine})
 
     def to_json(self) -> dict[str, Any]:
-        sections = {"options": self.options, "inputs": self.inputs, **self.machine}
+        inputs = without_lineage(self.inputs)
+        sections = {"options": self.options, "inputs": inputs, **self.machine}
         return dict(json.loads(json.dumps(portable(sections), default=str)))
 
     def differences(self, before: Any) -> str:

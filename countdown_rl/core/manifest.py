@@ -1,16 +1,17 @@
-"""Manifests: the ``manifest.json`` that describes an artifact, and the provenance chain of those of its inputs.
+"""Manifests: the ``manifest.json`` that describes an artifact, and its lineage.
 
-Each input has its digest and its own manifest, so that the chain travels with the weights. There are no times, host
-names or local paths: the same inputs and options give the same bytes.
+The lineage is a flat list of the ancestors, each once, in the order of their making, so that it travels with the
+weights; an artifact names its inputs by their digests. There are no times, host names or local paths: the same inputs
+and options give the same bytes.
 """
 
 import hashlib
 import importlib.metadata
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, Self
 
 from countdown_rl.core import typed_json
 from countdown_rl.core.errors import ArtifactError
@@ -35,36 +36,121 @@ PRETRAINED_BY = "python -m stages.recipes.tiny"
 
 
 @dataclass(frozen=True)
+class File:
+    """An entry among the ``files`` of a manifest."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class ProvenanceEntry:
+    """An ancestor: an artifact, or a root input of kind "hub", "gguf", "directory", "endpoint" or "file".
+
+    Its ``inputs`` are digests by name, or lists of them.
+    """
+
+    kind: str
+    name: str
+    digest: str
+    revision: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command that made the artifact, which its facts name if several make that kind; "" for root inputs."""
+        made_by = PRETRAINED_BY if self.pretrained else MADE_BY.get(self.kind, "")
+        return str(self.facts.get("command") or made_by)
+
+    @property
+    def pretrained(self) -> bool:
+        return self.kind == "model" and "model" not in self.inputs
+
+    @property
+    def by_grpo(self) -> bool:
+        """True if GRPO made the artifact."""
+        return bool(self.facts.get("method") == "grpo")
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The contents of a ``manifest.json``; ``version`` is that of this package, which ``digest`` does not cover."""
 
     kind: str
     options: dict[str, Any]
     inputs: dict[str, Any] = field(default_factory=dict)
+    lineage: list[ProvenanceEntry] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     version: str | None = None
 
     @classmethod
+    def of(
+        cls, kind: str, options: Mapping[str, Any], inputs: Mapping[str, Any], **contents: Any
+    ) -> Self:
+        """Return the manifest of an artifact that was made from *inputs*, entries as :meth:`as_input` returns them."""
+        return cls(
+            kind,
+            portable(options),
+            inputs=portable(without_lineage(inputs)),
+            lineage=provenance_chain(*_entries(inputs)),
+            **contents,
+        )
+
+    @classmethod
     def parse(cls, data: bytes, source: Path | str) -> "Manifest":
         """Return the manifest *data* of *source*; ArtifactError if it is damaged or lists a file outside of it."""
         manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
-        _check(manifest, source)
+        typed_json.build(manifest.inputs, dict[str, _Input | list[_Input]], source)
+        for files in (manifest.files, *(entry.files for entry in manifest.lineage)):
+            typed_json.build(files, dict[str, File], source)
+            for name in files:
+                if not _is_below(name):
+                    raise ArtifactError(
+                        f"{source} lists {name!r}, which is no file below it; do not use this artifact."
+                    )
         return manifest
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON: sorted keys, two-space indent, one newline at the end."""
-        return _canonical({key: value for key, value in asdict(self).items() if value is not None})
+        text = json.dumps(typed_json.dump(self), indent=2, sort_keys=True, ensure_ascii=False)
+        return f"{text}\n".encode()
 
     @property
     def digest(self) -> str:
-        return str(self.as_input()["digest"])
+        return hashlib.sha256(replace(self, version=None).to_bytes()).hexdigest()
 
     def as_input(self) -> dict[str, Any]:
-        """Return the entry for this artifact among the ``inputs`` of a manifest."""
-        covered = {key: value for key, value in asdict(self).items() if key != "version"}
-        return {"digest": digest_of(covered), "manifest": covered}
+        """Return the entry for this artifact among the ``inputs`` of a manifest, with its lineage, itself last."""
+        digest = self.digest
+        own = ProvenanceEntry(
+            self.kind,
+            self.kind,
+            digest,
+            options=self.options,
+            inputs=_digests(self.inputs),
+            facts=self.facts,
+            files=self.files,
+        )
+        return {"digest": digest, "kind": self.kind, "lineage": [*self.lineage, own]}
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """Return the input *name* with its lineage, as :meth:`as_input` of that artifact returned it; {} if absent."""
+        entry = self.inputs.get(name, {})
+        if "digest" not in entry:
+            return dict(entry)
+        known = {ancestor.digest: ancestor for ancestor in self.lineage}
+        wanted, waiting = set[str](), [entry["digest"]]
+        while waiting:
+            digest = waiting.pop()
+            if digest in known and digest not in wanted:
+                wanted.add(digest)
+                waiting += _flat(known[digest].inputs.values())
+        return {**entry, "lineage": [each for each in self.lineage if each.digest in wanted]}
 
 
 @dataclass(frozen=True)
@@ -74,33 +160,100 @@ class _Input:
     digest: str | None = None
     kind: str | None = None
     revision: str | None = None
-    manifest: Manifest | None = None
     base: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class _File:
-    """An entry among the ``files`` of a manifest."""
+def without_lineage(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *inputs* as a manifest holds them: each by its digest, kind and source."""
 
-    sha256: str
-    size: int
+    def plain(entry: Any) -> Any:
+        if isinstance(entry, list):
+            return list(map(plain, entry))
+        if not isinstance(entry, Mapping):
+            return entry
+        return {key: plain(value) for key, value in entry.items() if key != "lineage"}
+
+    return {name: plain(entry) for name, entry in inputs.items()}
 
 
-def _check(manifest: Manifest, source: Path | str) -> None:
-    """Raise ArtifactError if *manifest* or that of an input lists a file outside, or has a malformed entry."""
-    for outside in (name for name in manifest.files if not _is_below(name)):
+def _entries(inputs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the entries of *inputs*: data before the model that was trained on it, whatever their names are."""
+    names = sorted(inputs, key=lambda name: (name != "data", name))
+    return _flat(inputs[name] for name in names)
+
+
+def _flat(values: Iterable[Any]) -> list[Any]:
+    flat = []
+    for value in values:
+        flat += value if isinstance(value, list) else [value]
+    return flat
+
+
+def _digests(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the digests of *inputs* by name; without those that have none, such as a baseline."""
+    digests: dict[str, Any] = {}
+    for name, entry in inputs.items():
+        if isinstance(entry, list):
+            digests[name] = [item["digest"] for item in entry]
+        elif "digest" in entry:
+            digests[name] = entry["digest"]
+    return digests
+
+
+def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
+    """Return the inputs *entries* and everything that they were made from, in the order of their making, each once."""
+    chain: dict[str, ProvenanceEntry] = {}
+    for entry in entries:
+        for ancestor in _ancestors(entry):
+            chain.setdefault(ancestor.digest, ancestor)
+    return list(chain.values())
+
+
+def _ancestors(entry: Mapping[str, Any]) -> Iterator[ProvenanceEntry]:
+    """Yield everything that the input *entry* was made from, then itself."""
+    if "digest" not in entry:
+        return
+    name = str(portable(entry.get("source") or entry.get("file") or entry.get("kind")))
+    base = entry.get("base") or {}
+    if entry.get("lineage"):
+        *above, own = entry["lineage"]
+        yield from above
+    else:
+        kind = entry.get("kind") or "file"
+        own = ProvenanceEntry(kind, name, entry["digest"], revision=entry.get("revision"))
+    yield from _ancestors(base)
+    yield replace(own, name=name, inputs=own.inputs | _digests({"base": base}))
+
+
+def lineage(chain: Sequence[ProvenanceEntry]) -> set[str]:
+    """Return the digests of the last model of *chain* and of those it was trained from.
+
+    A merge or format counts as its source. Unlike the chain, it has neither data nor teachers.
+    """
+    known = {entry.digest: entry for entry in chain}
+
+    def of(digest: str) -> set[str]:
+        entry = known[digest]
+        parents = [
+            entry.inputs[name] for name in ("base", "model", "adapter") if name in entry.inputs
+        ]
+        digests = set[str]().union(*(of(parent) for parent in parents if parent in known))
+        converted = digests and entry.kind in ("merged", "quantized", "release")
+        return digests if converted else digests | {digest}
+
+    return of(chain[-1].digest) if chain else set()
+
+
+def initial_model(chain: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
+    """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
+    later = ("data", "file", "merged", "quantized")
+    models = [entry for entry in chain if entry.kind not in later and not entry.by_grpo]
+    if not models:
+        names = ", ".join(entry.name for entry in chain)
         raise ArtifactError(
-            f"{source} lists {outside!r}, which is no file below it; do not use this artifact."
+            f"the manifest ({names}) does not name the model that training began with; make it again."
         )
-    typed_json.build(manifest.files, dict[str, _File], source)
-    entries: list[Any] = []
-    for value in manifest.inputs.values():
-        entries += value if isinstance(value, list) else [value]
-    for value in entries:
-        entry: _Input = typed_json.build(value, _Input, source)
-        if entry.manifest:
-            _check(entry.manifest, source)
-        entries += [entry.base] if entry.base else []
+    return next((entry for entry in models if entry.kind == "hub"), models[-1])
 
 
 def _is_below(name: str) -> bool:
@@ -129,10 +282,8 @@ def file_input(path: Path) -> dict[str, Any]:
 
 def portable(value: Any) -> Any:
     """Return *value* with each absolute path, or one out of the working directory, reduced to its last name."""
-    if isinstance(value, Mapping):  # manifests stay as they are: their digests cover their bytes
-        return {
-            key: inner if key == "manifest" else portable(inner) for key, inner in value.items()
-        }
+    if isinstance(value, Mapping):
+        return {key: portable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [portable(inner) for inner in value]
     if isinstance(value, str | Path) and "\n" not in str(value):  # a path, not the text of a prompt
@@ -155,117 +306,3 @@ def installed_versions(names: Iterable[str]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             installed[name] = importlib.metadata.version(f"{name}-cpu")
     return installed
-
-
-@dataclass(frozen=True)
-class ProvenanceEntry:
-    """An artifact of the provenance chain, or a root input, of kind "hub", "gguf", "directory", "shipped" or "file"."""
-
-    kind: str
-    name: str
-    digest: str
-    revision: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def command(self) -> str:
-        """The command that made the artifact, which its facts name if several make that kind; "" for root inputs."""
-        made_by = PRETRAINED_BY if self.pretrained else MADE_BY.get(self.kind, "")
-        return str(self.facts.get("command") or made_by)
-
-    @property
-    def pretrained(self) -> bool:
-        return self.kind == "model" and "model" not in self.inputs
-
-    @property
-    def by_grpo(self) -> bool:
-        """True if GRPO made the artifact; manifests of earlier versions name the command alone."""
-        return (
-            self.facts.get("method", "grpo" if self.command == "countdown-rl train" else "")
-            == "grpo"
-        )
-
-
-def walk(entry: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of everything that the input *entry* was made from, then itself."""
-    if not isinstance(entry, Mapping) or "digest" not in entry:
-        return
-    inputs = (entry.get("manifest") or {}).get("inputs", {})
-    # Data before the model that was trained on it, whatever their names are.
-    for key in sorted(inputs, key=lambda key: (key != "data", key)):
-        yield from walk(inputs[key])
-    yield from walk(entry.get("base"))
-    yield entry
-
-
-def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
-    """Return the inputs *entries* and everything that they were made from, in the order of their making, each once."""
-    links = {}
-    for entry in (inner for outer in entries for inner in walk(outer)):
-        manifest = entry.get("manifest") or {}
-        links[entry["digest"]] = ProvenanceEntry(
-            kind=manifest.get("kind") or entry.get("kind") or "file",
-            name=input_name(entry),
-            revision=entry.get("revision"),
-            digest=entry["digest"],
-            **{
-                key: manifest.get(key, {})
-                for key in ("options", "inputs", "facts", "files", "versions")
-            },
-        )
-    return list(links.values())
-
-
-def lineage(entry: Mapping[str, Any]) -> set[str]:
-    """Return the digests of the model *entry* and of those it was trained from; a merge or format counts as its source.
-
-    Unlike the chain, it has neither data nor teachers. It is empty for a model without a digest.
-    """
-    manifest = entry.get("manifest") or {}
-    inputs = manifest.get("inputs", {})
-    parents = (entry.get("base"), inputs.get("model"), inputs.get("adapter"))
-    digests = set[str]().union(*(lineage(parent) for parent in parents if parent))
-    converted = digests and manifest.get("kind") in ("merged", "quantized", "release")
-    return digests if converted or "digest" not in entry else digests | {entry["digest"]}
-
-
-def initial_model(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
-    """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
-    later = ("data", "file", "merged", "quantized")
-    models = [link for link in links if link.kind not in later and not link.by_grpo]
-    if not models:
-        names = ", ".join(link.name for link in links)
-        raise ArtifactError(
-            f"the manifest ({names}) does not name the model that training began with; make it again."
-        )
-    return next((link for link in models if link.kind == "hub"), models[-1])
-
-
-def contents(inputs: Any) -> Any:
-    """Return *inputs* of a manifest with the files of each artifact in place of its digest, which covers options."""
-    if isinstance(inputs, list):
-        return list(map(contents, inputs))
-    if not isinstance(inputs, Mapping):
-        return inputs
-    values = dict(inputs)
-    if isinstance(made := values.pop("manifest", None), Mapping):
-        values["digest"] = [made.get("kind"), made.get("files"), made.get("inputs")]
-    return {key: contents(value) for key, value in values.items()}
-
-
-def input_name(entry: Mapping[str, Any]) -> str:
-    return str(
-        entry.get("source") or entry.get("file") or (entry.get("manifest") or {}).get("kind")
-    )
-
-
-def _canonical(manifest: Mapping[str, Any]) -> bytes:
-    return (json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-
-
-def digest_of(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_canonical(manifest)).hexdigest()

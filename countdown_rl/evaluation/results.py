@@ -91,8 +91,7 @@ def write(
 
 def chain(result: Result) -> list[ProvenanceEntry]:
     """Everything that the model of *result* was made from, itself last; empty for a baseline."""
-    model = result.manifest.inputs.get("model", {})
-    return provenance_chain(model) if "digest" in model else []
+    return provenance_chain(result.manifest.entry("model"))
 
 
 def split(*results: Result) -> str:
@@ -125,18 +124,15 @@ def split(*results: Result) -> str:
 
 def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
     """The sha256 of each file that a model in the chain *links* was trained on."""
-    trained = (link.inputs for link in links if link.kind in ("adapter", "model"))
-    entries = [
-        entry
-        for inputs in trained
-        for key, entry in inputs.items()
-        if key.startswith(("data", "from"))
-    ]
-    files = [
-        (entry.get("manifest", {}).get("files", {}).get("train.jsonl", {}), entry)
-        for entry in entries
-    ]
-    return {file.get("sha256", entry["digest"]) for file, entry in files}
+    files = {link.digest: link.files.get("train.jsonl", {}) for link in links}
+    trained_on = set()
+    for link in links:
+        if link.kind not in ("adapter", "model"):
+            continue
+        for name, digest in link.inputs.items():
+            if name.startswith(("data", "from")):
+                trained_on.add(files.get(digest, {}).get("sha256", digest))
+    return trained_on
 
 
 def breakdowns(metrics: Scores) -> Iterator[tuple[str, str, Accuracy]]:

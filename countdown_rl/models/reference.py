@@ -18,7 +18,14 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.core.hub import download
 from countdown_rl.core.identity import RUN, run_directory
-from countdown_rl.core.manifest import MANIFEST, Manifest, file_sha256, portable
+from countdown_rl.core.manifest import (
+    MANIFEST,
+    Manifest,
+    ProvenanceEntry,
+    file_sha256,
+    portable,
+    provenance_chain,
+)
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
 
 #: Models that ship with the package, by name.
@@ -93,7 +100,7 @@ class ModelRef:
         if self.kind == "gguf" and self.path is not None:
             entry["size"] = self.path.stat().st_size
         if self.manifest is not None:
-            entry |= self.manifest.as_input()
+            entry = self.manifest.as_input() | entry
         elif self.revision is None:
             path = local_path(self)
             entry["tokenizer"] = _digest(
@@ -236,18 +243,13 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
 def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
     """Return the adapter *ref* at *path* with its base: *base_model*, or the recorded one if it is that of training."""
     source, manifest, config = ref.source, ref.manifest, adapter_config(path)
-    trained_over = (
-        manifest.inputs.get("model", {}) if manifest and manifest.kind == "adapter" else {}
-    )
-    while trained_over.get("kind") == "adapter":  # which was trained further
-        trained_over = trained_over.get("base") or trained_over["manifest"]["inputs"].get(
-            "model", {}
-        )
+    trained_over = _trained_over(manifest) if manifest and manifest.kind == "adapter" else None
     name = base_model or config.get("base_model_name_or_path")
     if not name or not isinstance(name, str):
         _check_finished(source, path)
         raise ModelError(f"{source} has no base_model_name_or_path; name its base by --base-model.")
-    revision = None if base_model else trained_over.get("revision") or config.get("revision")
+    recorded = trained_over.revision if trained_over else None
+    revision = None if base_model else recorded or config.get("revision")
     place = base_model or _place(name, path.resolve())
     try:
         base = find_model(place, revision=None if _is_local(place) else revision)
@@ -257,8 +259,8 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
             f"{source} adapts {name} (base_model_name_or_path): {error} {advice}"
         ) from error
     # The manifest has the commit of a base on the Hub, which is not comparable with a digest of files.
-    comparable = not base_model or (base.revision is None) == ("revision" not in trained_over)
-    digest = trained_over.get("digest") or base.digest
+    comparable = not base_model or (base.revision is None) == (recorded is None)
+    digest = trained_over.digest if trained_over else base.digest
     if base.digest != digest and comparable:
         raise ArtifactError(
             f"{source} was trained over another {name} than {place} (its digest was {digest[:12]}, now "
@@ -269,6 +271,16 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
             f"{source} adapts {name}, which is an adapter itself; merge that one first."
         )
     return replace(ref, base=base, base_given=base_model is not None)
+
+
+def _trained_over(manifest: Manifest) -> ProvenanceEntry | None:
+    """Return the model that is no adapter and over which the adapter of *manifest* was trained, also further."""
+    chain = provenance_chain(manifest.entry("model"))
+    known = {entry.digest: entry for entry in chain}
+    over = chain[-1] if chain else None
+    while over is not None and over.kind == "adapter":
+        over = known.get(over.inputs.get("base") or over.inputs.get("model", ""))
+    return over
 
 
 def _place(name: str, adapter: Path) -> str:

@@ -145,7 +145,7 @@ def _base(weights: Weights, manifest: Manifest) -> Iterator[str]:
         not named and config.get("revision") != initial.revision
     ):
         yield f"{ADAPTER_CONFIG} names another base than {MANIFEST} ({config.get('base_model_name_or_path')})"
-    training = next(link.options for link in chain if link.kind == "adapter")
+    training: Any = next(link.options for link in chain if link.kind == "adapter")
     settings = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
     settings = {key: training.get(name, config.get(key)) for key, name in settings.items()}
     modules = sorted({module.rpartition(".")[2] for module in adapter.modules})

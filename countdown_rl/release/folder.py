@@ -93,7 +93,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
         out, kind, options=settings, inputs=inputs, libraries=("huggingface_hub",)
     ) as draft:
         write(draft)
-        check_no_token(draft.path, manifest=json.dumps(inputs))
+        check_no_token(draft.path, manifest=json.dumps(inputs, default=vars))
     return artifacts.read(out, kind, verify=False)
 
 
@@ -118,8 +118,7 @@ def read_inputs(options: PublishOptions) -> Release:
     digest = (evaluation.manifest if evaluation else weights.manifest).digest
 
     def is_comparison(path: Path) -> bool:
-        compared = artifacts.read(path, "comparison").inputs.values()
-        return digest in [link.digest for link in provenance_chain(*compared)]
+        return digest in [link.digest for link in artifacts.read(path, "comparison").lineage]
 
     default = parent / "eval" / "comparison"
     if comparison := _input(

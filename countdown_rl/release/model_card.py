@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts, formatting, typed_json
-from countdown_rl.core.manifest import Manifest, ProvenanceEntry, contents, initial_model
+from countdown_rl.core.manifest import Manifest, ProvenanceEntry, initial_model
 from countdown_rl.evaluation.results import Result, breakdowns, split
 from countdown_rl.evaluation.tables import decoding_text
 from countdown_rl.models import chat_template, load, model_files
@@ -76,8 +76,7 @@ class Weights:
             evaluation.manifest.inputs.get("model", {}),
             self.manifest.files.get(self.gguf or "", {}),
         )
-        own = contents(self.manifest.as_input())["digest"]
-        return contents(measured).get("digest", "") in (own, file.get("sha256"))
+        return measured.get("digest", "") in (self.entry["digest"], file.get("sha256"))
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,10 @@ def verify(
         source, revision, manifest.digest, secrets.randbelow(1 << 31) if seed is None else seed
     )
     try:
-        weights = Weights(
-            folder, Manifest(**manifest.inputs["model"]["manifest"]), manifest.inputs["model"]
-        )
+        entry = manifest.entry("model")
+        own = provenance_chain(entry)[-1]
+        published = Manifest(own.kind, own.options, facts=own.facts, files=own.files)
+        weights = Weights(folder, published, entry)
         recorded = _check_files(weights, manifest)
         if unread := consistency.unread(weights, recorded.metrics.task):
             report.not_checked.append(f"in other files and fields: {', '.join(unread)}")
@@ -177,7 +178,7 @@ def _check_files(weights: Weights, manifest: Manifest) -> Result:
     }
     listed |= {
         f"eval/{name}": entry
-        for name, entry in manifest.inputs["eval"]["manifest"]["files"].items()
+        for name, entry in provenance_chain(manifest.entry("eval"))[-1].files.items()
     }
     for name, entry in listed.items():
         if manifest.files.get(name) != entry and name not in (

@@ -41,19 +41,24 @@ def model_name(links: Sequence[ProvenanceEntry]) -> str:
     )
 
 
-def data(links: Sequence[ProvenanceEntry]) -> Mapping[str, Any]:
-    """The manifest of the data that the model of *links* was trained on last; {} if none is recorded."""
-    return next(filter(None, map(_data, reversed(links))), {})
+def data(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry | None:
+    """The data that the model of *links* was trained on last; None if none is recorded."""
+    for link in reversed(links):
+        if found := _data(link, links):
+            return found
+    return None
 
 
 def layout(links: Sequence[ProvenanceEntry]) -> dict[str, str]:
     """The ``style`` and ``template`` of the rows that the model of *links* was trained on last, if recorded."""
     for link in reversed(links):
-        if options := link.facts.get("layout") or _data(link).get("options"):
+        made_of = _data(link, links)
+        if options := link.facts.get("layout") or (made_of and made_of.options):
             return {key: options[key] for key in ("style", "template") if options.get(key)}
     return {}
 
 
-def _data(link: ProvenanceEntry) -> Mapping[str, Any]:
-    """The manifest of the data artifact *link*, or of the one that it was made from."""
-    return vars(link) if link.kind == "data" else link.inputs.get("data", {}).get("manifest") or {}
+def _data(link: ProvenanceEntry, links: Sequence[ProvenanceEntry]) -> ProvenanceEntry | None:
+    """The data artifact *link*, or the one among *links* that it was made from."""
+    digest = link.digest if link.kind == "data" else link.inputs.get("data")
+    return next((each for each in links if each.digest == digest and each.kind == "data"), None)

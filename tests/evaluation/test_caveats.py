@@ -32,8 +32,10 @@ def result(
     data = {"file": "test.jsonl", "digest": file}
     about = {"source": "m", "kind": kind, "digest": f"{kind} {correct}"}
     metrics = replace(evaluations.metrics(samples, [ROW] * n, data=data, model=about), **fields)
-    model = Manifest(kind, {}, {"data": DATA.as_input()} if kind == "adapter" else {}).as_input()
-    return Result(metrics, samples, manifest=Manifest("eval", {}, {"model": model}))
+    trained = kind == "adapter"
+    inputs = {"data": DATA.as_input()} if trained else {}
+    model = Manifest.of(kind, {}, inputs, facts={"method": "grpo"} if trained else {}).as_input()
+    return Result(metrics, samples, manifest=Manifest.of("eval", {}, {"model": model}))
 
 
 @pytest.mark.parametrize("n", [5, 20, 50, 80])
@@ -79,8 +81,10 @@ def test_a_single_training_run_is_warned_of_and_several_are_not():
     assert caveats({"start": run, "again": run, "other": start}) == []
     merged = replace(
         run,
-        manifest=Manifest(
-            "eval", {}, {"model": Manifest("merged", {}, run.manifest.inputs).as_input()}
+        manifest=Manifest.of(
+            "eval",
+            {},
+            {"model": Manifest.of("merged", {}, {"model": run.manifest.entry("model")}).as_input()},
         ),
     )
     gguf = replace(run.metrics.model, kind="gguf", digest="exported")

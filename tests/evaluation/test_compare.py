@@ -446,7 +446,7 @@ def rewritten(path: Path, *, data: Manifest | None = None, **changes) -> None:
     """The evaluation at *path* again, of a model trained on *data*, with other metrics."""
     recorded = results.read(path)
     inputs = {"data": DATA} | (
-        {"model": Manifest("model", {}, {"data": data.as_input()}).as_input()} if data else {}
+        {"model": Manifest.of("model", {}, {"data": data.as_input()}).as_input()} if data else {}
     )
     with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
         results.write(draft.path, replace(recorded.metrics, **changes), recorded.samples)

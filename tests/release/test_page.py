@@ -54,9 +54,10 @@ def chained(*kinds: str) -> dict:
     options["curriculum"] = True
     entry = {"data": Manifest("data", options).as_input()}
     for kind in kinds:
-        facts = {"steps": 3, "reward_first": 0.5, "reward_best": 0.5} if kind == "adapter" else {}
+        grpo = {"method": "grpo", "steps": 3, "reward_first": 0.5, "reward_best": 0.5}
+        facts = grpo if kind == "adapter" else {}
         entry = {
-            "model": Manifest(kind, options, entry, facts).as_input()
+            "model": Manifest.of(kind, options, entry, facts=facts).as_input()
             | {"source": f"artifacts/{kind}"}
         }
     return entry["model"]

@@ -37,7 +37,7 @@ def chain(root: Path) -> Path:
     ) as draft:
         tiny_llama.adapter(draft.path, root / "base", reference="base")
         (draft.path / "README.md").unlink(missing_ok=True)
-        draft.facts.update(steps=4, reward_first=0.1, reward_best=0.4)
+        draft.facts.update(method="grpo", steps=4, reward_first=0.1, reward_best=0.4)
     adapter = artifacts.read(root / "adapter", "adapter").as_input()
     with artifacts.writing(
         root / "merged",

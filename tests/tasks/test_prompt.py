@@ -6,7 +6,7 @@ import pytest
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.manifest import provenance_chain
+from countdown_rl.core.manifest import Manifest, provenance_chain
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.models import chat_template
@@ -152,7 +152,7 @@ def test_gen_data_writes_the_template_into_every_row_and_into_the_manifest(data)
 
 def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
     inputs = {"data": artifacts.read(data, "data").as_input()}
-    adapter = {"digest": "a", "manifest": {"kind": "adapter", "inputs": inputs}}
+    adapter = Manifest.of("adapter", {}, inputs).as_input()
     links = provenance_chain(adapter)
     assert probe.layout(links) == {"style": "direct", "template": TEMPLATE}
     assert [turn["role"] for turn in probe.conversations(adapter, 1)[0]] == ["system", "user"]
@@ -161,15 +161,15 @@ def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
     other = {"style": "model_opens", "template": "{{ nums }} {{ target }}"}
     row = puzzle_row([3, 7, 50], 46, other)
     assert (row.style.direct, len(row.messages())) == (False, 1)
-    shipped = {"digest": "b", "manifest": {"kind": "model", "inputs": {"data": {"digest": "old", "manifest": {
-        "kind": "data", "options": {"style": "model_opens"}}}}}}  # fmt: skip
-    inputs["model"] = shipped
+    old = Manifest("data", {"style": "model_opens"}).as_input()
+    inputs["model"] = Manifest.of("model", {}, {"data": old}).as_input()
+    adapter = Manifest.of("adapter", {}, inputs).as_input()
     assert probe.layout(provenance_chain(adapter)) == {
         "style": "direct",
         "template": TEMPLATE,
     }  # the newest data
-    later = {"digest": "c", "manifest": {"kind": "adapter", "inputs": {"model": adapter},
-                                         "facts": {"layout": {"style": "prefilled"}}}}  # fmt: skip
+    facts = {"layout": {"style": "prefilled"}}
+    later = Manifest.of("adapter", {}, {"model": adapter}, facts=facts).as_input()
     assert probe.layout(provenance_chain(later)) == {"style": "prefilled"}
     tokenizer = tiny_llama.tokenizer()
     chat_template.complete_user_turn(tokenizer, row.messages())

@@ -3,6 +3,7 @@
 import pytest
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.manifest import Manifest
 from countdown_rl.tasks import probe, registry
 from countdown_rl.tasks.registry import parse_row
 from tests.support import letters
@@ -34,7 +35,8 @@ def test_probe_rows_are_of_the_task_and_begin_with_the_same_ones(task):
 
 def test_probe_prompts_are_of_the_task_that_a_model_was_trained_on():
     def entry(kind, inputs=None, **contents):
-        return {"digest": kind, "manifest": {"kind": kind, "inputs": inputs or {}, **contents}}
+        options = contents.pop("options", {})
+        return Manifest.of(kind, options, inputs or {}, **contents).as_input()
 
     def first_prompt(model):
         return probe.conversations(model, 1)[0]

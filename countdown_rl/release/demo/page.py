@@ -99,7 +99,9 @@ def _prompt(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
         raise ModelError(
             f"the chat template of {file} does not show numbers and target once each."
         ) from None
-    groups = data(chain).get("facts", {}).get("splits", {}).get("train", {}).get("groups", {})
+    made_of = data(chain)
+    splits = made_of.facts.get("splits", {}) if made_of else {}
+    groups = splits.get("train", {}).get("groups", {})
     sizes = sorted(map(int, groups.get("numbers", {}))) or [3, 4]
     return {"prompt": [head, between, tail], "sizes": sizes, "direct": row.style.direct}
 

@@ -203,9 +203,7 @@ def _compared(scored: Group, puzzles: int) -> dict[str, Any]:
     own, the largest first.
     """
     places = {"floor": 1, "ceiling": 2}
-    lineages = {
-        name: lineage(item.manifest.inputs.get("model", {})) for name, item in scored.items()
-    }
+    lineages = {name: lineage(results.chain(item)) for name, item in scored.items()}
     ordered = sorted(
         scored, key=lambda name: (len(lineages[name]), len(results.chain(scored[name])))
     )

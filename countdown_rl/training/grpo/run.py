@@ -96,7 +96,7 @@ class GrpoRun(Prepared[TrainOptions]):
         return {
             "task": row.task,
             **(
-                {} if "manifest" in self.inputs["data"] else {"layout": row.layout}
+                {} if "lineage" in self.inputs["data"] else {"layout": row.layout}
             ),  # else the data records it
             "reward_first": rows[0].reward,
             "reward_last_tenth": last.reward,

@@ -9,7 +9,6 @@ from typing import Any
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
 from countdown_rl.core.formatting import plural
-from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.tasks import jsonl
@@ -86,10 +85,7 @@ def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[Sample
 def _test_puzzles(result: results.Result) -> set[str]:
     """The identities of the puzzles of a test split: by their rows, or all if the file is that of data in the chain."""
     data = result.metrics.data
-    links = provenance_chain(
-        *(entry for entry in result.manifest.inputs.values() if "digest" in entry)
-    )
-    tests = [link.files.get("test.jsonl", {}).get("sha256") for link in links]
+    tests = [link.files.get("test.jsonl", {}).get("sha256") for link in result.manifest.lineage]
     all_test = held_out(Path(data.get("file", "")).stem) == "test" or data["digest"] in tests
     return {
         sample.row.identity for sample in result.samples if all_test or sample.row.split == "test"

@@ -123,7 +123,7 @@ def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
         manifest.files
     )
     assert not {"README.md", "training_args.bin"} & set(manifest.files)
-    assert manifest.inputs["data"]["manifest"]["kind"] == "data"
+    assert manifest.inputs["data"]["kind"] == "data"
     assert manifest.options["learning_rate"] == SMALL.learning_rate
     assert manifest.facts["trainable_parameters"] < manifest.facts["total_parameters"]
     assert {

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from countdown_rl.cli.main import app
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.tasks.registry import parse_row
 from stages.recipes.tiny import __main__ as command
@@ -159,7 +160,10 @@ def test_the_shipped_model_is_small_and_its_manifest_has_the_options_of_its_reci
     assert manifest.facts["parameters"] <= 5_000_000
     assert sum(file["size"] for file in manifest.files.values()) <= 12_000_000
     recipe = (ROOT / "stages" / "recipes" / "countdown-tiny.sh").read_text()
-    options = {"data": manifest.inputs["data"]["manifest"]["options"], "pretrain": manifest.options}
+    options = {
+        "data": provenance_chain(manifest.entry("data"))[-1].options,
+        "pretrain": manifest.options,
+    }
     for array, recorded in options.items():
         flags = re.findall(
             r"--([a-z-]+) (\S+)", re.search(rf"^{array}=\((.*)\)$", recipe, re.MULTILINE)[1]
