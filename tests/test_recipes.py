@@ -258,8 +258,8 @@ STEPS = {
         1868,
         "--num-iterations 4, --beta 0, --reward length:100=1",
     ),
-    ("llama-3.1-8b-gsm8k", "ZERO=2"): (8, 4, 4, 934, "--processes 1, --precision nf4"),
-    ("llama-3.1-8b-gsm8k", "ZERO=3 PROCESSES=4"): (8, 4, 4, 934, "--processes 4, --precision bf16"),
+    ("llama-3.1-8b-gsm8k", "ZERO=2"): (8, 4, 4, 934, "--precision nf4"),
+    ("llama-3.1-8b-gsm8k", "ZERO=3 PROCESSES=4"): (8, 4, 4, 934, "--precision bf16"),
 }
 
 
@@ -272,7 +272,6 @@ def test_a_recipe_keeps_the_step_of_its_system(name, settings, world, tmp_path, 
     *step, others = STEPS[name, settings]
     flags_of_step = ("--prompts", "--num-generations", "--micro-batch", "--max-steps")
     assert [int(given[flag]) for flag in flags_of_step] == step
-    assert Path(given.get("--launch", ROOT)).exists()
     assert {tuple(other.split()) for other in filter(None, others.split(", "))} <= set(
         pairwise(words)
     )

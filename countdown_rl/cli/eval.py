@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
-from countdown_rl.cli import console, parameters, runs
+from countdown_rl.cli import console, parameters
 from countdown_rl.cli.parameters import option
 from countdown_rl.core import artifacts
 from countdown_rl.core.formatting import interval, percent, plural
 from countdown_rl.core.processes import is_main
-from countdown_rl.evaluation.config import MACHINE, EvalOptions
+from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import Metrics
 from countdown_rl.tasks.registry import task
 
@@ -34,9 +34,6 @@ def eval(
         Path | None, option("Directory to write.", show_default="artifacts/eval/<end of --model>")
     ] = None,
     overwrite: parameters.Overwrite = False,
-    processes: Annotated[
-        int, option("Processes, one per GPU, that share the puzzles.", MACHINE, min=1)
-    ] = 1,
     options: EvalOptions,
 ) -> None:
     """Evaluate a model on held-out puzzles.
@@ -56,7 +53,6 @@ def eval(
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
     """
-    runs.start_processes(processes)
     from countdown_rl.evaluation import evaluate
     from countdown_rl.evaluation.caveats import of_evaluation
 

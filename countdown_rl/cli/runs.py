@@ -1,16 +1,11 @@
-"""What ``train`` and ``sft`` share: the start of several processes, and the output of a run or of a check."""
+"""What ``train`` and ``sft`` share: the output of a run or of a check."""
 
 import shutil
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from countdown_rl.cli import console
 from countdown_rl.core import processes
-from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag, plural, printable
 from countdown_rl.core.options import option
 from countdown_rl.training.options import RUN
@@ -35,18 +30,6 @@ _PARTS |= {
     "loss": "during the loss",
     "peak": "peak",
 }
-
-
-def start_processes(count: int, launch: Path | None = None) -> None:
-    """Run this command in *count* processes, or as many as the file *launch* names, and end with their status."""
-    if processes.launched():
-        if count not in (1, processes.world_size()):
-            cause = f"WORLD_SIZE, RANK and LOCAL_RANK are those of {processes.world_size()} that a launcher started"
-            raise UsageError(
-                f"{count}: {cause}; leave --processes out, or unset them.", option="processes"
-            )
-    elif count > 1 or launch:
-        raise typer.Exit(processes.launch(sys.argv[1:], processes=count, configuration=launch))
 
 
 def reporter(update: Any) -> "Reporter":

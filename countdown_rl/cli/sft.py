@@ -21,8 +21,6 @@ def sft(
         countdown-rl sft --model Qwen/Qwen3-0.6B --from demos.jsonl --tune all
         countdown-rl sft --demonstrator solver --data artifacts/data
     """
-    if not check:
-        runs.start_processes(arguments.processes, arguments.launch)
     from countdown_rl.training.state import Places
 
     Places.of(

@@ -37,10 +37,8 @@ def train(
     Examples:
         countdown-rl train --reward correct=1 --reward format=0.1 --num-generations 32
         countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check
-        countdown-rl train --model Qwen/Qwen3-8B --processes 8
+        accelerate launch -m countdown_rl train --model Qwen/Qwen3-8B
     """
-    if not check and probe is None:
-        runs.start_processes(arguments.processes, arguments.launch)
     from countdown_rl.training.grpo import rewards
     from countdown_rl.training.state import Places
 

@@ -1,23 +1,20 @@
-"""This process: its rank among several, the launch of the others, its memory, and the signals that end it.
+"""This process: its rank among several, its memory, and the signals that end it.
 
-Accelerate launches several processes, for ``accelerate launch -m countdown_rl train ...`` and for
-``countdown-rl train --processes N``. Each reads its rank from the environment, as torch.distributed does. Only rank 0
-logs and writes.
+Accelerate launches several processes: ``accelerate launch -m countdown_rl train ...``. Each reads its rank from the
+environment, as torch.distributed does. Only rank 0 logs and writes.
 """
 
-import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
 
-from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core.errors import UsageError
 
 #: Parameters of glibc's ``mallopt`` (``malloc.h``) and of Linux's ``prctl`` (``prctl.h``).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -27,6 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _REPEATED = 1.0
 
 _deferred = False
+_trains = False
 _received: int | None = None
 _since = 0.0
 
@@ -71,6 +69,9 @@ def deferred_signals() -> Iterator[None]:
         yield
     finally:
         _deferred = False
+
+
+_trains = False
 
 
 def received_signal() -> int | None:
@@ -120,6 +121,14 @@ def run_alone() -> None:
         )[0]
 
 
+def train_once() -> None:
+    """Raise UsageError if this process of a launcher trained before: its process group is that of the first run."""
+    global _trains
+    if launched() and _trains:
+        raise UsageError("a launched process trains once; launch the second run by itself.")
+    _trains = True
+
+
 def world_size() -> int:
     return int(os.environ["WORLD_SIZE"]) if launched() else 1
 
@@ -156,37 +165,14 @@ def gather(values: list[Any]) -> list[Any]:
 
 
 def cpu_threads() -> int:
-    """OMP_NUM_THREADS, else this process's share of the CPUs that affinity and the quota of its container allow."""
+    """OMP_NUM_THREADS, else this process's share of the CPUs that it may use."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if wanted.isdecimal() and int(wanted) > launched():  # launchers set it to 1 where it is not set
         return int(wanted)
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    usable = min([usable, *map(math.ceil, _cpu_quotas(Path("/")))])
     return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
-def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Yield the CPUs that each control group of this process allows, of version 1 or 2 (cgroups(7))."""
-    groups = root / "proc/self/cgroup"
-    for line in groups.read_text().splitlines() if groups.is_file() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        place = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-        for group in (
-            PurePosixPath(path),
-            *PurePosixPath(path).parents,
-        ):  # a container may see its own as the root
-            with suppress(OSError, ValueError):  # "max" is no number
-                text = " ".join(
-                    (place / group.relative_to("/") / name).read_text() for name in names
-                )
-                quota, period = map(float, text.split())
-                if quota > 0:
-                    yield quota / period
 
 
 def begin() -> None:
@@ -226,48 +212,3 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_M_TOP_PAD, 2**26)
-
-
-def launch(arguments: Sequence[str], *, processes: int, configuration: Path | None) -> int:
-    """Run ``countdown-rl`` with *arguments* in several processes, and return the status of the first that failed, or 0.
-
-    1 leaves their number to *configuration*, a file of Accelerate; without one they share the batch (DDP).
-    """
-    import logging
-
-    import torch
-    from accelerate.commands.launch import launch_command, launch_command_parser
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    if 0 < (gpus := torch.cuda.device_count()) < processes:
-        raise UsageError(
-            f"{processes}: this machine has {gpus} GPUs, one for each process.", option="processes"
-        )
-    # A process reports its failure itself; the launcher would repeat it with a traceback, and each signal.
-    logging.disable(logging.ERROR)
-    os.environ.setdefault(
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "900"
-    )  # 30 s would kill a large model in its round
-    words = ["--main_process_port", "0"]  # a free one
-    words += (
-        ["--config_file", str(configuration)]
-        if configuration
-        else ["--multi_gpu", "--num_machines", "1"]
-    )
-    words += ["--num_processes", str(processes)] if processes > 1 else []
-    try:
-        launch_command(
-            launch_command_parser().parse_args([*words, "-m", "countdown_rl", *arguments])
-        )
-    except ChildFailedError as error:
-        return max(1, error.get_first_failure()[1].exitcode)
-    except SignalException as error:
-        return 128 + int(error.sigval)
-    except (
-        ImportError,
-        OSError,
-        ValueError,
-    ) as error:  # of the configuration, such as a missing DeepSpeed
-        raise UsageError(f"the processes cannot be launched: {first_line(error)}.") from error
-    return 0

@@ -108,7 +108,7 @@ class Vllm(Engine):
         ):
             return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
         if processes.launched():
-            return "starts its own processes; give --tensor-parallel in place of --processes"
+            return "starts its own processes; give --tensor-parallel and start one process"
         if options.device not in ("auto", "cuda"):
             return f"runs on a GPU; leave --device {options.device} out"
         return ""

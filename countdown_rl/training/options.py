@@ -76,7 +76,7 @@ Schedule = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class RunArguments(Options):
-    """Inputs, outputs and processes of a run."""
+    """Inputs and outputs of a run."""
 
     model: Annotated[
         str, option("countdown-tiny, a directory of a stage, a GGUF file or a Hub id.")
@@ -102,10 +102,6 @@ class RunArguments(Options):
     restart: Annotated[
         bool, option("Ignore checkpoints and start again.", RUN, name="--restart")
     ] = False
-    processes: Annotated[int, option("Processes on this machine, one per GPU.", RUN, min=1)] = 1
-    launch: Annotated[
-        Path | None, option("Accelerate configuration, such as for FSDP.", RUN, metavar="FILE")
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

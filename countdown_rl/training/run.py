@@ -74,7 +74,7 @@ class Start(Places, Generic[Settings]):
     def begin(cls, arguments: RunArguments, options: Settings, reporter: Reporter) -> Self:
         """Check the paths, options and model of a run; of a Hub model all files but the weights are downloaded."""
         processes.run_alone()
-        count = max(arguments.processes, processes.world_size())
+        count = processes.world_size()
         options.micro_batches(count)
         places, data = Places.of(arguments, options), arguments.data
         if options.eval_every and (data is None or data.is_file()):
@@ -261,7 +261,10 @@ def execute(
     with artifacts.locked(*written):
         try:
             run = prepare(arguments, options, reporter)
-            return _finished(run, overwrite) or train(run)
+            if result := _finished(run, overwrite):
+                return result
+            processes.train_once()
+            return train(run)
         except (KeyboardInterrupt, processes.Terminated):
             reporter.note(places.checkpoints.how_to_continue())
             raise

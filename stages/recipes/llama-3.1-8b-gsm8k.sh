@@ -36,7 +36,10 @@ if [ "${FAST-}" ]; then
     --max-completion-length 128 --beta 0 --reward length:100=1)
 fi
 recipes=$(cd "$(dirname "$0")" && pwd)
-if [ "${ZERO-}" ]; then train+=(--launch "$recipes/zero$ZERO.yaml" --processes "${PROCESSES:-1}"); fi
+launch=(countdown-rl)
+if [ "${ZERO-}" ]; then
+  launch=(accelerate launch --config_file "$recipes/zero$ZERO.yaml" --num_processes "${PROCESSES:-1}" -m countdown_rl)
+fi
 if [ "${ZERO-}" = 3 ]; then train+=(--precision bf16); fi
 if [ "$quick" ]; then
   data+=(--n 300)
@@ -54,7 +57,7 @@ train+=(--model "$model" --data data --out adapter --log train/log.csv --checkpo
 if [ "$check" ]; then exec countdown-rl train "${train[@]}" --check; fi
 
 countdown-rl eval --model "$model" --precision nf4 --data data/test.jsonl --out eval/base "${eval[@]}"
-countdown-rl train "${train[@]}"
+"${launch[@]}" train "${train[@]}"
 countdown-rl eval --model adapter --data data/test.jsonl --out eval/adapter "${eval[@]}"
 countdown-rl merge --adapter adapter --out merged
 countdown-rl eval --model merged --data data/test.jsonl --out eval/merged "${eval[@]}"

@@ -23,7 +23,7 @@ model=${MODEL:-Qwen/Qwen2.5-3B-Instruct}
 
 data=(--preset 24 --rule at-most-once --n 200000 --valid 1000 --test 1000 --seed 42)
 train=(
-  --processes "${PROCESSES:-8}" --precision bf16 --lora-r 64 --lora-alpha 64 --gradient-checkpointing
+  --precision bf16 --lora-r 64 --lora-alpha 64 --gradient-checkpointing
   --prompts 256 --num-generations 8 --micro-batch 8 --max-steps 930 # 1.2 passes over 198,000 puzzles
   --learning-rate 5e-5 --trl adam_beta2=0.95 --trl weight_decay=0.017
   --trl epsilon_high=0.2 --beta 0 --scale-rewards group --temperature 1
@@ -33,7 +33,7 @@ train=(
 eval=(--max-new-tokens 4096)
 if [ "$quick" ]; then
   data+=(--n 300 --valid 30 --test 30)
-  train+=(--processes 1 --max-steps 2 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 16)
+  train+=(--max-steps 2 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 16)
   eval+=(--limit 4 --max-new-tokens 16)
 fi
 if [ "${EXCLUDE-}" ]; then exclude=$(realpath "$EXCLUDE"); data+=(--exclude "$exclude"); fi
@@ -43,9 +43,13 @@ countdown-rl gen-data --out data "${data[@]}"
 if [ "${ENGINE-}" = areal ]; then exec countdown-rl export-task --to areal --data data --out areal; fi
 train+=(--model "$model" --data data --out adapter --log train/log.csv --checkpoints checkpoints)
 if [ "$check" ]; then exec countdown-rl train "${train[@]}" --check; fi
+launch=(countdown-rl)
+if [ "${PROCESSES:-8}" -gt 1 ] && [ -z "$quick" ]; then
+  launch=(accelerate launch --num_processes "${PROCESSES:-8}" -m countdown_rl)
+fi
 
 countdown-rl eval --model "$model" --data data/test.jsonl --out eval/base "${eval[@]}"
-countdown-rl train "${train[@]}"
+"${launch[@]}" train "${train[@]}"
 countdown-rl eval --model adapter --data data/test.jsonl --out eval/adapter "${eval[@]}"
 countdown-rl merge --adapter adapter --out merged
 countdown-rl eval --model merged --data data/test.jsonl --out eval/merged "${eval[@]}"

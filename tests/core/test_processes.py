@@ -1,6 +1,5 @@
 """Training in several processes: launch configurations and invalid divisions."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 
 from countdown_rl.cli import main
 from countdown_rl.core import processes
+from countdown_rl.core.errors import UsageError
 from tests.support.fsdp_on_cpu import launched
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,6 @@ def test_the_exception_that_a_library_makes_of_a_signal_is_no_bug(monkeypatch, c
 
 #: Variables of one of two launched processes.
 LAUNCHED = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-V1_PERIOD = {"cpu/cpu.cfs_period_us": "100000"}
 
 
 def test_rank_and_world_size_are_those_of_a_launcher_and_not_of_a_scheduler(monkeypatch):
@@ -105,73 +104,34 @@ def test_rank_and_world_size_are_those_of_a_launcher_and_not_of_a_scheduler(monk
 
 
 @pytest.mark.parametrize(
-    ("group", "files", "quotas"),
+    ("variables", "threads"),
     [
-        *(
-            ("0::/", {"cpu.max": f"{quota} 100000"}, quotas)
-            for quota, quotas in (("150000", [1.5]), ("max", []))
-        ),
-        ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, [4, 2]),
-        ("3:cpuset:/x\n2:cpu,cpuacct:/y", {"cpu/cpu.cfs_quota_us": "300000", **V1_PERIOD}, [3]),
-        ("1:cpu:/x", {"cpu/cpu.cfs_quota_us": "-1", **V1_PERIOD}, []),
-        ("4:memory:/x", {"cpu/cpu.cfs_quota_us": "100000", **V1_PERIOD}, []),
-        (None, {}, []),
-    ],
-)
-def test_the_quota_of_a_container_is_read(tmp_path, group, files, quotas):
-    texts = {
-        "proc/self/cgroup": group,
-        **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
-    }
-    for name, text in texts.items() if group else ():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
-    assert list(processes._cpu_quotas(tmp_path)) == quotas
-
-
-@pytest.mark.parametrize(
-    ("variables", "quotas", "threads"),
-    [
-        *(({}, [], 8), ({}, [2.5, 16], 3), ({}, [0.5], 1)),
-        *(({"LOCAL_WORLD_SIZE": "3"}, [], 2), ({"LOCAL_WORLD_SIZE": "16"}, [], 1)),
-        *(({"OMP_NUM_THREADS": "1"}, [], 1), ({"OMP_NUM_THREADS": "12,2"}, [2], 12)),
-        *(({"OMP_NUM_THREADS": invalid}, [], 8) for invalid in ("many", "0")),
-        (LAUNCHED | {"OMP_NUM_THREADS": "1"}, [], 4),  # a launcher's
-        (LAUNCHED | {"OMP_NUM_THREADS": "2"}, [], 2),
+        *(({}, 8), ({"LOCAL_WORLD_SIZE": "3"}, 2), ({"LOCAL_WORLD_SIZE": "16"}, 1)),
+        *(({"OMP_NUM_THREADS": "1"}, 1), ({"OMP_NUM_THREADS": "12,2"}, 12)),
+        *(({"OMP_NUM_THREADS": invalid}, 8) for invalid in ("many", "0")),
+        (LAUNCHED | {"OMP_NUM_THREADS": "1"}, 4),  # a launcher's
+        (LAUNCHED | {"OMP_NUM_THREADS": "2"}, 2),
     ],
 )
 def test_threads_are_those_of_omp_num_threads_or_the_share_of_the_cpus(
-    monkeypatch, variables, quotas, threads
+    monkeypatch, variables, threads
 ):
     for name in ("OMP_NUM_THREADS", *LAUNCHED):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(processes, "_cpu_quotas", lambda root: quotas)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     assert processes.cpu_threads() == threads
 
 
-@pytest.mark.parametrize(
-    ("words", "environment", "message"),
-    [
-        (["--launch", "nowhere.yaml"], {}, "nowhere.yaml"),
-        (["--processes", "4"], {}, "this machine has 2 GPUs"),
-        (
-            ["--processes", "2"],
-            {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
-            "leave --processes out",
-        ),
-    ],
-)
-def test_invalid_processes_are_refused_before_any_starts(
-    run_command, monkeypatch, words, environment, message
-):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr(logging, "disable", lambda level: None)
-    for name, value in environment.items():
+def test_a_launched_process_trains_once(monkeypatch):
+    monkeypatch.setattr(processes, "_trains", False)
+    processes.train_once()
+    processes.train_once()
+    for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
-    assert message in run_command("train", *words, code=2).err
+    with pytest.raises(UsageError, match="launch the second"):
+        processes.train_once()
 
 
 @pytest.mark.parametrize(
@@ -189,19 +149,3 @@ def test_sharded_weights_are_told_by_the_environment_of_a_launcher(
         monkeypatch.setenv(variable, number)
     monkeypatch.setenv(f"ACCELERATE_{name}", value)
     assert processes.shards_weights() == sharded
-
-
-def test_workers_have_a_quarter_of_an_hour_to_finish_their_round(monkeypatch):
-    from accelerate.commands import launch
-    from torch.distributed.launcher.api import LaunchConfig
-
-    timeouts = []
-    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")  # restored at the end
-    monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-    monkeypatch.setattr(logging, "disable", lambda level: None)
-    sizes = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2}
-    monkeypatch.setattr(
-        launch, "launch_command", lambda _: timeouts.append(LaunchConfig(**sizes).shutdown_timeout)
-    )
-    assert processes.launch(["--version"], processes=2, configuration=None) == 0
-    assert timeouts == [900]

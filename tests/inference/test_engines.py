@@ -180,5 +180,5 @@ def test_vllm_leaves_a_share_of_the_puzzles_to_transformers(monkeypatch, folder)
     monkeypatch.setattr(processes, "launched", lambda: True)
     ref = find_model(str(folder / "model"))
     assert chosen(ref) == "transformers"
-    with pytest.raises(UsageError, match="--tensor-parallel in place of --processes"):
+    with pytest.raises(UsageError, match="--tensor-parallel"):
         chosen(ref, "vllm")

@@ -22,9 +22,16 @@ MARKS = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason=
 ROOT = Path(__file__).parents[2]
 
 
-def start(place: Path, *words: Any, **options: Any) -> subprocess.Popen[str]:
-    """Start ``countdown-rl`` with *words* in the directory *place*, as the leader of a session of processes."""
-    command = [sys.executable, "-m", "countdown_rl", *map(str, words)]
+def start(
+    place: Path, *words: Any, launch: tuple[Any, ...] = (), **options: Any
+) -> subprocess.Popen[str]:
+    """Start ``countdown-rl`` with *words* in the directory *place*, as the leader of a session of processes.
+
+    *launch* are the words of ``accelerate launch`` that starts it, if any.
+    """
+    launcher = ["-m", "accelerate.commands.accelerate_cli", "launch", *map(str, launch)]
+    command = [sys.executable, *(launcher if launch else ()), "-m", "countdown_rl"]
+    command += map(str, words)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command, cwd=place, env=environment, text=True, start_new_session=True, **options

@@ -169,11 +169,6 @@ def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
         (["--loss-type", "guess"], 2, "guess"),
         (["--out", "new", "--log", "new/log.csv"], 2, "--log new/log.csv"),
         (["--loss", "no.such:loss"], 2, "no.such:loss cannot be imported"),
-        (
-            ["--processes", "2", "--prompts", "3", "--discount", "0.9", "--scale-rewards", "none"],
-            2,
-            "change --prompts",
-        ),
     ],
 )
 def test_an_invalid_run_is_refused_in_one_sentence(check, llama, rows, words, status, says):

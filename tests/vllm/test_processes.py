@@ -36,7 +36,11 @@ TRAIN = (
 )
 
 
-def train(place, name, *options):
+#: Two processes on this machine.
+TWO = ("--num_processes", 2, "--num_machines", 1, "--main_process_port", 0)
+
+
+def train(place, name, *options, launch=()):
     return start(
         place,
         "train",
@@ -45,6 +49,7 @@ def train(place, name, *options):
         f"{name}/adapter",
         "--json",
         *options,
+        launch=launch,
         stdout=subprocess.PIPE,
     )
 
@@ -55,7 +60,9 @@ def facts(process):
 
 
 def test_in_two_processes_each_engine_follows_the_policy(place):
-    facts(train(place, "two", "--processes", 2, "--max-steps", 3, "--learning-rate", 1e-2))
+    facts(
+        train(place, "two", "--max-steps", 3, "--learning-rate", 1e-2, launch=("--multi_gpu", *TWO))
+    )
     check(place / "two/adapter-run/log.csv")
 
 
@@ -93,15 +100,14 @@ def test_the_engine_follows_a_policy_in_the_parts_of_zero3(place, tmp_path, monk
     pytest.importorskip("deepspeed")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     options = (
-        "--launch",
-        ROOT / "stages/recipes/zero3.yaml",
         "--precision",
         "fp32",
         "--log",
         tmp_path / "log.csv",
     )
     steps = ("--max-steps", 3, "--learning-rate", 1e-2 if tune == "lora" else 1e-3)
-    facts(train(place, tmp_path, "--processes", 2, *steps, *options, "--tune", tune))
+    launch = ("--config_file", ROOT / "stages/recipes/zero3.yaml", *TWO)
+    facts(train(place, tmp_path, *steps, *options, "--tune", tune, launch=launch))
     check(tmp_path / "log.csv")
 
 
