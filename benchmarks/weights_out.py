@@ -74,7 +74,7 @@ def ours(folder: Path) -> None:
 
     silence_libraries()
     merge.merge_adapter(
-        reference.find_model(str(folder / "peft")), folder / "merged", MergeOptions(verify="none")
+        reference.find_model(str(folder / "peft")), folder / "merged", MergeOptions()
     )
 
 

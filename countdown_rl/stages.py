@@ -212,7 +212,6 @@ def merge(
     adapter: Source,
     out: Source,
     *,
-    revision: str | None = None,
     base_model: str | None = None,
     **options: Any,
 ) -> "Manifest":
@@ -226,7 +225,7 @@ def merge(
     from countdown_rl.models import reference
 
     settings = MergeOptions.of(options)
-    ref = reference.find_adapter(str(adapter), revision=revision, base_model=base_model)
+    ref = reference.find_model(str(adapter), base_model=base_model)
     return merge_adapter(ref, Path(out), settings)
 
 
@@ -234,7 +233,6 @@ def quantize(
     model: Source,
     out: Source,
     *,
-    revision: str | None = None,
     on_warning: Callback = _warn,
     **options: Any,
 ) -> "Manifest":
@@ -249,7 +247,7 @@ def quantize(
     from countdown_rl.models import reference
 
     settings = QuantizeOptions.of(options)
-    ref = reference.find_model(str(model), revision=revision)
+    ref = reference.find_model(str(model))
     return quantize_model(ref, Path(out), settings, on_warning)
 
 

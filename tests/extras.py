@@ -109,7 +109,7 @@ def openai(run: partial[None]) -> None:
 
 def llama_cpp(run: partial[None]) -> None:
     quantize = ("countdown-rl", "quantize", "--model", "countdown-tiny", "--format", "gguf")
-    run(*quantize, "--gguf-type", "q4_k_m", "--out", "gguf")
+    run(*quantize, "--out", "gguf")
     run("countdown-rl", "eval", "--model", "gguf", "--data", "rows.jsonl", "--limit", "1")
 
 

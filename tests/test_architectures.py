@@ -99,7 +99,7 @@ def test_an_architecture_is_tuned_evaluated_and_merged_as_plain_transformers_doe
     decoded = [adapted.tokenizer.decode(ids, skip_special_tokens=True) for ids in expected]
     assert [each.text for each in completions] == decoded
 
-    merge_adapter(find_model("tuned"), Path("merged"), MergeOptions(verify="none", dtype="fp32"))
+    merge_adapter(find_model("tuned"), Path("merged"), MergeOptions(dtype="fp32"))
     merged = load_model(find_model("merged"), precision="fp32")
     ids = torch.tensor([some[0]])
     with torch.inference_mode():

@@ -48,7 +48,6 @@ QUICK = {
     ("eval", "--pass-at"): "--pass-at 1,2",
     ("sft", ""): "--max-steps 1 --batch-size 2 --threads 1",
     ("sft", "--eval-every"): "--eval-size 2",
-    ("merge", "--verify"): "--verify sample",
     ("quantize", "--data"): "--limit 4 --max-new-tokens 32",
     ("verify", ""): "--limit 4 --fresh 4",
     ("report", ""): "--transcripts 2",

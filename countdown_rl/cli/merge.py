@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import BaseModel, Out, Revision, option
+from countdown_rl.cli.parameters import BaseModel, Out, option
 from countdown_rl.core import artifacts
 from countdown_rl.core.formatting import plural
 from countdown_rl.export.config import MergeOptions
@@ -13,7 +13,6 @@ def merge(
     adapter: Annotated[
         str, option("Adapter of train, or another LoRA adapter of PEFT.")
     ] = "artifacts/adapter",
-    revision: Revision = None,
     base_model: BaseModel = None,
     out: Out = Path("artifacts/merged"),
     options: MergeOptions,
@@ -28,20 +27,19 @@ def merge(
 
     - for bf16 or GGUF: dequantized, the trained policy up to one rounding.
 
-    Plain LoRA is merged a tensor at a time; with --verify none the model may be larger than memory. Other adapters
-    (DoRA, biases, modules trained in full) and 4-bit and GGUF bases are merged by PEFT with the whole model in memory,
-    in fp32. A result whose logits differ from those of the adapter over the same base is refused.
+    PEFT merges with the whole model in memory. A result whose logits differ from those of the adapter over the same
+    base is refused.
 
     Examples:
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
-        countdown-rl merge --base dequantized --verify full --out artifacts/bf16
+        countdown-rl merge --base dequantized --out artifacts/bf16
     """
     from countdown_rl.models import reference
 
     artifacts.check_writable(
         out, "merged"
     )  # this and the model are checked before torch is imported
-    ref = reference.find_adapter(adapter, revision=revision, base_model=base_model)
+    ref = reference.find_model(adapter, base_model=base_model)
     from countdown_rl.export import agreement
     from countdown_rl.export.merge import merge_adapter
 
@@ -59,11 +57,8 @@ def merge(
         "with_policy_as_trained": "the policy as trained",
         "with_definition": "the adapter over that base",
     }
-    if found := facts.get("agreement"):
-        different = {str(found[key]): (name, found[key]) for key, name in names.items()}
-        lines += [
-            line
-            for name, agreed in different.values()
-            for line in agreement.described(name, agreed)
-        ]
+    found = facts["agreement"]
+    different = {str(found[key]): (name, found[key]) for key, name in names.items()}
+    for name, agreed in different.values():
+        lines += agreement.described(name, agreed)
     console.result({"out": str(out), **facts}, "\n".join(lines))

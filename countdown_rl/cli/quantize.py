@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import Out, Revision, option
+from countdown_rl.cli.parameters import Out, option
 from countdown_rl.core import artifacts
 from countdown_rl.core.formatting import plural
 from countdown_rl.export.config import QuantizeOptions
@@ -11,35 +11,35 @@ from countdown_rl.export.config import QuantizeOptions
 def quantize(
     *,
     model: Annotated[
-        str, option("Directory of merge, or another safetensors checkpoint.")
+        str, option("Adapter of train, directory of merge, or safetensors.")
     ] = "artifacts/merged",
-    revision: Revision = None,
     out: Out = Path("artifacts/quantized"),
     options: QuantizeOptions,
 ) -> None:
     """Write a model's weights in fewer bits.
+
+    An adapter is merged first, into the base that suits the format.
 
     - nf4: linear layers in 4 bits; embeddings, norms and output head in bf16. Safetensors for
     AutoModelForCausalLM.from_pretrained with bitsandbytes. Weights merged into a dequantized base are refused: NF4
     would round the adapter away.
 
     - gguf: one file with tokenizer and chat template for llama.cpp, LM Studio and Ollama (ollama create NAME -f
-    Modelfile). Before, merge an adapter trained over NF4 with --base dequantized. With the llama-cpp extra,
-    llama.cpp reads the file back.
+    Modelfile). llama-quantize makes other types of an f16 file. With the llama-cpp extra, llama.cpp reads the file
+    back.
 
-    Weights are written a shard at a time, so the model may be larger than memory. Up to half a billion parameters, the
-    result is compared with its source on 8 prompts.
+    Up to half a billion parameters, the result is compared with its source on 8 prompts.
 
     Examples:
         countdown-rl quantize --model Qwen/Qwen3-0.6B --out artifacts/qwen3-nf4
-        countdown-rl quantize --format gguf --gguf-type q4_k_m
+        countdown-rl quantize --model artifacts/adapter --format gguf --gguf-type q4_0
     """
     from countdown_rl.models import reference
 
     artifacts.check_writable(
         out, "quantized"
     )  # this and the model are checked before torch is imported
-    ref = reference.find_model(model, revision=revision)
+    ref = reference.find_model(model)
     from countdown_rl.export import agreement
     from countdown_rl.export.quantize import quantize_model
 

@@ -12,8 +12,8 @@ import torch
 from countdown_rl.models.chat_template import render
 from countdown_rl.models.load import Loaded
 
-#: Prompts for each value of ``--verify``, prompts continued at once, and tokens of each continuation.
-PROMPTS = {"sample": 8, "full": 64}
+#: Prompts of a comparison, prompts continued at once, and tokens of each continuation.
+PROMPTS = 8
 BATCH, TOKENS = 8, 32
 #: Tokens of the answers that a verdict is about, and points of accuracy above which a bound says nothing.
 _ANSWER, _MAX_BOUND = 100, 10

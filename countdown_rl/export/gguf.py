@@ -1,16 +1,13 @@
 """Export to one GGUF file, for llama.cpp and programs built on it (llama-cli, Ollama, LM Studio).
 
-The ``gguf`` package of llama.cpp quantizes f16, q8_0 and q4_0; the ggml library (``libggml-python``) does k-quants. The
-type of each tensor follows ``llama-quantize``: the q4_k_m mixture, norms in f32, and its fallback types for rows
-that are not a multiple of a type's block.
+The ``gguf`` package of llama.cpp quantizes f16, q8_0 and q4_0; ``llama-quantize`` makes other types of an f16 file. Norms
+are in f32, rows that are not a multiple of a type's block in f16.
 """
 
-import ctypes
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,21 +17,19 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
 
-from countdown_rl.core import packages
 from countdown_rl.core.errors import ModelError
 from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.export import gguf_tokenizer, llama_cpp
-from countdown_rl.export.quantize import Source
+from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.export.source import Source
 from countdown_rl.models import ends, model_files
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, render
-from countdown_rl.models.checkpoint import Checkpoint, check_finite
+from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.shape import ModelShape, read_config, skeleton
 from countdown_rl.tasks import probe
 
 #: The type of most tensors of each ``--gguf-type``.
-_MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k_m": Type.Q4_K}
-#: The types that llama-quantize uses where a row is not a multiple of the type's block.
-_FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}
+_MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0}
 #: transformers' names of supported architectures, and GGUF's.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 #: Text no chat template may write into a Modelfile: ends of a string, Ollama's actions, lines before an instruction.
@@ -58,7 +53,7 @@ class _Tensor(NamedTuple):
     heads: int = 0
 
 
-def write(source: Source, out: Path, options: Any) -> dict[str, Any]:
+def write(source: Source, out: Path, options: QuantizeOptions) -> dict[str, Any]:
     """Write the GGUF file of *source*, one tensor at a time, and an Ollama Modelfile to *out*; return facts about them.
 
     Raises ModelError if GGUF does not support the model, or its type needs a library that is not installed.
@@ -71,8 +66,6 @@ def write(source: Source, out: Path, options: Any) -> dict[str, Any]:
         architecture(config),
         ModelShape.of(config),
     )
-    if kind == "q4_k_m":
-        _ggml()
     untied = checkpoint.drop_tied(model)
     tensors = _plan(checkpoint, shape, arch, kind, tied=config.tie_word_embeddings and not untied)
     writer = gguf.GGUFWriter(None, arch)
@@ -120,9 +113,7 @@ def _write_tensors(
     if frequencies is not None:
         writer.write_tensor_data(frequencies)
     for original, tensor in tensors.items():
-        weight = source.read(original)
-        check_finite(original, weight)
-        writer.write_tensor_data(_values(weight, tensor))
+        writer.write_tensor_data(_values(source.read(original), tensor))
     writer.close()
 
 
@@ -249,24 +240,17 @@ def _plan(
             raise ModelError(
                 f"GGUF has no name for {original}, so this model cannot be written as GGUF."
             )
-        type = Type.F32 if len(spec.shape) < 2 else _type(name, kind, shape.num_layers, tied)
-        for fallback in (_FALLBACK.get(type, Type.F16), Type.F16):
-            if spec.shape[-1] % gguf.GGML_QUANT_SIZES[type][0]:
-                type = fallback
+        type = _MAIN_TYPES[kind]
+        if len(spec.shape) < 2:
+            type = Type.F32
+        elif kind == "q4_0" and (name == "output.weight" or (tied and name == "token_embd.weight")):
+            type = (
+                Type.Q8_0
+            )  # logits lose most; llama-quantize uses Q6_K, which needs another library
+        if spec.shape[-1] % gguf.GGML_QUANT_SIZES[type][0]:
+            type = Type.F16
         plan[original] = _Tensor(name, type, heads.get(name.split(".")[-2], 0))
     return plan
-
-
-def _type(name: str, kind: str, layers: int, tied: bool) -> Type:
-    """The type that llama-quantize gives the matrix called *name* in the mixture *kind*."""
-    if name.startswith("output.") or (tied and name.startswith("token_embd.")):
-        # Logits lose most. llama-quantize uses Q6_K for q4_0 too; Q8_0 needs no other library.
-        return {"q4_k_m": Type.Q6_K, "q4_0": Type.Q8_0}.get(kind, _MAIN_TYPES[kind])
-    if kind == "q4_k_m" and (".attn_v." in name or ".ffn_down." in name):
-        layer, eighth = int(name.split(".")[1]), layers // 8
-        if layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2:
-            return Type.Q6_K
-    return _MAIN_TYPES[kind]
 
 
 def _values(weight: torch.Tensor, tensor: _Tensor) -> np.ndarray:
@@ -277,52 +261,10 @@ def _values(weight: torch.Tensor, tensor: _Tensor) -> np.ndarray:
         weight = halves.swapaxes(1, 2).reshape(weight.shape)
     if weight.dim() < 2:
         return weight.float().numpy()
-    quantize = _quantize_k if tensor.type in (Type.Q4_K, Type.Q6_K) else gguf.quantize
     chunks = weight.split(max(1, _CHUNK // weight.shape[1]))
     return np.concatenate(
-        [quantize(chunk.float().contiguous().numpy(), tensor.type) for chunk in chunks]
+        [gguf.quantize(chunk.float().contiguous().numpy(), tensor.type) for chunk in chunks]
     )
-
-
-def _quantize_k(values: np.ndarray, type: Type) -> np.ndarray:
-    out = np.empty(gguf.quant_shape_to_byte_shape(values.shape, type), np.uint8)
-    source, target = (
-        values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
-        out.ctypes.data_as(ctypes.c_void_p),
-    )
-    if _ggml().ggml_quantize_chunk(int(type), source, target, 0, *values.shape, None) != out.nbytes:
-        raise ModelError(
-            f"ggml did not write the {out.nbytes} bytes of {type.name}; update libggml-python."
-        )
-    return out
-
-
-@cache
-def _ggml() -> ctypes.CDLL:
-    """The ggml library in the wheel ``libggml-python``."""
-    try:
-        import libggml
-    except ImportError as error:
-        install = packages.pip_install("libggml-python")
-        raise ModelError(
-            f"q4_k_m needs ggml: {install}, or give --gguf-type q8_0 or q4_0."
-        ) from error
-    package = Path(libggml.__file__).parent
-    library = ctypes.CDLL(
-        str(next(path for path in package.rglob("*ggml-base.*") if path.suffix != ".lib"))
-    )
-    library.ggml_quantize_chunk.restype = ctypes.c_size_t
-    floats, size, pointer = ctypes.POINTER(ctypes.c_float), ctypes.c_int64, ctypes.c_void_p
-    library.ggml_quantize_chunk.argtypes = [
-        ctypes.c_int,
-        floats,
-        pointer,
-        size,
-        size,
-        size,
-        pointer,
-    ]
-    return library
 
 
 def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:

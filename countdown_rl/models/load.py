@@ -6,7 +6,6 @@ full speed, without the saving of memory.
 """
 
 import os
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,7 @@ from countdown_rl.models.reference import ModelRef, local_path, without_weights
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
 MAX_FP32_PARAMETERS = 20_000_000
 
-#: Constants that older versions of transformers stored among the weights.
-_BUFFERS = ("inv_freq", "masked_bias", "attn.bias")
 _DEVICE_FILES = Path("/dev")
-#: While a model is read, transformers patches torch for the whole process.
-_LOADING = threading.RLock()
 
 
 @dataclass
@@ -44,26 +39,21 @@ def load_tokenizer(ref: ModelRef) -> Any:
     path = local_path(ref)
     if ref.base is not None and not (path / "tokenizer_config.json").is_file():
         return load_tokenizer(ref.base)
+    if path.is_dir() and not any((path / name).is_file() for name in model_files.VOCABULARIES):
+        raise ModelError(
+            f"{ref.source} has no tokenizer files; copy those of its base model there."
+        )
     # From a GGUF file transformers reads only a few pre-tokenizers, so a tokenizer.json beside it is preferred.
     if path.is_file() and (path.parent / "tokenizer.json").is_file():
         path = path.parent
     tokenizer = model_files.from_pretrained(
         AutoTokenizer, path, trust_remote_code=ref.trust_remote_code
     )
-    for key in (
-        "is_local",
-        "local_files_only",
-        "trust_remote_code",
-    ):  # not to be saved with the tokenizer
+    for key in ("is_local", "local_files_only", "trust_remote_code"):  # not to be saved with it
         tokenizer.init_kwargs.pop(key, None)
-    if isinstance(templates := tokenizer.chat_template, dict):  # several, by name
-        name = next(iter(templates)) if len(templates) == 1 else "default"
-        if name not in templates:
-            names = ", ".join(sorted(templates))
-            raise ModelError(
-                f"{ref.source} has the chat templates {names}; rename one of them to default."
-            )
-        tokenizer.chat_template = templates[name]
+    if isinstance(tokenizer.chat_template, dict):  # several, by name
+        with model_files.failures_of_libraries(f"{ref.source} has no default chat template"):
+            tokenizer.chat_template = tokenizer.get_chat_template()
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
@@ -99,60 +89,44 @@ def load_model(
     # 2.13 on Hopper), other bits in each run, and plans each new shape for 30 ms.
     torch.backends.cuda.enable_cudnn_sdp(False)
     precision = trained_precision(ref, precision)
-    with _LOADING, model_files.failures_of_libraries(f"{ref.source} cannot be loaded"):
+    with model_files.failures_of_libraries(f"{ref.source} cannot be loaded"):
         tokenizer = load_tokenizer(ref)
         target = torch.device(device_name(device))
         home = torch.device("cpu") if sharded else target
         loaded = _load_base(ref.base or ref, tokenizer, precision, target, home, plain)
         if ref.base is not None:
-            loaded.model = lora.Adapter(local_path(ref)).attach(loaded.model, trainable=trainable)
+            loaded.model = lora.attach(loaded.model, local_path(ref), trainable=trainable)
             loaded.ref = ref
-        if tokenizer.pad_token_id >= len(
-            loaded.model.get_input_embeddings().weight
-        ):  # no mask shows it to the model
+        rows = len(loaded.model.get_input_embeddings().weight)
+        if tokenizer.pad_token_id >= rows:  # no mask shows it to the model
             tokenizer.pad_token = tokenizer.eos_token
         _check_logits(loaded)
     return loaded
 
 
 def _check_logits(loaded: Loaded) -> None:
-    """Raise ModelError if the logits of a token are not finite, or depend on tokens that follow it."""
+    """Raise ModelError if a weight of the model, or a logit of a token, is not finite."""
     import torch
 
+    from countdown_rl.models.checkpoint import check_finite
+
     for name, weight in loaded.model.named_parameters():
-        if weight.is_floating_point() and weight.numel() and not weight.is_meta:  # noqa: SIM102
-            if not torch.stack(weight.detach().aminmax()).isfinite().all():
-                raise ModelError(
-                    f"{loaded.ref.source} is damaged: {name} holds values that are not finite."
-                )
+        check_finite(f"{loaded.ref.source}: {name}", weight)
     with torch.no_grad():
-        first, other = (  # equally long, since kernels round by shape
-            loaded.model(input_ids=torch.tensor([ids], device=loaded.model.device))
-            .logits[0, 0]
-            .float()
-            for ids in ([2, 3, 3], [2, 4, 4])
-        )
-    if not first.isfinite().all():
+        logits = loaded.model(input_ids=torch.tensor([[2, 3]], device=loaded.model.device)).logits
+    if not logits.isfinite().all():
         cause = "its weights are damaged"
         if loaded.model.dtype == torch.float16:
             cause = f"they may exceed the range of fp16, so give --precision fp32, or {cause}"
         raise ModelError(f"{loaded.ref.source} computes logits that are not finite; {cause}.")
-    if (first - other).abs().max() > 0.1 * first.std():
-        raise ModelError(
-            f"{loaded.ref.source} reads later tokens, as a masked model does; give a causal one."
-        )
 
 
 def trained_precision(ref: ModelRef, precision: str) -> str:
     """Return *precision*, or for "auto" that of the adapter's training or of stored 4-bit weights, if known."""
     if precision != "auto":
         return precision
-    if ref.base is not None:
-        if ref.manifest is not None:
-            trained = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision")
-        else:
-            name = model_files.adapter_config(local_path(ref)).get("base_model_name_or_path") or ""
-            trained = "nf4" if name.lower().endswith("bnb-4bit") else None
+    if ref.base is not None and ref.manifest is not None:
+        trained = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision")
         if trained:
             return str(trained)
     base = local_path(without_weights(ref.base or ref))
@@ -207,10 +181,10 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
         return torch.bfloat16 if has_bf16 else torch.float16
     if precision == "fp16":
         return torch.float32
-    large = model.num_parameters() > MAX_FP32_PARAMETERS
-    return (
-        torch.bfloat16 if device.type == "mps" or (large and has_bf16_products()) else torch.float32
-    )
+    if device.type == "mps":
+        return torch.bfloat16
+    is_large = model.num_parameters() > MAX_FP32_PARAMETERS
+    return torch.bfloat16 if is_large and has_bf16_products() else torch.float32
 
 
 def dtype_name(dtype: Any) -> str:
@@ -226,34 +200,32 @@ def _load_base(
 
     from countdown_rl.models import nf4
 
-    stored = stored_format(ref)
+    if precision == "nf4" and device.type == "mps":
+        advice = "give --precision bf16, or --device cpu"
+        raise ModelError(f"an Apple GPU has no 4-bit weights; {advice}.")
     native = device.type == "cuda" and precision == "nf4"  # 4-bit layers of bitsandbytes
     if native and plain is None:
         plain = 2 * skeleton(ref).num_parameters() < torch.cuda.mem_get_info(device)[1] / 2
     native = native and not plain
-    if precision == "nf4" and device.type == "mps":
-        raise ModelError(
-            "an Apple GPU has no 4-bit weights; give --precision bf16, or --device cpu."
-        )
-
+    stored = stored_format(ref)
     dtypes = {"auto": "auto", "fp32": torch.float32, "fp16": torch.float16}
-    options = formats.FORMATS[stored].load_options(local_path(ref), native=native, home=home)
-    model = _read_weights(ref, dtype=dtypes.get(precision, torch.bfloat16), **options)
+    options = _load_options(local_path(ref), stored, native=native, home=home)
+    model = read_weights(ref, dtype=dtypes.get(precision, torch.bfloat16), **options)
 
     dtype = compute_dtype(precision, device, model)
-    storage = "dequantized-nf4" if stored == "nf4" else "plain"
+    storage = "dequantized-nf4" if "nf4" in (stored, precision) else "plain"
     if native:
         storage = "bitsandbytes-nf4"
     elif stored == "nf4":
         model = model.dequantize(dtype)
         model.is_loaded_in_4bit = False  # transformers leaves it, and PEFT and TRL read it
     elif precision == "nf4":
-        storage = "dequantized-nf4"
         for module in nf4.linears(model).values():  # in place, in their dtype
             weight = module.weight.data.T if nf4.is_transposed(module) else module.weight.data
             weight.copy_(nf4.fake_quantize(weight))
     nf4.cast(model, dtype)
     model = (model if native else model.to(home)).eval()
+
     model.config.pad_token_id = tokenizer.pad_token_id
     # The checkpoint's own sampling settings (penalties, beams, stop strings) must not take part.
     model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
@@ -262,21 +234,45 @@ def _load_base(
     return Loaded(model, tokenizer, ref, precision, str(device), storage)
 
 
+def _load_options(path: Path, stored: str, *, native: bool, home: Any) -> dict[str, Any]:
+    """Return the options of ``from_pretrained`` for the weights at *path*, which are *stored* in a format.
+
+    *native* asks for layers of bitsandbytes, and *home* is the device that holds the weights.
+    """
+    from transformers import BitsAndBytesConfig, GgufConfig
+
+    from countdown_rl.models import nf4
+
+    if stored == "gguf":
+        if native:
+            advice = "give --precision bf16, or safetensors"
+            raise ModelError(f"{path} is too large for NF4 on this GPU; {advice}.")
+        config = shape.read_config(path)
+        return {"quantization_config": GgufConfig(dequantize=True), "config": config}
+    options: dict[str, Any] = {}
+    if home.type == "cuda":  # straight to the GPU, so that main memory never holds the whole model
+        options["device_map"] = {"": home}
+    elif stored == "nf4":
+        options["device_map"] = {"": "cpu"}
+    if native and stored != "nf4":
+        options["quantization_config"] = BitsAndBytesConfig.from_dict(nf4.CONFIG)
+    return options
+
+
 def skeleton(ref: ModelRef) -> Any:
     """Return the model of *ref* (not an adapter) on the meta device, where tensors have shapes and no values. Raises
     ModelError if the architecture is unknown, or its tensors are not those of unquantized files on this machine."""
-    with _LOADING:
-        if ref.kind != "hub" and stored_format(ref) == "full":
-            return _read_weights(ref, device_map={"": "meta"})
-        config = shape.read_config(
-            local_path(without_weights(ref)), trust_remote_code=ref.trust_remote_code
-        )
-        return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)
+    if ref.kind != "hub" and stored_format(ref) == "full":
+        return read_weights(ref, device_map={"": "meta"})
+    config = shape.read_config(
+        local_path(without_weights(ref)), trust_remote_code=ref.trust_remote_code
+    )
+    return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)
 
 
-def _read_weights(ref: ModelRef, **options: Any) -> Any:
-    """Load the model of *ref* (not an adapter) by transformers with *options*, and check that it took all tensors.
-    Vision towers, heads of other tasks, and layers behind the last that predict further tokens may be left out."""
+def read_weights(ref: ModelRef, **options: Any) -> Any:
+    """Load the model of *ref* (not an adapter) by transformers with *options*. Raises ModelError if its files lack a
+    weight; those that the model does not have (vision towers, heads of other tasks) are left out."""
     from transformers import AutoModelForCausalLM
 
     model, info = model_files.from_pretrained(
@@ -288,24 +284,10 @@ def _read_weights(ref: ModelRef, **options: Any) -> Any:
         ignore_mismatched_sizes=True,  # they are refused by name
         **options,
     )
-    if missing := sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]):
+    mismatched = [name for name, *_ in info["mismatched_keys"]]
+    if missing := sorted([*info["missing_keys"], *mismatched]):
         raise ModelError(
             f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
             "size than its configuration says."
         )
-    modules = dict(model.named_modules())
-    predicts_more = getattr(model.config.get_text_config(), "num_nextn_predict_layers", None)
-    for name in sorted(info["unexpected_keys"]):
-        parent = name.rpartition(".")[0]
-        while parent not in modules:  # the model itself is ""
-            parent = parent.rpartition(".")[0]
-        next_layer = predicts_more and name.removeprefix(f"{parent}.").partition(".")[0].isdecimal()
-        if (
-            parent not in ("", model.base_model_prefix)
-            and not next_layer
-            and not name.endswith(_BUFFERS)
-        ):
-            raise ModelError(
-                f"{ref.source} holds {name}, which the model of its configuration does not have."
-            )
     return model

@@ -1,11 +1,9 @@
 """JSON files of a model, and the one call by which transformers loads from them."""
 
-import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,9 @@ TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
 )
+
+#: Of these, the files that hold tokens; every tokenizer has one.
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 def config(directory: Path) -> dict[str, Any]:
@@ -56,59 +57,27 @@ def copy(directory: Path, out: Path, names: Iterable[str] = TOKENIZER) -> None:
             shutil.copyfile(directory / name, out / name)
 
 
-def write_config(directory: Path, out: Path, **changes: Any) -> None:
-    """Write the ``config.json`` of *directory* with *changes* to *out*."""
-    values = config(directory) | changes
-    if "dtype" in changes:
-        values.pop("torch_dtype", None)  # its older name
-    (out / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
-
-
 def shards(directory: Path) -> list[Path]:
-    """Return the safetensors files of the checkpoint or adapter in *directory*."""
+    """Return the safetensors files of the checkpoint in *directory*, as transformers chooses them."""
     index = directory / INDEX
-    if not index.is_file():
-        return (
-            [directory / WEIGHTS]
-            if (directory / WEIGHTS).is_file()
-            else sorted(directory.glob("*.safetensors"))
-        )
+    if (directory / WEIGHTS).is_file() or not index.is_file():
+        return [directory / WEIGHTS]
     weight_map = typed_json.build(
         typed_json.read(index).get("weight_map"), dict[str, str], f"{index}: weight_map"
     )
     names = sorted(set(weight_map.values()))
     for name in names:
         if not re.fullmatch(r"[^/\\\0]+\.safetensors", name):
-            raise ModelError(
-                f"{index} names {name}, and only safetensors files beside it are read; remove it."
-            )
-    if (
-        WEIGHTS not in names and (directory / WEIGHTS).exists()
-    ):  # which transformers would read instead
-        raise ModelError(
-            f"{directory} holds {WEIGHTS} and an index of other files; remove one of the two."
-        )
+            raise ModelError(f"{index} names {name}; only safetensors files beside it are read.")
     return [directory / name for name in names]
 
 
 def check_files(directory: Path) -> None:
-    """Check that transformers would load the weights beside the configuration in *directory*, and no others."""
-    from countdown_rl.models.checkpoint import Checkpoint
-
-    files = shards(directory)
-    if len(files) > 1 and all(
-        file.is_file() for file in files
-    ):  # without weights, only some are downloaded
-        Checkpoint(directory)  # no tensor stands in two files
+    """Check that transformers would load safetensors beside the configuration in *directory*."""
+    shards(directory)
     if "transformers_weights" in config(directory):
         raise ModelError(
             f"{directory}/config.json names a file of weights (transformers_weights); remove that field."
-        )
-    if (
-        directory / "adapter_config.json"
-    ).is_file():  # transformers would load the base that it names instead
-        raise ModelError(
-            f"{directory} holds a model and an adapter; move one of them to a directory of its own."
         )
 
 
@@ -129,17 +98,6 @@ def failures_of_libraries(sentence: str) -> Iterator[None]:
         raise ModelError(f"{sentence}: {first_line(error)}.") from error
 
 
-def _lacks_attention(settings: dict[str, Any]) -> bool:
-    """Return True if *settings*, a configuration, ask for an attention (Flash, Flex) that this machine lacks."""
-    import torch
-
-    name = str(settings.get("attn_implementation") or settings.get("_attn_implementation"))
-    gpu = torch.cuda.is_available()
-    return ("flash" in name and not (gpu and find_spec("flash_attn"))) or (
-        "flex" in name and not gpu
-    )
-
-
 def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options: Any) -> Any:
     """Load *kind*, an ``Auto`` class of transformers, from a directory or GGUF file after its files were checked.
 
@@ -153,8 +111,6 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
         options, path = {"gguf_file": path.name} | options, path.parent
     elif (path / "config.json").is_file():
         check_files(path)
-        if kind.__name__ != "AutoTokenizer" and _lacks_attention(config(path)):
-            options = {"attn_implementation": "sdpa"} | options  # which computes the same
     with failures_of_libraries(f"{source} cannot be loaded"):
         try:
             options |= {"trust_remote_code": bool(trust_remote_code), "local_files_only": True}

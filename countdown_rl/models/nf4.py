@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from countdown_rl.models.transformers_internals import modules_left_in_16_bits
-
 BLOCK = 64
 #: The ``quantization_config`` of a checkpoint. Weights are rounded from bf16, so that is the type to compute in.
 CONFIG = {
@@ -25,27 +23,13 @@ CONFIG = {
 }
 
 
-def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """Return packed 4-bit values (uint8, (n/2, 1)) and bitsandbytes' ``QuantState`` of a weight with n values."""
-    from bitsandbytes.functional import quantize_4bit
-
-    weight = weight.to(torch.bfloat16).contiguous()
-    return quantize_4bit(weight, blocksize=BLOCK, quant_type="nf4", compress_statistics=True)
-
-
 def fake_quantize(weight: torch.Tensor) -> torch.Tensor:
     """Return *weight* rounded to NF4 and back: same shape, bf16."""
-    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
-    return dequantize_4bit(*quantize(weight))
-
-
-def pack(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the tensors that bitsandbytes stores for the *weight* called *name*."""
-    values, state = quantize(weight)
-    return {name: values} | {
-        f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()
-    }
+    weight = weight.to(torch.bfloat16).contiguous()
+    packed = quantize_4bit(weight, blocksize=BLOCK, quant_type="nf4", compress_statistics=True)
+    return dequantize_4bit(*packed)
 
 
 def is_transposed(module: torch.nn.Module) -> bool:
@@ -56,10 +40,15 @@ def is_transposed(module: torch.nn.Module) -> bool:
 
 
 def linears(model: Any) -> dict[str, torch.nn.Module]:
-    """Return the layers of *model* that transformers quantizes to 4 bits: linear layers except output heads."""
+    """Return the layers of *model* that transformers quantizes to 4 bits: linear layers except output heads, or those
+    that a 4-bit checkpoint does not leave out."""
+    from transformers.quantizers.base import HfQuantizer
     from transformers.quantizers.quantizers_utils import should_convert_module
 
-    excluded = modules_left_in_16_bits(model)
+    stored = getattr(model.config, "quantization_config", None) or {}
+    if not isinstance(stored, dict):
+        stored = stored.to_dict()
+    excluded = HfQuantizer.get_modules_to_not_convert(model, stored.get("llm_int8_skip_modules"))
     return {
         name: module
         for name, module in model.named_modules()

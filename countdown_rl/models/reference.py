@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts
@@ -136,21 +136,6 @@ def find_model(
     return ref
 
 
-def find_adapter(source: str, **options: str | None) -> ModelRef:
-    """As :func:`find_model`, with the remedy of an adapter for a path that is no directory."""
-    path = Path(source).expanduser()
-    if (
-        path.is_dir()
-        or source in SHIPPED
-        or (HUB_ID.fullmatch(source) and not path.parent.is_dir())
-    ):
-        return find_model(source, **options)  # type: ignore[arg-type]
-    _check_finished(source, path)
-    raise ModelError(
-        f"There is no adapter {source}; give --adapter a directory of train, or a Hub id."
-    )
-
-
 def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef:
     path = Path(source).expanduser()
     if source in SHIPPED:
@@ -250,7 +235,7 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
         raise ModelError(f"{source} has no base_model_name_or_path; name its base by --base-model.")
     recorded = trained_over.revision if trained_over else None
     revision = None if base_model else recorded or config.get("revision")
-    place = base_model or _place(name, path.resolve())
+    place = base_model or name
     try:
         base = find_model(place, revision=None if _is_local(place) else revision)
     except ModelError as error:
@@ -281,20 +266,6 @@ def _trained_over(manifest: Manifest) -> ProvenanceEntry | None:
     while over is not None and over.kind == "adapter":
         over = known.get(over.inputs.get("base") or over.inputs.get("model", ""))
     return over
-
-
-def _place(name: str, adapter: Path) -> str:
-    """Return where the base *name* of an *adapter* lies: the path itself, or one from above or beside the adapter."""
-    if _is_local(name):
-        return name
-    path = PurePosixPath(name.replace("\\", "/"))
-    places = [directory / path for directory in adapter.parents]
-    if not HUB_ID.fullmatch(name):
-        places.append(adapter.parent / path.name)
-    for place in places:
-        if place.is_file() or any(place.glob("config.json")) or any(place.glob("*.gguf")):
-            return str(place)
-    return name
 
 
 def _hub(source: str, revision: str | None, base_model: str | None) -> ModelRef:

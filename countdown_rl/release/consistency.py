@@ -140,7 +140,7 @@ def _base(weights: Weights, manifest: Manifest) -> Iterator[str]:
         yield f"{MANIFEST} names the base {base}, and its chain begins with {initial.name}"
     if weights.format.name != "adapter":
         return
-    config, adapter = model_files.adapter_config(weights.path), lora.Adapter(weights.path)
+    config = model_files.adapter_config(weights.path)
     if config.get("base_model_name_or_path") != base or (
         not named and config.get("revision") != initial.revision
     ):
@@ -148,7 +148,7 @@ def _base(weights: Weights, manifest: Manifest) -> Iterator[str]:
     training: Any = next(link.options for link in chain if link.kind == "adapter")
     settings = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
     settings = {key: training.get(name, config.get(key)) for key, name in settings.items()}
-    modules = sorted({module.rpartition(".")[2] for module in adapter.modules})
+    modules = sorted({module.rpartition(".")[2] for module in lora.adapted_modules(weights.path)})
     expected = (
         LoraConfig(**settings, target_modules=modules, task_type="CAUSAL_LM").to_dict()
         if training

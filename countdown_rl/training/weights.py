@@ -64,12 +64,11 @@ def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) ->
             raise ModelError(
                 f"{ref.source} cannot have LoRA: {first_line(error)}. Give --tune all."
             ) from error
-    adapter = lora.Adapter(reference.local_path(ref))
-    adapter.check_unchanged_base()
-    model = adapter.attach(model, trainable=True)
-    if isinstance(model.get_output_embeddings(), BaseTunerLayer):
+    model = lora.attach(model, reference.local_path(ref), trainable=True)
+    head = model.get_output_embeddings()
+    if isinstance(head, BaseTunerLayer) or not hasattr(head, "bias"):  # trained tokens have none
         raise ModelError(
-            f"{ref.source} has LoRA on its output head, which TRL's losses cannot train; merge it first."
+            f"{ref.source} adapts its output head, which TRL's losses cannot train; merge it first."
         )
     return model
 
@@ -166,14 +165,12 @@ def save(
     policy, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     if options.tune == "lora":
         base = ref.base or ref
-        further = lora.Adapter(reference.local_path(ref)).specs if ref.base else ()
         lora.save(
             policy,
             directory,
             base=base.location,
             revision=base.revision,
             weights=state,
-            further=further,
         )
     else:
         dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16

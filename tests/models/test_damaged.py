@@ -44,13 +44,6 @@ def in_shards() -> list[Path]:
     return sorted(Path("model").glob("*.safetensors"))
 
 
-def stale() -> None:
-    first, last, *_ = in_shards()
-    save_file(
-        load_file(last) | {next(iter(load_file(first))): torch.zeros(2)}, last, {"format": "pt"}
-    )
-
-
 def not_finite() -> None:
     tensors = load_file("model/model.safetensors")
     tensors["model.embed_tokens.weight"][-1] = torch.nan
@@ -71,7 +64,6 @@ def index(weight_map: object) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (stale, "both hold"),
         (lambda: in_shards()[1].unlink(), "00002"),
         (not_finite, "not finite"),
         (lambda: Path("model/model.safetensors").write_text(POINTER), "git lfs pull"),
@@ -105,12 +97,3 @@ def test_a_tokenizer_larger_than_the_model_is_not_written_as_gguf():
     tiny_llama.checkpoint(Path("model"), vocab_size=250)
     with pytest.raises(ModelError, match="token id"):
         READERS["gguf"]()
-
-
-@pytest.mark.parametrize(
-    "name", ["flash_attention_2", "kernels-community/flash-attn", "flex_attention"]
-)
-def test_a_configuration_with_an_attention_of_other_machines_loads(name):
-    change("config.json", attn_implementation=name)
-    assert READERS["load"]().model.config._attn_implementation == "sdpa"
-    assert READERS["gguf"]().facts["bytes"]

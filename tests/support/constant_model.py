@@ -89,9 +89,7 @@ def chain(root: Path, *, base: str) -> Path:
             if not file.name.startswith(("model", "config", "generation")):
                 shutil.copyfile(file, draft.path / file.name)
         draft.facts.update(steps=4, reward_first=0.1, reward_best=0.4)
-    merge_adapter(
-        reference.find_model(str(root / "adapter")), root / "merged", MergeOptions(verify="none")
-    )
+    merge_adapter(reference.find_model(str(root / "adapter")), root / "merged", MergeOptions())
     merged = reference.find_model(str(root / "merged"))
     for format, name in (("nf4", "quantized"), ("gguf", "gguf")):
         quantize_model(merged, root / name, QuantizeOptions(format=format))

@@ -1,13 +1,16 @@
 """A stand-in of ``vllm`` with its documented calls, which computes with transformers: no GPU and no vLLM is needed."""
 
+import json
 import sys
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from countdown_rl.models import lora
 
@@ -49,7 +52,7 @@ class LLM:
             model, dtype=torch.float32
         ).eval()
         self.base = {name: value.clone() for name, value in self.policy.named_parameters()}
-        self.adapters: list[lora.Adapter] = []
+        self.adapters: list[Path] = []
         self.prompts: list[list[dict[str, Any]]] = []
         self.params: list[Any] = []
         self.requests: list[Any] = []
@@ -78,9 +81,17 @@ class LLM:
             parameter.data = self.base[name].float()
 
     def add_lora(self, request: LoRARequest) -> None:
-        self.adapters.append(lora.Adapter(request.lora_path))
+        self.adapters.append(Path(request.lora_path))
+        tensors = load_file(self.adapters[-1] / lora.WEIGHTS)
+        config = json.loads((self.adapters[-1] / lora.CONFIG).read_text())
+        scale = config["lora_alpha"] / config["r"]
         for name, parameter in self.policy.named_parameters():
-            parameter.data = self.adapters[-1].merge(name, self.base[name]).float()
+            prefix = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+            weight = self.base[name].float()
+            if f"{prefix}A.weight" in tensors:
+                a, b = tensors[f"{prefix}A.weight"], tensors[f"{prefix}B.weight"]
+                weight = weight + scale * (b @ a)
+            parameter.data = weight
 
     def reset_prefix_cache(self) -> None:
         self.syncs += 1

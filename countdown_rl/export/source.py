@@ -1,0 +1,17 @@
+"""The model that ``quantize`` reads."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.models.reference import ModelRef
+
+
+class Source(NamedTuple):
+    """The full-precision model *ref*, in *directory*; *model* is its skeleton."""
+
+    ref: ModelRef
+    directory: Path
+    checkpoint: Checkpoint
+    tokenizer: Any
+    model: Any
