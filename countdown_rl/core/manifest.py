@@ -47,7 +47,7 @@ class File:
 class ProvenanceEntry:
     """An ancestor: an artifact, or a root input of kind "hub", "gguf", "directory", "endpoint" or "file".
 
-    Its ``inputs`` are digests by name, or lists of them.
+    Its ``inputs`` are the digests, by name, of entries that come earlier.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class ProvenanceEntry:
     digest: str
     revision: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    inputs: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -106,6 +106,13 @@ class Manifest:
         """Return the manifest *data* of *source*; ArtifactError if it is damaged or lists a file outside of it."""
         manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
         typed_json.build(manifest.inputs, dict[str, _Input | list[_Input]], source)
+        earlier: list[str] = []
+        for ancestor in manifest.lineage:
+            if not set(earlier) >= set(ancestor.inputs.values()):
+                raise ArtifactError(
+                    f"{source} is damaged (its lineage is not in order); make it again."
+                )
+            earlier.append(ancestor.digest)
         for files in (manifest.files, *(entry.files for entry in manifest.lineage)):
             typed_json.build(files, dict[str, File], source)
             for name in files:
@@ -140,16 +147,16 @@ class Manifest:
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return the input *name* with its lineage, as :meth:`as_input` of that artifact returned it; {} if absent."""
-        entry = self.inputs.get(name, {})
-        if "digest" not in entry:
-            return dict(entry)
+        entry = self.inputs.get(name)
+        if not isinstance(entry, dict) or "digest" not in entry:
+            return {}
         known = {ancestor.digest: ancestor for ancestor in self.lineage}
         wanted, waiting = set[str](), [entry["digest"]]
         while waiting:
             digest = waiting.pop()
             if digest in known and digest not in wanted:
                 wanted.add(digest)
-                waiting += _flat(known[digest].inputs.values())
+                waiting += known[digest].inputs.values()
         return {**entry, "lineage": [each for each in self.lineage if each.digest in wanted]}
 
 
@@ -179,24 +186,20 @@ def without_lineage(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _entries(inputs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the entries of *inputs*: data before the model that was trained on it, whatever their names are."""
     names = sorted(inputs, key=lambda name: (name != "data", name))
-    return _flat(inputs[name] for name in names)
+    return [entry for name in names for entry in _as_list(inputs[name])]
 
 
-def _flat(values: Iterable[Any]) -> list[Any]:
-    flat = []
-    for value in values:
-        flat += value if isinstance(value, list) else [value]
-    return flat
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
-def _digests(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _digests(inputs: Mapping[str, Any]) -> dict[str, str]:
     """Return the digests of *inputs* by name; without those that have none, such as a baseline."""
-    digests: dict[str, Any] = {}
-    for name, entry in inputs.items():
-        if isinstance(entry, list):
-            digests[name] = [item["digest"] for item in entry]
-        elif "digest" in entry:
-            digests[name] = entry["digest"]
+    digests = {}
+    for name, entries in inputs.items():
+        for number, entry in enumerate(_as_list(entries), 1):
+            if entry.get("digest"):
+                digests[name if number == 1 else f"{name} {number}"] = entry["digest"]
     return digests
 
 

@@ -17,18 +17,15 @@ def version() -> str:
 
 def pip_install(*names: str) -> str:
     """The command that installs the distributions *names*, in the versions that this package declares."""
-    declared = {
-        name: requirement.partition(";")[0].strip() for name, requirement in _declared().items()
-    }
-    return f"`pip install {' '.join(repr(declared.get(name, name)) for name in names)}`"
+    declared = _declared()
+    wanted = [declared.get(name, name).partition(";")[0].strip() for name in names]
+    return f"`pip install {' '.join(map(repr, wanted))}`"
 
 
 def missing(module: str) -> str | None:
     """A sentence that says how to install *module*, whose import failed; None where no extra has it."""
     name = module.partition(".")[0].replace("_", "-")
-    requirement = next(
-        (line for key, line in _declared().items() if key.replace("_", "-") == name), ""
-    )
+    requirement = _declared().get(name, "")
     if "extra ==" not in requirement:
         return None
     if re.search(r"extra == .train.", requirement):
@@ -39,4 +36,4 @@ def missing(module: str) -> str | None:
 def _declared() -> dict[str, str]:
     """The requirements of this package, by name; none of a copy that is not installed."""
     lines = requires("countdown-rl") or [] if version() != "unknown" else []
-    return {match[0]: line for line in lines if (match := re.match(r"[\w.-]+", line))}
+    return {re.split(r"[^\w.-]", line)[0].replace("_", "-"): line for line in lines}
