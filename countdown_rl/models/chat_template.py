@@ -41,8 +41,6 @@ _PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{
 _OPENS = re.compile(rf"<({'|'.join({style.tag for style in STYLES.values()})})>")
 #: The thinking that a generation prompt opens, or leaves empty.
 _OPENED = re.compile(rf"{_OPENS.pattern}\s*(?:</\1>\s*)?\Z")
-#: A list of parts as Python or JSON writes it.
-_LIST = re.compile(r"\btype\W{3,15}text\b")
 
 
 class Rendered(NamedTuple):
@@ -59,14 +57,15 @@ class Rendered(NamedTuple):
 
     def continuation(self, completion: str) -> str:
         """Return the part of *completion* that a model writes after this prompt, which may hold its beginning."""
+        text = completion.lstrip()
         for style in STYLES.values():
-            if opened := style.opened(self.answer):
-                for beginning in (self.answer, opened, f"<{style.tag}>"):
-                    text = completion.lstrip()
-                    if text.startswith(beginning.strip()):
-                        return text.removeprefix(beginning.strip()).removeprefix(
-                            beginning[len(beginning.rstrip()) :]
-                        )
+            opened = style.opened(self.answer)
+            if not opened:
+                continue
+            for beginning in (self.answer, opened, f"<{style.tag}>"):
+                if text.startswith(beginning.strip()):
+                    rest = text.removeprefix(beginning.strip())
+                    return rest.removeprefix(beginning[len(beginning.rstrip()) :])
         return completion
 
 
@@ -87,11 +86,11 @@ def render(
     prefill = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
     text = _apply(tokenizer, turns, arguments)
     # The generation prompt of a reasoning model may open its thinking, or leave it empty: the prefill does so instead.
-    text = (_OPENED.sub("", text) if _OPENS.search(prefill) else text) + prefill
+    if _OPENS.search(prefill):
+        text = _OPENED.sub("", text)
+    text += prefill
     if re.search("[\ud800-\udfff]", text):
-        raise InputError(
-            f"{_place(tokenizer)} or a turn has half of a surrogate pair, which is no character."
-        )
+        raise InputError(f"{_place(tokenizer)} or a turn has half of a surrogate pair.")
     return text
 
 
@@ -112,7 +111,8 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     ids: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
     unknown = tokenizer.unk_token_id
     for text, known in zip(texts, ids, strict=True):
-        if unknown is not None and known.count(unknown) > text.count(tokenizer.unk_token):
+        lacks_some = unknown is not None and known.count(unknown) > text.count(tokenizer.unk_token)
+        if lacks_some or not known:
             raise InputError(
                 f"{_model(tokenizer)} has no tokens for a part of {text!r:.200}; use another model."
             )
@@ -160,26 +160,22 @@ def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) 
 
 
 def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:
-    """Return the prompt for *turns*: with a system turn or its text in the user turn, with text or a list of parts."""
-    conversations: list[list[dict[str, Any]]] = [turns]
+    """Return the prompt for *turns*: with a system turn, or with its text in the user turn."""
+    conversations = [turns]
     if turns[0]["role"] == "system" and len(turns) > 1:
         head, first, *rest = turns
-        conversations.append(
-            [{**first, "content": f"{head['content']}\n\n{first['content']}"}, *rest]
-        )
-    in_parts = [
-        [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in conversation]
-        for conversation in conversations
-    ]
+        merged = {**first, "content": f"{head['content']}\n\n{first['content']}"}
+        conversations.append([merged, *rest])
     asked = [turn["content"] for turn in turns if turn["role"] != "assistant"]
     failure = None
-    for conversation in conversations + in_parts:
+    for conversation in conversations:
         try:
             text = apply(tokenizer, conversation, add_generation_prompt=True, **arguments)
-            if _shows(text, asked) and not _LIST.search(text):
-                return text
         except InputError as error:  # such as one of templates without a system role
-            failure = failure if conversation in in_parts else error
+            failure = error
+            continue
+        if _shows(text, asked):
+            return text
     raise failure or InputError(f"{_place(tokenizer)} does not show the whole prompt; replace it.")
 
 
@@ -193,11 +189,7 @@ def _shows(text: str, contents: Iterable[str]) -> bool:
 
 
 def _place(tokenizer: Any) -> str:
-    """Return the chat template of *tokenizer* and its file, for error messages."""
-    place = _model(tokenizer)
-    return (
-        f"the chat template of {next((file for file in place.glob('chat_template.jinja')), place)}"
-    )
+    return f"the chat template of {_model(tokenizer)}"
 
 
 def _model(tokenizer: Any) -> Path:

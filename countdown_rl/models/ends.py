@@ -26,14 +26,15 @@ NEUTRAL = {
 
 def end_of_turn(tokenizer: Any) -> str:
     """The text by which the chat template ends a turn of the assistant; the end-of-text token where it has none."""
-    parts = [{"type": "text", "text": _MARK}]
-    for content in (_MARK, parts) if tokenizer.chat_template else ():
-        turns: list[Any] = [{"role": role, "content": content} for role in ("user", "assistant")]
-        with suppress(InputError):  # of a template that renders prompts alone
-            _, shown, rest = chat_template.apply(tokenizer, turns).rpartition(_MARK)
-            if shown:
-                return rest.strip() or tokenizer.eos_token or ""
-    return tokenizer.eos_token or ""
+    end = tokenizer.eos_token or ""
+    if not tokenizer.chat_template:
+        return end
+    turns = [{"role": role, "content": _MARK} for role in ("user", "assistant")]
+    with suppress(InputError):  # of a template that renders prompts alone
+        _, shown, rest = chat_template.apply(tokenizer, turns).rpartition(_MARK)
+        if shown:
+            return rest.strip() or end
+    return end
 
 
 def learned_end(tokenizer: Any) -> str:

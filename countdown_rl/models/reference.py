@@ -17,7 +17,6 @@ from typing import Any
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.core.hub import download
-from countdown_rl.core.identity import RUN, run_directory
 from countdown_rl.core.manifest import (
     MANIFEST,
     Manifest,
@@ -152,14 +151,10 @@ def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef
         return ModelRef(source, "gguf", path)
     if path.is_dir():
         return _directory(source, path, base_model)
-    _check_finished(source, path)
     # "artifacts/adapter" has the form of a Hub id too. If its folder exists, it was meant as a path.
-    is_path = source.startswith(("/", "~", "./", "../", "artifacts/")) or path.suffix in (
-        ".gguf",
-        ".safetensors",
-    )
+    is_path = source.startswith(("/", "~", ".", "artifacts/")) or path.suffix == ".gguf"
     if is_path or (len(path.parts) > 1 and path.parent.is_dir()):
-        raise ModelError(f"{source} does not exist; check the path.")
+        raise ModelError(f"{source} does not exist; check the path, and that its run has finished.")
     if HUB_ID.fullmatch(source):
         return _hub(source, revision, base_model)
     kinds = (
@@ -191,16 +186,6 @@ def _is_local(source: str) -> bool:
     return source in SHIPPED or Path(source).expanduser().exists()
 
 
-def _check_finished(source: str, path: Path) -> None:
-    """Raise ModelError if *path* is the output, or among the checkpoints, of a run that has not finished."""
-    log = run_directory(path, by_default=path.name in ("adapter", "model"))
-    for place in (path, path.parent, path / "checkpoints", log / "checkpoints"):
-        if (place / RUN).is_file():
-            raise ModelError(
-                f"{source} is of an unfinished run; run that again, and give its --out."
-            )
-
-
 def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
     manifest = artifacts.read(path, LOADABLE) if (path / MANIFEST).exists() else None
     if (path / "adapter_config.json").is_file() and (
@@ -212,12 +197,11 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
             )
         return _adapter(ModelRef(source, "adapter", path, manifest=manifest), path, base_model)
     if not (path / "config.json").is_file():
-        _check_finished(source, path)
         gguf_files = list(path.glob("*.gguf"))
         if len(gguf_files) == 1:
             return replace(find_model(str(gguf_files[0])), source=source, manifest=manifest)
         raise ModelError(
-            f"{source} has no config.json, so it is not a model; give the directory of a checkpoint."
+            f"{source} has no config.json, so it is not a model; give the --out of a finished run, or a checkpoint."
         )
     if not any(path.glob("*.safetensors")):
         contents = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
@@ -231,8 +215,9 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
     trained_over = _trained_over(manifest) if manifest and manifest.kind == "adapter" else None
     name = base_model or config.get("base_model_name_or_path")
     if not name or not isinstance(name, str):
-        _check_finished(source, path)
-        raise ModelError(f"{source} has no base_model_name_or_path; name its base by --base-model.")
+        raise ModelError(
+            f"{source} has no base_model_name_or_path; name its base by --base-model, or finish its run."
+        )
     recorded = trained_over.revision if trained_over else None
     revision = None if base_model else recorded or config.get("revision")
     place = base_model or name

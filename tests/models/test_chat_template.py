@@ -89,13 +89,8 @@ def test_a_system_turn_of_the_users_own_replaces_that_of_training():
     assert text.endswith(BEGUN)
 
 
-PARTS = CHATML.replace("{{ m.content }}", "{% for part in m.content %}{{ part.text }}{% endfor %}")
 #: Templates that change the turns and show them all the same.
 CHANGED = {
-    "parts": PARTS,
-    "parts without a system role": NO_SYSTEM.replace(
-        "m.content | trim", "m.content[0].text | trim"
-    ),
     "upper case": CHATML.replace("m.content", "m.content | upper"),
     "escaped": CHATML.replace("m.content", "m.content | e"),
     "trimmed": CHATML.replace("m.content", "m.content | trim"),
@@ -111,14 +106,12 @@ def test_a_template_that_shows_the_prompt_in_its_own_way_is_used(template):
     text = render(tiny_llama.tokenizer(template), BEGUN_CHAT)
     assert USER.lower() in text.lower()
     assert SYSTEM.lower() in text.lower()
-    assert "'text'" not in text
     assert text.endswith(BEGUN)
 
 
 SOME = (
     "{% if m.role == 'system' %}{{ m.content }}{% endif %}",
     "{{ m.content.split()[0] }}",
-    "{{ m.text }}",
 )
 SOME += (
     "{{ m.content | truncate(12, leeway=0) }}",

@@ -9,9 +9,6 @@ from countdown_rl.models import ends
 from tests.support import tiny_llama
 
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}END{% endfor %}"
-PARTS = (
-    "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}END{% endfor %}"
-)
 #: Ends of a turn as templates write them, the tokens added for them, the token that ends a turn, and its template.
 TEMPLATES = {
     "chatml": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>", TURN),
@@ -35,7 +32,6 @@ TEMPLATES = {
         for name, end in (("nothing", "\n\n"), ("eos", "{{ eos_token }}"))
     },
     "one turn": ("{{ raise_exception('one') if messages | length > 1 }}", [], "<|end|>", TURN),
-    "parts": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>", PARTS),
     "title": (
         "<|im_end|>",
         ["<|im_end|>"],

@@ -380,20 +380,6 @@ def test_a_checkpoint_without_a_tokenizer_is_refused(base, tmp_path, kept):
         load_tokenizer(find_model(str(tmp_path)))
 
 
-@pytest.mark.parametrize(
-    "given", ["out", "out-run", "out-run/checkpoints", "out-run/checkpoints/checkpoint-4"]
-)
-def test_an_unfinished_run_is_called_one(base, here, given):
-    adapter = adapter_over(base, here / "out-run" / "checkpoints" / "checkpoint-4", "none")
-    (adapter / "adapter_config.json").write_text(
-        '{"peft_type": "LORA", "base_model_name_or_path": ""}'
-    )
-    Path("out-run/checkpoints/run.json").write_text("{}")
-    with pytest.raises(ModelError, match="unfinished"):
-        find_model(given)
-    assert find_model("out-run/checkpoints/checkpoint-4", base_model=str(base)).kind == "adapter"
-
-
 def test_the_generation_settings_of_a_checkpoint_take_no_part(base, tmp_path):
     shutil.copytree(base, tmp_path / "model")
     settings = {
