@@ -113,7 +113,7 @@ def run(commands: list[list[str]], out: Path, monkeypatch: pytest.MonkeyPatch) -
         if words[0].endswith(".py"):
             subprocess.run([sys.executable, *words], check=True)
         else:
-            threads = ["--threads", "1"] if words[0] in ("eval", "train", "sft") else []
+            threads = ["--threads", "1"] if words[0] in ("train", "sft") else []
             assert status(monkeypatch, *words, *threads) == 0
 
 
@@ -132,7 +132,7 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
     commands = printed(name, world, tmp_path / "out", "--check")
     assert [command[0] for command in commands] == ["gen-data", "train"]
     assert "--check" in commands[1]
-    commands[0] += ["--n", "4000", "--workers", "1"]
+    commands[0] += ["--n", "4000"]
     commands[1] += ["--json"]
     monkeypatch.chdir(tmp_path / "out")
     for words in commands:

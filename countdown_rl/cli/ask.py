@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console, parameters
-from countdown_rl.cli.parameters import BaseModel, Model, Revision, TrustRemoteCode, option
+from countdown_rl.cli.parameters import Model, option
 from countdown_rl.core.errors import input_as_usage
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import provenance_chain
@@ -23,9 +23,6 @@ def ask(
     numbers: Annotated[list[str], typer.Argument(help="Numbers, up to six.")],
     target: Annotated[int, option("Target to reach.", min=1)],
     model: Model = "countdown-tiny",
-    revision: Revision = None,
-    base_model: BaseModel = None,
-    trust_remote_code: TrustRemoteCode = False,
     options: AskOptions,
 ) -> None:
     """Ask a model one puzzle, and stream its reasoning.
@@ -35,25 +32,23 @@ def ask(
     Examples:
         countdown-rl ask 3 7 50 --target 46 --model artifacts/merged --temperature 1
     """
+    console.note(f"Loading {model} ...")
     from countdown_rl.inference import generate
     from countdown_rl.models import chat_template, load, reference
 
-    ref = reference.find_model(
-        model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model
-    )
+    ref = reference.find_model(model)
     chain = provenance_chain(ref.as_input())
     settings = probe.layout(chain) if probe.trained_on(chain).row is CountdownRow else {}
     names = ("rule", "operators", "style", "template")
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     with input_as_usage():
         row = puzzle_row(parameters.numbers_in(numbers), target, settings)
-    with console.status(f"loading {model}"):
-        loaded = load.load_model(ref, precision=options.precision, device=options.device)
+    loaded = load.load_model(ref)
     if note := chat_template.note(loaded.tokenizer):
         console.note(note)
     if not console.as_json:
         console.result({}, Text.assemble((row.headline, "bold"), (f"  {ref.source}", "dim")))
-    opening = "" if row.style.model_opens else row.style.opened(row.prompt().prefill)
+    opening = row.opening
 
     def write(text: str) -> None:
         nonlocal opening

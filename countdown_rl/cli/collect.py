@@ -42,3 +42,4 @@ def collect(
         f"{facts['mean_tokens']:.0f} tokens per correct completion → {out / collect.FILE}"
     )
     console.result({"out": str(out)} | facts, view)
+    console.done(f"Wrote {out}.", f"countdown-rl sft --from {out / collect.FILE}")

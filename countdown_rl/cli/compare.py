@@ -11,6 +11,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import Out, option
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import percent, plural
+from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.registry import parse_row
 
@@ -19,7 +20,7 @@ def compare(
     results: Annotated[
         list[str],
         typer.Argument(
-            help="Directories of eval in order; NAME=DIR,DIR,... for a mean.",
+            help="Directories of eval, or files of completions; NAME=DIR,DIR,... for a mean.",
             metavar="DIR|NAME=DIR,...",
         ),
     ],
@@ -27,8 +28,8 @@ def compare(
     against: Annotated[
         str | None, option("Compare all others with this result.", metavar="NAME")
     ] = None,
-    format: Annotated[
-        Literal["latex", "markdown"] | None, option("Print the table in this format.")
+    table: Annotated[
+        Literal["latex", "markdown"] | None, option("Print the table as LaTeX or Markdown.")
     ] = None,
     changed: Annotated[
         int, option("Show N puzzles whose grade changed, with both completions.", min=0)
@@ -43,17 +44,19 @@ def compare(
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter --changed 5
-        countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --format latex
+        countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --table latex
     """
     from countdown_rl.evaluation import compare as comparison
     from countdown_rl.evaluation import tables
     from countdown_rl.tasks import jsonl
 
-    if format and console.as_json:
-        raise UsageError("has a format of its own; leave it or --format out.", option="json")
-    values = comparison.compare(comparison.by_setting(results), out, against, console.warn)
+    if table and console.as_json:
+        raise UsageError("has a format of its own; leave it or --table out.", option="json")
+    settings = comparison.by_setting(results)
+    evaluations = {name: [*map(_evaluation, paths)] for name, paths in settings.items()}
+    values = comparison.compare(evaluations, out, against, console.warn)
     view: RenderableType = (
-        Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
+        Text(tables.FORMATS[table](values).rstrip("\n")) if table else _view(values)
     )
     if changed:
         changes = [*jsonl.read_objects(out / comparison.CHANGES)]
@@ -63,6 +66,24 @@ def compare(
         )
         view = Group(view, *map(_change, values["changes"]), count)
     console.result({"out": str(out)} | values, view)
+    console.done(f"Wrote {out / comparison.TABLE}.", "countdown-rl report")
+
+
+def _evaluation(path: Path) -> Path:
+    """Return the directory of the evaluation at *path*; a file of completions is evaluated first."""
+    from countdown_rl.evaluation import evaluate, results
+
+    if (
+        path.name in (results.METRICS, results.DETAILS, results.SAMPLES)
+        and (path.parent / results.DETAILS).is_file()
+    ):
+        return path.parent
+    if not path.is_file():
+        return path
+    out = evaluate.default_out(path.with_suffix(""))
+    options = EvalOptions()
+    evaluate.evaluate(options, completions=path, out=out, overwrite=False, on_note=console.note)
+    return out
 
 
 def _view(values: dict[str, Any]) -> Group:

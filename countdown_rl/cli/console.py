@@ -77,6 +77,11 @@ def stream(text: str) -> None:
     _out.print(Text(text, "dim"), end="")
 
 
+def done(text: str, following: str) -> None:
+    """Print the last line of a command: what it did, and the command that usually follows."""
+    note(f"{text} Next: {following}")
+
+
 def note(text: str) -> None:
     people.print(Text(text), soft_wrap=True)
 

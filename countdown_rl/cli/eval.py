@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.table import Table
 
@@ -17,8 +17,6 @@ from countdown_rl.tasks.registry import task
 def eval(
     *,
     model: parameters.Model = "artifacts/adapter",
-    revision: parameters.Revision = None,
-    base_model: parameters.BaseModel = None,
     trust_remote_code: parameters.TrustRemoteCode = False,
     completions: Annotated[
         Path | None, option("Grade this file of completions; no model runs.", metavar="FILE")
@@ -49,34 +47,32 @@ def eval(
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
         countdown-rl eval --completions rollouts.jsonl --data artifacts/data
-        countdown-rl eval --temperature 0.8 --pass-at 1,4,16 --out artifacts/sampled
+        countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/sampled
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
     """
     from countdown_rl.evaluation import evaluate
     from countdown_rl.evaluation.caveats import of_evaluation
 
-    out = out or _default_out(str(completions.with_suffix("")) if completions else model)
+    out = out or evaluate.default_out(completions.with_suffix("") if completions else Path(model))
     data = data or (None if completions else Path("artifacts/data/test.jsonl"))
-    arguments: dict[str, Any] = {"model": model, "revision": revision, "base_model": base_model}
-    arguments |= {"trust_remote_code": trust_remote_code, "completions": completions, "data": data}
-    arguments |= {
-        "out": out,
-        "overwrite": overwrite,
-        "on_warning": console.warn,
-        "on_note": console.note,
-    }
     with artifacts.locked(*[out] * is_main()), console.progress("completions") as update:
-        result = evaluate.evaluate(options, **arguments, on_batch=update)
+        result = evaluate.evaluate(
+            options,
+            model=model,
+            trust_remote_code=trust_remote_code,
+            completions=completions,
+            data=data,
+            out=out,
+            overwrite=overwrite,
+            on_batch=update,
+            on_warning=console.warn,
+            on_note=console.note,
+        )
     for sentence in of_evaluation(result):
         console.warn(sentence)
     console.result({"out": str(out)} | result.metrics.to_json(), _view(str(out), result.metrics))
-
-
-def _default_out(model: str) -> Path:
-    path = Path(model)
-    name = path.resolve().name if path.exists() else path.name
-    return Path("artifacts/eval", name.removesuffix(".gguf") or "model")
+    console.done(f"Wrote {out}.", f"countdown-rl samples {out} --errors")
 
 
 def _view(out: str, metrics: Metrics) -> Table:

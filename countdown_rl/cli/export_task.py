@@ -53,5 +53,5 @@ def export_task(
     console.result({"out": str(out), "task": name, "rows": sum(counts.values())})
     if not console.as_json:
         console.note(
-            f"{out}: {name} for {to}, {', '.join(plural(n, f'{split} row') for split, n in counts.items())}."
+            f"Wrote {out}: {name} for {to}, {', '.join(plural(n, f'{split} row') for split, n in counts.items())}."
         )

@@ -47,9 +47,10 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None
     for split, counts in facts["splits"].items():
         if not counts["rows"]:
             console.warn(f"the split {split} is empty.")
-    console.note(f"Wrote {out} in {time.monotonic() - start:.0f} s.")
     view = _table(facts["splits"], registry.task(options.task))
     console.result({"out": str(out), **facts}, view)
+    seconds = time.monotonic() - start
+    console.done(f"Wrote {out} in {seconds:.0f} s.", f"countdown-rl train --data {out}")
 
 
 def _table(splits: dict[str, Any], task: Task) -> Table:

@@ -11,6 +11,7 @@ import typer
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import option
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import percent
 from countdown_rl.evaluation.config import (
     CompletionField,
     CompletionOperators,
@@ -55,7 +56,7 @@ def grade(
     from countdown_rl.core import artifacts
     from countdown_rl.evaluation import caveats
     from countdown_rl.evaluation.completions import Reader
-    from countdown_rl.tasks import jsonl
+    from countdown_rl.tasks import jsonl, registry
 
     reasons: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -116,5 +117,10 @@ def grade(
     summary |= {"errors": counts["errors"]} if on_error == "mark" else {}
     console.result({**summary, "reasons": dict(reasons.most_common())})
     if not console.as_json:
-        errors = f", {counts['errors']:,} not gradable" if counts["errors"] else ""
-        console.note(f"{counts['n']:,} graded, {counts['correct']:,} correct{errors}.")
+        share = percent(counts["correct"] / counts["n"])
+        lines = [f"{counts['n']:,} graded, {counts['correct']:,} correct ({share})."]
+        task = registry.task(row.task)
+        lines += [f"{n:7,}  {task.reason(name)}" for name, n in reasons.most_common(5)]
+        if counts["errors"]:
+            lines.append(f"{counts['errors']:7,}  records that cannot be graded")
+        console.note("\n".join(lines))

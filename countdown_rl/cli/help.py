@@ -13,9 +13,9 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from countdown_rl.cli import config
-from countdown_rl.core import formatting
-from countdown_rl.core.options import OTHER_NAMES
+from countdown_rl.cli.names import hint
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 class _Panels:
@@ -53,15 +53,20 @@ class Command(_Panels, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
-        for flag in {word.partition("=")[0] for word in args if word.startswith("--")} - flags:
-            others = OTHER_NAMES.get(flag.removeprefix("--").replace("-", "_"), ())
-            if name := next((name for name in map(formatting.flag, others) if name in flags), None):
-                ctx.fail(f"No such option: {flag}. Use {name}.")
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        config.save(ctx)
-        return super().invoke(ctx)
+        for word in args:
+            flag = word.partition("=")[0]
+            if (
+                flag.startswith("--")
+                and flag not in flags
+                and (advice := hint(flag[2:].replace("_", "-"), flags))
+            ):
+                ctx.fail(f"No such option: {flag}; {advice}")
+        rest = super().parse_args(ctx, args)
+        if ctx.args:
+            needed = [flag for flag in ("--adapter", "--model") if flag in flags]
+            advice = f"give {needed[0]} {ctx.args[0]}" if needed else "give it with its option"
+            ctx.fail(f"Unexpected argument: {ctx.args[0]}; {advice}.")
+        return rest
 
 
 class CommandGroup(_Panels, TyperGroup):
@@ -94,5 +99,6 @@ def as_command(name: str, function: Callable[..., Any]) -> Command:
         f"\b\nExamples:\n{textwrap.dedent(examples)}" if examples else None
     )  # after \b lines are kept
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, cls=Command, help=text, epilog=epilog)(function)
+    settings = {**HELP_OPTIONS, "allow_extra_args": True}  # to say which option they need
+    single.command(name, cls=Command, help=text, epilog=epilog, context_settings=settings)(function)
     return typer.main.get_command(single)  # type: ignore[return-value]

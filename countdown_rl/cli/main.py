@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from countdown_rl.cli.help import Command, CommandGroup, as_command
+from countdown_rl.cli.help import HELP_OPTIONS, Command, CommandGroup, as_command
 from countdown_rl.cli.quiet import silence_libraries
 from countdown_rl.core import errors, packages, processes
 from countdown_rl.core.formatting import flag
@@ -32,8 +32,7 @@ COMMANDS = {
         "sft": "Fine-tune a model on demonstrations.",
         "collect": "Make demonstrations from a model's answers.",
         "compare": "Compare evaluations on the same puzzles.",
-        "diagnose": "Break down an evaluation's errors by cause.",
-        "samples": "Show completions with their grades.",
+        "samples": "Show completions with their grades, or the causes of errors.",
         "report": "Write one self-contained HTML page about a run.",
         "verify": "Re-measure the accuracy a release claims.",
         "ask": "Ask a model one puzzle, and stream its reasoning.",
@@ -47,6 +46,7 @@ COMMANDS = {
 app = typer.Typer(
     name="countdown-rl",
     cls=CommandGroup,
+    context_settings=HELP_OPTIONS,
     help="Post-train a language model with GRPO on the Countdown numbers puzzle, from data to a published model.",
     epilog="Each stage reads the paths given as options and writes one directory.",
     no_args_is_help=True,
@@ -62,7 +62,8 @@ def command(name: str) -> Command:
 
     function = name.replace("-", "_")
     module = import_module(f"countdown_rl.cli.{function}")
-    return as_command(name, with_options(getattr(module, function)))
+    configured = name in COMMANDS["Stages, in order"] or name == "sft"
+    return as_command(name, with_options(getattr(module, function), configured))
 
 
 class _Lazy(Command):

@@ -50,7 +50,7 @@ def merge(
             f"{adapter} changes nothing: its weights are zero. {out} holds the base alone."
         )
     lines = [
-        f"{out}: {plural(facts['parameters'], 'parameter')}, {facts['bytes'] / 1e6:,.1f} MB, "
+        f"Wrote {out}: {plural(facts['parameters'], 'parameter')}, {facts['bytes'] / 1e6:,.1f} MB, "
         f"{plural(facts['adapted_modules'], 'module')} merged into the {facts['base']} base"
     ]
     names = {
@@ -62,3 +62,4 @@ def merge(
     for name, agreed in different.values():
         lines += agreement.described(name, agreed)
     console.result({"out": str(out), **facts}, "\n".join(lines))
+    console.note(f"Next: countdown-rl quantize --model {out}")

@@ -19,10 +19,11 @@ BaseModel = Annotated[
     str | None, option("Base of an adapter, in place of the recorded one.", metavar="MODEL")
 ]
 Data = Annotated[Path, option("Data directory of gen-data, or a JSONL, JSON, CSV or Parquet file.")]
-Model = Annotated[str, option("countdown-tiny, a directory of a stage, a GGUF file or a Hub id.")]
+Model = Annotated[
+    str, option("countdown-tiny, a directory of a stage, a GGUF file or a Hub id, NAME[@REVISION].")
+]
 Out = Annotated[Path, option("Directory to write.")]
 Overwrite = Annotated[bool, option("Replace a finished artifact at --out.", name="--overwrite")]
-Revision = Annotated[str | None, option("Revision of a Hub model.")]
 TrustRemoteCode = Annotated[bool, option("Run code that comes with the model.")]
 
 
@@ -34,8 +35,8 @@ def numbers_in(words: Iterable[str]) -> list[int]:
     return list(map(int, parts))
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of *command* that is an options dataclass by flags; add those that every command has."""
+def with_options(command: Callable[..., None], configured: bool) -> Callable[..., None]:
+    """Replace each parameter of *command* that is an options dataclass by flags; add ``--json`` and ``--config``."""
     groups: dict[str, type[Options]] = {}
     hints: dict[str, Any] = {}
     defaults: dict[str, Any] = {"as_json": False}
@@ -50,15 +51,12 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             hints[name], defaults[name] = kind, parameter.default
     hints["as_json"] = AsJson
     parameters = [_parameter(name, hint, defaults[name]) for name, hint in hints.items()]
-    for name, kind in (("config", config.Config), ("save_config", config.SaveConfig)):
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        )
+    if configured:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("config", kind, default=None, annotation=config.Config))
 
     @functools.wraps(command)
-    def call(
-        *, config: Any = None, save_config: Any = None, **given: Any
-    ) -> None:  # these have done their work
+    def call(*, config: Any = None, **given: Any) -> None:  # its callback has read the file
         given = {name: _converted(name, given[name], hint) for name, hint in hints.items()}
         for name, kind in groups.items():
             given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})

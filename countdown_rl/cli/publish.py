@@ -49,8 +49,10 @@ def publish(
         "files": count,
         "bytes": size,
     }
-    view = f"{out}: {plural(count, 'file')}, {size / 1e6:,.1f} MB, {summary}"
+    view = f"Wrote {out}: {plural(count, 'file')}, {size / 1e6:,.1f} MB, {summary}"
     if result:
         values["upload"] = asdict(result)
         view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"
     console.result(values, view)
+    if result is None:
+        console.note("Next: countdown-rl publish --push --repo-id NAME/MODEL")

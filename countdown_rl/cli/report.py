@@ -66,7 +66,7 @@ def report(
         "demo": str(beside) if model else None,
     }
     names = (", ".join(results) or "no evaluation") + ("" if runs else "; no training log")
-    summary = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
+    summary = Text.assemble("Wrote ", (f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
     if model:
         summary.append(f"\n{beside} ", "bold").append(
             f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}"

@@ -68,6 +68,7 @@ def perform(
     else:
         console.note(f"{result.out} is up to date (use --overwrite to rebuild).")
     console.result({**about, **result.facts})
+    console.done(f"Log: {result.log}.", f"countdown-rl eval --model {result.out}")
 
 
 def _show_check(run: "Prepared[Settings]") -> None:

@@ -1,4 +1,3 @@
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,7 @@ from rich.text import Text
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import option
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import plural
+from countdown_rl.core.formatting import percent, plural
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import REASONS
 
@@ -28,22 +27,32 @@ def samples(
     reason: Annotated[
         str | None, option("Only those incorrect for this reason, such as number-used-twice.")
     ] = None,
-    shuffle: Annotated[int | None, option("Shuffle them with this seed.", metavar="SEED")] = None,
     step: Annotated[
         str | None, option("Only those of these training steps.", metavar="N|A-B")
     ] = None,
+    errors: Annotated[
+        bool, option("Break down the errors by cause instead.", name="--errors")
+    ] = False,
 ) -> None:
-    """Show completions with their grades.
+    """Show completions with their grades, or the causes of errors.
 
     Reads an evaluation, or the samples that train and sft write beside their log: without --step, those of the last
     step first and those of validation last.
 
+    With --errors each cause is listed with the accuracy points that repairing it would gain: incorrect equations,
+    format, truncation, and answers inconsistent with the reasoning. The result of a repaired equation is passed on to
+    later equations.
+
     Examples:
+        countdown-rl samples artifacts/eval/base --errors
         countdown-rl samples artifacts/eval/base --reason wrong-value --n 3
         countdown-rl samples artifacts/train --step 50-100 --n 20
     """
     if correct and (incorrect or reason):
         raise UsageError("excludes --incorrect and --reason; leave them out.", option="correct")
+    if errors:
+        _show_causes(result)
+        return
     steps = _steps(step) if step else None
     samples = _read(result)
     there = sorted({sample.step for sample in samples if sample.step is not None})
@@ -66,8 +75,6 @@ def samples(
     ]
     if steps is None:  # of a training run, the last ones of training first
         selected.sort(key=lambda sample: (bool(sample.validation), -(sample.step or 0)))
-    if shuffle is not None:
-        random.Random(shuffle).shuffle(selected)
     shown = selected[:n]
     count = (
         f"{len(shown):,} of {plural(len(selected), 'completion')}"
@@ -113,9 +120,34 @@ def _view(sample: "Sample") -> Text:
     )
     text = (
         "\n",
-        sample.completion.strip("\n"),
+        (sample.row.opening + sample.completion).strip("\n"),
         "\n",
         grade,
         (f"  {sample.rewarded}".rstrip(), "dim"),
     )
     return Text.assemble(step, (sample.row.headline, "bold"), *text)
+
+
+def _show_causes(result: Path) -> None:
+    from countdown_rl.evaluation import results
+    from countdown_rl.evaluation.diagnose import LABELS, diagnose
+
+    report = diagnose(results.read(result))
+    if report["lost"]:
+        title = f"{result}: {percent(report['lost'])} of the completions are incorrect"
+    else:
+        title = f"{result}: all completions are correct, so no fault costs points"
+    if not report["steps"]:
+        title += "; no equation in them can be checked"
+    table = console.table("cause", "points", "completions", "occurrences", title=title)
+    for row in report["causes"]:
+        written = report["steps"].get(row["cause"].removeprefix("incorrect "), {}).get("written")
+        table.add_row(
+            LABELS.get(row["cause"], row["cause"]) + (" (at most)" if row["at_most"] else ""),
+            f"{100 * row['points']:.1f}",
+            f"{row['completions']:,}",
+            f"{row['occurrences']:,}" + (f" of {written:,}" if written else ""),
+        )
+    if report["lost"]:
+        table.add_row("other", f"{100 * report['unexplained']:.1f}")
+    console.result(report, table if report["causes"] or report["lost"] else title)

@@ -26,22 +26,6 @@ RULE = "Rule: exactly-once, at-most-once or television."
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no number here is as large.
 MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
 
-#: Names of options in other programs, and the options that stand for them here; the first that a command has.
-OTHER_NAMES = {
-    "lr": ("learning_rate",),
-    "steps": ("max_steps",),
-    "epochs": ("num_train_epochs", "max_steps"),
-    "batch_size": ("prompts",),
-    "per_device_train_batch_size": ("micro_batch",),
-    "group_size": ("num_generations",),
-    "rank": ("lora_r",),
-    "kl": ("beta",),
-    "max_tokens": ("max_new_tokens", "max_completion_length"),
-    "model_name_or_path": ("model",),
-    "dataset": ("data", "from_hub"),
-    "output_dir": ("out",),
-}
-
 
 @dataclass(frozen=True)
 class Options:
@@ -85,9 +69,6 @@ option = Option
 
 def nearest(name: str, names: Collection[str]) -> str | None:
     """Return the one of *names* that *name* most likely means."""
-    for other in OTHER_NAMES.get(name, ()):
-        if other in names:
-            return other
     return next(iter(difflib.get_close_matches(name, names, 1)), None)
 
 

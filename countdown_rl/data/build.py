@@ -1,12 +1,11 @@
 """The data artifact: from options to train, valid and test files, with counts of what they hold."""
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -22,7 +21,7 @@ from countdown_rl.tasks.splits import held_out
 from countdown_rl.tasks.task import Task
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
-UNRECORDED = {"workers", "from_", "test_from", "exclude"}
+UNRECORDED = {"from_", "test_from", "exclude"}
 #: Options that apply to the tasks that name them.
 _PUZZLES = frozenset[str]().union(*(task.data_options for task in registry.own_tasks()))
 
@@ -55,7 +54,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, A
         inputs["from"] = entry or file_input(Path(options.from_ or ""))
     else:
         own = {"test": splits["test"]} if options.test_from else {}
-        splits = _generated(source, split_sizes(sizes), options.rows) | own
+        splits = source.rows(split_sizes(sizes)) | own
     rows = (
         (split, registry.parse_row(row)) for split, rows in source.splits.items() for row in rows
     )
@@ -90,38 +89,15 @@ def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
     """The rows of one *split* that :func:`make` generates for *options*; none if there is no such split."""
     task, sizes = _task(options), split_sizes(options)
     source: RowSource = resolve_name(task.source)(task, options)
-    for rows in _generated(
-        source, {name: sizes[name] for name in sizes if name == split}, options.rows
-    ).values():
+    for rows in source.rows({name: sizes[name] for name in sizes if name == split}).values():
         yield from (row | _layout(options) for row in rows)
-
-
-def _generated(
-    source: RowSource, sizes: dict[str, int], span: str | None
-) -> dict[str, Iterator[dict[str, Any]]]:
-    """New rows for each split, of training rows those of *span*. Memory grows with the ids alone."""
-    if span is None:
-        return source.rows(sizes)
-    first, _, end = span.partition(":")
-    is_range = re.fullmatch("[0-9]+:[0-9]+", span) and int(first) < int(end)
-    if not is_range or int(end) > sizes.get("train", sys.maxsize):
-        of = f"the {sizes['train']:,} training rows" if "train" in sizes else "their number"
-        raise UsageError(f"{span}: write A:B, from 0 up to {of}.", option="rows")
-    splits = source.rows(
-        {split: int(end) if split == "train" else size for split, size in sizes.items()}
-    )
-    start = {"train": int(first)}
-    return {
-        split: (row for row in islice(rows, start.get(split, 0), None))
-        for split, rows in splits.items()
-    }
 
 
 def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict[str, Any]]:
     """The rows of ``from_`` or ``from_hub``, held-out splits first, and the manifest entry of the latter."""
     if options.from_hub:
         name, _, revision = options.from_hub.partition("@")
-        commit, published = external.from_hub(name, revision or options.revision)
+        commit, published = external.from_hub(name, revision or None)
         repository, _, config = name.partition(":")
         entry = {"hub": repository, "revision": commit} | ({"config": config} if config else {})
         return published, entry
@@ -151,16 +127,10 @@ def _task(options: DataOptions) -> Task:
     for name in _PUZZLES - task.data_options:
         if getattr(options, name) != getattr(type(options), name, None):
             raise UsageError(f"does not apply to {by_task}; leave it out.", option=name)
-    if options.rows and (options.from_ or options.from_hub):
-        raise UsageError(f"goes with generated puzzles; leave {file} and {hub} out.", option="rows")
     if options.from_ and options.from_hub:
         raise UsageError(f"Give {file} or {hub}, not both.")
     if options.test_from and options.test is not None:
         raise UsageError("has all test puzzles; leave out --test.", option="test_from")
-    if options.revision and "@" in (options.from_hub or "@"):
-        raise UsageError(
-            f"goes with {hub}, where NAME@REVISION does not name one already.", option="revision"
-        )
     return task
 
 

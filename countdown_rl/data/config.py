@@ -43,9 +43,6 @@ class DataOptions(Options):
     test: Annotated[int | None, option("Rows for testing.", SPLITS, min=0, show_default=_TENTH)] = (
         None
     )
-    rows: Annotated[
-        str | None, option("Training rows to write; all up to B are made.", SPLITS, metavar="A:B")
-    ] = None
     style: StyleName = None
     template: Prompt = None
     task: Annotated[
@@ -65,15 +62,11 @@ class DataOptions(Options):
             metavar="NAME[:CONFIG][@REVISION]",
         ),
     ] = None
-    revision: Annotated[str | None, option("Commit, tag or branch of --from-hub.", IMPORT)] = None
     exclude: Annotated[
         tuple[str, ...],
         option("Rows to leave out; without target, all of their numbers.", IMPORT, metavar="FILE"),
     ] = ()
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
-    workers: Annotated[
-        int, option("Threads; 0: one per core. The rows do not depend on it.", RUN, min=0)
-    ] = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", style_name(self.style))

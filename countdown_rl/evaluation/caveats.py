@@ -94,12 +94,7 @@ def _caveats(result: Result) -> list[str]:
         )
     elif metrics.of:
         measured = f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions"
-        sentences.append(f"{measured}, and the others are not counted, unless by --missing wrong.")
-    if metrics.errors:
-        counted = (
-            "their rows count as incorrect" if metrics.reasons.get("missing") else "are not counted"
-        )
-        sentences.append(f"{metrics.errors:,} of the records could not be graded, and {counted}.")
+        sentences.append(f"{measured}, and the others are not counted.")
     if metrics.model.kind == "completions":
         unanswered = (
             (one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer"

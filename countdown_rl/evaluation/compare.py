@@ -198,7 +198,7 @@ def scores(results: Mapping[str, Result], against: str | None = None) -> dict[st
         rows.append(
             row
             | {
-                key: difference(results[other], result)
+                key: difference(results[other], result) | {"reference": other}
                 for key, other in references.get(name, {}).items()
             }
         )

@@ -33,14 +33,14 @@ def load_engine(
     ref: ModelRef, options: EvalOptions, rows: int, on_warning: Callable[[str], None]
 ) -> Engine:
     """Load the model *ref* on this machine, to complete so many *rows*."""
-    if options.device == "auto" and (warning := load.unused_gpu()):
+    if warning := load.unused_gpu():
         on_warning(warning)
     import torch
 
-    torch.set_num_threads(options.threads or processes.cpu_threads())
+    torch.set_num_threads(processes.cpu_threads())
     *shorter, limit = options.limits
     decoding = replace(Decoding.of(options), max_new_tokens=limit, shorter_limits=tuple(shorter))
-    kind = engines.choose_engine(ref, options, rows * options.per_row * limit)
+    kind = engines.choose_engine(ref, options, rows * options.samples * limit)
     engine: Engine = kind.load(ref, decoding, options)
     if note := chat_template.note(engine.tokenizer):
         on_warning(note)
@@ -56,7 +56,7 @@ def complete(
     *,
     on_batch: OnBatch | None = None,
 ) -> tuple[Sequence[Row], list[Completion]]:
-    """Complete each of *rows* ``options.per_row`` times, in batches of prompts of similar length.
+    """Complete each of *rows* ``options.samples`` times, in batches of prompts of similar length.
 
     Processes of a launcher complete every so many-th batch each, and return the completions of all. *inputs*, entries
     of a manifest, decide the completions together with engine, options and prompts. *unfinished* is the file of the
@@ -72,14 +72,17 @@ def complete(
     }
     progress = Progress(unfinished, Identity.of(options.recorded, inputs, **machine))
     # Completion i belongs to row i // samples; those of one row share a batch, which reads its prompt once.
-    owners = [row for row in range(len(rows)) for _ in range(options.per_row)]
+    owners = [row for row in range(len(rows)) for _ in range(options.samples)]
     completions: dict[int, Completion] = {}
     reported = 0.0
 
     count = processes.world_size()
 
     def capacity(length: int) -> int:
-        return min(options.batch_size or engine.max_rows(length, limit), -(-len(owners) // count))
+        size = options.batch_size or engine.max_rows(length, limit)
+        if options.engine == "openai":  # a request each; the batch size is their number in flight
+            size = 1
+        return min(size, -(-len(owners) // count))
 
     def report(*within: str) -> None:
         nonlocal reported

@@ -82,7 +82,7 @@ class Reader:
             record = self._with_completion(_flat(fields))
             completions = list(_completions(record))
         except InputError as error:
-            remedy = "choose one with --completion-field, or skip such records by --on-error mark"
+            remedy = "choose one with --completion-field, or skip such records by `grade --on-error mark`"
             raise InputError(
                 f"{str(error).rstrip('.')}; its fields are {names}; {remedy}"
             ) from error
@@ -367,7 +367,9 @@ def _inspect(data: BinaryIO, source: str, on_error: files.OnError) -> Iterator[f
         place = f"{source}, sample {sample.id}, epoch {sample.epoch}"
         if sample.error or not sample.output.choices:
             fault = first_line(sample.error.message) if sample.error else "no output"
-            on_error(InputError(f"{place} failed: {fault}; skip such samples by --on-error mark."))
+            on_error(
+                InputError(f"{place} failed: {fault}; `grade --on-error mark` skips such samples.")
+            )
             continue
         choice = sample.output.choices[0]
         parts = choice.message.content if isinstance(choice.message.content, list) else []

@@ -27,7 +27,7 @@ from countdown_rl.inference import engines
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
-from countdown_rl.tasks import files, jsonl, registry
+from countdown_rl.tasks import jsonl, registry
 from countdown_rl.tasks.task import Row
 
 OnText = Callable[[str], None]
@@ -66,17 +66,12 @@ def evaluate(
     Args:
         data: a file of rows, or a data artifact, whose test split is used; None if *completions* have their rows.
         model: a model reference, ``random`` or ``solver`` for a baseline, or a server's name for it.
-        completions: a file; of *options* only ``pass_at`` and those on completions apply to it.
+        completions: a file; of *options* only those on completions apply to it.
         overwrite: replace a finished evaluation at *out*. If False, the same one is returned, and another is an error.
         on_batch: called after every batch and within slow ones.
     """
     out, suite = Path(out), jsonl.suite_name(data)
     jsonl.check_rules(data, rule=options.rule, operators=options.operators)
-    if completions and suite and options.missing == "omit":
-        raise UsageError(f"every row of {data} counts; leave out --missing omit.")
-    options = replace(
-        options, missing="wrong" if (completions and suite) or options.missing == "wrong" else None
-    )
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):
         raise UsageError("give a model and rows, or completions.")
@@ -95,7 +90,7 @@ def evaluate(
     inputs: dict[str, Any] = {"data": file_input(file) | ({"suite": suite} if suite else {})}
     part: dict[str, Any] = {}  # of a suite
     if completions:
-        recorded = {"pass_at": options.pass_at} | options.of_completions
+        recorded = options.of_completions
         compared = recorded | {name: getattr(options, name) for name in OF_COMPLETIONS}
         inputs |= {
             "completions": file_input(completions),
@@ -103,7 +98,7 @@ def evaluate(
         }
         with suppress(CountdownError):  # nothing is there
             registry.task(results.read_metrics(out).task)  # whose code is a part of the identity
-        made_by: _MadeBy = partial(_made_elsewhere, completions, rows, options)
+        made_by: _MadeBy = partial(_made_elsewhere, completions, rows, options, bool(suite))
     else:
         compared = recorded = options.recorded
         asked, rows = len(rows), _selected(rows, str(data), options, on_warning)
@@ -125,9 +120,7 @@ def evaluate(
         return results.read(out)
     limits = options.limits if len(options.limits) > 1 and not completions else []
     made = made_by(inputs, unfinished[processes.rank()])
-    result = measured(
-        made.rows, made.samples, inputs, options.pass_at_values, limits, **made.description | part
-    )
+    result = measured(made.rows, made.samples, inputs, limits, **made.description | part)
     if not processes.is_main():
         return result
     with artifacts.writing(
@@ -135,7 +128,7 @@ def evaluate(
     ) as writer:
         code = Identity.of(recorded, inputs).machine["code"]  # now the tasks of all rows are known
         writer.facts |= {"code": code} if code else {}
-        results.write(writer.path, result.metrics, result.samples, options.pass_at_values)
+        results.write(writer.path, result.metrics, result.samples)
     for file in unfinished:
         file.unlink(missing_ok=True)
     return replace(result, manifest=artifacts.read(out, "eval", verify=False), path=out)
@@ -154,7 +147,7 @@ def _made_by(
         draws = [
             (row, f"{options.seed} {i} {turn}")
             for i, row in enumerate(rows)
-            for turn in range(options.per_row)
+            for turn in range(options.samples)
         ]
 
         def drawn(*_: Any) -> _Made:
@@ -162,7 +155,7 @@ def _made_by(
                 Completion(baseline.completion(row, random.Random(seed)), 0, True)
                 for row, seed in draws
             ]
-            decoding = DecodingSettings(samples=options.per_row, seed=options.seed)
+            decoding = DecodingSettings(samples=options.samples, seed=options.seed)
             return _Made(rows, graded(rows, texts), {"decoding": decoding})
 
         return {"source": model, "kind": baseline.kind}, drawn
@@ -186,9 +179,19 @@ def _made_by(
     return entry, generated
 
 
-def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *others: Any) -> _Made:
-    """The rows and graded completions of *file*, which needs nothing of *others*."""
-    errors, stops = list[InputError](), options.on_error == "stop"
+def default_out(source: Path) -> Path:
+    """The directory of an evaluation of the model, or of the completions, at *source*."""
+    name = source.resolve().name if source.exists() else source.name
+    return Path("artifacts/eval", name.removesuffix(".gguf") or "model")
+
+
+def _made_elsewhere(
+    file: Path, known: Sequence[Row], options: EvalOptions, fill: bool, *others: Any
+) -> _Made:
+    """The rows and graded completions of *file*, which needs nothing of *others*.
+
+    If *fill*, rows of *known* without a completion count as incorrect; else they are left out.
+    """
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
     reader = Reader(known, options.completion_field, **settings)
     graded = TemporaryFile()  # noqa: SIM115 - the samples keep it
@@ -196,8 +199,7 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
     again: dict[str, str] = {}  # the place of the second record of a row
     number = 0
     with file.open("rb") as stream:
-        records = reader.read(stream, str(file), files.stop if stops else errors.append)
-        for row, completions, place, _ in records:
+        for row, completions, place, _ in reader.read(stream, str(file)):
             if row.id in answers:
                 again.setdefault(row.id, place)
             else:
@@ -208,12 +210,10 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
                 entries.append(sample if number < Stored.KEPT else Stored.write(graded, sample))
                 number += 1
     if not answers:
-        raise InputError(
-            f"{file} has no completion that can be graded{f': {errors[0]}' if errors else '.'}"
-        )
+        raise InputError(f"{file} has no completion that can be graded.")
     counts = Counter(len(entries) for _, entries in answers.values())
     most, (usual, share) = max(counts), counts.most_common(1)[0]
-    fill, missing = options.missing == "wrong", Completion("", None, None, {"reason": "missing"})
+    missing = Completion("", None, None, {"reason": "missing"})
     if usual < most and share > len(answers) / 2:
         extra = [name for name, (_, entries) in answers.items() if len(entries) > usual]
         repeated = plural(len(extra), f"repeated {registry.task(row.task).noun}")
@@ -225,7 +225,7 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
         if len(entries) < most and not fill:
             fault = f"{row.headline} has {plural(len(entries), 'completion')}, others {most}"
             raise InputError(
-                f"{file}: {fault}; give all as many, or count the others by --missing wrong."
+                f"{file}: {fault}; give all as many, or use `countdown-rl grade` for their share."
             )
     rows = [row for row in reader.rows.values() if fill or row.id in answers] or [
         row for row, _ in answers.values()
@@ -241,7 +241,6 @@ def _made_elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *oth
         )
     about: dict[str, Any] = {
         "decoding": DecodingSettings(samples=most),
-        "errors": len(errors) or None,
     }
     about |= {"of": len(reader.rows) if len(reader.rows) > len(rows) else None}
     samples = [entry for entry in ordered if isinstance(entry, Sample)]
@@ -255,7 +254,7 @@ def _selected(
     rows: Sequence[Row], name: str, options: EvalOptions, on_warning: OnText
 ) -> Sequence[Row]:
     """The *rows* of the file or suite *name* up to ``options.limit``."""
-    if options.per_row > 1 and options.temperature == 0:
+    if options.samples > 1 and options.temperature == 0:
         raise UsageError(
             "several completions of a row need a --temperature above 0; greedy ones are equal."
         )
@@ -284,7 +283,6 @@ def measured(
     rows: Sequence[Row],
     samples: Sequence[Sample],
     inputs: Mapping[str, Any],
-    pass_at: Sequence[int] = (),
     limits: Sequence[int] = (),
     **description: Any,
 ) -> Result:
@@ -294,7 +292,7 @@ def measured(
     fields of :class:`Metrics`, at least ``decoding``.
     """
     metrics = Metrics(
-        **vars(measure(samples, rows, pass_at, limits=limits)),
+        **vars(measure(samples, rows, limits=limits)),
         data=inputs["data"],
         model=EvaluatedModel(
             **{key: inputs["model"].get(key) for key in ("source", "kind", "digest")}
@@ -320,7 +318,6 @@ def _description(
     used |= {
         "max_new_tokens": options.limits[-1],
         "top_k": options.top_k or None,
-        "min_p": options.min_p or None,
     }
     about: dict[str, Any] = {"decoding": DecodingSettings(greedy=options.temperature == 0, **used)}
     about |= {"engine": engine.name, "precision": engine.precision, "path": engine.storage}

@@ -77,12 +77,10 @@ def read_metrics(path: Path) -> Metrics:
     return Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
 
 
-def write(
-    directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at: Sequence[int] = ()
-) -> None:
-    """Write the files of an evaluation into *directory*; ``metrics.json`` has pass@k for each k of *pass_at*."""
+def write(directory: Path, metrics: Metrics, samples: Sequence[Sample]) -> None:
+    """Write the files of an evaluation into *directory*."""
     for name, values in (
-        (METRICS, flat(metrics, pass_at, metrics.of)),
+        (METRICS, flat(metrics, metrics.of)),
         (DETAILS, metrics.to_json()),
     ):
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
@@ -142,12 +140,12 @@ def breakdowns(metrics: Scores) -> Iterator[tuple[str, str, Accuracy]]:
         yield from ((group.title, group.name(value), scores) for value, scores in values.items())
 
 
-def flat(metrics: Scores, pass_at: Sequence[int] = (), of: int | None = None) -> dict[str, float]:
+def flat(metrics: Scores, of: int | None = None) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
     *of* is the number of rows that completions were asked for, if some have none. ``low`` and ``high`` are the ends of
     the interval of ``accuracy``. Accuracies by the first main group of the task follow, such as ``numbers_3``; then
-    pass@k with its interval for each k of *pass_at*, and accuracies by token limit.
+    accuracies by token limit.
     """
     low, high = metrics.interval
     shares = {"accuracy": metrics.accuracy, "low": low, "high": high}
@@ -155,13 +153,6 @@ def flat(metrics: Scores, pass_at: Sequence[int] = (), of: int | None = None) ->
     shares |= {
         f"{main}_{value}": share.accuracy for value, share in metrics.groups.get(main, {}).items()
     }
-    for k in (k for k in metrics.pass_at if k in pass_at):
-        low, high = metrics.pass_at[k].interval
-        shares |= {
-            f"pass@{k}": metrics.pass_at[k].share,
-            f"pass@{k}_low": low,
-            f"pass@{k}_high": high,
-        }
     shares |= {f"accuracy@{limit}": budget.accuracy for limit, budget in metrics.budgets.items()}
     shares |= {"format": metrics.format} | (
         {} if metrics.truncated is None else {"trunc": metrics.truncated}

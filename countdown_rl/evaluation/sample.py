@@ -233,7 +233,6 @@ class DecodingSettings:
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
-    min_p: float | None = None
     samples: int | None = None
     seed: int | None = None
     max_new_tokens: int | None = None
@@ -289,7 +288,6 @@ class Metrics(Scores):
     path: str | None = None
     endpoint: dict[str, Any] | None = None  # counts of the requests to a server
     of: int | None = None  # the number of rows that completions were asked for, if some have none
-    errors: int | None = None  # the number of records that could not be graded
     puzzles: str | None = None  # the digest of the ids of the rows
     grammar: int | None = None  # the version of the answer grammar of the task
 

@@ -1,7 +1,7 @@
 """Tables of a comparison, as Markdown and LaTeX."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from countdown_rl.core.formatting import cell, interval, one_line, percent, plural
@@ -85,10 +85,15 @@ def differences(values: Mapping[str, Any]) -> dict[str, str]:
     if "against" in values:
         return {"against": f"against {values['against']}"}
     if all(row.get("against_first") == row.get("against_previous") for row in results):
-        return {
-            "against_first": f"against {results[0]['name'] if len(results) == 2 else 'the first'}"
-        }
-    return {key: f"against {name}" for key, name in DIFFERENCES.items() if name}
+        return {"against_first": f"against {_first(results)}"}
+    names = DIFFERENCES | {"against_first": _first(results)}
+    return {key: f"against {name}" for key, name in names.items() if name}
+
+
+def _first(results: Sequence[Mapping[str, Any]]) -> str:
+    """The name of the first result decoded in each way, which others are compared with."""
+    compared = [row["against_first"] for row in results if "against_first" in row]
+    return " or ".join(dict.fromkeys(row["reference"] for row in compared))
 
 
 def counted(row: Mapping[str, Any], noun: str = "") -> str:
@@ -164,7 +169,7 @@ def decoding_text(settings: Mapping[str, Any]) -> str:
         return "decoding not stated"
     names = [
         name
-        for name in ("temperature", "top_p", "top_k", "min_p")
+        for name in ("temperature", "top_p", "top_k")
         if name in settings and not settings["greedy"]
     ]
     words = ", ".join(f"{name.replace('_', '-')} {settings[name]:g}" for name in names) or "greedy"

@@ -118,9 +118,6 @@ def choose_engine(ref: "ModelRef", options: Any, tokens: float) -> Any:
         if reason := kind.unsupported(ref, options):
             raise UsageError(f"{kind.name} {reason}.", option="engine")
         check_installed(kind.name)
-    if options.tensor_parallel > 1 and kind.name != "vllm":
-        engine = f"--engine vllm, and this is {kind.name}"
-        raise UsageError(f"is for {engine}; leave it out.", option="tensor_parallel")
     return kind
 
 

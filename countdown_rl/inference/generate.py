@@ -103,9 +103,7 @@ class Generator(Engine):
 
     @classmethod
     def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Generator":
-        return cls(
-            load.load_model(ref, precision=options.precision, device=options.device), decoding
-        )
+        return cls(load.load_model(ref, precision=options.precision), decoding)
 
     @classmethod
     def is_automatic(cls, ref: ModelRef, tokens: float) -> bool:

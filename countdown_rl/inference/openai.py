@@ -26,6 +26,8 @@ from countdown_rl.tasks.task import Row
 
 #: Retries of a request by the client, which waits up to 8 seconds before each, or as long as Retry-After says.
 RETRIES = 10
+#: Requests in flight at once, and seconds to wait for an answer, retries included.
+CONCURRENCY, TIMEOUT = 16, 600.0
 #: Servers that support prefill, by ``owned_by`` in their list of models, and what they need for that, for the text as
 #: the model wrote it, and for sampling by the parameters of ``Decoding`` alone.
 PREFILLS: dict[str, dict[str, Any]] = {
@@ -61,7 +63,7 @@ class OpenAI(engines.Engine):
             )
         engines.check_installed(self.name)
         self._url, self._model, self._decoding = options.base_url, model, Decoding.of(options)
-        self._concurrency, self._timeout = options.concurrency, options.timeout
+        self._concurrency, self._timeout = options.batch_size or CONCURRENCY, TIMEOUT
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
         if not re.fullmatch(r"[!-~]+", self._key):
             raise UsageError(
@@ -75,10 +77,8 @@ class OpenAI(engines.Engine):
             "server": self.server,
             "prefill": turn,
         }
-        if not self.prefills and (options.top_k or options.min_p):
-            raise UsageError(
-                "and --min-p are for vLLM and llama.cpp; leave them out.", option="top_k"
-            )
+        if not self.prefills and options.top_k:
+            raise UsageError("is for vLLM and llama.cpp; leave it out.", option="top_k")
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest; its digest is of names, not of weights."""
@@ -182,7 +182,7 @@ class OpenAI(engines.Engine):
                 return await self._complete(client, prompt, number)
             cause: BaseException | str = error
         except TimeoutError:
-            cause = f"no answer within --timeout {self._timeout:g} s"
+            cause = f"no answer within {self._timeout:g} s"
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
         except (openai.APIError, LookupError, AttributeError, TypeError, ValueError) as error:

@@ -119,6 +119,8 @@ def find_model(
 ) -> ModelRef:
     """Find the model that *source* names and check that its files are complete. *base_model* is the reference of an
     adapter's base, in place of the one that the adapter records."""
+    if revision is None and "@" in source and not _is_local(source):
+        source, _, revision = source.partition("@")
     if revision is not None and _is_local(source):
         raise UsageError(
             f"is for models on the Hub, and {source} is not one; leave it out.", option="revision"

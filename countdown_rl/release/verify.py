@@ -152,9 +152,7 @@ def verify(
         if unread := consistency.unread(weights, recorded.metrics.task):
             report.not_checked.append(f"in other files and fields: {', '.join(unread)}")
         rows, new = _puzzles(recorded, weights, data, fresh, report)
-        settings = typed_json.dump(recorded.metrics.decoding) | {
-            "pass_at": recorded.manifest.options.get("pass_at")
-        }
+        settings = typed_json.dump(recorded.metrics.decoding)
         settings.pop("greedy", None)
         options: EvalOptions = typed_json.build(settings, EvalOptions, DETAILS)
         report.not_checked += _check_scores(recorded, rows, options)
@@ -258,11 +256,11 @@ def _puzzles(
 
 def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -> list[str]:
     """Grade the samples of *recorded* again, and compare every metric with theirs; return what cannot be compared."""
-    if len(rows) * options.per_row != len(recorded.samples) or len(rows) != recorded.metrics.n:
+    if len(rows) * options.samples != len(recorded.samples) or len(rows) != recorded.metrics.n:
         raise _RefutedError("eval has another number of samples than its decoding and its rows")
     samples = []
     for index, sample in enumerate(recorded.samples):
-        row = rows[index // options.per_row]
+        row = rows[index // options.samples]
         grade = row.grade(sample.completion)
         # Earlier versions were stricter: only one line break was allowed between the blocks.
         grade = replace(grade, strict_format=grade.strict_format and sample.grade.strict_format)
@@ -272,10 +270,7 @@ def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -
                 "the samples in eval do not have the grades of their texts, or are of other rows"
             )
     metrics, earlier = recorded.metrics, recorded.manifest.version != version()
-    pass_at = (
-        [k for k in metrics.pass_at if k <= options.per_row] if earlier else options.pass_at_values
-    )
-    scores = measure(samples, rows, pass_at=pass_at, limits=[*metrics.budgets])
+    scores = measure(samples, rows, limits=[*metrics.budgets])
     graded = evaluate.identity(rows) | ({"grammar": metrics.grammar} if earlier else {})
     details = replace(metrics, **vars(scores), **graded).to_json()
     if earlier:  # the ends of its intervals are compared in details.json
@@ -283,7 +278,7 @@ def _check_scores(recorded: Result, rows: Sequence[Row], options: EvalOptions) -
     unknown: list[str] = []
     for file, computed in (
         (DETAILS, details),
-        (METRICS, results.flat(scores, pass_at, metrics.of)),
+        (METRICS, results.flat(scores, metrics.of)),
     ):
         written = typed_json.read(recorded.path / file)
         different = [name for name in written if written[name] != computed.get(name)]
@@ -311,7 +306,7 @@ def _measure(
     """Complete the recorded *rows* and the *new* ones, and test the claim about them."""
     from scipy.stats import fisher_exact
 
-    metrics, border = recorded.metrics, len(rows) * options.per_row
+    metrics, border = recorded.metrics, len(rows) * options.samples
     nf4 = weights.format.name == "adapter" and metrics.precision == "nf4"
     options = replace(options, precision="nf4" if nf4 else "auto")
     with TemporaryDirectory() as scratch:

@@ -224,6 +224,11 @@ class Row(Mapping[str, Any]):
         """This row in a style whose model opens the thinking, as most endpoints continue no assistant turn."""
         return self if self.style.model_opens else type(self)({**self, "style": "model_opens"})
 
+    @property
+    def opening(self) -> str:
+        """The beginning of the reasoning that the prompt writes, before a completion: ``<think>``, or ""."""
+        return "" if self.style.model_opens else self.style.opened(self.prompt().prefill)
+
     def prompt(self) -> Prompt:
         """The prompt, of the user's template alone or the task's; InputError if it is broken, incomplete or unfit."""
         if self.template is None:

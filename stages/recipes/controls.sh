@@ -38,14 +38,14 @@ sft=(--learning-rate 0.0004 --batch-size 16)
 epochs=(--num-train-epochs 2)
 read -ra own <<< "${RFT:-}"
 sampled=(--precision nf4 --temperature 1 --max-new-tokens 256)
-test=(--samples 4 --pass-at 1,4)
+test=(--samples 4)
 if [ "$quick" ]; then
   steps=2 prompts=2 generations=3
   arms=${ARMS:-start placebo rft-1 rft-2 rft-2-capped positive-whole positive grpo-whole grpo}
   policy+=(--micro-batch 3)
   epochs=(--max-steps 2)
   sampled+=(--max-new-tokens 96)
-  test=(--samples 2 --pass-at 1,2 --limit 4)
+  test=(--samples 2 --limit 4)
 fi
 sft+=("${epochs[@]}" ${own[@]+"${own[@]}"})
 enter "$3"

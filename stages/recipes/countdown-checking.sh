@@ -13,7 +13,7 @@ top=$(realpath "$(dirname "$0")/../..")
 
 data=(--n 50000)
 steps=150
-eval=(--temperature 1 --max-new-tokens 256 --samples 4 --pass-at 1,4)
+eval=(--temperature 1 --max-new-tokens 256 --samples 4)
 sft=(--checks 0.5 --drills 0 --max-lines 24 --batch-tokens 4096 --learning-rate 4e-4 --threads 1)
 if [ "$quick" ] || [ "$check" ]; then data=(--n 3000); fi
 if [ "$quick" ]; then

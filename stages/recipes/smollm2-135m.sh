@@ -32,7 +32,7 @@ more=(--max-steps 260 --learning-rate 1e-4)
 train=(--max-steps 40 --save-steps 5 --prompts 8 --num-generations 8 --micro-batch 32)
 eval=(--max-new-tokens 160)
 length=160
-sampled=(--temperature 1 --pass-at 1,16)
+sampled=(--temperature 1 --samples 16)
 forms=(sft more-sft adapter merged dequantized quantized q8_0)
 if [ "$quick" ]; then
   data+=(--n 300 --valid 4 --test 30)
@@ -42,7 +42,7 @@ if [ "$quick" ]; then
   train=(--max-steps 2 --prompts 2 --num-generations 2 --micro-batch 4)
   eval=(--limit 4 --max-new-tokens 12)
   length=12
-  sampled=(--temperature 1 --pass-at 1,2)
+  sampled=(--temperature 1 --samples 2)
   forms=(sft more-sft adapter quantized q8_0)
 fi
 mkdir -p "$2"

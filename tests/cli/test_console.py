@@ -2,15 +2,13 @@
 
 import io
 import re
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.table import Table
 
-from countdown_rl.cli import console, eval
-from countdown_rl.cli.quiet import silence_libraries
+from countdown_rl.cli import console
 from countdown_rl.core.formatting import plural
 
 
@@ -80,27 +78,3 @@ def test_progress_in_a_file_is_a_line_each_minute(monkeypatch, capsys):
             lines += [(second, line) for line in capsys.readouterr().err.splitlines()]
     assert [second for second, _ in lines] == [8, 68, 128, 188]
     assert lines[0][1] == "completions: 0 of 300, retry 1 of 10"
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        *(("artifacts/merged/", "merged"), ("Qwen/Qwen3-0.6B", "Qwen3-0.6B"), (".", "mine")),
-        ("models/SmolLM2-135M.Q4_1.gguf", "SmolLM2-135M.Q4_1"),
-    ],
-)
-def test_an_evaluation_is_written_to_a_directory_named_by_its_model(
-    model, name, tmp_path, monkeypatch
-):
-    (tmp_path / "mine").mkdir()
-    monkeypatch.chdir(tmp_path / "mine")
-    assert eval._default_out(model).as_posix() == f"artifacts/eval/{name}"
-
-
-def test_silence_covers_the_libraries_and_no_other_module():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        silence_libraries()
-        for module in ("peft.tuners", "transformers", "numpy", "torchx"):
-            warnings.warn_explicit("message", UserWarning, f"{module}.py", 1, module=module)
-    assert [warning.filename for warning in caught] == ["numpy.py", "torchx.py"]

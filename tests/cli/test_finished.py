@@ -18,7 +18,7 @@ PUZZLES = "--data rows.jsonl"
 TRAIN = "--max-steps 1 --prompts 1 --num-generations 2 --micro-batch 2 --max-completion-length 4"
 COMMANDS = [
     (f"eval --model random {PUZZLES}", "--seed"),
-    (f"eval --model model --threads 1 --max-new-tokens 4 {PUZZLES}", "--temperature"),
+    (f"eval --model model --max-new-tokens 4 {PUZZLES}", "--temperature"),
     (f"train --model model --threads 1 {TRAIN} {PUZZLES}", "--seed"),
     (
         "sft --model model --threads 1 --from rows.jsonl --max-steps 1 --batch-size 2 --max-length 512",

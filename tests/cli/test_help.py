@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from countdown_rl.cli import main
-from countdown_rl.core.formatting import flag as spelled
-from countdown_rl.core.options import OTHER_NAMES
+from countdown_rl.cli.names import OTHER_NAMES
 from countdown_rl.tasks.countdown.rules import RULES
 from tests.support.command import flags, python
 
@@ -103,12 +102,45 @@ def test_the_shell_completes_commands_and_flags(words, completed):
     assert completed in python(code, environment).split()
 
 
-def test_a_flag_that_has_another_name_here_is_answered_with_that_name():
-    done = CliRunner().invoke(main.app, ["train", "--lr", "1e-4"])
-    assert (done.exit_code, "Use --learning-rate." in done.output) == (2, True)
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        *(
+            (["train", "--lr", "1e-4"], "--learning-rate"),
+            (["train", "--max-new-tokens=9"], "--max-completion-length"),
+        ),
+        *((["eval", "--n", "9"], "--limit"), (["merge", "--model", "x"], "--adapter")),
+        *(
+            (["train", "--eval-steps", "9"], "--eval-every"),
+            (["train", "--kl_coef", "0"], "--beta"),
+        ),
+        (["train", "--resume"], "the same command again; it resumes"),
+    ],
+)
+def test_a_flag_that_has_another_name_here_is_answered_with_that_name(words, name):
+    done = CliRunner().invoke(main.app, words)
+    assert (done.exit_code, f"use {name}." in done.output) == (2, True)
 
 
 def test_other_names_lead_to_flags_that_exist():
-    assert {spelled(name) for names in OTHER_NAMES.values() for name in names} <= set().union(
-        *map(flags, HELP)
-    )
+    suggestions = {text.split()[0] for texts in OTHER_NAMES.values() for text in texts}
+    suggested = {word for word in suggestions if word.startswith("--")}
+    assert suggested <= set().union(*map(flags, HELP))
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("eval runs/a", "--model runs/a"),
+        ("merge runs/a", "--adapter"),
+        ("publish runs/a", "--model"),
+    ],
+)
+def test_a_path_without_its_option_is_told_the_option(words, option):
+    done = CliRunner().invoke(main.app, words.split())
+    assert (done.exit_code, f"give {option}" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("words", ["-h", "train -h"])
+def test_h_is_help(words):
+    assert CliRunner().invoke(main.app, words.split()).exit_code == 0

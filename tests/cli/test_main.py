@@ -173,7 +173,7 @@ CHEAP = (
     ),
     *(
         "samples random --n 2",
-        "diagnose adapter",
+        "samples adapter --errors",
         "grade random/samples.jsonl",
         "compare base adapter",
     ),

@@ -79,12 +79,6 @@ def test_the_view_shows_step_and_verdict_and_escapes_control_characters(run):
     assert "correct 1, format 0.5, advantage -0.25\n" in view
 
 
-def test_samples_are_shuffled_by_a_seed(run):
-    orders = {tuple(shown(run, "--n", 9, "--shuffle", seed)) for seed in (1, 2, 3, 1)}
-    assert 1 < len(orders) <= 3
-    assert {tuple(sorted(order)) for order in orders} == {(1, 1, 11, 21, 31)}
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -100,7 +94,7 @@ def test_samples_are_shuffled_by_a_seed(run):
 def test_an_invalid_choice_is_a_usage_error(run, words):
     error = CliRunner().invoke(app, ["samples", str(run), *words.split()]).exception
     assert isinstance(error, UsageError)
-    assert words.replace("=", " ").split()[0] in str(error)
+    assert words.replace("=", " ").split()[0].removeprefix("--") in str(error)
 
 
 def test_samples_of_an_earlier_version_are_graded_again(run):
@@ -124,14 +118,10 @@ def test_samples_of_an_earlier_version_are_graded_again(run):
     )
 
 
-@pytest.mark.parametrize("command", ["compare", "diagnose", "samples", "collect"])
+@pytest.mark.parametrize("command", ["samples", "collect"])
 def test_a_file_of_completions_is_no_evaluation(command, tmp_path):
     jsonl.write_rows(
         file := tmp_path / "made.jsonl", [{"nums": [3, 4], "target": 7, "completion": "x"}]
     )
-    error = (
-        CliRunner()
-        .invoke(app, [command, str(file), *[str(tmp_path / "b")] * (command == "compare")])
-        .exception
-    )
+    error = CliRunner().invoke(app, [command, str(file)]).exception
     assert "eval --completions" in str(error)

@@ -27,15 +27,19 @@ def test_puzzles_come_from_the_hub_at_a_pinned_revision(hub, tmp_path, run_comma
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
         commits.append(hub.add_model(COUNTDOWN, tmp_path / "published", repo_type="dataset"))
     pinned, newest = commits
-    words = ("gen-data", "--json", "--from-hub", COUNTDOWN, "--out")
-    facts = json.loads(run_command(*words, tmp_path / "data", "--revision", pinned).out)
+    words = ("gen-data", "--json", "--out")
+    source = ("--from-hub", f"{COUNTDOWN}@{pinned}")
+    facts = json.loads(run_command(*words, tmp_path / "data", *source).out)
     assert (facts["read"], facts["dropped"]) == (40, {})
     assert sum(split["rows"] for split in facts["splits"].values()) == 40
     assert jsonl.read_rows(tmp_path / "data" / "train.jsonl")[0]["solution"] == "50 + 3 - 7"
     manifest = artifacts.read(tmp_path / "data", "data")
     assert manifest.inputs["from"] == {"hub": COUNTDOWN, "revision": pinned}
     # Without a revision the newest commit is taken and recorded.
-    assert json.loads(run_command(*words, tmp_path / "newest").out)["read"] == 1
+    assert (
+        json.loads(run_command(*words, tmp_path / "newest", "--from-hub", COUNTDOWN).out)["read"]
+        == 1
+    )
     assert artifacts.read(tmp_path / "newest", "data").inputs["from"]["revision"] == newest
 
 

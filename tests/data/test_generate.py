@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.errors import InputError
 from countdown_rl.data import build, generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.generate import PRESETS, Distribution, is_excluded
@@ -105,23 +105,6 @@ def test_the_split_of_a_puzzle_never_changes():
     ]
     counts = Counter(rules.split_of(nums) for nums in itertools.combinations(range(1, 41), 3))
     assert counts["test"] / counts.total() == pytest.approx(0.05, abs=0.01)
-
-
-def test_ranges_are_parts_of_one_file_and_those_beyond_it_are_refused(tmp_path):
-    crowded = DataOptions(
-        n=1_260, valid=30, test=30, size=("2", "3"), numbers="1-20", impossible=0.2
-    )
-    parts = [
-        build.make(replace(crowded, rows=rows), tmp_path / rows[:1])
-        for rows in ("0:700", "700:1200")
-    ]
-    assert [part["splits"]["train"]["rows"] for part in parts] == [700, 500]
-    build.make(crowded, tmp_path / "whole")
-    written = [(tmp_path / name / "train.jsonl").read_bytes() for name in ("0", "7", "whole")]
-    assert written[0] + written[1] == written[2]
-    for rows in ("5", "7:7", "-1:5", "0:1201"):
-        with pytest.raises(UsageError, match="write A:B, from 0 up to the 1,200 training rows"):
-            build.make(replace(crowded, rows=rows), tmp_path / "none")
 
 
 def test_rows_do_not_depend_on_workers_and_a_longer_file_begins_with_the_shorter_one(monkeypatch):

@@ -136,12 +136,9 @@ def test_a_suite_is_excluded_by_name_and_graded_by_its_own_rules(here):
     assert artifacts.read(Path("data"), "data").inputs["exclude"][0]["digest"]
     Path("made.jsonl").write_text('{"nums": [3, 7, 50], "target": 46, "completion": "a"}')
     for command in ("grade made.jsonl", "eval --completions made.jsonl --out out"):
-        for setting in ("--rule television", "--operators +-"):
-            with pytest.raises(UsageError, match="states its own rules"):
-                app(
-                    [*command.split(), "--data", f"{BENCH}/4", *setting.split()],
-                    standalone_mode=False,
-                )
+        words = [*command.split(), "--data", f"{BENCH}/4", "--rule", "television"]
+        with pytest.raises(UsageError, match="states its own rules"):
+            app(words, standalone_mode=False)
 
 
 def test_completions_name_a_row_of_a_suite_by_its_numbers_whatever_its_rules(rows, here):

@@ -88,7 +88,7 @@ def test_differences_from_the_first_and_the_previous_result_are_paired(three):
         "improved": 4,
         "regressed": 0,
     }
-    assert adapter["against_first"] == change | {"p": mcnemar(0, 4)}
+    assert adapter["against_first"] == change | {"p": mcnemar(0, 4), "reference": "base"}
     assert (merged["against_previous"]["improved"], merged["against_previous"]["regressed"]) == (
         1,
         1,
@@ -217,12 +217,12 @@ def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(
         result = completed(Path(f"{name}.jsonl"), PUZZLES[:4], solved, rows="data.jsonl", out=name)
         assert "n=4 of 10" in repr(result)
         assert json.loads(Path(name, "metrics.json").read_text())["of"] == 10
-    for words in ((), ("--format", "latex"), ("--format", "markdown"), ("--json",)):
+    for words in ((), ("--table", "latex"), ("--table", "markdown"), ("--json",)):
         said = run_command("compare", "a", "b", "--out", "out", *words)
         assert "only 4 of the 10 puzzles have completions" in said.err
         assert ('"of": 10' if words == ("--json",) else "4 of 10") in said.out
     assert (
-        status(monkeypatch, "compare", "a", "b", "--out", "out", "--json", "--format", "latex") == 2
+        status(monkeypatch, "compare", "a", "b", "--out", "out", "--json", "--table", "latex") == 2
     )
     assert (
         status(monkeypatch, "report", "--result", "a", "--result", "b", "--out", "page.html") == 0
@@ -293,8 +293,10 @@ def test_every_difference_is_from_the_result_that_is_named(three, run_command, m
     )
     base, adapter, merged = values["results"]
     recorded = {name: results.read(path) for name, path in three.items()}
-    assert base["against"] == compare.difference(recorded["adapter"], recorded["base"])
-    assert merged["against"] == compare.difference(recorded["adapter"], recorded["merged"])
+    change = compare.difference(recorded["adapter"], recorded["base"])
+    assert base["against"] == change | {"reference": "adapter"}
+    change = compare.difference(recorded["adapter"], recorded["merged"])
+    assert merged["against"] == change | {"reference": "adapter"}
     assert (
         not {"against", "against_first", "against_previous"} & adapter.keys()
         | {"against_first"} & base.keys()
@@ -309,7 +311,7 @@ def test_every_difference_is_from_the_result_that_is_named(three, run_command, m
         in run_command("compare", *three, "--against", "adapter", "--out", "out").out
     )
     latex = run_command(
-        "compare", *three, "--against", "adapter", "--out", "out", "--format", "latex"
+        "compare", *three, "--against", "adapter", "--out", "out", "--table", "latex"
     ).out.splitlines()
     assert latex[2].endswith(r"& against adapter & improved & regressed & p \\")
     assert latex[4].endswith(r"$-$0.8) & 0 & 4 & 0.12 \\")
@@ -388,7 +390,7 @@ def test_pass_at_k_of_runs_is_the_mean_of_theirs(three):
 
 
 def test_tables_are_written_for_a_paper_and_for_programs(runs, run_command):
-    words = ("base", "SFT_1=s0,s1,s2", "adapter", "--out", "out", "--format")
+    words = ("base", "SFT_1=s0,s1,s2", "adapter", "--out", "out", "--table")
     lines = run_command("compare", *words, "latex").out.splitlines()
     assert lines[:2] == [r"\begin{tabular}{lrrrrrrrrrr}", r"\hline"]
     assert lines[2].startswith(r" & solved & 95\% & 3 numbers & ")

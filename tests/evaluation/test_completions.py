@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import compare, evaluate
-from countdown_rl.core.errors import CountdownError, InputError, UsageError
+from countdown_rl.core.errors import CountdownError, InputError
 from countdown_rl.evaluation import evaluate as evaluation
 from countdown_rl.evaluation import results, sample
 from countdown_rl.evaluation.caveats import caveats
@@ -195,12 +195,8 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
     assert result.metrics.mean_tokens > 0
     log.samples[1].error = EvalError(message="timeout", traceback="", traceback_ansi="")
     inspect_ai.log.write_eval_log(log, failed := str(tmp_path / f"failed.{form}"))
-    with pytest.raises(InputError, match=r"epoch .* failed: timeout; .*on_error mark"):
+    with pytest.raises(InputError, match=r"epoch .* failed: timeout; .*--on-error mark"):
         evaluate(completions=failed)
-    assert (
-        evaluate(completions=failed, on_error="mark", missing="wrong", rows=rows).metrics.errors
-        == 1
-    )
 
 
 @pytest.mark.parametrize(
@@ -599,15 +595,12 @@ def test_the_lines_of_several_filters_are_one_completion(tmp_path, run_command):
         evaluate(completions=tmp_path / "made.jsonl")
 
 
-def test_the_denominator_is_recorded_and_missing_rows_may_count_as_wrong(rows, tmp_path):
+def test_the_denominator_is_recorded(rows, tmp_path):
     jsonl.write_rows(tmp_path / "made.jsonl", [{"id": "b", "completion": RIGHT[1]}])
     result = evaluate(completions=tmp_path / "made.jsonl", rows=rows, out=tmp_path / "out")
     assert (result.metrics.n, result.metrics.of, result.metrics.accuracy) == (1, 3, 1)
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["of"] == 3
     assert "1 of the 3 puzzles" in " ".join(caveats({"out": result}))
-    result = evaluate(completions=tmp_path / "made.jsonl", rows=rows, missing="wrong")
-    assert (result.metrics.n, result.metrics.of, result.metrics.correct) == (3, None, 1)
-    assert result.metrics.reasons == {"missing": 2}
 
 
 def test_completions_in_any_order_need_no_memory_for_their_texts(tmp_path, monkeypatch):
@@ -654,15 +647,9 @@ def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_p
         GRAMMAR_VERSION,
     )
     assert list(metrics.groups["tier"]) == ["3", "4", "5", "6", "needs-mul", "rare", "impossible"]
-    with pytest.raises(UsageError, match=r"every row of suite:countdown-bench-1.4 counts"):
-        evaluate(
-            completions=tmp_path / "made.jsonl", rows="suite:countdown-bench-1/4", missing="omit"
-        )
 
 
-@pytest.mark.parametrize(
-    "before", [{}, {"missing": "wrong"}, {"on_error": "mark"}, {"completion_field": "completion"}]
-)
+@pytest.mark.parametrize("before", [{}, {"completion_field": "completion"}])
 def test_every_option_on_completions_decides_whether_it_is_the_same_evaluation(
     before, rows, tmp_path
 ):
@@ -674,28 +661,18 @@ def test_every_option_on_completions_decides_whether_it_is_the_same_evaluation(
         "overwrite": False,
     }
     made = evaluation.evaluate(EvalOptions(**before), **paths)
-    assert (
-        evaluation.evaluate(EvalOptions(**{"missing": "omit"} | before), **paths).metrics
-        == made.metrics
-    )
-    for other in (
-        {"style": "direct"},
-        {"rule": "television"},
-        {"operators": "+-"},
-        {} if before else {"missing": "wrong"},
-    ):
+    assert evaluation.evaluate(EvalOptions(**before), **paths).metrics == made.metrics
+    for other in ({"style": "direct"}, {"rule": "television"}):
         with pytest.raises(CountdownError, match="did not make"):
             evaluation.evaluate(EvalOptions(**other), **paths)
 
 
-def test_records_that_cannot_be_graded_are_marked(tmp_path):
+def test_a_record_that_cannot_be_graded_is_refused(tmp_path):
     problem = {"task": "gsm8k", "question": "?", "gold": "1", "completion": "1"}
     lines = [{"config": 1}, {**ROWS[0], "completion": RIGHT[0]}, problem]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     with pytest.raises(CountdownError, match="line 1"):
         evaluate(completions=tmp_path / "made.jsonl")
-    result = evaluate(completions=tmp_path / "made.jsonl", on_error="mark")
-    assert (result.metrics.n, result.metrics.errors) == (1, 2)
     jsonl.write_rows(tmp_path / "made.jsonl", lines[1:])
     with pytest.raises(CountdownError, match=r"line 2.*gsm8k.*countdown"):
         evaluate(completions=tmp_path / "made.jsonl")
@@ -705,16 +682,8 @@ def test_records_that_cannot_be_graded_are_marked(tmp_path):
 
 def test_the_command_writes_an_evaluation_that_the_others_read(rows, here, monkeypatch, capsys):
     for tool in ("plain", "trl"):
-        words = (
-            "--completions",
-            str(written(here, tool)),
-            "--data",
-            str(rows),
-            "--out",
-            tool,
-            "--pass-at",
-            "1,2",
-        )
+        file = str(written(here, tool))
+        words = ("--completions", file, "--data", str(rows), "--out", tool)
         assert status(monkeypatch, "eval", *words) == 0
         with monkeypatch.context() as patch:  # it is there: nothing is graded again
             patch.setattr(
@@ -723,7 +692,7 @@ def test_the_command_writes_an_evaluation_that_the_others_read(rows, here, monke
             assert status(monkeypatch, "eval", *words) == 0
     assert "up to date" in capsys.readouterr().err
     for command in (
-        "diagnose trl",
+        "samples trl --errors",
         "samples trl",
         "compare plain trl --out c",
         "collect trl --out kept",

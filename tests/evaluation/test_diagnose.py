@@ -11,7 +11,6 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
-from tests.support.command import status
 
 ROW = {"nums": [3, 7, 50], "target": 46}
 WORK = "50 - 7 = 43\n43 + 3 = 46"
@@ -75,22 +74,22 @@ def test_any_text_can_be_diagnosed(text):
     assert diagnose.diagnose(evaluated([text], [{"nums": [1, 2, 3], "target": 7}]))["lost"] == 1
 
 
-def test_the_command_prints_causes_of_several_evaluations(here, run_command, monkeypatch, capsys):
+def test_the_command_prints_causes(here, run_command):
     result = evaluated([FAULTS[diagnose.ANSWER]] * 9)
     word = evaluated(
         ["3 + 4 = 8\n</think>\n<answer>8</answer>"],
         [{"task": "gsm8k", "question": "?", "gold": "7"}],
     )
     right = evaluated([f"3 + 7 = 11\n{RIGHT}"] * 2)
-    for name, each in {"base": result, "adapter": result, "word": word, "right": right}.items():
+    for name, each in {"base": result, "word": word, "right": right}.items():
         with artifacts.writing(here / name, "eval", options={}) as draft:
             results.write(draft.path, each.metrics, each.samples)
-    assert status(monkeypatch, "diagnose", "base", "adapter", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["base"]["causes"][0]["cause"] == diagnose.ANSWER
-    assert diagnose.ANSWER in (out := run_command("diagnose", "base", "adapter").out)
+    report = json.loads(run_command("samples", "base", "--errors", "--json").out)
+    assert report["causes"][0]["cause"] == diagnose.ANSWER
+    assert diagnose.ANSWER in (out := run_command("samples", "base", "--errors").out)
     assert "no equation" not in out
-    assert "no equation" in run_command("diagnose", "word").out
+    assert "no equation" in run_command("samples", "word", "--errors").out
     assert re.search(
-        r"all completions are correct(?!.*single)(.|\n)*incorrect sum +0.0",
-        run_command("diagnose", "right").out,
+        r"all completions are correct(?!.*other)(.|\n)*incorrect sum +0.0",
+        run_command("samples", "right", "--errors").out,
     )

@@ -23,7 +23,7 @@ from tests.support import constant_model, tiny_llama
 from tests.support.command import status as command
 from tests.support.runs import SPLITS, files, write_data
 
-SMALL = EvalOptions(max_new_tokens=8, batch_size=4, threads=1)
+SMALL = EvalOptions(max_new_tokens=8, batch_size=4)
 ROWS = [
     {
         "id": f"r{n}",
@@ -239,7 +239,7 @@ def test_shorter_limits_score_what_an_evaluation_at_that_limit_generates(tmp_pat
     rows = write(
         tmp_path / "rows.jsonl", [{"nums": [n, 3, 5], "target": n + 8} for n in range(2, 14)]
     )
-    options = EvalOptions(temperature=0.5, max_new_tokens="120,8,24", batch_size=4, threads=1)
+    options = EvalOptions(temperature=0.5, max_new_tokens="120,8,24", batch_size=4)
     given = {"model": "countdown-tiny", "data": rows}
     result = evaluate.evaluate(options, out=tmp_path / "eval", **given)
     assert (
@@ -323,7 +323,7 @@ GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--m
         (["--limit", "15"], 1, "good.jsonl has 14 rows, fewer than --limit 15"),
         (["--model", "nothing-like-it"], 1, "nothing-like-it"),
         (["--model", "data"], 1, "data is a data artifact"),
-        (["--model", "model", "--revision", "main"], 2, "--revision"),
+        (["--model", "model", "--revision", "main"], 2, "NAME@REVISION"),
         (["--out", "folder"], 1, "did not write"),
     ],
 )  # fmt: skip
@@ -382,7 +382,7 @@ def test_tags_count_whoever_writes_them_and_whatever_the_tokenizer_calls_them(
 ):
     constant_model.checkpoint(tmp_path / "model", template=template, special=special)
     data = write(tmp_path / "rows.jsonl", [{"nums": [1, 2], "target": 99, "style": style}])
-    options = EvalOptions(max_new_tokens="2,8", threads=1)
+    options = EvalOptions(max_new_tokens="2,8")
     result = evaluate.evaluate(
         options, model=str(tmp_path / "model"), data=data, out=tmp_path / "out"
     )
@@ -392,3 +392,18 @@ def test_tags_count_whoever_writes_them_and_whatever_the_tokenizer_calls_them(
         f"{opening}</think><answer>impossible</answer>"
     ]
     assert result.samples[0].beginning(2).startswith(f"{opening}</think>")
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        *(("artifacts/merged/", "merged"), ("Qwen/Qwen3-0.6B", "Qwen3-0.6B"), (".", "mine")),
+        ("models/SmolLM2-135M.Q4_1.gguf", "SmolLM2-135M.Q4_1"),
+    ],
+)
+def test_an_evaluation_is_written_to_a_directory_named_by_its_model(
+    model, name, tmp_path, monkeypatch
+):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    assert evaluate.default_out(Path(model)).as_posix() == f"artifacts/eval/{name}"

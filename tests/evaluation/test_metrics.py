@@ -133,21 +133,11 @@ def test_token_counts_by_correctness_and_per_correct_answer():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"pass_at": "1,4", "samples": 3, "temperature": 1.0}, "--samples 4 or more"),
-        ({"pass_at": "5000", "temperature": 1.0}, "--samples 5000 is too large"),
-        ({"pass_at": "4,0", "temperature": 1.0}, "--pass-at 4,0"),
-        *(
-            ({"max_new_tokens": "256,0"}, "--max-new-tokens"),
-            ({"pass_at": "", "temperature": 1.0}, "--pass-at"),
-        ),
-        ({"max_new_tokens": "64,128", "engine": "openai"}, "--max-new-tokens"),
+        ({"samples": 5000}, "samples"),
+        ({"max_new_tokens": "256,0"}, "max_new_tokens"),
+        ({"max_new_tokens": "64,128", "engine": "openai"}, "max_new_tokens"),
     ],
 )
-def test_too_few_completions_are_refused(options, says):
+def test_impossible_options_are_refused(options, says):
     with pytest.raises(UsageError, match=says):
         EvalOptions(**options)
-
-
-def test_the_number_of_completions_follows_from_pass_at():
-    options = EvalOptions(pass_at="1,16,4", temperature=0.6)
-    assert (options.pass_at_values, options.per_row) == ([1, 4, 16], 16)

@@ -5,6 +5,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,13 +15,12 @@ from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.evaluation import complete, evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
-from countdown_rl.inference.vllm import Vllm
 from countdown_rl.models import load
 from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama, vllm_stub
 
 ROWS = [{"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(11)]
-SMALL = EvalOptions(max_new_tokens=12, threads=1)
+SMALL = EvalOptions(max_new_tokens=12)
 IN_VLLM = replace(SMALL, engine="vllm", precision="fp32")
 
 
@@ -78,14 +78,11 @@ def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm,
 
 def test_vllm_gets_the_sampling_settings_and_the_gpus(folder, tmp_path, vllm):
     expected = run(folder, tmp_path / "plain", replace(IN_VLLM, engine="transformers")).samples
-    one = replace(IN_VLLM, temperature=1.0, top_k=1, tensor_parallel=4)
+    one = replace(IN_VLLM, temperature=1.0, top_k=1)
     assert run(folder, tmp_path / "first", one).samples == expected
-    assert vllm.engines[0].options["tensor_parallel_size"] == 4
     hot = replace(IN_VLLM, temperature=1.0, samples=3)
     texts = [sample.completion for sample in run(folder, tmp_path / "hot", hot).samples]
     assert len(set(texts[:3])) > 1
-    with pytest.raises(UsageError, match="tensor_parallel is for --engine vllm"):
-        run(folder, tmp_path / "no", replace(one, engine="transformers"))
 
 
 def test_an_adapter_that_vllm_ignores_is_refused(folder, tmp_path, vllm, monkeypatch):
@@ -156,21 +153,23 @@ def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(
         chosen(ref, "vllm", **options)
 
 
-def test_rollouts_follow_each_adapter_and_report_log_probabilities(folder, tmp_path, vllm):
+def test_auto_is_vllm_only_where_the_work_is_worth_its_start(monkeypatch, folder):
+    there(monkeypatch, "vllm")
     ref = find_model(str(folder / "model"))
-    stop = generate.Stop(load.load_tokenizer(ref), None, generate.STOP)
-    decoding = generate.Decoding(4, temperature=1.0, seed=3)
-    engine = Vllm(folder / "model", stop, decoding, precision="fp32", lora_rank=12)
-    engine.prepare(20)
-    other = tiny_llama.adapter(tmp_path / "other", folder / "model", r=12, seed=5)
-    sampled = {}
-    for adapter in (None, folder / "adapter", other, folder / "adapter"):
-        (row,) = engine.sample([[5, 6, 7]], decoding, number=2, adapter=adapter, logps=True)
-        assert sampled.setdefault(adapter, row) == row
-        assert len(row.logps) == len(row.ids)
-    requests = [request and request.lora_int_id for request in vllm.engines[-1].requests]
-    assert requests == [None, 1, 2, 1]
-    assert len({row.logps[0] for row in sampled.values()}) == 3
+    enough = -(-20_000 * 10**9 // load.skeleton(ref).num_parameters())
+    assert [chosen(ref, tokens=tokens) for tokens in (enough - 1, enough)] == [
+        "transformers",
+        "vllm",
+    ]
+    asked = []
+    monkeypatch.setattr(
+        engines, "choose_engine", lambda ref, options, tokens: asked.append(tokens) or Mock()
+    )
+    monkeypatch.setattr(complete.chat_template, "note", lambda tokenizer: "")
+    complete.load_engine(
+        ref, EvalOptions(max_new_tokens="5,12", temperature=1.0, samples=3), 7, print
+    )
+    assert asked == [7 * 3 * 12]
 
 
 def test_vllm_leaves_a_share_of_the_puzzles_to_transformers(monkeypatch, folder):

@@ -111,7 +111,7 @@ def run(stub, tmp_path, name="eval", rows=ROWS, on_batch=None, **changes):
 def evaluated(stub, tmp_path, monkeypatch, n, *words) -> int:
     """The status of ``eval`` of the first of ROWS, *n* times, with *words*."""
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROWS[0])}\n" * n)
-    server = ("--engine", "openai", "--base-url", stub.url, "--concurrency", "1", "--model", "m")
+    server = ("--engine", "openai", "--base-url", stub.url, "--batch-size", "1", "--model", "m")
     data = ("--data", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "eval"))
     return status(monkeypatch, "eval", *server, *data, *words)
 
@@ -158,7 +158,7 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
         answer(None, "length", reasoning_content="2 * 3"),
     ]
     stub.reply = lambda number, body, handler: answers[number] | {"usage": USAGE | {"cost": 0.25}}
-    result = run(stub, tmp_path, rows=ROWS[:1] * 4, concurrency=1)
+    result = run(stub, tmp_path, rows=ROWS[:1] * 4, batch_size=1)
     samples = result.samples
     assert result.metrics.endpoint["cost"] == 1.0
     assert [turn["role"] for turn in stub.requests[0]["messages"]] == ["system", "user"]
@@ -170,8 +170,8 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
     assert samples[0].row["style"] == "model_opens"
     assert samples[1].completion == "<think>2 and 3</think>\n<answer>2 + 3</answer>"
     assert samples[3].completion == "<think>2 * 3"
-    with pytest.raises(UsageError, match="--top-k and --min-p"):
-        run(stub, tmp_path, temperature=1.0, min_p=0.1)
+    with pytest.raises(UsageError, match="top_k"):
+        run(stub, tmp_path, temperature=1.0, top_k=9)
 
 
 @pytest.mark.parametrize("owner", ["somebody", "vllm"])
@@ -185,7 +185,7 @@ def test_thinking_that_the_template_of_a_server_opens_has_its_tag(stub, tmp_path
     ]
     stub.reply = lambda number, body, handler: answer(texts[number])
     samples = run(
-        stub, tmp_path, rows=[ROWS[0] | {"style": "model_opens"}] * 4, concurrency=1
+        stub, tmp_path, rows=[ROWS[0] | {"style": "model_opens"}] * 4, batch_size=1
     ).samples
     assert [sample.completion for sample in samples] == [f"<think>{texts[0]}", *texts[1:]]
     assert [sample.grade.strict_format for sample in samples] == [True, False, False, False]
@@ -259,7 +259,7 @@ def test_a_passing_fault_is_retried_and_leaves_no_trace(stub, tmp_path, fault):
     [
         (fail(429), r"Error code: 429 .*sorry, 429"),
         (cut, r"closed|incomplete"),
-        (trickle, r"no answer within --timeout 0\.5 s"),
+        (trickle, r"no answer within 0\.5 s"),
         (fail(401), r"Error code: 401"),
         (lambda handler: send(handler, b"<html>", Content_Type="text/html"), "malformed response"),
         (lambda handler: send(handler, b'{"choices": [{'), "malformed response"),
@@ -294,6 +294,7 @@ def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
 ):
     run(stub, tmp_path, "expected")
     monkeypatch.setattr(openai, "RETRIES", 1)
+    monkeypatch.setattr(openai, "TIMEOUT", 0.5 if fault is trickle else 30.0)
     stub.requests.clear()
     finished = []
 
@@ -305,7 +306,7 @@ def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
 
     stub.reply = reply
     with pytest.raises(ModelError, match=message):
-        run(stub, tmp_path, concurrency=4, timeout=0.5 if fault is trickle else 30.0)
+        run(stub, tmp_path, batch_size=4)
     assert not (tmp_path / "eval").exists()
     progress = tmp_path / ".eval.progress.jsonl"
     saved = len(progress.read_text().splitlines()) - 1 if progress.exists() else 0
@@ -334,7 +335,7 @@ def test_the_key_is_sent_and_never_written(stub, tmp_path, monkeypatch, capsys):
     assert KEY not in printed.out + printed.err
     assert not any(KEY.encode() in data for data in written(tmp_path).values())
     monkeypatch.delenv("OPENAI_API_KEY")
-    run(stub, tmp_path, concurrency=4)
+    run(stub, tmp_path, batch_size=4)
     assert len(stub.keys) == 2
 
 
@@ -346,7 +347,7 @@ def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(
     with pytest.raises(ModelError, match="no server answers at http://127"):
         run(stub, tmp_path)
     for url in ("127.0.0.1:8000", "http://me:password@host/v1", "http://host/v1?api_key=x"):
-        with pytest.raises(UsageError, match="--base-url should be like") as error:
+        with pytest.raises(UsageError, match="base_url should be like") as error:
             run(Stub(url=url), tmp_path)
         assert "password@" not in str(error.value)
     with pytest.raises(UsageError, match="--precision is for models on this machine"):
@@ -381,7 +382,7 @@ def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_it
     jsonl.write_rows(
         data, [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
     )
-    options = replace(small, threads=1)
+    options = small
     plain = evaluate.evaluate(options, model=model, data=data, out=tmp_path / "plain").samples
     capfd.readouterr()
     in_process = evaluate.evaluate(options, model=str(gguf), data=data, out=tmp_path / "in-process")
@@ -393,7 +394,7 @@ def test_evaluations_of_a_gguf_file_in_process_and_by_llama_cpp_equal_that_of_it
     )  # rounding in fp16
     server = llama_cpp.server(next(gguf.glob("*.gguf")), 4 * 256, 4)
     options = replace(
-        small, engine="openai", base_url=f"{server.listening_address}/v1", concurrency=4
+        small, engine="openai", base_url=f"{server.listening_address}/v1", batch_size=4
     )
     result = evaluate.evaluate(options, model="any", data=data, out=tmp_path / "server")
     endpoint = result.metrics.endpoint

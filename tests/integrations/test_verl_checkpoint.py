@@ -18,7 +18,7 @@ from countdown_rl.release.config import PublishOptions
 from countdown_rl.tasks import jsonl
 from tests.support import tiny_llama
 
-OPTIONS = EvalOptions(max_new_tokens=8, threads=1)
+OPTIONS = EvalOptions(max_new_tokens=8)
 
 
 def test_the_adapter_is_evaluated_over_the_base_around_it_merged_and_published(tmp_path):

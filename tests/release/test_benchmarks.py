@@ -92,7 +92,7 @@ def test_the_results_of_a_model_are_written_for_a_benchmark(root):
 
 @pytest.mark.parametrize("benchmark", [None, "me/bench-1"])
 def test_the_results_on_a_suite_name_it_and_are_verified(root, benchmark):
-    options = EvalOptions(limit=3, max_new_tokens=8, threads=1)
+    options = EvalOptions(limit=3, max_new_tokens=8)
     evaluate.evaluate(
         options, model="merged", data=Path("suite:countdown-bench-1/3"), out=Path("suite")
     )

@@ -288,7 +288,7 @@ def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_graded_alike(
 
     offline.open(shipped)
     offline.run(IDLE)
-    gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES, workers=1), tmp_path / "data")
+    gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES), tmp_path / "data")
     rows = [
         CountdownRow(json.loads(line))
         for line in (tmp_path / "data" / "test.jsonl").read_text().splitlines()

@@ -203,7 +203,7 @@ def test_a_release_of_an_earlier_version_is_judged_by_the_metrics_that_it_wrote(
 
 
 def test_a_release_measured_in_another_arithmetic_is_confirmed(root):
-    options = EvalOptions(max_new_tokens=8, threads=1, precision="bf16", batch_size=7)
+    options = EvalOptions(max_new_tokens=8, precision="bf16", batch_size=7)
     evaluate.evaluate(options, model="merged", data=root / "data", out=root / "eval" / "merged")
     assert checked(publish(root)).conclusion == CONFIRMED
 

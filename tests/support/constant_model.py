@@ -23,8 +23,8 @@ from tests.support import release_chain, tiny_llama
 
 #: The completion, token by token, after the token that ends every prompt.
 TOKENS = ["<think>", "</think>", "<answer>", "impossible", "</answer>", "<|end|>"]
-DATA = DataOptions(n=300, valid=4, test=120, impossible=0.5, workers=1)
-EVALUATION = EvalOptions(max_new_tokens=8, threads=1)
+DATA = DataOptions(n=300, valid=4, test=120, impossible=0.5)
+EVALUATION = EvalOptions(max_new_tokens=8)
 
 
 def checkpoint(

@@ -182,7 +182,7 @@ def sampled(
 ) -> None:
     """Let *change* doctor the *file* of an evaluation with several completions, and publish it."""
     path = root / "eval" / "merged"
-    settings = EvalOptions(max_new_tokens=8, threads=1, temperature=1.0, samples=4, **options)
+    settings = EvalOptions(max_new_tokens=8, temperature=1.0, samples=4, **options)
     evaluate.evaluate(settings, model="merged", data=root / "data", out=path)
     recorded = results.read(path)
     with artifacts.writing(

@@ -18,7 +18,7 @@ from tests.support import constant_model, tiny_llama
 from tests.support.runs import SPLITS, files, write_data
 
 STAGES = {
-    "data": "gen-data --n 300 --valid 4 --test 60 --workers 1 --out out",
+    "data": "gen-data --n 300 --valid 4 --test 60 --out out",
     "merged": "merge --adapter adapter --out out",
     "quantized": "quantize --model merged --out out",
     "eval": "eval --data data --limit 8 --max-new-tokens 4 --model merged --out out",

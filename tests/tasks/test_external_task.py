@@ -95,13 +95,13 @@ def go_through(run, noun, headline, purpose, identifier):
         "fp32", "--micro-batch", 0)  # fmt: skip
     run("merge", "--adapter", "adapter", "--out", "merged")
     for model in ("base", "adapter", "merged"):
-        decoding = ["--max-new-tokens", 16, "--threads", 1]
+        decoding = ["--max-new-tokens", 16]
         run("eval", "--model", model, "--data", "data", "--out", f"eval/{model}", *decoding)
     assert f"12 held-out {noun}s" in run(
         "compare", "eval/base", "eval/adapter", "--out", "comparison"
     )
     check_words(Path("comparison/comparison.md").read_text())
-    run("diagnose", "eval/adapter")
+    run("samples", "eval/adapter", "--errors")
     assert re.search(headline, run("samples", "eval/adapter"))
     run(
         "report",

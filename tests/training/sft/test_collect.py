@@ -148,7 +148,7 @@ def sampled(tmp_path_factory) -> tuple[Path, dict[str, tuple[list[int], list[int
 
         patch.setattr(generate, "to_completion", noting_ids)
         patch.setattr(generate.Generator, "complete", noting_prompts)
-        options = EvalOptions(temperature=1, samples=3, max_new_tokens=64, threads=1)
+        options = EvalOptions(temperature=1, samples=3, max_new_tokens=64)
         evaluate.evaluate(
             options, model="countdown-tiny", data=place / "train.jsonl", out=place / "eval"
         )

@@ -393,9 +393,7 @@ def test_the_opening_tag_and_the_end_are_learned_once(tmp_path, fields, template
 @pytest.fixture
 def own_prompt(tmp_path):
     """A data artifact with a prompt of the user's own and answers without tags."""
-    options = DataOptions(
-        n=12, size=("3",), style="direct", template="{{ nums }} -> {{ target }}", workers=1
-    )
+    options = DataOptions(n=12, size=("3",), style="direct", template="{{ nums }} -> {{ target }}")
     build.make(options, tmp_path / "data")
     return tmp_path / "data"
 
