@@ -109,24 +109,22 @@ def launched() -> bool:
 
 def run_alone() -> None:
     """Prepare the environment of a process that no launcher started."""
-    if not launched():
-        for name in (
-            "WORLD_SIZE",
-            "RANK",
-        ):  # of a scheduler: Accelerate would wait for processes that nobody started
-            os.environ.pop(name, None)
-        # transformers would use all GPUs
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(
-            ","
-        )[0]
+    if launched():
+        return
+    # A scheduler may set these: Accelerate would wait for processes that nobody started.
+    os.environ.pop("WORLD_SIZE", None)
+    os.environ.pop("RANK", None)
+    # transformers would use all GPUs.
+    first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    os.environ["CUDA_VISIBLE_DEVICES"] = first_gpu
 
 
 def train_once() -> None:
     """Raise UsageError if this process of a launcher trained before: its process group is that of the first run."""
     global _trains
-    if launched() and _trains:
+    if _trains and launched():
         raise UsageError("a launched process trains once; launch the second run by itself.")
-    _trains = True
+    _trains = launched()
 
 
 def world_size() -> int:
@@ -185,14 +183,10 @@ def begin() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(
-                sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode)
-            )  # of the lowest free number
+            null = os.open(os.devnull, os.O_RDWR)  # of the lowest free number
+            setattr(sys, name, os.fdopen(null, mode))
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ |= {
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "GOMP_SPINCOUNT": "1000",
-        }  # libgomp's is 300,000
+        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}  # libgomp: 300,000
     if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
         import ctypes
 

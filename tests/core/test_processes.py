@@ -127,9 +127,9 @@ def test_threads_are_those_of_omp_num_threads_or_the_share_of_the_cpus(
 def test_a_launched_process_trains_once(monkeypatch):
     monkeypatch.setattr(processes, "_trains", False)
     processes.train_once()
-    processes.train_once()
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
+    processes.train_once()
     with pytest.raises(UsageError, match="launch the second"):
         processes.train_once()
 
