@@ -85,7 +85,6 @@ class Vllm(Engine):
             precision=load.trained_precision(ref, options.precision),
             lora_rank=model_files.adapter_config(adapter).get("r", 8) if adapter else 0,
             adapter=adapter,
-            tensor_parallel_size=options.tensor_parallel,
             trust_remote_code=ref.trust_remote_code,
         )
 
@@ -109,8 +108,6 @@ class Vllm(Engine):
             return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
         if processes.launched():
             return "starts its own processes; give --tensor-parallel and start one process"
-        if options.device not in ("auto", "cuda"):
-            return f"runs on a GPU; leave --device {options.device} out"
         return ""
 
     def prepare(self, length: int) -> int | None:

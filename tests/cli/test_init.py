@@ -53,35 +53,6 @@ def test_the_pipeline_is_that_of_the_repository_without_its_code(tmp_path, monke
         ).read_text()
 
 
-def test_stages_depend_on_the_files_of_ones_own_that_their_options_name(
-    tmp_path, run_command, monkeypatch
-):
-    assert status(monkeypatch, "init", str(tmp_path)) == 0
-    first = (tmp_path / "dvc.yaml").read_bytes()
-    for name in ("my_own.py", "my_helper.py", "prompt.jinja", "puzzles/a, b: #1.jsonl", "o.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("import my_helper" if name == "my_own.py" else "")
-    (tmp_path / "stages/train.yaml").write_text(
-        "train:\n  reward: [my_own:short=1, correct=1]\n  seed: 1\n"
-    )
-    (tmp_path / "stages/gen-data.yaml").write_text(
-        'gen-data: {prompt: prompt.jinja, test-from: "puzzles/a, b: #1.jsonl"}\n'
-    )
-    for _ in range(2):
-        assert status(monkeypatch, "init", str(tmp_path)) == 0
-        stages = yaml.safe_load((tmp_path / "dvc.yaml").read_text())["stages"]
-        assert stages["train"]["deps"] == ["artifacts/data", "my_helper.py", "my_own.py"]
-        assert stages["gen-data"]["deps"] == ["prompt.jinja", "puzzles/a, b: #1.jsonl"]
-    (tmp_path / "my_own.py").write_text("def (")
-    assert "my_own.py cannot be read as Python" in run_command("init", str(tmp_path), code=2).err
-    (tmp_path / "stages/train.yaml").write_text("a: [")
-    assert "train.yaml cannot be read" in run_command("init", str(tmp_path), code=2).err
-    for name in ("train", "gen-data"):
-        (tmp_path / f"stages/{name}.yaml").unlink()
-    assert status(monkeypatch, "init", str(tmp_path)) == 0
-    assert (tmp_path / "dvc.yaml").read_bytes() == first
-
-
 def test_an_installed_package_has_the_same_files(tmp_path, monkeypatch):
     """Whatever the scheme: those of pip with --user or --prefix are recorded relative to the package."""
     data_files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
