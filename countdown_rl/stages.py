@@ -267,7 +267,7 @@ def publish(
     from countdown_rl.release import folder
     from countdown_rl.release.config import PublishOptions, UploadOptions
 
-    target = UploadOptions(push=repo_id is not None, repo_id=repo_id, public=public)
+    target = UploadOptions(repo_id=repo_id, public=public)
     return folder.publish(PublishOptions.of(options), Path(out), target, on_warning)[0]
 
 

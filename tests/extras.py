@@ -186,49 +186,10 @@ def verl(run: partial[None]) -> None:
     run("python", str(ROOT / "examples/grade_ray.py"), "done.jsonl", "2")  # verl brings Ray
 
 
-#: Validate the record of a release with the validator of Every Eval Ever, whose package wants Python 3.12.
-VALIDATE = """
-from pathlib import Path
-from every_eval_ever.validator.validation_core import validate_aggregate
-path = "data/countdown/me/quantized/8f2e4c1a-1111-4222-8333-444455556666.json"
-report = validate_aggregate(Path("release/every_eval_ever.json"), repo_path=path, run_semantic_checks=True)
-assert report.valid and not report.errors, report
-assert all("developer is required" in warning["msg"] for warning in report.warnings), report
-"""
-
-
-def every_eval_ever(run: partial[None]) -> None:
-    python = run.keywords["cwd"] / "environment/bin/python"
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-qqq"]
-    subprocess.run(
-        [*pip, "--no-deps", "--ignore-requires-python", "every-eval-ever==0.3.0"],
-        check=True,
-        env=ALONE,
-    )
-    run("countdown-rl", "gen-data", "--n", "300", "--test", "4", "--valid", "4", "--out", "data")
-    run("countdown-rl", "quantize", "--model", "countdown-tiny", "--out", "quantized")
-    run(
-        "countdown-rl",
-        "eval",
-        "--model",
-        "quantized",
-        "--data",
-        "data",
-        "--limit",
-        "2",
-        "--out",
-        "eval",
-    )
-    publish = ("countdown-rl", "publish", "--model", "quantized", "--eval", "eval")
-    run(*publish, "--benchmark", "me/puzzles", "--out", "release")
-    run("python", "-c", VALIDATE)
-
-
-#: The smallest use of each extra; "base" is the project without one, "verl" and "every-eval-ever" other programs.
+#: The smallest use of each extra; "base" is the project without one, "verl" another program.
 USES: dict[str, Callable[[partial[None]], None]] = {
     "base": base,
     "train": lambda run: run("countdown-rl", "ask", "3", "7", "50", "--target", "46"),
-    "every-eval-ever": every_eval_ever,
     "dvc": lambda run: run("dvc", "--cd", str(ROOT), "stage", "list"),
     "inspect": inspect,
     "llama-cpp": llama_cpp,

@@ -49,7 +49,6 @@ QUICK = {
     ("sft", "--eval-every"): "--eval-size 2",
     ("quantize", "--data"): "--limit 4 --max-new-tokens 32",
     ("verify", ""): "--limit 4 --fresh 4",
-    ("report", ""): "--transcripts 2",
 }
 
 #: Flags in the text that belong to other programs.

@@ -19,15 +19,14 @@ def publish(
     """Build the release folder of a model or data set, and upload it with --push.
 
     The folder of a model holds weights, tokenizer, a model card with results and training curves, the evaluation, and
-    the provenance from the data to the weights. With --with-demo it also holds index.html, a page that runs
-    GGUF weights in a browser, for a static Space. The folder of a data set (--data) holds its splits, and a
-    card from which `load_dataset` reads them. The same artifacts and options give the same bytes.
+    the provenance from the data to the weights. The folder of a data set (--data) holds its splits, and a card
+    from which `load_dataset` reads them. The same artifacts and options give the same bytes.
 
-    With --push the folder goes to the Hub as one commit, private unless --public. Other files in the repository are
+    With --push NAME/MODEL the folder goes to the Hub as one commit, private unless --public. Other files in the repository are
     removed. The token comes from `hf auth login` or HF_TOKEN.
 
     Examples:
-        countdown-rl publish --push --repo-id me/countdown-tiny-nf4
+        countdown-rl publish --push me/countdown-tiny-nf4
         countdown-rl publish --data artifacts/data --license cc0-1.0
     """
     from countdown_rl.release import folder

@@ -27,12 +27,13 @@ def report(
     figures: Annotated[
         Path | None, option("Directory for the training curves as SVG files.")
     ] = None,
-    transcripts: Annotated[int, option("Puzzles whose completions are shown.", min=0)] = 24,
 ) -> None:
     """Write one self-contained HTML page about a run.
 
     It shows results with intervals and paired differences, training curves, completions with every equation checked,
-    and the provenance. If the run was validated (train --eval-every), a slider moves through training and shows
+    and the provenance. With --log alone it is about training alone.
+
+    If the run was validated (train --eval-every), a slider moves through training and shows
     what the model wrote for the same puzzles. The page opens from disk and needs no network.
 
     Given the model as GGUF, it also writes demo.html, on which the model solves the puzzles you type, in the browser
@@ -49,7 +50,7 @@ def report(
     default = run / "gguf"
     model = demo or (default if default.is_dir() else None)
     beside = out.with_name("demo.html")
-    content = page.view(results, runs, transcripts)
+    content = page.view(results, runs)
     text = page.text(content, demo=beside.name if model else None)
     if figures:
         page.save_figures(content["curves"], figures)

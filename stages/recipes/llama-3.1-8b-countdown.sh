@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Llama-3.1-8B-Instruct on Countdown, GRPO over 4-bit weights: one GPU of 24 GB or more.
 #
-#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] [LICENSE_FILE=LICENSE] llama-3.1-8b-countdown.sh OUT [--check] [--quick]
+#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] llama-3.1-8b-countdown.sh OUT [--check] [--quick]
 #
 # The settings of a widely copied notebook, with these faults corrected:
 #   - Its limit of 64 prompt tokens truncated the puzzle: here a prompt that does not fit the context is an error.
@@ -36,9 +36,6 @@ if [ "$quick" ]; then
   eval+=(--limit 4 --max-new-tokens 16)
 fi
 if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else data+=(--from-hub Jiayi-Pan/Countdown-Tasks-3to4); fi
-# The license of Llama 3.1 requires its text beside the weights.
-publish=(--trained-on Jiayi-Pan/Countdown-Tasks-3to4)
-if [ "${LICENSE_FILE-}" ]; then text=$(realpath "$LICENSE_FILE"); publish+=(--license-file "$text"); fi
 enter "$1"
 
 countdown-rl gen-data --out data "${data[@]}"
@@ -49,8 +46,7 @@ countdown-rl eval --model "$model" --precision nf4 --data data/test.jsonl --out 
 countdown-rl train "${train[@]}"
 countdown-rl eval --model adapter --data data/test.jsonl --out eval/adapter "${eval[@]}"
 countdown-rl compare eval/base eval/adapter --out eval/comparison
-countdown-rl publish --model adapter --eval eval/adapter --comparison eval/comparison --out release \
-  --name Llama-3.1-8B-countdown --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
-  "${publish[@]}"
+countdown-rl publish --model adapter --eval eval/adapter --out release \
+  --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1
 
 echo "Done: \`hf upload --private NAME/MODEL $1/release\` uploads it." >&2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Llama-3.1-8B on GSM8K, from its training split to a 4-bit upload: one GPU of 24 GB or more.
 #
-#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] [ZERO=2] [PUSH=NAME/MODEL LICENSE_FILE=LICENSE] llama-3.1-8b-gsm8k.sh OUT [--check] [--quick]
+#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] [ZERO=2] [PUSH=NAME/MODEL] llama-3.1-8b-gsm8k.sh OUT [--check] [--quick]
 #
 # Reasoning and answer in blocks whose tags stand on lines of their own. Four rewards: that layout (+1 or -1), no
 # text after the answer (-0.5), an integer (+1 or -1), the correct number (1). FAST=1 samples two completions per
@@ -47,9 +47,6 @@ if [ "$quick" ]; then
   eval+=(--limit 4 --max-new-tokens 16)
 fi
 if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else data+=(--from-hub openai/gsm8k); fi
-# The license of Llama 3.1 requires its text beside the weights.
-publish=(--trained-on openai/gsm8k)
-if [ "${LICENSE_FILE-}" ]; then text=$(realpath "$LICENSE_FILE"); publish+=(--license-file "$text"); fi
 enter "$1"
 
 countdown-rl gen-data --out data "${data[@]}"
@@ -65,8 +62,8 @@ countdown-rl quantize --model merged --format nf4 --out quantized
 countdown-rl eval --model quantized --data data/test.jsonl --out eval/quantized "${eval[@]}"
 countdown-rl samples eval/quantized --n 10
 countdown-rl compare eval/base eval/adapter eval/merged eval/quantized --out eval/comparison
-countdown-rl publish --model quantized --eval eval/quantized --comparison eval/comparison --out release \
-  --name Llama-3.1-8B-gsm8k-nf4 --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
-  "${publish[@]}" ${PUSH:+--push --repo-id "$PUSH"}
+countdown-rl publish --model quantized --eval eval/quantized --out release \
+  --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
+  ${PUSH:+--push "$PUSH"}
 
 echo "Done: \`hf upload --private NAME/MODEL $1/release\` uploads it." >&2

@@ -54,7 +54,7 @@ countdown-rl eval --model adapter --data data/test.jsonl --out eval/adapter "${e
 countdown-rl merge --adapter adapter --out merged
 countdown-rl eval --model merged --data data/test.jsonl --out eval/merged "${eval[@]}"
 countdown-rl compare eval/base eval/adapter eval/merged --out eval/comparison
-countdown-rl publish --model merged --eval eval/merged --comparison eval/comparison --out release \
-  --name qwen2.5-3b-countdown-24 --base-model Qwen/Qwen2.5-3B-Instruct --license other
+countdown-rl publish --model merged --eval eval/merged --out release \
+  --base-model Qwen/Qwen2.5-3B-Instruct --license other
 
 echo "Done: \`hf upload --private NAME/MODEL $1/release\` uploads it." >&2

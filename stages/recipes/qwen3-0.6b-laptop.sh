@@ -42,8 +42,8 @@ countdown-rl eval --model "$model" --data data/test.jsonl --out eval/base "${eva
 countdown-rl train "${train[@]}"
 countdown-rl eval --model adapter --data data/test.jsonl --out eval/adapter "${eval[@]}"
 countdown-rl compare eval/base eval/adapter --out eval/comparison
-countdown-rl publish --model adapter --eval eval/adapter --comparison eval/comparison --out release \
-  --name qwen3-0.6b-countdown --base-model Qwen/Qwen3-0.6B --license apache-2.0 \
-  --trained-on Jiayi-Pan/Countdown-Tasks-3to4 ${PUSH:+--push --repo-id "$PUSH"}
+countdown-rl publish --model adapter --eval eval/adapter --out release \
+  --base-model Qwen/Qwen3-0.6B --license apache-2.0 \
+  ${PUSH:+--push "$PUSH"}
 
 echo "Done: \`hf upload --private NAME/MODEL $1/release\` uploads it." >&2

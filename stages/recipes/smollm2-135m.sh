@@ -74,7 +74,7 @@ for form in sft adapter; do
     "${eval[@]}" "${sampled[@]}"
 done
 countdown-rl compare eval/zero-shot "${forms[@]/#/eval/}" eval/sft-sampled eval/adapter-sampled --out eval/comparison
-countdown-rl publish --model quantized --eval eval/quantized --comparison eval/comparison --out release \
-  --name smollm2-135m-countdown-nf4 --base-model HuggingFaceTB/SmolLM2-135M-Instruct --license apache-2.0
+countdown-rl publish --model quantized --eval eval/quantized --out release \
+  --base-model HuggingFaceTB/SmolLM2-135M-Instruct --license apache-2.0
 
-echo "Done: \`countdown-rl publish --push\` uploads $2/release." >&2
+echo "Done: \`countdown-rl publish --push NAME/MODEL\` uploads $2/release." >&2

@@ -23,29 +23,6 @@ def curves(*rows: list[StepRow]) -> list[charts.Curve]:
     return charts.curves({f"run {index}": [log] for index, log in enumerate(rows)}, TASK)
 
 
-def test_unmeasured_quantities_have_no_chart_and_the_reward_comes_first():
-    rows = [
-        replace(row, reward=row.correct, grad_norm=math.inf if row.step == 2 else 0.5)
-        for row in steps(5)
-    ]
-    assert all("nan" not in curve.content for curve in curves(rows))
-    shown = [curve.title for curve in curves(steps(5, hacking=None, entropy=0.2)) if curve.main]
-    assert shown == ["Reward", "Learning rate", "Entropy", "Length", "Zero-std groups"]
-    shown = [
-        curve.title
-        for curve in curves(steps(5, kl=0.1, eval_kl=0.2, eval_correct=0.4, hacking=0.1))
-    ]
-    expected = [
-        "Reward",
-        "Validation accuracy",
-        "KL from the initial policy",
-        "Learning rate",
-        "Reward hacking",
-    ]
-    assert shown[:5] == expected
-    assert len(curves(steps(1))[0].content) > 0
-
-
 def test_validation_begins_before_the_first_step():
     first, *others = steps(4, eval_correct=0.8)
     (curve,) = (
@@ -57,24 +34,6 @@ def test_validation_begins_before_the_first_step():
     assert "step 0: 75.0%" in curve.content
 
 
-def test_each_point_shows_its_step_and_value_and_the_axis_its_unit():
-    for curve in curves(steps(7, kl=0.1, eval_correct=0.4)):
-        shown = re.findall(
-            r"<title>step ([\d,]+): ([^<]+)</title><text [^>]*>\2 \(step \1\)</text></g>",
-            curve.content,
-        )
-        assert [int(step) for step, _ in shown] == list(range(1, 8))
-        assert re.search(r'class="axis"[^>]*>step</text>', curve.content)
-
-
-def test_the_parts_of_the_reward_are_lines_beside_their_sum():
-    (curve, *_) = curves(
-        steps(3, groups={"rewards/format/mean": 0.5, "rewards/my:short/mean": 0.25})
-    )
-    legend = re.findall(r"<text x[^>]*>([^<]* → [^<]*)</text>", curve.content)
-    assert [line.rsplit(" ", 3)[0] for line in legend] == ["weighted sum", "format", "my:short"]
-
-
 def test_the_values_of_a_group_are_lines_of_one_chart_before_the_means():
     groups = {"correct_numbers_3": 1.0, "correct_numbers_4": 0.5, "correct_needs_mul-div": None}
     (first,) = (
@@ -84,17 +43,6 @@ def test_the_values_of_a_group_are_lines_of_one_chart_before_the_means():
     )
     shown = re.findall(r"<text x[^>]*>([^<]*)</text>", first.content)
     assert shown == ["3 numbers 100.0% → 100.0%", "4 numbers 50.0% → 50.0%"]
-
-
-def test_several_runs_have_a_line_each_in_a_chart_for_each_quantity():
-    drawn = curves(steps(5, groups={"correct_numbers_3": 1.0, "correct_numbers_4": 0.5}), steps(9))
-    lines = {curve.title: "run 1" in curve.content for curve in drawn}
-    assert {
-        "3 numbers": False,
-        "4 numbers": False,
-        "Solved": True,
-        "Correct format": True,
-    }.items() <= lines.items()
 
 
 def test_seeds_are_drawn_as_their_mean_with_their_range():
@@ -114,26 +62,6 @@ def test_seeds_are_drawn_as_their_mean_with_their_range():
     assert shorter.content.count(">9</text>") == 1
 
 
-def validated(*measured: tuple[int, float], length: int) -> list[StepRow]:
-    return [replace(row, eval_correct=dict(measured).get(row.step)) for row in steps(length)]
-
-
-def test_seeds_of_unequal_length_keep_their_last_validations():
-    long, short = ((5, 0.2), (10, 0.4), (14, 0.6)), ((5, 0.4), (10, 0.8))
-    chart = charts.curves({"": [validated(*long, length=14), validated(*short, length=10)]}, TASK)[
-        1
-    ]
-    assert (chart.title, chart.change) == ("Validation accuracy", "30.0% → 70.0%")  # of 60% and 80%
-    assert [ticked in chart.content for ticked in (">0<", ">14<")] == [True, True]
-    chart = charts.curves(
-        {"": [validated((14, 0.6), length=14), validated((10, 0.8), length=10)]}, TASK
-    )[1]
-    assert (chart.title, chart.change) == ("Validation accuracy", "70.0% → 70.0%")
-    assert "<circle" in chart.content
-    unvalidated = charts.curves({"": [validated((14, 0.6), length=14), steps(10)]}, TASK)[1]
-    assert unvalidated.change == "60.0% → 60.0%"
-
-
 def test_accuracy_by_token_limit_is_a_curve():
     limits = {limit: SimpleNamespace(accuracy=share) for limit, share in ((64, 0.25), (128, 0.5))}
     figures = {"a": SimpleNamespace(budgets=limits), "b": SimpleNamespace(budgets={})}
@@ -146,7 +74,9 @@ def test_accuracy_by_token_limit_is_a_curve():
 
 def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
     name = 'correct_needs_"><script>alert(1)</script>'
-    rows = steps(5, groups={name: 0.5, "correct_needs_mul-div": 0.5})
+    rows = [
+        replace(row, groups={name: row.correct, "correct_needs_mul-div": 0.5}) for row in steps(5)
+    ]
     for drawn in (
         curves(rows),
         charts.curves({name + "\x01\x1b]0;x\x07": [rows], "b": [rows]}, TASK),
@@ -159,22 +89,6 @@ def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
     training_log.write(tmp_path / "log.csv", rows)
     with pytest.raises(InputError, match="training log"):
         training_log.read(tmp_path / "log.csv")
-
-
-@pytest.mark.parametrize(
-    "rows", [steps(1), steps(2, entropy=None), steps(300, groups={"correct_needs_add-sub": 0.5})]
-)
-def test_the_picture_is_one_well_formed_file_with_every_chart(rows):
-    picture = charts.picture(curves(rows))
-    assert picture == charts.picture(curves(rows))
-    root = ElementTree.fromstring(picture)
-    assert len(root.findall("{*}g")) == len(curves(rows))
-    assert picture != charts.picture(curves(steps(7)))
-    assert (
-        ElementTree.fromstring(charts.picture(curves(rows)[:1]))
-        .get("viewBox")
-        .startswith(f"0 0 {charts.WIDTH} ")
-    )
 
 
 def test_a_long_log_is_thinned_and_all_points_lie_inside_the_chart():
@@ -197,3 +111,51 @@ def test_ticks_are_even_and_span_all_values(low, span):
     assert marks[-1] >= low + span - 1e-6 * span
     assert max(gaps) == pytest.approx(min(gaps), rel=1e-3)
     assert 2 <= len(marks) <= 7
+
+
+def test_accuracy_comes_first_and_what_is_constant_has_no_chart():
+    rows = [
+        replace(row, reward=row.correct, eval_correct=row.correct / 2, grad_norm=math.inf)
+        for row in steps(5)
+    ]
+    shown = curves(rows)
+    assert [curve.title for curve in shown] == ["Validation accuracy", "Completions", "Reward"]
+    assert all("nan" not in curve.content for curve in shown)
+
+
+def test_each_point_shows_its_step_and_value_and_the_axis_its_unit():
+    (curve,) = curves(steps(7))
+    shown = re.findall(
+        r"<title>step ([\d,]+): ([^<]+)</title><text [^>]*>\2 \(step \1\)</text></g>",
+        curve.content,
+    )
+    assert [int(step) for step, _ in shown] == list(range(1, 8))
+    assert re.search(r'class="axis"[^>]*>step</text>', curve.content)
+
+
+def test_the_parts_of_the_reward_are_lines_beside_their_sum():
+    parts = {"rewards/format/mean": 0.5, "rewards/my:short/mean": 0.25}
+    (curve,) = (curve for curve in curves(steps(3, groups=parts)) if curve.title == "Reward")
+    legend = re.findall(r"<text x[^>]*>([^<]* → [^<]*)</text>", curve.content)
+    assert [line.rsplit(" ", 3)[0] for line in legend] == ["weighted sum", "format", "my:short"]
+
+
+def test_several_runs_have_a_line_each_in_a_chart_for_each_quantity():
+    groups = {"correct_numbers_3": 1.0, "correct_numbers_4": 0.5}
+    drawn = curves(steps(5, groups=groups, entropy=0.1), steps(9))
+    lines = {curve.title: "run 1" in curve.content for curve in drawn}
+    assert lines == {"Solved": True, "Entropy": True}
+
+
+def test_a_finished_seed_keeps_its_last_validation():
+    long = [replace(row, eval_correct={5: 0.2, 14: 0.6}.get(row.step)) for row in steps(14)]
+    short = [replace(row, eval_correct={5: 0.4, 10: 0.8}.get(row.step)) for row in steps(10)]
+    chart = charts.curves({"": [long, short]}, TASK)[0]
+    assert (chart.title, chart.change) == ("Validation accuracy", "30.0% → 70.0%")
+
+
+def test_the_picture_is_one_well_formed_file_with_every_chart():
+    drawn = curves(steps(300, groups={"rewards/format/mean": 0.25}))
+    picture = charts.picture(drawn)
+    assert picture == charts.picture(drawn)
+    assert len(ElementTree.fromstring(picture).findall("{*}g")) == len(drawn) == 2

@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from huggingface_hub import ModelCard
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, UsageError
@@ -14,7 +15,6 @@ from countdown_rl.evaluation import results
 from countdown_rl.models import reference
 from countdown_rl.release import folder
 from countdown_rl.release.config import PublishOptions, UploadOptions
-from countdown_rl.release.demo import page as demo
 from tests.support import release_chain, tiny_llama
 from tests.support.runs import files
 
@@ -49,7 +49,7 @@ def test_the_release_holds_the_weights_and_the_chain(root):
     }
     assert manifest.files.keys() - merged.files.keys() == {"README.md", *evaluation}
     assert results.read(OUT / "eval") == results.read(Path("eval/merged"))
-    kinds = [link.kind for link in provenance_chain(manifest.inputs["model"])]
+    kinds = [link.kind for link in provenance_chain(manifest.entry("model"))]
     assert kinds == ["data", "model", "adapter", "merged"]
     assert (manifest.facts["accuracy"], manifest.facts["license"]) == (0.62, "apache-2.0")
     assert {"eval", "comparison"} <= manifest.inputs.keys()
@@ -94,101 +94,12 @@ def test_an_evaluation_of_other_weights_is_refused(root):
     assert not OUT.exists()
 
 
-def test_a_comparison_and_a_log_of_others_are_refused_or_left_out(root):
-    log = release_chain.log_of(Path(), steps=3)
-    release_chain.evaluate(Path(), "merged", accuracy=0.7)
-    for options in ({"comparison": "eval/comparison"}, {"log": str(log)}):
-        with pytest.raises(ArtifactError, match="not about these weights"):
-            build(**options)
-    manifest = build()
-    assert not {"comparison", "log"} & manifest.inputs.keys()
-    assert "curves.svg" not in manifest.files
-
-
-@pytest.mark.parametrize("key", ["data", "from", "artifact"])
-def test_weights_evaluated_on_the_file_that_they_were_trained_on_are_refused(root, key):
-    file = Path("data/test.jsonl")
-    inputs = {key: file_input(file)}
-    if key == "artifact":
-        file = Path("data/train.jsonl")
-        remake(
-            "data",
-            "data",
-            lambda path: (path / "train.jsonl").write_text('{"nums": [1, 2], "target": 3}\n'),
-        )
-        inputs = {"data": artifacts.read(Path("data"), "data").as_input()}
-    shutil.rmtree("merged")
-    with artifacts.writing(Path("merged"), "model", options={}, inputs=inputs) as draft:
-        tiny_llama.checkpoint(draft.path)
-    release_chain.evaluate(Path(), "merged", accuracy=0.99, puzzles=file)
-    with pytest.raises(ArtifactError, match="used in training"):
-        build()
-
-
-@pytest.mark.parametrize(
-    ("harm", "word"),
-    [
-        (lambda: Path("merged/config.json").write_text("{}"), "damaged"),
-        (lambda: Path("merged/model.safetensors").unlink(), "missing"),
-        (lambda: shutil.rmtree("merged"), "countdown-rl merge"),
-        (lambda: Path("eval/merged/metrics.json").unlink(), "missing"),
-        (lambda: Path("eval/comparison/manifest.json").write_text("{"), "damaged"),
-        (lambda: Path("release").write_text("a file"), "is a file"),
-        (lambda: shutil.copytree("base", "release"), "holds a model artifact"),
-    ],
-)
-def test_a_broken_chain_is_one_sentence(root, harm, word):
-    harm()
-    with pytest.raises(ArtifactError, match=word) as raised:
-        build()
-    assert "\n" not in str(raised.value)
-    assert not Path("release/README.md").exists()
-
-
 def test_the_command_takes_the_results_beside_the_weights(root, command):
     done = command("publish", "--model", "merged", "--out", "release", "--json")
     assert (done.exit_code, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert (result["accuracy"], result["n"]) == (0.62, 100)
     assert {"eval", "comparison"} <= artifacts.read(OUT, "release").inputs.keys()
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        *(({"name": "x\nlicense: mit"}, "printable"), ({"license": "\x1b"}, "printable")),
-        *(
-            ({"trained_on": ("\u202e",)}, "printable"),
-            ({"base_model": "not an id"}, "--base-model"),
-        ),
-        ({"license_file": "gone.txt"}, "license_file"),
-        *(
-            ({"data": "data"} | other, "leave it out with --data")
-            for other in ({"evaluation": "eval"}, {"model": "merged"}, {"with_demo": True})
-        ),
-    ],
-)
-def test_options_that_no_release_can_have_are_wrong_usage(options, word):
-    with pytest.raises(UsageError, match=word):
-        PublishOptions(**options)
-
-
-@pytest.mark.parametrize("options", [{"public": True}, {"repo_id": "me/x"}, {"push": True}])
-def test_options_of_the_upload_go_together(options):
-    with pytest.raises(UsageError, match="push"):
-        UploadOptions(**options)
-
-
-def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
-    monkeypatch.setattr(demo, "text", lambda file, chain, evaluation: f"<page of {file}>")
-    done = command("publish", "--model", "gguf", "--with-demo", "--out", "release")
-    assert done.exit_code == 0, done.output
-    assert Path("release/index.html").read_text() == "<page of gguf/model-q8_0.gguf>"
-    assert "index.html" in artifacts.read(Path("release"), "release").files
-    assert "Open `index.html`" in Path("release/README.md").read_text()
-    done = command("publish", "--model", "merged", "--with-demo", "--out", "other")
-    assert "--format gguf" in str(done.exception)
-    assert not Path("other").exists()
 
 
 def test_a_release_decodes_as_it_was_measured(root):
@@ -213,56 +124,98 @@ def test_a_release_decodes_as_it_was_measured(root):
     }
 
 
-OTHER = {"license": "other", "license_name": "qwen-research", "license_link": "https://x/LICENSE"}
+def test_a_comparison_and_a_log_of_others_are_left_out(root):
+    log = release_chain.log_of(Path(), steps=3)
+    release_chain.evaluate(Path(), "merged", accuracy=0.7)
+    with pytest.raises(ArtifactError, match="not of the run"):
+        build(log=str(log))
+    manifest = build()
+    assert not {"comparison", "log"} & manifest.inputs.keys()
+    assert "curves.svg" not in manifest.files
 
 
-@pytest.mark.parametrize("expected", [{"license": "llama3.1"}, OTHER, {}, None])
-def test_the_licence_is_read_from_the_card_of_the_base(hub, tmp_path, expected):
-    if expected is not None:
-        metadata = "".join(
-            f"{key}: {value}\n" for key, value in ({"tags": "[x]"} | expected).items()
-        )
-        (tmp_path / "README.md").write_text(f"---\n{metadata}---\n")
-        hub.add_model("some/base", tmp_path)
-    assert folder.base_license("some/base", None) == (expected or {})
-
-
-def test_a_given_licence_asks_nobody_and_its_text_is_added(hub, root):
-    Path("terms.txt").write_text("Do as you like.\n")
-    assert (
-        build(base_model="some/base", license="mit", license_file="terms.txt").facts["license"]
-        == "mit"
-    )
-    assert Path("release/LICENSE").read_text() == "Do as you like.\n"
-    assert not hub.log
+def test_weights_evaluated_on_the_file_that_they_were_trained_on_are_refused(root):
+    file = Path("data/test.jsonl")
+    shutil.rmtree("merged")
+    with artifacts.writing(
+        Path("merged"), "model", options={}, inputs={"data": file_input(file)}
+    ) as draft:
+        tiny_llama.checkpoint(draft.path)
+    release_chain.evaluate(Path(), "merged", accuracy=0.99, puzzles=file)
+    with pytest.raises(ArtifactError, match="used in training"):
+        build()
 
 
 @pytest.mark.parametrize(
-    "place", ["Modelfile", "tokenizer_config.json", "head", "weights", "options"]
+    ("harm", "word"),
+    [
+        (lambda: Path("merged/config.json").write_text("{}"), "damaged"),
+        (lambda: shutil.rmtree("merged"), "countdown-rl merge"),
+        (lambda: Path("eval/merged/metrics.json").unlink(), "missing"),
+        (lambda: shutil.copytree("base", "release"), "holds a model artifact"),
+    ],
 )
-def test_a_token_is_in_no_release(root, place):
-    from safetensors.numpy import save_file
+def test_a_broken_chain_leaves_nothing(root, harm, word):
+    harm()
+    with pytest.raises(ArtifactError, match=word):
+        build()
+    assert not Path("release/README.md").exists()
 
+
+def test_weights_other_than_safetensors_and_gguf_are_left_out(root):
     shutil.rmtree("eval")
-    model = "base" if place in ("weights", "options") else "gguf"
-    if place == "head":
-        shutil.rmtree("gguf")
-        release_chain.quantized(Path(), "gguf", strings={"general.source.url": TOKEN})
-    elif place == "weights":
-        remake(
-            "base",
-            "model",
-            lambda path: save_file({}, path / "model.safetensors", {"made_with": TOKEN}),
-        )
-    elif place == "options":
-        remake("base", "model", options={"note": TOKEN})
+    remake("merged", "merged", lambda path: (path / "pytorch_model.bin").write_bytes(b"pickle"))
+    assert not [name for name in build().files if name.endswith(".bin")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"license": "x\nname: y"},
+        {"base_model": "not an id"},
+        {"benchmark": "not an id"},
+        {"data": "data", "evaluation": "eval"},
+    ],
+)
+def test_options_that_no_release_can_have_are_wrong_usage(options):
+    with pytest.raises(UsageError):
+        PublishOptions(**options)
+
+
+def test_only_an_upload_is_public():
+    with pytest.raises(UsageError, match="--push"):
+        UploadOptions(public=True)
+
+
+@pytest.mark.parametrize("expected", [{"license": "llama3.1"}, {}])
+def test_the_license_is_read_from_the_card_of_the_base(hub, tmp_path, expected):
+    if expected:
+        (tmp_path / "README.md").write_text("---\nlicense: llama3.1\n---\n")
+        hub.add_model("some/base", tmp_path)
+    assert folder.base_license("some/base", None) == expected
+
+
+def test_a_given_license_asks_nobody(hub, root):
+    assert build(base_model="some/base", license="mit").facts["license"] == "mit"
+    assert not hub.log
+
+
+@pytest.mark.parametrize("place", ["Modelfile", "tokenizer_config.json", "options"])
+def test_a_token_is_in_no_release(root, place):
+    shutil.rmtree("eval")
+    if place == "options":
+        remake("gguf", "quantized", options={"note": TOKEN})
     else:
-        remake(
-            "gguf",
-            "quantized",
-            lambda path: (path / place).write_text(f'"FROM ./model-q8_0.gguf # {TOKEN}"\n'),
-        )
+        remake("gguf", "quantized", lambda path: (path / place).write_text(f'"# {TOKEN}"\n'))
     with pytest.raises(ArtifactError, match="token") as raised:
-        build(model=model)
+        build(model="gguf")
     assert TOKEN not in str(raised.value)
     assert not OUT.exists()
+
+
+def test_results_are_written_for_the_leaderboard_of_a_benchmark(root):
+    build(benchmark="me/puzzles")
+    text = Path("release/.eval_results/countdown.yaml").read_text()
+    (entry,) = parse_eval_result_entries(yaml.safe_load(text))
+    assert (entry.dataset_id, entry.task_id, entry.value) == ("me/puzzles", "countdown", 62.0)
+    assert "greedy, at most 256 tokens" in entry.notes

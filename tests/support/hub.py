@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import yaml
 
 from countdown_rl.core import artifacts
-from countdown_rl.release import folder as release
+from countdown_rl.release import upload
 from countdown_rl.release.config import UploadOptions
 
 WRITE, READ, EXPIRED = "hf_testwrite" + "w" * 24, "hf_testread" + "r" * 24, "hf_old" + "x" * 30
@@ -32,8 +32,8 @@ LFS = re.compile(r".*\.(safetensors|bin|gguf|pt|parquet|png|zip)$")
 
 def push(folder: Path, repo_id: str, **options: Any) -> Any:
     """Upload the release at *folder* after a check of its files, as the command does."""
-    manifest = artifacts.read(folder, release.REPO_TYPES)
-    return release.push(folder, manifest, UploadOptions(push=True, repo_id=repo_id, **options))
+    manifest = artifacts.read(folder, upload.REPO_TYPES)
+    return upload.push(folder, manifest, UploadOptions(repo_id=repo_id, **options))
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,18 @@ def _number(value: float) -> str:
 
 
 _KL = {"kl": "KL in training", "eval_kl": "KL on validation"}
+_ACCURACY = (
+    Curve("Validation accuracy", "share solved", percent, {"eval_correct": ""}, main=True),
+    Curve(
+        "Completions",
+        "share of those sampled",
+        percent,
+        {"correct": "solved", "format": "correct format"},
+        main=True,
+    ),
+)
 _REWARD = Curve("Reward", "mean over completions", _number, {"reward": ""}, main=True)
 _MAIN = (
-    Curve("Validation accuracy", "share solved", percent, {"eval_correct": ""}, main=True),
     Curve("KL from the initial policy", "nats per token", _number, _KL, main=True),
     Curve("Learning rate", "of the optimizer", _number, {"learning_rate": ""}, main=True),
     Curve(
@@ -76,12 +85,6 @@ _MAIN = (
     ),
 )
 _PANELS = (
-    Curve(
-        "Completions",
-        "share of those sampled",
-        percent,
-        {"correct": "solved", "format": "correct format"},
-    ),
     Curve("Truncated", "share at the length limit", percent, {"truncated": ""}),
     Curve(
         "Importance sampling ratio",
@@ -95,9 +98,10 @@ _PANELS = (
 
 
 def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
-    """The charts of *runs*, each the logs of its seeds: reward first, the groups of *task*, all else measured.
+    """The charts of *runs*, each the logs of its seeds: accuracy first, then reward, then all else that changes.
 
-    A single run has related quantities in one chart. Of several, each quantity has a chart with a line a run.
+    A single run has related quantities in one chart. Of several, each quantity has a chart with a line a run. What is
+    constant has no chart.
     """
     logs = [log for seeds in runs.values() for log in seeds]
     every = math.ceil(max(log[-1].step for log in logs) / POINTS)
@@ -105,7 +109,7 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     # The reward and each of its parts, ``rewards/NAME/mean``.
     parts = {name: name.split("/")[1] for name in names if name.endswith("/mean")}
     reward = _REWARD._replace(columns={"reward": "weighted sum", **parts}) if parts else _REWARD
-    panels = [reward, *_MAIN, *_groups(names, task), *_PANELS]
+    panels = [*_ACCURACY, reward, *_MAIN, *_groups(names, task), *_PANELS]
     if len(runs) > 1:
         panels = [
             panel._replace(title=name[:1].upper() + name[1:] or panel.title, columns={column: ""})
@@ -114,15 +118,22 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
         ]
     charts = []
     for panel in panels:
-        lines = [
-            _line(run if len(runs) > 1 else name, style % STYLES, seeds, column, every)
-            for style, ((run, seeds), (column, name)) in enumerate(
-                product(runs.items(), panel.columns.items())
-            )
-        ]
-        if measured := [line for line in lines if line]:
+        lines: list[Line | None] = []
+        for (run, seeds), (column, name) in product(runs.items(), panel.columns.items()):
+            style = len(lines) % STYLES
+            lines.append(_line(run if len(runs) > 1 else name, style, seeds, column, every))
+        measured = [line for line in lines if line]
+        if not _is_constant(measured):
             charts.append(draw(panel, measured))
     return charts
+
+
+def _is_constant(lines: Sequence[Line]) -> bool:
+    """Return True if *lines* have at most one value in all."""
+    values = set[float]()
+    for line in lines:
+        values |= {value for _, value in line.mean + line.range}
+    return len(values) <= 1
 
 
 def budgets(evaluations: Mapping[str, Scores]) -> Curve | None:

@@ -31,6 +31,8 @@ Group = Mapping[str, results.Result]
 _COMPARED = ("names", "groups", "puzzles", "changed", "chain", "versions")
 #: Limits on the puzzles and on the validations of a film.
 PUZZLES, FRAMES = 20, 25
+#: Puzzles whose completions are shown.
+TRANSCRIPTS = 24
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,13 @@ def sampled(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -> tuple[Runs, Runs]:
-    """The evaluations by name, and the logs by run, in *root*, where the pipeline writes them, unless others are given.
+    """Return the evaluations by name, and the logs by run: those in *root*, where the pipeline writes them.
 
-    *results* and *logs* are paths, or ``NAME=PATH,PATH,...`` for seeds. ArtifactError if there are neither.
+    Args:
+        results: other evaluations, as ``PATH``, or ``NAME=PATH,PATH,...`` for seeds.
+        logs: other logs, in the same form. With *logs* alone there are no evaluations.
+
+    Raises ArtifactError if there are neither.
     """
     default_log, directory = root / "train" / "log.csv", root / "eval"
     runs = compare.by_setting(logs or ([str(default_log)] if default_log.is_file() else []))
@@ -97,9 +103,9 @@ def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -
         raise ArtifactError(
             f"{missing[0]} does not exist or is no file; `{MADE_BY['adapter']}` writes it."
         )
-    paths = results or sorted(
-        str(path) for path in directory.glob("*") if artifacts.peek(path) == "eval"
-    )
+    paths = list(results)
+    if not results and not logs:
+        paths = sorted(str(path) for path in directory.glob("*") if artifacts.peek(path) == "eval")
     if not paths and not runs:
         raise ArtifactError(
             f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one, or give --log."
@@ -151,8 +157,8 @@ def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
             yield name, value
 
 
-def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
-    """The values of the page about *evaluations* and the logs of *training* by run, with so many *puzzles* to read.
+def view(evaluations: Runs, training: Runs) -> dict[str, Any]:
+    """The values of the page about *evaluations* and the logs of *training* by run.
 
     Several evaluations of one name are the runs of a setting: their means are shown, with completions of the first.
     Without evaluations, the page is about training alone.
@@ -165,7 +171,7 @@ def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
     if empty := [path for path, rows in logs.items() if not rows]:
         raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
     runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
-    compared = _compared(scored, puzzles) if scored else {key: {} for key in _COMPARED}
+    compared = _compared(scored) if scored else {key: {} for key in _COMPARED}
     chain = [link for link, _ in compared["chain"]]
     own = next((path for path in logs if training_log.is_log_of(path, chain)), None)
     shown = own or next(iter(logs), None)
@@ -195,7 +201,7 @@ def view(evaluations: Runs, training: Runs, puzzles: int) -> dict[str, Any]:
     }
 
 
-def _compared(scored: Group, puzzles: int) -> dict[str, Any]:
+def _compared(scored: Group) -> dict[str, Any]:
     """The values of the page about the results *scored*.
 
     Models are in the order in which they are made from each other, else as given, before the baselines; those that the
@@ -229,9 +235,10 @@ def _compared(scored: Group, puzzles: int) -> dict[str, Any]:
         "method": "GRPO" if any(link.by_grpo for link in chain) else names[-1],
         "trained": len(lineages[names[-1]]) > 1,
         "from_first": set() < lineages[names[0]] < lineages[names[-1]],
-        "puzzles": min(puzzles, first.metrics.n),
+        "puzzles": min(TRANSCRIPTS, first.metrics.n),
         "transcripts": {
-            name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names
+            name: [samples[0] for samples in groups[0][name].by_puzzle[:TRANSCRIPTS]]
+            for name in names
         },
         "changed": _changed(first, last) if paired else None,
         "causes": diagnose.LABELS,

@@ -30,7 +30,6 @@ from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.release.report import charts
 from countdown_rl.training import callbacks, state, weights
 from countdown_rl.training import run as training
 from countdown_rl.training.grpo import rewards, rollouts, trainer
@@ -551,9 +550,6 @@ def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_pa
     assert (rows[-1].eval_correct * 5) % 1 == pytest.approx(0)  # a share of five puzzles
     assert min(rows[-1].eval_kl, rows[3].eval_kl) > 0
     assert files(tmp_path / "adapter")[WEIGHTS] == files(unbroken.out)[WEIGHTS]
-    assert "Validation accuracy" in [
-        chart.title for chart in charts.curves({"": [rows]}, letters.TASK)
-    ]
 
 
 def greedy_shares(monkeypatch, shares):
