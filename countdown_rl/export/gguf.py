@@ -59,34 +59,34 @@ def write(source: Source, out: Path, options: QuantizeOptions) -> dict[str, Any]
     Raises ModelError if GGUF does not support the model, or its type needs a library that is not installed.
     """
     ref, directory, checkpoint, tokenizer, model = source
-    kind, config = options.gguf_type, read_config(directory)
+    kind = options.gguf_type
+    config = read_config(directory)
+    shape = ModelShape.of(config)
+    arch = architecture(config)
     conversations = probe.conversations(ref.as_input(), PROMPTS)
-    file, arch, shape = (
-        out / f"model-{kind.upper()}.gguf",
-        architecture(config),
-        ModelShape.of(config),
-    )
+    stops = ends.of_checkpoint(tokenizer, directory)
+    file = out / f"model-{kind.upper()}.gguf"
     untied = checkpoint.drop_tied(model)
     tensors = _plan(checkpoint, shape, arch, kind, tied=config.tie_word_embeddings and not untied)
+    frequencies = _rope_frequencies(config.rope_parameters, shape.head_dim)
+
     writer = gguf.GGUFWriter(None, arch)
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(probe.model_name(provenance_chain(ref.as_input())))
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
     _write_config(writer, config, shape)
-    stops = ends.of_checkpoint(tokenizer, directory)
     gguf_tokenizer.write(writer, stops, tokenizer, shape.vocab_size, conversations)
-    _write_tensors(
-        writer, file, checkpoint, tensors, _rope_frequencies(config.rope_parameters, shape.head_dim)
-    )
-    if tokenizer.chat_template and (
-        text := modelfile(file.name, tokenizer, context_length(config), stops)
-    ):
-        (out / "Modelfile").write_text(text, "utf-8")
-    types = dict(sorted(Counter(tensor.type.name for tensor in tensors.values()).items()))
+    _write_tensors(writer, file, checkpoint, tensors, frequencies)
+    if tokenizer.chat_template:
+        text = modelfile(file.name, tokenizer, context_length(config), stops)
+        if text:
+            (out / "Modelfile").write_text(text, "utf-8")
+
+    types = Counter(tensor.type.name for tensor in tensors.values())
     facts: dict[str, Any] = {
         "gguf_type": kind,
         "file": file.name,
-        "tensors": types,
+        "tensors": dict(sorted(types.items())),
         "bytes": file.stat().st_size,
     }
     if find_spec("xllamacpp"):

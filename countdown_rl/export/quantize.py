@@ -125,17 +125,17 @@ def write_nf4(source: Source, out: Path, options: QuantizeOptions) -> dict[str, 
             f"{ref.source} has a de-quantized base, so NF4 would round the adapter away again; {advice}."
         )
     in_4_bits = {id(module.weight): module.weight for module in nf4.linears(model).values()}
-    embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-    outside = {id(module.weight) for module in (*embeddings, model.get_output_embeddings())}
-    sizes = {
-        name: part.numel() for name, part in model.named_parameters() if id(part) not in outside
-    }
-    left = {
-        name: part.numel()
-        for name, part in model.named_parameters()
-        if id(part) not in outside and id(part) not in in_4_bits
-    }
-    share = sum(left.values()) / max(1, sum(sizes.values()))
+    outside = {id(getattr(model.get_output_embeddings(), "weight", None))}
+    outside |= {id(part.weight) for part in model.modules() if isinstance(part, torch.nn.Embedding)}
+    total = 0
+    left = {}
+    for name, weight in model.named_parameters():
+        if id(weight) in outside:
+            continue
+        total += weight.numel()
+        if id(weight) not in in_4_bits:
+            left[name] = weight.numel()
+    share = sum(left.values()) / max(1, total)
     if share > _MAX_LEFT:
         largest = max(left, key=left.__getitem__)
         raise ModelError(
