@@ -22,10 +22,10 @@ from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.export import gguf_tokenizer, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.source import Source
-from countdown_rl.models import ends, model_files
+from countdown_rl.models import ends
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, render
 from countdown_rl.models.checkpoint import Checkpoint
-from countdown_rl.models.shape import ModelShape, read_config, skeleton
+from countdown_rl.models.shape import ModelShape, read_config
 from countdown_rl.tasks import probe
 
 #: The type of most tensors of each ``--gguf-type``.
@@ -115,53 +115,6 @@ def _write_tensors(
     for original, tensor in tensors.items():
         writer.write_tensor_data(_values(source.read(original), tensor))
     writer.close()
-
-
-def differences(
-    file: Path, tokenizer: Any, conversations: Sequence[gguf_tokenizer.Conversation]
-) -> list[str]:
-    """Names of what :func:`write` writes otherwise than in *file* and beside it, for its dimensions and *tokenizer*.
-
-    Names, licenses and so on are free.
-    """
-    reader, config = gguf.GGUFReader(file), read_config(file)
-    shape, arch = ModelShape.of(config), architecture(config)
-    writer = gguf.GGUFWriter(None, arch)
-    _write_config(writer, config, shape)
-    named = model_files.generation_config(file.parent).get("eos_token_id")
-    stops = ends.token_ids(tokenizer, named, shape.vocab_size)
-    gguf_tokenizer.write(writer, stops, tokenizer, shape.vocab_size, conversations)
-    expected: dict[str, Any] = {
-        key: field.value for part in writer.kv_data for key, field in part.items()
-    }
-    found = {
-        key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")
-    }
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], shape.num_layers)
-    parameters = {
-        names.get_name(name, try_suffixes=(".weight", ".bias"))
-        for name in skeleton(config).state_dict()
-    }
-    differing = [
-        tensor.name
-        for tensor in reader.tensors
-        if tensor.name not in (*parameters, "rope_freqs.weight")
-    ]
-    for key in sorted(found.keys() | expected.keys()):
-        free = re.match("general[.](?!sampling)", key) and key not in expected
-        later = (
-            key.endswith(("eot_token_id", "eom_token_id")) and key not in found
-        )  # earlier versions wrote none
-        value: Any = expected.get(key)
-        same = key in found and np.array_equal(
-            found[key], np.float32(value) if isinstance(value, float) else value
-        )
-        if not (free or later or same):
-            differing.append(key)
-    if (text := file.with_name("Modelfile")).exists():
-        written = modelfile(file.name, tokenizer, context_length(config), stops)
-        differing += [] if text.read_text("utf-8") == written else [text.name]
-    return differing
 
 
 def architecture(config: Any) -> str:
