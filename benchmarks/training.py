@@ -31,7 +31,8 @@ from countdown_rl.training.grpo import rewards
 from countdown_rl.training.grpo.prompts import in_turn
 from countdown_rl.training.grpo.run import prepare
 from countdown_rl.training.options import RunArguments, TrainOptions
-from countdown_rl.training.run import Reporter, train
+from countdown_rl.training.prepared import Reporter
+from countdown_rl.training.run import train
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.yaml"
 LISTS = ("reward", "trl", "report_to")

@@ -65,7 +65,8 @@ def train(
     """
     from countdown_rl.training.grpo.run import prepare
     from countdown_rl.training.options import RunArguments, TrainOptions
-    from countdown_rl.training.run import Reporter, execute
+    from countdown_rl.training.prepared import Reporter
+    from countdown_rl.training.run import execute
 
     if rewards is not None:
         options["reward"] = _rewards(rewards)
@@ -98,7 +99,8 @@ def sft(
         options: fields of :class:`countdown_rl.training.options.SftOptions`; otherwise as in :func:`train`.
     """
     from countdown_rl.training.options import SftArguments, SftOptions
-    from countdown_rl.training.run import Reporter, execute
+    from countdown_rl.training.prepared import Reporter
+    from countdown_rl.training.run import execute
     from countdown_rl.training.sft.run import prepare
 
     settings, given = _split(options, SftOptions, SftArguments)

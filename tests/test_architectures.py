@@ -44,12 +44,10 @@ def fine_tuned(model: str, tune: str) -> Result:
         Path("demos.jsonl"), [row | {"completion": ANSWER.format(row["nums"][0])} for row in ROWS]
     )
     options = SftOptions(
-        tune=tune, max_steps=2, batch_size=4, micro_batch=2, learning_rate=1e-2, warmup_steps=0, precision="fp32",
-        threads=1, lora_r=4,
+        tune=tune, max_steps=2, batch_size=4, micro_batch=2, learning_rate=1e-2, trl=("warmup_steps=0",), precision="fp32",
+        lora_r=4,
     )  # fmt: skip
-    run = SftArguments(
-        model=model, files=(Path("demos.jsonl"),), out=Path("tuned"), checkpoints=Path("work")
-    )
+    run = SftArguments(model=model, files=(Path("demos.jsonl"),), out=Path("tuned"))
     return train(supervised.prepare(run, options))
 
 
@@ -122,11 +120,9 @@ def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
     write_data(Path("data"), dict.fromkeys(SPLITS, ROWS))
     options = TrainOptions(
         max_steps=2, prompts=1, num_generations=4, micro_batch=4, max_completion_length=6, learning_rate=1e-2,
-        lora_r=4, threads=1, precision="fp32",
+        lora_r=4, precision="fp32",
     )  # fmt: skip
-    run = RunArguments(
-        model=model, data=Path("data"), out=Path("adapter"), checkpoints=Path("work")
-    )
+    run = RunArguments(model=model, data=Path("data"), out=Path("adapter"))
     result = train(grpo.prepare(run, options))
     assert len(result.rows) == 2
     assert all(row.grad_norm > 0 for row in result.rows)

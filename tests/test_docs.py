@@ -37,16 +37,11 @@ SHORT = "--max-completion-length 32"
 #: Options that a command gets after its own, by command and by the option that must be there; the last one counts.
 QUICK = {
     ("gen-data", ""): "--n 300",
-    ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --threads 1 "
-    + SHORT,
-    ("train", "--config"): "--eval-size 2",
-    ("train", "--eval-every"): "--eval-size 2",
-    ("train", "--eval-samples"): "--eval-samples 2",
+    ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 " + SHORT,
     ("train", "--probe"): "--probe 2",
     ("eval", ""): "--limit 4 --max-new-tokens 32",
     ("eval", "--samples"): "--samples 2 --max-new-tokens 256",
-    ("sft", ""): "--max-steps 1 --batch-size 2 --threads 1",
-    ("sft", "--eval-every"): "--eval-size 2",
+    ("sft", ""): "--max-steps 1 --batch-size 2",
     ("quantize", "--data"): "--limit 4 --max-new-tokens 32",
     ("verify", ""): "--limit 4 --fresh 4",
 }

@@ -113,8 +113,7 @@ def run(commands: list[list[str]], out: Path, monkeypatch: pytest.MonkeyPatch) -
         if words[0].endswith(".py"):
             subprocess.run([sys.executable, *words], check=True)
         else:
-            threads = ["--threads", "1"] if words[0] in ("train", "sft") else []
-            assert status(monkeypatch, *words, *threads) == 0
+            assert status(monkeypatch, *words) == 0
 
 
 def test_options_of_a_recipe_may_stand_anywhere(world, tmp_path):
@@ -256,7 +255,7 @@ STEPS = {
         2,
         8,
         1868,
-        "--num-iterations 4, --beta 0, --reward length:100=1",
+        "--trl num_iterations=4, --beta 0, --reward length:100=1",
     ),
     ("llama-3.1-8b-gsm8k", "ZERO=2"): (8, 4, 4, 934, "--precision nf4"),
     ("llama-3.1-8b-gsm8k", "ZERO=3 PROCESSES=4"): (8, 4, 4, 934, "--precision bf16"),

@@ -1,41 +1,27 @@
 """What ``train`` and ``sft`` share: the output of a run or of a check."""
 
 import shutil
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from countdown_rl.cli import console
 from countdown_rl.core import processes
-from countdown_rl.core.formatting import flag, plural, printable
+from countdown_rl.core.formatting import plural, printable
 from countdown_rl.core.options import option
 from countdown_rl.training.options import RUN
 
 if TYPE_CHECKING:
-    from countdown_rl.training.run import Arguments, Prepare, Prepared, Reporter, Settings
+    from countdown_rl.training.prepared import Prepared, Reporter, Settings
+    from countdown_rl.training.run import Arguments, Prepare
 
 Check = Annotated[
     bool, option("Only check the options, data, model and memory.", RUN, name="--check")
 ]
 
-#: Parts of the memory estimate, in words.
-_PARTS = {
-    "weights": "weights",
-    "adapter": "LoRA adapter",
-    "gradients": "gradients",
-    "optimiser": "optimizer states",
-}
-_PARTS |= {
-    "engine": "vLLM",
-    "generation": "during generation",
-    "loss": "during the loss",
-    "peak": "peak",
-}
-
 
 def reporter(update: Any) -> "Reporter":
     """Print notes and warnings of a run, that of a GPU that torch does not see first; show its progress by *update*."""
     from countdown_rl.models import load
-    from countdown_rl.training.run import Reporter
+    from countdown_rl.training.prepared import Reporter
 
     if text := load.unused_gpu():
         console.warn(text)
@@ -64,7 +50,8 @@ def perform(
         return
     about: dict[str, Any] = {"out": str(result.out), "log": str(result.log)}
     if result.rows:
-        about |= {"resumed": result.resumed, "warnings": result.warnings, "memory": result.memory}
+        about |= {"resumed": result.resumed, "warnings": result.warnings}
+        about["peak_memory"] = result.peak_memory
     else:
         console.note(f"{result.out} is up to date (use --overwrite to rebuild).")
     console.result({**about, **result.facts})
@@ -72,48 +59,43 @@ def perform(
 
 
 def _show_check(run: "Prepared[Settings]") -> None:
-    """Print what was checked, as JSON or as a table of memory; warn if memory or disk are too small."""
-    memory, values, place = run.memory, run.check_result(), run.checkpoints.directory.absolute()
+    """Print what was checked, as JSON or with a table of memory; warn if memory or disk are small."""
+    memory = run.memory
+    values = run.check_result()
     noun = "demonstration" if run.options.method == "sft" else "prompt"
     console.note(
         f"{values['model']}: {values['architecture']}, {memory.trainable:,} of "
-        f"{plural(values['parameters'], 'parameter')} trained; the longest {noun} has {run.longest} tokens."
+        f"{plural(values['parameters'], 'parameter')} trained; the longest {noun} has "
+        f"{run.longest} tokens."
     )
-    needed, available = _size(memory.estimates[0].peak), _size(memory.available or 0)
-    if memory.fits is False:
+    if memory.total > memory.device_memory:
         console.warn(
-            f"the run needs about {needed} and a margin, and this machine has {available}; lower "
-            f"{' or '.join(map(flag, run.less_memory))}, or add --gradient-checkpointing."
+            f"the run needs {_size(memory.total)} before the loss, and this machine has "
+            f"{_size(memory.device_memory)}; lower {run.less_memory}, or take a smaller model."
         )
-    if memory.free is not None and memory.available and memory.free < 0.95 * memory.available:
-        console.warn(f"other processes use this GPU: {_size(memory.free)} of {available} are free.")
-    place = next(path for path in (place, *place.parents) if path.is_dir())
-    twice, free = 2 * memory.checkpoint, shutil.disk_usage(place).free
-    if twice > free:
+    place = run.checkpoints.directory.absolute()
+    place = next(path for path in place.parents if path.is_dir())
+    needed = (run.options.keep_checkpoints + 2) * memory.checkpoint
+    free = shutil.disk_usage(place).free
+    if needed > free:
         console.warn(
-            f"two checkpoints need {_size(twice)}, and {place} has {_size(free)} free; give --checkpoints a directory "
-            "on another disk, or --tune lora."
+            f"checkpoints need {_size(needed)}, and {place} has {_size(free)} free; give --log on "
+            "another disk, or --tune lora."
         )
-    devices = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "CPU"}
-    table = console.table(
-        "estimated memory", *(devices[estimate.device] for estimate in memory.estimates)
-    )
-    for name, text in _PARTS.items():
-        sizes: Sequence[int] = [getattr(estimate, name) for estimate in memory.estimates]
-        if any(sizes):
-            table.add_row(text, *map(_size, sizes), style="bold" if name == "peak" else "")
-    table.add_row(
-        "a checkpoint on disk (two at a save)",
-        *(_size(memory.checkpoint) for _ in memory.estimates),
-    )
-    if memory.fits is not None:
-        table.caption = (
-            f"fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
-        )
+    parts = {
+        "weights": memory.weights,
+        "trained weights, gradients, optimizer states": memory.states,
+        "key-value cache of a round": memory.cache,
+        "sum, without the loss": memory.total,
+        "memory of this device": memory.device_memory,
+        "a checkpoint on disk": memory.checkpoint,
+    }
+    table = console.table("memory", "")
+    for name, size in parts.items():
+        table.add_row(name, _size(size))
     if not console.as_json:
-        console.data(
-            f"first {noun}, as the model reads it{', learned from ▶ on' if run.learned else ''}:"
-        )
+        learned = ", learned from ▶ on" if run.learned else ""
+        console.data(f"first {noun}, as the model reads it{learned}:")
         console.data(printable(run.first + (f"▶{run.learned}" if run.learned else "")))
     console.result(values, table)
 

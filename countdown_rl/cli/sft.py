@@ -23,9 +23,7 @@ def sft(
     """
     from countdown_rl.training.state import Places
 
-    Places.of(
-        arguments, options, overwrite=overwrite or check
-    )  # a wrong path is told before torch is imported
+    Places.of(arguments, options)  # a wrong path is told before torch is imported
     from countdown_rl.training.sft.run import prepare
 
     runs.perform(prepare, arguments, options, check=check, overwrite=overwrite)

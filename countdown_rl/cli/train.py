@@ -40,7 +40,7 @@ def train(
     from countdown_rl.training.state import Places
 
     rewards.parse(options.reward)  # a misspelled name or path is told before torch is imported
-    Places.of(arguments, options, overwrite=overwrite or check or probe is not None)
+    Places.of(arguments, options)
     from countdown_rl.training.grpo.run import prepare
 
     if probe is None or check:

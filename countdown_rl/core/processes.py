@@ -39,10 +39,12 @@ class Terminated(BaseException):
 
 @contextmanager
 def signals_as_exceptions() -> Iterator[None]:
-    """Raise :class:`Terminated` at Ctrl-C, SIGTERM and SIGHUP, so that partial files are removed."""
+    """Raise :class:`Terminated` at Ctrl-C, SIGTERM, SIGHUP and Slurm's SIGUSR1."""
     global _received
     numbers = [
-        getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+        getattr(signal, name)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+        if hasattr(signal, name)
     ]
     handlers = {number: signal.getsignal(number) for number in numbers}
     for number, handler in handlers.items():
@@ -62,7 +64,7 @@ def signals_as_exceptions() -> Iterator[None]:
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Only record a first signal inside the block, for :func:`received_signal`; Ctrl-C still raises."""
+    """Only record a first signal inside the block, for :func:`received_signal`."""
     global _deferred
     _deferred = True
     try:
@@ -85,7 +87,8 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     if not first and time.monotonic() - _since < _REPEATED:
         return
     _received, _since = number, time.monotonic()
-    if _deferred and first and number != signal.SIGINT:
+    if _deferred and first:
+        os.write(2, b"finishing the step; press Ctrl-C again to end at once\n")
         return
     while frame is not None and not frame.f_code.co_filename.startswith(
         "<frozen importlib._bootstrap"

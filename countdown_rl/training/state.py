@@ -16,8 +16,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
-from countdown_rl.core.identity import RUN, Identity, finished, run_directory
-from countdown_rl.core.manifest import MANIFEST, Manifest
+from countdown_rl.core.identity import RUN, Identity, run_directory
 from countdown_rl.evaluation.training_log import (
     LogRow,
     StepRow,
@@ -30,6 +29,8 @@ from countdown_rl.tasks import files, jsonl
 from countdown_rl.training.options import RunArguments, TuningOptions
 
 MARK = "complete"
+#: Beginning of the name of the directory of checkpoints, beside the log.
+CHECKPOINTS = "checkpoints"
 #: The file of a journal in a checkpoint, and its fields beside the rows.
 _FILE, _FIELDS = "journal.json", ("start", "warnings", "samples", "outcomes", "states", "threads")
 
@@ -56,6 +57,8 @@ class Journal:
         default_factory=dict
     )  # of a sampler before the last rounds, by their numbers
     threads: int | None = None  # their number decides the rounding of sums
+    #: Metrics of the last evaluation, which the row of its step gets.
+    evaluation: dict[str, Any] = field(default_factory=dict)
 
     def best(self) -> tuple[int, float] | None:
         """The first step with the highest ``eval_correct``, 0 for the initial policy, and that share; or None."""
@@ -123,39 +126,42 @@ class Checkpoints:
     directory: Path
 
     def check_paths(self, out: Path, kind: str, log: Path) -> None:
-        """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*,
-        neither in *out* nor in the way of another program's file."""
-        artifacts.check_writable(
-            out, kind
-        )  # before the lock of *checkpoints*, which could be a file in *out*
-        for option, path in (("--log", log), ("--checkpoints", self.directory)):
-            if path.resolve().is_relative_to(out.resolve()):
-                raise UsageError(
-                    f"{option} {path} lies in --out {out}, which is replaced; give another path."
-                )
-            artifacts.check_place(path, option)
+        """Check that a run can write an artifact of *kind* at *out*, the CSV *log* and checkpoints."""
+        artifacts.check_writable(out, kind)  # before the locks, which could be files in *out*
+        if log.resolve().is_relative_to(out.resolve()):
+            raise UsageError(
+                f"--log {log} lies in --out {out}, which is replaced; give another path."
+            )
+        artifacts.check_place(log, "--log")
         if log.is_dir():
             raise UsageError(f"{log} is a directory; give a file.", option="log")
-        if self.directory.is_file():
-            raise UsageError(f"{self.directory} is a file; give a directory.", option="checkpoints")
-        if (others := self._directories()) and not (self.directory / RUN).is_file():
+        others = self._directories()
+        if self.directory.is_file() or (others and not (self.directory / RUN).is_file()):
             raise ArtifactError(
-                f"{others[0]} is not of countdown-rl; give --checkpoints another directory."
+                f"{self.directory} is not of countdown-rl; give --log another directory."
             )
 
-    def to_resume(self, run: Identity) -> Path | None:
-        """The newest complete checkpoint, or None; ArtifactError if it does not belong to *run*."""
-        if (newest := self.newest()) is None or not (differences := self._differences(run)):
+    def to_resume(self, run: Identity, max_steps: int) -> Path | None:
+        """Return the newest complete checkpoint of at most *max_steps*, or None.
+
+        Raises:
+            ArtifactError: it does not belong to *run*.
+        """
+        newest = self.newest(max_steps)
+        if newest is None or not (differences := self._differences(run)):
             return newest
         raise ArtifactError(
-            f"{self.directory} holds an unfinished run that is not this one ({differences}); "
-            f"use its options to resume it, or give --restart to begin again."
+            f"{self.directory} holds a run that is not this one ({differences}); use its options "
+            f"to resume it, or remove {self.directory} to begin again."
         )
 
     def how_to_continue(self) -> str:
         """The sentence for a user who stopped a run: the step from which it resumes."""
         if newest := self.newest():
-            return f"The run continues after step {step_of(newest)}; add --restart to begin again."
+            return (
+                f"The run continues after step {step_of(newest)} when the command is repeated; "
+                f"remove {self.directory} to begin again."
+            )
         return "There is no checkpoint of this run yet, so it starts again."
 
     def _differences(self, run: Identity) -> str:
@@ -166,9 +172,11 @@ class Checkpoints:
             unfinished = None
         return run.differences(unfinished)
 
-    def newest(self) -> Path | None:
-        """The newest complete checkpoint of any run."""
-        complete = (path for path in self._directories("checkpoint") if (path / MARK).is_file())
+    def newest(self, max_steps: int | None = None) -> Path | None:
+        """Return the newest complete checkpoint, of at most *max_steps* if given."""
+        complete = [path for path in self._directories("checkpoint") if (path / MARK).is_file()]
+        if max_steps is not None:
+            complete = [path for path in complete if step_of(path) <= max_steps]
         return max(complete, key=step_of, default=None)
 
     def start(self, run: Identity) -> None:
@@ -181,18 +189,20 @@ class Checkpoints:
         """The directory of the weights after *step*, the best so far."""
         return self.directory / f"best-{step}"
 
-    def complete(self, checkpoint: Path, best: int | None = None) -> None:
-        """Mark *checkpoint* as complete once its bytes are on disk, then remove all others but those of step *best*."""
+    def complete(self, checkpoint: Path, count: int, best: int | None = None) -> None:
+        """Mark *checkpoint* as complete once its bytes are on disk, then remove older ones.
+
+        Args:
+            checkpoint: directory of the checkpoint.
+            count: checkpoints to keep.
+            best: step of the best weights, which are kept too.
+        """
         artifacts.fsync(checkpoint)
         (checkpoint / MARK).touch()
         artifacts.fsync(checkpoint)
-        _remove(
-            [
-                other
-                for other in self._directories()
-                if other not in (checkpoint, self.best(best or 0))
-            ]
-        )
+        newest = sorted(self._directories("checkpoint"), key=step_of)[-count:]
+        kept = {checkpoint, *newest, self.best(best or 0)}
+        _remove([other for other in self._directories() if other not in kept])
 
     def _directories(self, kind: str = "checkpoint|best") -> list[Path]:
         paths = sorted(self.directory.glob("*-*"))
@@ -234,15 +244,12 @@ class Places:
     checkpoints: Checkpoints
 
     @classmethod
-    def of(
-        cls, arguments: RunArguments, options: TuningOptions, *, overwrite: bool = True
-    ) -> "Places":
-        """The paths in *arguments*, or their defaults. Raises an error if one is missing, empty or in the way, as is
-        an artifact of other *options* without *overwrite*."""
+    def of(cls, arguments: RunArguments, options: TuningOptions) -> "Places":
+        """Return the paths in *arguments*, or their defaults; an error if one cannot be used."""
         grpo = options.method == "grpo"
         out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
         log = arguments.log or run_directory(out, by_default=grpo and not arguments.out) / "log.csv"
-        checkpoints = Checkpoints(arguments.checkpoints or log.with_name("checkpoints"))
+        checkpoints = Checkpoints(log.with_name(CHECKPOINTS + log.stem.removeprefix("log")))
         checkpoints.check_paths(out, options.kind, log)
         for file in [arguments.data, *getattr(arguments, "files", ())]:
             jsonl.check_training(file)
@@ -250,11 +257,4 @@ class Places:
                 artifacts.read(file, "data", verify=False)
             elif file:
                 next(files.records(file))
-        if not overwrite and artifacts.peek(out) == options.kind:
-            manifest = Manifest.parse((out / MANIFEST).read_bytes(), out)
-            decided = {
-                name: value for name, value in asdict(options).items() if value and value != "auto"
-            }
-            run = Identity({**manifest.options, **decided}, manifest.inputs)
-            finished(out, options.kind, run, overwrite=False)
-        return Places(out=out, log=log, checkpoints=checkpoints)
+        return cls(out=out, log=log, checkpoints=checkpoints)

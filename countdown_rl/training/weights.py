@@ -3,20 +3,22 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from transformers import PreTrainedModel, PrinterCallback, Trainer
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArguments
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.core.formatting import flag
 from countdown_rl.models import ends, load, lora, model_files, reference, torch_internals
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.training.memory import Memory
+from countdown_rl.training import trl_fields
 from countdown_rl.training.options import TuningOptions
+
+Config = TypeVar("Config", bound=TrainingArguments)
 
 
 def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
@@ -30,7 +32,6 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
     for name, key in (
         ("lora_r", "r"),
         ("lora_alpha", "lora_alpha"),
-        ("lora_dropout", "lora_dropout"),
     ):
         if options.given(name) and getattr(options, name) != trained.get(
             key, getattr(options, name)
@@ -44,12 +45,12 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
 
 def _new_adapter(options: TuningOptions) -> LoraConfig:
     """The configuration of a new adapter, on all linear layers."""
-    lora = {
-        "r": options.lora_r,
-        "lora_alpha": options.lora_alpha,
-        "lora_dropout": options.lora_dropout,
-    }
-    return LoraConfig(**lora, target_modules="all-linear", task_type="CAUSAL_LM")
+    return LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
 
 
 def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) -> PreTrainedModel:
@@ -73,16 +74,16 @@ def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) ->
     return model
 
 
-def load_model(
-    ref: ModelRef, options: TuningOptions, memory: Memory, threads: int | None = None
-) -> load.Loaded:
-    """Load the model *ref* for training in *threads*, as *memory* was planned; the training of an adapter continues."""
-    torch.set_num_threads(threads or options.threads or processes.cpu_threads())
-    if torch.cuda.is_available() and not memory.estimates[-1].engine:
+def load_model(ref: ModelRef, options: TuningOptions, threads: int) -> load.Loaded:
+    """Load the model *ref* for training in *threads*; the training of an adapter continues."""
+    torch.set_num_threads(threads)
+    if torch.cuda.is_available() and getattr(options, "rollouts", "") != "vllm":
         torch_internals.expand_segments()
-    trainable, sharded = ref.base is not None, processes.uses_fsdp()
     return load.load_model(
-        ref, precision=options.precision, trainable=trainable, sharded=sharded, plain=memory.plain
+        ref,
+        precision=options.precision,
+        trainable=ref.base is not None,
+        sharded=processes.uses_fsdp(),
     )
 
 
@@ -95,12 +96,18 @@ def computes_in_bf16(loaded: load.Loaded) -> bool:
 def trainer_arguments(
     options: TuningOptions, loaded: load.Loaded, directory: Path, *names: str
 ) -> dict[str, Any]:
-    """Fields of TRL's configurations of GRPO and SFT alike, for checkpoints in *directory*, and the options *names*."""
-    names = (*names, "gradient_checkpointing", "learning_rate", "lr_scheduler_type", "seed")
-    return {name: getattr(options, name) for name in names} | {
+    """Return fields of TRL's configurations of GRPO and SFT alike.
+
+    Args:
+        options: of the run.
+        loaded: the model.
+        directory: of the checkpoints.
+        names: further options that are fields of the same name.
+    """
+    return {name: getattr(options, name) for name in (*names, "learning_rate", "seed")} | {
         "output_dir": str(directory),
         "per_device_train_batch_size": options.per_device_batch,
-        "gradient_accumulation_steps": options.micro_batches(processes.world_size()),
+        "gradient_accumulation_steps": options.micro_batches,
         "bf16": computes_in_bf16(loaded),
         "fp16": loaded.model.dtype == torch.float16,  # with a scaler of the loss
         "use_cpu": loaded.device == "cpu",
@@ -108,10 +115,28 @@ def trainer_arguments(
         "save_strategy": "no",  # the callback decides
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # training stops there
-        "report_to": list(options.report_to) or "none",
         "project": "countdown-rl",
         "disable_tqdm": True,
     }
+
+
+def config(
+    kind: type[Config], options: TuningOptions, fields: dict[str, Any], defaults: dict[str, Any]
+) -> Config:
+    """Return TRL's configuration *kind* of *fields*, of *defaults* and of ``--trl``."""
+    defaults = {
+        "gradient_checkpointing": False,
+        "lr_scheduler_type": options.SCHEDULE,
+        "report_to": "none",
+        **defaults,
+    }
+    made = trl_fields.config(kind, options.trl, fields, defaults)
+    if made.n_gpu > 1:
+        raise UsageError(
+            f"one process trains on one GPU, and {made.n_gpu} are visible; "
+            "set CUDA_VISIBLE_DEVICES=0."
+        )
+    return made
 
 
 def make_trainer(

@@ -30,7 +30,7 @@ arms=${ARMS:-start placebo rft-1 rft-5 rft-25 rft-5-capped positive-whole positi
 
 steps=50 prompts=16 generations=8 # 6,400 completions
 lora=(--precision nf4 --lora-r 32 --lora-alpha 64 --max-completion-length 256)
-policy=(--micro-batch 8 --curriculum --learning-rate 0.0008 --lr-scheduler-type constant
+policy=(--micro-batch 8 --sampler curriculum --learning-rate 0.0008
   --trl top_entropy_quantile=0.2 --temperature 1 --reward correct=1)
 grpo=(--scale-rewards none)
 credit=(--discount 0.9)

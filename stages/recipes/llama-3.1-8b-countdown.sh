@@ -21,10 +21,10 @@ model=${MODEL:-meta-llama/Llama-3.1-8B-Instruct}
 
 data=(--n 50000 --seed 42)
 train=(
-  --precision nf4 --lora-r 16 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
+  --precision nf4 --lora-r 16 --lora-alpha 32 --trl gradient_checkpointing=true
   # Batches of 8, the library's default, times an accumulation of 16: 128 completions a step.
   --prompts 32 --num-generations 4 --micro-batch 8 --max-steps 1406 # one pass over 45,000 puzzles
-  --learning-rate 1e-5 --lr-scheduler-type cosine --beta 0.001 --scale-rewards group --seed 42
+  --learning-rate 1e-5 --trl lr_scheduler_type=cosine --beta 0.001 --scale-rewards group --seed 42
   --max-completion-length 128
   --reward format=1 --reward correct=1
 )
@@ -39,7 +39,7 @@ if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else d
 enter "$1"
 
 countdown-rl gen-data --out data "${data[@]}"
-train+=(--model "$model" --data data --out adapter --log train/log.csv --checkpoints checkpoints)
+train+=(--model "$model" --data data --out adapter --log train/log.csv)
 if [ "$check" ]; then exec countdown-rl train "${train[@]}" --check; fi
 
 countdown-rl eval --model "$model" --precision nf4 --data data/test.jsonl --out eval/base "${eval[@]}"

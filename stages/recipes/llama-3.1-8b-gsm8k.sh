@@ -23,16 +23,16 @@ model=${MODEL:-meta-llama/Llama-3.1-8B-Instruct}
 
 data=(--task gsm8k --style lines --n 8792)
 train=(
-  --precision nf4 --lora-r 8 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
+  --precision nf4 --lora-r 8 --lora-alpha 32 --trl gradient_checkpointing=true
   --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934
-  --learning-rate 2e-4 --lr-scheduler-type cosine --trl warmup_steps=500 --trl weight_decay=0.01 --beta 0.02
+  --learning-rate 2e-4 --trl lr_scheduler_type=cosine --trl warmup_steps=500 --trl weight_decay=0.01 --beta 0.02
   --trl epsilon_high=0.2 --scale-rewards group --eval-every 250
   --temperature 0.7 --trl top_p=0.9 --max-completion-length 256
   --reward strict-format/-1=1 --reward no-trailing=1 --reward integer=1 --reward correct=1
 )
 eval=(--max-new-tokens 256)
 if [ "${FAST-}" ]; then
-  train+=(--prompts 16 --num-generations 2 --micro-batch 8 --num-iterations 4 --max-steps 1868 # one pass, four times
+  train+=(--prompts 16 --num-generations 2 --micro-batch 8 --trl num_iterations=4 --max-steps 1868 # one pass, four times
     --max-completion-length 128 --beta 0 --reward length:100=1)
 fi
 recipes=$(cd "$(dirname "$0")" && pwd)
@@ -43,14 +43,14 @@ fi
 if [ "${ZERO-}" = 3 ]; then train+=(--precision bf16); fi
 if [ "$quick" ]; then
   data+=(--n 300)
-  train+=(--max-steps 2 --prompts 2 --micro-batch 4 --max-completion-length 16 --eval-size 8)
+  train+=(--max-steps 2 --prompts 2 --micro-batch 4 --max-completion-length 16)
   eval+=(--limit 4 --max-new-tokens 16)
 fi
 if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else data+=(--from-hub openai/gsm8k); fi
 enter "$1"
 
 countdown-rl gen-data --out data "${data[@]}"
-train+=(--model "$model" --data data --out adapter --log train/log.csv --checkpoints checkpoints)
+train+=(--model "$model" --data data --out adapter --log train/log.csv)
 if [ "$check" ]; then exec countdown-rl train "${train[@]}" --check; fi
 
 countdown-rl eval --model "$model" --precision nf4 --data data/test.jsonl --out eval/base "${eval[@]}"

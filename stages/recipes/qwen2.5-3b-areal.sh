@@ -23,7 +23,7 @@ model=${MODEL:-Qwen/Qwen2.5-3B-Instruct}
 
 data=(--preset 24 --rule at-most-once --n 200000 --valid 1000 --test 1000 --seed 42)
 train=(
-  --precision bf16 --lora-r 64 --lora-alpha 64 --gradient-checkpointing
+  --precision bf16 --lora-r 64 --lora-alpha 64 --trl gradient_checkpointing=true
   --prompts 256 --num-generations 8 --micro-batch 8 --max-steps 930 # 1.2 passes over 198,000 puzzles
   --learning-rate 5e-5 --trl adam_beta2=0.95 --trl weight_decay=0.017
   --trl epsilon_high=0.2 --beta 0 --scale-rewards group --temperature 1
@@ -41,7 +41,7 @@ enter "$1"
 
 countdown-rl gen-data --out data "${data[@]}"
 if [ "${ENGINE-}" = areal ]; then exec countdown-rl export-task --to areal --data data --out areal; fi
-train+=(--model "$model" --data data --out adapter --log train/log.csv --checkpoints checkpoints)
+train+=(--model "$model" --data data --out adapter --log train/log.csv)
 if [ "$check" ]; then exec countdown-rl train "${train[@]}" --check; fi
 launch=(countdown-rl)
 if [ "${PROCESSES:-8}" -gt 1 ] && [ -z "$quick" ]; then

@@ -20,7 +20,7 @@ model=${MODEL:-Qwen/Qwen3-0.6B}
 
 data=(--n 1000 --seed 42 --style model_opens)
 train=(
-  --precision bf16 --lora-r 16 --lora-alpha 32 --gradient-checkpointing
+  --precision bf16 --lora-r 16 --lora-alpha 32 --trl gradient_checkpointing=true
   --prompts 4 --num-generations 8 --micro-batch 4 --max-steps 225 # one pass over 900 puzzles
   --learning-rate 2e-5 --scale-rewards group --max-completion-length 1024
   --reward correct=1 --reward strict-format=0.5 --reward format=0.1
@@ -35,7 +35,7 @@ if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else d
 enter "$1"
 
 countdown-rl gen-data --out data "${data[@]}"
-train+=(--model "$model" --data data --out adapter --log train/log.csv --checkpoints checkpoints)
+train+=(--model "$model" --data data --out adapter --log train/log.csv)
 if [ "$check" ]; then exec countdown-rl train "${train[@]}" --check; fi
 
 countdown-rl eval --model "$model" --data data/test.jsonl --out eval/base "${eval[@]}"

@@ -50,8 +50,8 @@ mkdir -p "$2"
 cd "$2"
 
 countdown-rl gen-data --out data --seed 42 --prompt "$here/smollm2-135m.jinja" "${data[@]}"
-train+=(--data data --out adapter --log train/log.csv --checkpoints checkpoints --precision nf4 --learning-rate 3e-4
-  --lr-scheduler-type constant --temperature 0.6 --max-completion-length "$length" --reward correct=1
+train+=(--data data --out adapter --log train/log.csv --precision nf4 --learning-rate 3e-4
+  --temperature 0.6 --max-completion-length "$length" --reward correct=1
   --discount 0.9 --scale-rewards none --trl top_entropy_quantile=0.2 --seed "${SEED:-42}")
 if [ "$check" ]; then exec countdown-rl train --model "$model" "${train[@]}" --check; fi
 

@@ -19,9 +19,9 @@ TRAIN = "--max-steps 1 --prompts 1 --num-generations 2 --micro-batch 2 --max-com
 COMMANDS = [
     (f"eval --model random {PUZZLES}", "--seed"),
     (f"eval --model model --max-new-tokens 4 {PUZZLES}", "--temperature"),
-    (f"train --model model --threads 1 {TRAIN} {PUZZLES}", "--seed"),
+    (f"train --model model {TRAIN} {PUZZLES}", "--seed"),
     (
-        "sft --model model --threads 1 --from rows.jsonl --max-steps 1 --batch-size 2 --max-length 512",
+        "sft --model model --from rows.jsonl --max-steps 1 --batch-size 2 --max-length 512",
         "--seed",
     ),
 ]
@@ -128,7 +128,7 @@ def test_checkpoints_beside_finished_work_are_cleared(place, monkeypatch):
 
 
 def test_a_log_that_another_run_writes_is_refused(place, monkeypatch, capfd):
-    words = ["--out", "out", "--log", "log.csv", "--checkpoints", "kept"]
+    words = ["--out", "out", "--log", "log.csv"]
     with locked_elsewhere("log.csv"):
         assert status(monkeypatch, *COMMANDS[2][0].split(), *words) == 1
     assert "log.csv is being written" in capfd.readouterr().err

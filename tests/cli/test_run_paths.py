@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.cli.main import app
-from countdown_rl.core import artifacts
 from countdown_rl.core.errors import UsageError
 from countdown_rl.inference import engines
 from countdown_rl.models import load
-from countdown_rl.training.run import Prepared, Start
+from countdown_rl.training.prepared import Start
+from countdown_rl.training.run import outcome_warnings
 from countdown_rl.training.state import Places
 
 
@@ -57,22 +57,17 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(here, monkeypatch
     [
         *(
             "train --reward corect=1",
-            "train --data puzzles --out done --seed 2",
             *("train --data nope", "train --data file", "sft --from file", "sft --from nope"),
             "train --out .",
             "sft --data nope",
             "sft --log . --out out",
-            "train --checkpoints rows --data rows",
         ),
-        "train --checkpoints file --data file --out out",
         *("merge --adapter nope", "merge --out .", "quantize --model nope", "collect nope"),
     ],
 )
 def test_a_refusal_that_needs_no_model_imports_no_torch(tmp_path, words):
     (tmp_path / "file").touch()
     (tmp_path / "puzzles").write_text('{"nums": [1, 2], "target": 3}')
-    with artifacts.writing(tmp_path / "done", "adapter", options={"seed": 1}):
-        pass
     code = "import sys; from countdown_rl.cli import main\ntry: main.main()\nfinally: print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code, *words.split()], cwd=tmp_path, capture_output=True, text=True
@@ -91,6 +86,6 @@ def test_a_refusal_that_needs_no_model_imports_no_torch(tmp_path, words):
     ],
 )
 def test_a_run_that_made_nothing_better_ends_with_a_warning(facts, start, names):
-    texts = Prepared.outcome_warnings(None, facts, start)
+    texts = outcome_warnings(facts, start)
     assert list(texts) == names
     assert "fall" not in names or "from 50.0% to 25.0%; --keep best" in texts["fall"]

@@ -8,13 +8,13 @@ import torch
 from countdown_rl import generate
 from examples import grpo_countdown as example
 from tests.support import tiny_llama
-from tests.training.grpo.test_trainer import REWARDS, gradient, loaded, made, round_of, sampled  # noqa: F401
+from tests.training.grpo.test_trainer import REWARDS, gradient, loaded, made, round_of  # noqa: F401
 
 
 def test_its_gradient_is_that_of_the_package(loaded, tmp_path):  # noqa: F811
     trainer = made(loaded, tmp_path, {"scale_rewards": "none"})
-    batch = round_of(trainer, trainer.options)
-    expected = gradient(trainer, trainer.micro_batches(dict(batch), sampled()))
+    batch, sampled = round_of(trainer)
+    expected = gradient(trainer, trainer.micro_batches(sampled))
     ids, attention = (
         torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1)
         for name in ("ids", "mask")

@@ -10,7 +10,7 @@ from typing import Any
 from countdown_rl.core import artifacts
 from countdown_rl.evaluation import training_log
 from countdown_rl.tasks import jsonl
-from countdown_rl.training.run import Reporter
+from countdown_rl.training.prepared import Reporter
 
 SPLITS = ("train", "valid", "test")
 
@@ -25,7 +25,7 @@ def write_data(path: Path, splits: dict[str, Iterable[dict[str, Any]]], **option
 
 def paths(where: Path) -> dict[str, Any]:
     """Arguments of a run that writes into the directory *where*."""
-    return {"out": where / "out", "checkpoints": where / "checkpoints", "log": where / "log.csv"}
+    return {"out": where / "out", "log": where / "log.csv"}
 
 
 class Killed(BaseException):

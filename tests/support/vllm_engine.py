@@ -14,7 +14,7 @@ from accelerate import Accelerator
 
 from countdown_rl.models import load, reference
 from countdown_rl.training import run as training
-from countdown_rl.training.grpo import vllm_internals
+from countdown_rl.training.grpo import vllm
 from countdown_rl.training.grpo.run import prepare
 from countdown_rl.training.options import RunArguments, TrainOptions
 
@@ -50,25 +50,21 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.
         "max_completion_length": 8,
         "learning_rate": 1e-2,
         "precision": "fp32",
-        "threads": 1,
     }
     settings |= {
         "eval_every": 3,
-        "eval_size": 4,
     }  # which sends the engine the weights of the last step
     settings |= {"reward": ("benchmarks.gpu_settings:varied=1",)}
     engines = []
 
-    class Kept(vllm_internals.PolicyEngine):
+    class Kept(vllm.AdapterEngine):
         def __init__(self, *args: Any, **settings: Any) -> None:
             super().__init__(*args, **settings)
             engines.append(self)
 
-    run = RunArguments(
-        model=model, data=place / "data", out=out / "adapter", checkpoints=out / "checkpoints"
-    )
+    run = RunArguments(model=model, data=place / "data", out=out / "adapter")
     # A later engine uses the process group of the first, and a later run has no launcher.
-    kept = patch.object(vllm_internals, "PolicyEngine", Kept)
+    kept = patch.object(vllm, "AdapterEngine", Kept)
     with patch.object(Accelerator, "end_training"), patch.dict(os.environ), kept:
         result = training.train(prepare(run, TrainOptions(**settings | options)))
     return result, engines[0]

@@ -82,7 +82,6 @@ def train(out, *more):
         "--log",
         f"{out}/log.csv",
     ]
-    paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
     return start(shlex.join(["train", *paths, *flags.split(), *more]), stdout=subprocess.PIPE)
 
 

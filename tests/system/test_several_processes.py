@@ -51,8 +51,6 @@ def run_into(name):
         f"{name}/adapter",
         "--log",
         f"{name}/log.csv",
-        "--checkpoints",
-        f"{name}/kept",
     ]
 
 
@@ -234,8 +232,6 @@ def test_two_processes_train_all_weights_under_fsdp(place):
         "fp32",
         "--eval-every",
         "2",
-        "--eval-size",
-        "3",
         "--keep",
         "best",
     )
@@ -246,8 +242,6 @@ def test_two_processes_train_all_weights_under_fsdp(place):
         "fsdp/model",
         "--log",
         "fsdp/log.csv",
-        "--checkpoints",
-        "fsdp/kept",
         "--json",
     )
     out, err = run_two(place, *RUN, *options, *paths)

@@ -88,8 +88,6 @@ def go_through(run, noun, headline, purpose, identifier):
         2,
         "--max-completion-length",
         16,
-        "--threads",
-        1,
     ]
     run("train", "--model", "base", "--data", "data", "--out", "adapter", "--log", "log.csv", *steps, "--precision",
         "fp32", "--micro-batch", 0)  # fmt: skip

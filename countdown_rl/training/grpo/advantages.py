@@ -110,11 +110,13 @@ def discounted(
 
 def advantage(options: TrainOptions) -> Advantage:
     """The function of advantages that *options* name."""
-    leave = options.baseline == "leave-one-out"
+    if ":" in options.advantage:
+        return user_code.imported(options.advantage)
+    if options.advantage == "max-rl":
+        return max_rl
+    leave = options.advantage == "leave-one-out"
     if options.discount < 1:
         return partial(discounted, discount=options.discount, leave_one_out=leave)
-    if options.advantage:
-        return max_rl if options.advantage == "max-rl" else user_code.imported(options.advantage)
     baseline = leave_one_out if leave else group
     if options.scale_rewards == "none":
         return baseline

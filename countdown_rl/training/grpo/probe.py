@@ -8,12 +8,13 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from countdown_rl.core import processes
 from countdown_rl.evaluation.statistics import Interval, wilson
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.training import weights
 from countdown_rl.training.grpo import warnings
 from countdown_rl.training.grpo.prompts import in_turn
-from countdown_rl.training.grpo.rollouts import Graded, Rollouts
+from countdown_rl.training.grpo.round import Graded
 from countdown_rl.training.grpo.run import GrpoRun
 from countdown_rl.training.state import Checkpoints, Journal
 
@@ -73,19 +74,19 @@ class Probe:
 
 def probe(run: GrpoRun, count: int) -> Probe:
     """Sample *count* groups of the first puzzles of *run*, with its engine and settings."""
-    options, size = run.options, run.options.num_generations
-    loaded = weights.load_model(run.ref, options, run.memory)
+    options = run.options
+    size = options.num_generations
+    loaded = weights.load_model(run.ref, options, processes.cpu_threads())
     indices = list(islice(in_turn(len(run.rows), options.seed), count))
     groups: list[Group] = []
     with TemporaryDirectory() as scratch:  # TRL makes the directory of the checkpoints
         elsewhere = replace(run, checkpoints=Checkpoints(Path(scratch)))
-        trainer, _ = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
+        trainer = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
         torch.manual_seed(options.seed)
         for start in range(0, count, options.prompts):
-            batch = [
-                index for index in indices[start : start + options.prompts] for _ in range(size)
-            ]
-            groups += Rollouts.rewarded(trainer.rollouts, batch, trainer).groups(run.rewards, size)
+            batch = indices[start : start + options.prompts]
+            repeated = [index for index in batch for _ in range(size)]
+            groups += trainer.round(repeated).groups(run.rewards, size)
             run.reporter.progress(len(groups) * size, count * size)
     task = task_of(run.rows[0])
     by_kind: dict[str, list[Group]] = {}

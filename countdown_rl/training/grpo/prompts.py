@@ -120,11 +120,11 @@ def chosen(
     options: TrainOptions, rows: Sequence[Row], first_round: int = 0, **settings: Any
 ) -> Callable[[], Iterator[Prompt]]:
     """The prompts of a run from *first_round* on, by its sampler; *settings* are those of :func:`order`."""
-    size = options.steps_per_generation * options.prompts
-    if not (options.sampler or options.curriculum):
+    size = options.prompts
+    name = options.sampler
+    if name in ("uniform", "dynamic"):
         return partial(in_turn, len(rows), options.seed, first_round * size)
-    name = options.sampler or "curriculum"
-    sampler = imported(name) if options.sampler else curriculum
+    sampler = curriculum if name == "curriculum" else imported(name)
     return partial(order, sampler, name, rows, size, options.seed, start=first_round, **settings)
 
 

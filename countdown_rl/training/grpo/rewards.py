@@ -13,7 +13,7 @@ from copy import copy, deepcopy
 from fractions import Fraction
 from numbers import Real
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from countdown_rl.core import user_code
 from countdown_rl.core.errors import UsageError
@@ -22,9 +22,6 @@ from countdown_rl.evaluation.training_log import group_columns
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Grade, Row
-
-if TYPE_CHECKING:
-    from countdown_rl.training.grpo.rollouts import Round
 
 Reward = Callable[[Grade, Row, int], float]
 
@@ -133,36 +130,23 @@ def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
         values(name, reward(name), samples, columns)
 
 
-def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
-    """The rewards *names* in the column ``round``, as TRL calls them; the first one also logs the grades."""
-
-    def function(name: str) -> Callable[..., list[float | None]]:
-        def of_round(
-            round: list["Round"], log_metric: Callable[[str, float], None], **_: Any
-        ) -> list[float | None]:
-            if name == names[0]:
-                _log(round[0], log_metric)
-            return [graded.rewards[name] for graded in round[0].graded]
-
-        of_round.__name__ = name
-        return of_round
-
-    return list(map(function, names))
-
-
-def _log(sampled: "Round", log_metric: Callable[[str, float], None]) -> None:
-    for name, value in sampled.logged:
-        log_metric(name, value)
-    for graded in sampled.graded:
-        sample = graded.sample
-        for column in ("correct", *group_columns(sample.row)):
-            log_metric(column, float(sample.grade.correct))
-        log_metric("format", float(sample.grade.format))
-        log_metric("truncated", float(bool(sample.truncated)))
-        for paid in (
-            reward == 1 for name, reward in graded.rewards.items() if name.startswith(PROXY)
-        ):
-            log_metric("hacking", float(paid and not sample.grade.correct))
+def metrics(sample: Sample, rewards: Mapping[str, float | None]) -> dict[str, float]:
+    """Return what the log averages over completions, by its columns."""
+    correct = float(sample.grade.correct)
+    columns = {
+        "correct": correct,
+        "format": float(sample.grade.format),
+        "truncated": float(bool(sample.truncated)),
+        "completions/mean_length": float(sample.tokens or 0),
+    }
+    columns |= dict.fromkeys(group_columns(sample.row), correct)
+    paid = [reward == 1 for name, reward in rewards.items() if name.startswith(PROXY)]
+    if paid:
+        columns["hacking"] = float(any(paid) and not correct)
+    for name, reward in rewards.items():
+        if reward is not None:
+            columns[f"rewards/{name}/mean"] = reward
+    return columns
 
 
 def metrics_into(

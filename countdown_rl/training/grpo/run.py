@@ -4,28 +4,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+
+import datasets
+from trl import GRPOConfig
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.errors import InputError, ModelError, UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.generate import STOP, Completion
+from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import chat_template, load
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
-from countdown_rl.training.grpo import advantages, prompts, rewards, trl, vllm
+from countdown_rl.training.grpo import advantages, prompts, rewards, vllm
+from countdown_rl.training.grpo.callback import GrpoCallback
+from countdown_rl.training.grpo.engines import Engine, PolicyEngine
+from countdown_rl.training.grpo.trainer import Trainer
 from countdown_rl.training.options import RunArguments, TrainOptions
-from countdown_rl.training.run import SILENT, Prepared, Reporter, Start
+from countdown_rl.training.prepared import SILENT, Prepared, Reporter, Start
 from countdown_rl.training.state import Journal, step_of
 
-if TYPE_CHECKING:
-    from countdown_rl.training.callbacks import CheckpointCallback
-    from countdown_rl.training.grpo.trl_internals import RoundTrainer
+#: Options that are fields of ``GRPOConfig`` of the same name and meaning.
+_OPTIONS = (
+    *("max_steps", "num_generations", "scale_rewards", "beta", "temperature"),
+    "max_completion_length",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,119 +42,138 @@ class GrpoRun(Prepared[TrainOptions]):
     """A run of ``train`` that can start."""
 
     row_type = StepRow
-    less_memory = ("micro_batch", "prompts", "max_completion_length")
+    less_memory = "--max-completion-length"
     summary = (
-        "mean reward {reward_first:.3f} → {reward_last_tenth:.3f} (first step → last 10%), training accuracy "
-        "{correct_last_tenth:.0%}."
+        "mean reward {reward_first:.3f} → {reward_last_tenth:.3f} (first step → last 10%), "
+        "training accuracy {correct_last_tenth:.0%}."
     )
 
     rows: list[Row]
     rewards: Mapping[str, float]  # weights by name
-    rollouts: str  # the engine: "transformers", "vllm" or "vllm-server"
+    rollouts: str  # "transformers" or "vllm"
 
-    def make_trainer(
-        self, loaded: load.Loaded, journal: Journal
-    ) -> "tuple[RoundTrainer, CheckpointCallback]":
-        import datasets
-
-        from countdown_rl.inference.sampling import Stop
-        from countdown_rl.training.callbacks import GrpoCallback
-        from countdown_rl.training.grpo.rollouts import DynamicRollouts, Rollouts
-        from countdown_rl.training.grpo.trainer import Trainer
-
-        options, callback = self.options, GrpoCallback(self, journal)
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Trainer:
+        options = self.options
+        callback = GrpoCallback(self, journal)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        sampling = (
-            partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
-        )
-        rollouts = sampling(self.rows, stop, self.rewards)
-        rollouts.keeps_graphs = self.memory.keeps_caches
         first_round = step_of(self.resume) // options.round_steps if self.resume else 0
-        observed: dict[str, Any] = {"outcomes": journal.outcomes, "states": journal.states}
-        observed["warn"] = lambda text: journal.warn({"sampler": text}, self.reporter.warning)
-        stream = prompts.Stream(prompts.chosen(options, self.rows, first_round, **observed))
+        order = prompts.chosen(
+            options,
+            self.rows,
+            first_round,
+            outcomes=journal.outcomes,
+            states=journal.states,
+            warn=lambda text: journal.warn({"sampler": text}, self.reporter.warning),
+        )
+        engine = self._engine(loaded, stop)
         trainer = weights.make_trainer(
-            partial(Trainer, options, rollouts, callback.on_round),
+            partial(Trainer, options, self.rows, self.rewards, stop, engine, callback.on_round),
             loaded,
             options,
-            reward_funcs=rewards.functions(list(self.rewards)),
-            args=trl.grpo_config(
-                options, loaded, list(self.rewards.values()), self.checkpoints.directory
-            ),
-            train_dataset=datasets.IterableDataset.from_generator(stream),
+            args=grpo_config(options, loaded, self.checkpoints.directory, self.rollouts),
+            train_dataset=datasets.IterableDataset.from_generator(prompts.Stream(order)),
             callbacks=[callback],
         )
-        if self.rollouts != "transformers":
-            # A hint is a part of a completion, and stands before another one.
-            length = self.longest + options.max_completion_length * (2 if options.sampler else 1)
-            vllm.use_engine(trainer, self.rollouts, loaded, length, self.reporter.warning)
-        return trainer, callback
+        # The loss is corrected for the difference of another engine's probabilities.
+        trainer.use_vllm = not isinstance(engine, PolicyEngine)
+        trainer.eos_token_ids = sorted(stop.ids)
+        return trainer
 
-    def length_options(self, trainer: "RoundTrainer") -> str:
-        colocated = self.rollouts == "vllm" and trainer.use_vllm  # else it did not start
-        share = " or --trl vllm_gpu_memory_utilization" if colocated else ""
-        return "--max-completion-length" + share
+    def _engine(self, loaded: load.Loaded, stop: Stop) -> Engine:
+        if self.rollouts == "transformers":
+            return PolicyEngine(stop)
+        if self.options.tune == "all":
+            return vllm.TrlEngine(stop)
+        # A hint is a part of a completion, and stands before another one.
+        hints = ":" in self.options.sampler
+        length = self.longest + self.options.max_completion_length * (2 if hints else 1)
+        try:
+            return vllm.AdapterEngine(loaded, stop, self.options, length, self.log.parent)
+        except ModelError as error:
+            if self.options.rollouts == "vllm":
+                raise
+            self.reporter.warning(f"{error} transformers completes the prompts, more slowly.")
+            return PolicyEngine(stop)
 
     def validate(
-        self, trainer: "RoundTrainer", loaded: load.Loaded, prompts: list[str]
+        self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]
     ) -> list[Completion]:
-        return trainer.rollouts.validate(prompts, trainer, self.options.eval_temperature)
+        return trainer.validate(prompts)
 
     def facts(self, rows: Sequence[StepRow], last: StepRow) -> dict[str, object]:
         row = self.rows[0]
-        return {
+        facts: dict[str, object] = {
             "task": row.task,
-            **(
-                {} if "lineage" in self.inputs["data"] else {"layout": row.layout}
-            ),  # else the data records it
             "reward_first": rows[0].reward,
             "reward_last_tenth": last.reward,
             "correct_last_tenth": last.correct,
             "reward_best": max(step.reward for step in rows),
             "log_digest": training_log.digest(rows),
         }
+        if "lineage" not in self.inputs["data"]:  # else the data records it
+            facts["layout"] = row.layout
+        return facts
+
+
+def grpo_config(
+    options: TrainOptions, loaded: load.Loaded, directory: Path, rollouts: str = "transformers"
+) -> GRPOConfig:
+    """Return TRL's configuration of a run with checkpoints in *directory*."""
+    fields = weights.trainer_arguments(options, loaded, directory, *_OPTIONS)
+    fields |= {
+        "loss_type": "dapo" if options.own_loss else options.loss_type,
+        "steps_per_generation": fields["gradient_accumulation_steps"],
+        # The data set has an order of its own, so that a resumed run starts in its middle.
+        "shuffle_dataset": False,
+        "ignore_data_skip": True,
+        "use_vllm": rollouts == "vllm" and options.tune == "all",
+        "vllm_mode": "colocate",
+        "multi_objective_aggregation": "sum_then_normalize",
+    }
+    # Truncated importance sampling by token. The ratio of a whole completion is far from 1 if it is
+    # long, and near 0 if it is sampled without unlikely tokens. The cap is that of Yao et al. 2025,
+    # "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+    defaults = {
+        "epsilon_high": options.aggregation.epsilon_high,
+        "vllm_importance_sampling_mode": "token_truncate",
+        "vllm_importance_sampling_clip_max": 2.0,
+    }
+    return weights.config(GRPOConfig, options, fields, defaults)
 
 
 def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter = SILENT) -> GrpoRun:
-    """Check everything that a run of ``train`` needs before its weights are loaded; nothing is written."""
+    """Check everything that a run of ``train`` needs before its weights are loaded."""
     start = Start.begin(arguments, options, reporter)
-    options, loaded = start.options, start.loaded
+    options = start.options
+    loaded = start.loaded
     rows, data = _read(arguments, reporter)
     reward_weights = rewards.parse(options.reward)
     rewards.check_rewards(reward_weights, rows[:2])
     next(prompts.chosen(options, rows)())
     advantages.advantage(options)  # of the user's own
-    if options.loss:
-        advantages.loss(options.loss)
-    recognized = start.recognized(StepRow, {"data": data})
-    _check_model(options, loaded)
+    if options.own_loss:
+        advantages.loss(options.loss_type)
+    recognized = start.recognized(StepRow, {"data": data}, options.max_steps)
+    if options.tune == "all" and options.beta and load.stored_format(loaded.ref) == "gguf":
+        raise UsageError(
+            "with --tune all needs the initial model a second time, and TRL cannot load "
+            f"{loaded.ref.source}; give it as safetensors, or leave --beta out.",
+            option="beta",
+        )
     longest = start.longest_prompt(
         [*_used(options, rows), *start.validation], options.max_completion_length
     )
-    config = partial(
-        trl.grpo_config, options, loaded, list(reward_weights.values()), start.checkpoints.directory
-    )
-    warmup = config().get_warmup_steps(options.max_steps) if options.trl else 0  # checks its fields
-    scored = options.max_completion_length
-    sequences = options.step_size * options.steps_per_generation // start.processes
-    sizes: dict[str, int] = {"length": longest + scored, "scored": scored, "sequences": sequences}
-    sizes |= {"prompts": -(-sequences // options.num_generations), "reference": bool(options.beta)}
-
-    def plan(options: TrainOptions) -> tuple[str, memory.Memory]:
-        make_plan = partial(
-            memory.plan, loaded.model, start.adapted, options, loaded.precision, **sizes
+    reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
+    if options.sampler == "curriculum":
+        noun = task_of(rows[0]).noun
+        reporter.note(
+            "Training accuracy may fall while the model improves, as the curriculum samples harder "
+            f"{noun}s; see --eval-every."
         )
-        return vllm.plan(options, loaded, start.adapted, config, make_plan)
-
-    options = memory.with_micro_batch(options, start.processes, plan)
-    engine, planned = plan(options)
-    reporter.note(f"Peak learning rate: {options.peak(options.max_steps, warmup):g}.")
-    if options.curriculum:
-        harder = f"the curriculum samples harder {task_of(rows[0]).noun}s; see --eval-every."
-        reporter.note(f"Training accuracy may fall while the model improves, as {harder}")
+    engine = vllm.chosen(options, loaded, start.adapted)
     example = rows[0].messages()
-    return GrpoRun(
-        **vars(start) | recognized | {"options": options},
+    run = GrpoRun(
+        **vars(start) | recognized,
         rows=rows,
         rewards=reward_weights,
         rollouts=engine,
@@ -154,8 +182,16 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         first=loaded.tokenizer.decode(chat_template.encode(loaded.tokenizer, [example])[0]),
         example=example,
         details={"rows": len(rows), "longest_prompt": longest, "rollouts": engine},
-        memory=planned,
+        memory=memory.of_run(
+            loaded,
+            start.adapted,
+            sequences=options.per_device_batch * options.micro_batches,
+            length=longest + options.max_completion_length,
+        ),
     )
+    if options.trl:
+        grpo_config(options, loaded, run.checkpoints.directory, engine)  # what TRL says
+    return run
 
 
 def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[str, object]]:
@@ -181,26 +217,10 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
     return used, entry
 
 
-def _check_model(options: TrainOptions, loaded: load.Loaded) -> None:
-    """Check that the skeleton *loaded* can be trained with *options*."""
-    if options.tune == "all" and options.beta and load.stored_format(loaded.ref) == "gguf":
-        raise UsageError(
-            f"with --tune all needs the initial model a second time, and TRL cannot load "
-            f"{loaded.ref.source}; give it as safetensors, or leave --beta out.",
-            option="beta",
-        )
-
-
 def _used(options: TrainOptions, rows: Sequence[Row]) -> Sequence[Row]:
     """Those of *rows* that will be sampled, or all if that is not known."""
-    if options.curriculum or options.sampler or options.dynamic_sampling:
+    if options.sampler != "uniform":
         return rows
-    count = (
-        -(-options.max_steps // options.round_steps)
-        * options.steps_per_generation
-        * options.prompts
-    )
-    return [
-        rows[index]
-        for index in islice(prompts.in_turn(len(rows), options.seed), min(count, len(rows)))
-    ]
+    rounds = -(-options.max_steps // options.round_steps)
+    count = min(rounds * options.prompts, len(rows))
+    return [rows[index] for index in islice(prompts.in_turn(len(rows), options.seed), count)]

@@ -40,9 +40,8 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
         rows for group in by_prompt.values() if (rows := _selected(group.values(), options))
     ]
     if not selected:
-        limit = f" of at most {plural(options.max_tokens, 'token')}" if options.max_tokens else ""
         raise InputError(
-            f"no training row has a correct completion{limit} ({correct:,} of {plural(len(samples), 'completion')} are correct, "
+            f"no training row has a correct completion ({correct:,} of {plural(len(samples), 'completion')} are correct, "
             f"{plural(len(test), 'row')} of a test split left out); evaluate more --samples of each, or "
             "easier ones."
         )
@@ -72,11 +71,7 @@ def _length(sample: Sample) -> int:
 
 def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[Sample]:
     """The correct *samples* of a prompt that *options* select."""
-    usable = [
-        sample
-        for sample in samples
-        if sample.grade.correct and not 0 < options.max_tokens < _length(sample)
-    ]
+    usable = [sample for sample in samples if sample.grade.correct]
     if options.shortest:
         usable.sort(key=_length)
     return usable[: options.per_puzzle or None]

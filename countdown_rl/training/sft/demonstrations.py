@@ -27,7 +27,7 @@ from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.splits import held_out
 from countdown_rl.tasks.task import Row, check_text
-from countdown_rl.training.options import SftOptions
+from countdown_rl.training.options import EVAL_SIZE, SftOptions
 
 #: Characters shown of a wrong completion.
 EXAMPLE = 200
@@ -236,7 +236,7 @@ def read(
         for each in chain(result.validation, generated)
         if options.keep_wrong or each.row is None or each.row.grade(each.completion).correct
     )
-    result.validation = [*islice(correct, options.eval_size)]
+    result.validation = [*islice(correct, EVAL_SIZE)]
     if not result.filtered:
         reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
         wrong = (

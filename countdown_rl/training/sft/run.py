@@ -7,12 +7,13 @@ weights are held in fp32.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import datasets
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer
+from trl import SFTConfig, SFTTrainer
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
@@ -22,14 +23,12 @@ from countdown_rl.inference.generate import Completion, Generator, batches
 from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import load, shape
 from countdown_rl.training import memory, weights
+from countdown_rl.training.callbacks import CheckpointCallback
 from countdown_rl.training.options import SftArguments, SftOptions
-from countdown_rl.training.run import SILENT, Prepared, Reporter, Start
+from countdown_rl.training.prepared import SILENT, Prepared, Reporter, Start
 from countdown_rl.training.sft import demonstrations, tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
 from countdown_rl.training.state import Journal
-
-if TYPE_CHECKING:
-    from countdown_rl.training.callbacks import CheckpointCallback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class SftRun(Prepared[SftOptions]):
     """A run of ``sft`` that can start; *examples* are those of :func:`tokens.tokenize`."""
 
     row_type = SftRow
-    less_memory = ("micro_batch", "max_length")
+    less_memory = "--max-length"
     summary = (
         "loss {loss_first:.3f} → {loss_last_tenth:.3f} nats per token (first step → last 10%), mean token accuracy "
         "{token_accuracy_last_tenth:.1%}."
@@ -47,26 +46,25 @@ class SftRun(Prepared[SftOptions]):
     examples: Any
     validation_examples: list[dict[str, list[int]]]
 
-    def make_trainer(
-        self, loaded: load.Loaded, journal: Journal
-    ) -> "tuple[Trainer, CheckpointCallback]":
-        from trl import SFTConfig, SFTTrainer
-
-        from countdown_rl.training.callbacks import CheckpointCallback
-
-        callback = CheckpointCallback(self, journal)
-        names = ("warmup_steps", "weight_decay", "max_grad_norm")
-        config = SFTConfig(
-            **weights.trainer_arguments(self.options, loaded, self.checkpoints.directory, *names),
-            max_steps=self.max_steps,
-            max_length=None,  # longer demonstrations are an error already
-            pad_to_multiple_of=32 if loaded.device.startswith("cuda") else None,
+    def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Trainer:
+        fields = weights.trainer_arguments(self.options, loaded, self.checkpoints.directory)
+        fields |= {
+            "max_steps": self.max_steps,
+            "max_length": None,  # longer demonstrations are an error already
+        }
+        multiple = 32 if loaded.device.startswith("cuda") else None
+        defaults = {
+            "warmup_steps": min(10, self.max_steps // 10),
+            "pad_to_multiple_of": multiple,
+        }
+        return weights.make_trainer(
+            SFTTrainer,
+            loaded,
+            self.options,
+            args=weights.config(SFTConfig, self.options, fields, defaults),
+            train_dataset=self.examples,
+            callbacks=[CheckpointCallback(self, journal)],
         )
-        settings = {"args": config, "train_dataset": self.examples, "callbacks": [callback]}
-        return weights.make_trainer(SFTTrainer, loaded, self.options, **settings), callback
-
-    def length_options(self, trainer: Trainer) -> str:
-        return "--max-length"
 
     def validate(
         self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]
@@ -74,7 +72,7 @@ class SftRun(Prepared[SftOptions]):
         policy, options = trainer.accelerator.unwrap_model(trainer.model), self.options
         limit = options.max_completion_length
         policy.eval()
-        decoding = Decoding(limit, temperature=options.eval_temperature, seed=options.seed)
+        decoding = Decoding(limit, seed=options.seed)
         generator = Generator(replace(loaded, model=policy), decoding)
         ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
         completions: dict[int, Completion] = {}
@@ -154,30 +152,22 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     max_steps = options.max_steps or ceil(
         options.num_train_epochs * ceil(len(dataset) / options.batch_size)
     )
-    options = replace(options, warmup_steps=options.warmup(max_steps))
-    recognized = start.recognized(SftRow, inputs, warmup_steps=options.warmup_steps)
+    recognized = start.recognized(SftRow, inputs, max_steps)
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
     reporter.note(
         f"{plural(known.read, 'demonstration')}, {known.graded:,} graded; skipped: {skipped or 'none'}. "
-        f"{plural(max_steps, 'step')} at a peak rate of {options.peak(max_steps, options.warmup_steps):g}."
+        f"{plural(max_steps, 'step')} at a peak rate of {options.learning_rate:g}."
     )
     if known.wrong:
         reporter.note(f"Wrong: {known.why_wrong()}.")
 
-    def plan(options: SftOptions) -> tuple[str, memory.Memory]:
-        sizes = {"length": longest, "scored": longest}
-        return "", memory.plan(
-            start.loaded.model, start.adapted, options, start.loaded.precision, **sizes
-        )
-
-    options = memory.with_micro_batch(options, start.processes, plan)
     messages = (
         each.prompt
         for each in known.filtered
         if each.row is not None and not isinstance(each.prompt, str)
     )
     return SftRun(
-        **vars(start) | recognized | {"options": options},
+        **vars(start) | recognized,
         demonstrations=known,
         examples=dataset,
         validation_examples=tokens.tokenize(
@@ -189,5 +179,5 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         learned=tokenizer.decode(ids[count:]),
         example=next(messages, None),
         details={"max_steps": max_steps, "longest": longest, "demonstrations": known.facts()},
-        memory=plan(options)[1],
+        memory=memory.of_run(start.loaded, start.adapted),
     )

@@ -7,8 +7,10 @@ import pytest
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks import jsonl
+from countdown_rl.training.grpo.engines import PolicyEngine
 from countdown_rl.training.grpo.probe import Shares
-from countdown_rl.training.grpo.rollouts import Graded, Rollouts, Round
+from countdown_rl.training.grpo.round import Graded
+from countdown_rl.training.grpo.trainer import Trainer
 from tests.support import tiny_llama
 from tests.support.command import status
 
@@ -31,8 +33,6 @@ def probe(here, monkeypatch, capsys):
         4,
         "--max-completion-length",
         6,
-        "--threads",
-        1,
     ]
 
     def run(*words):
@@ -44,24 +44,21 @@ def probe(here, monkeypatch, capsys):
 
 
 def solving(*right):
-    """Rollouts whose completions of a group are right or wrong in turn for 3 numbers, and all wrong for 4."""
+    """Rounds whose completions are right or wrong in turn for 3 numbers, and wrong for 4."""
 
-    def sample(self, indices, trainer):
-        graded = []
-        for number, index in enumerate(indices):
-            row = self.rows[index]
-            good = len(row["nums"]) == 3 and right[number % len(right)]
-            text = f"</think>\n<answer>{' + '.join(map(str, row['nums'])) if good else 1}</answer>"
-            graded.append(
-                Graded("", [], [], None, Sample.of(row, Completion(text, 5, True)), index=index)
-            )
-        return Round(graded, 0.0, 0.0)
+    def grade(self, sampled):
+        row = self.rows[sampled.index]
+        solving.count += 1
+        good = len(row["nums"]) == 3 and right[solving.count % len(right)]
+        text = f"</think>\n<answer>{' + '.join(map(str, row['nums'])) if good else 1}</answer>"
+        return Graded(sampled, Sample.of(row, Completion(text, 5, True)))
 
-    return sample
+    solving.count = 0
+    return grade
 
 
 def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch):
-    monkeypatch.setattr(Rollouts, "sample", solving(True, False))
+    monkeypatch.setattr(Trainer, "grade", solving(True, False))
     told = json.loads(probe("--probe", 16, "--json"))
     total, kinds = (
         told["total"],
@@ -91,7 +88,7 @@ def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch
     [((False,), ["0.0% of the completions", "countdown-rl sft"]), ((True,), ["harder data"])],
 )
 def test_a_start_without_mixed_groups_has_no_signal(probe, monkeypatch, right, words):
-    monkeypatch.setattr(Rollouts, "sample", solving(*right))
+    monkeypatch.setattr(Trainer, "grade", solving(*right))
     jsonl.write_rows("rows.jsonl", [row for row in ROWS if len(row["nums"]) == 3])
     told = json.loads(probe("--probe", 8, "--json"))
     assert told["verdict"] == "no signal"
@@ -99,13 +96,13 @@ def test_a_start_without_mixed_groups_has_no_signal(probe, monkeypatch, right, w
 
 
 def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
-    calls, complete = [], Rollouts.complete
+    calls, complete = [], PolicyEngine.__call__
 
-    def recorded(self, prompt_ids, trainer, decoder, temperature=None):
-        calls.append((len(prompt_ids), trainer.args.temperature, trainer.args.top_p, temperature))
-        return complete(self, prompt_ids, trainer, decoder, temperature)
+    def recorded(self, trainer, prompt_ids, temperature):
+        calls.append((len(prompt_ids), temperature, trainer.args.top_p))
+        return complete(self, trainer, prompt_ids, temperature)
 
-    monkeypatch.setattr(Rollouts, "complete", recorded)
+    monkeypatch.setattr(PolicyEngine, "__call__", recorded)
     words = (
         "--probe",
         3,
@@ -120,10 +117,7 @@ def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
         "--json",
     )
     told = json.loads(probe(*words))
-    assert calls[1:] == [
-        (8, 0.7, 0.9, None),
-        (4, 0.7, 0.9, None),
-    ]  # after the trial that --trl asks for
+    assert calls == [(8, 0.7, 0.9), (4, 0.7, 0.9)]
     assert told["total"]["truncated"] > 0.5
     assert "raise --max-completion-length" in told["advice"]
     assert json.loads(probe(*words)) == told

@@ -1,14 +1,12 @@
 """Reward functions, and the reward schemes of four published systems."""
 
 import json
-import os
 import re
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from countdown_rl.cli import main
 from countdown_rl.core.errors import UsageError
@@ -16,7 +14,8 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import rewards
-from countdown_rl.training.grpo.rollouts import Graded, Rollouts, Round
+from countdown_rl.training.grpo.round import Graded, Sampled
+from countdown_rl.training.grpo.trainer import Trainer
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
 GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
@@ -145,16 +144,23 @@ def test_a_reward_of_the_wrong_kind_is_refused_before_training(name):
         rewards.check_rewards([f"{__name__}:{name}"], ROWS)
 
 
+def graded_of(row, text):
+    sampled = Sampled(0, "p", "", [], [1], None)
+    return Graded(sampled, Sample.of(row, Completion(text, 1, True)))
+
+
 def rewarded(graded, *names, logged=None):
-    """The rewards *names* of *graded* as TRL gets them, by name; the metrics that it logs are added to *logged*."""
-    sampling = Rollouts([], None, dict.fromkeys(names, 1.0))
-    sampling.sample = lambda prompts, trainer: Round(graded, 0.0, 0.0)
-    columns = sampling([], SimpleNamespace(state=SimpleNamespace(global_step=3)))
-    columns["log_metric"] = lambda name, value: (
-        None if logged is None else logged.append((name, value))
+    """The rewards *names* of *graded* by name; the metrics of a round are added to *logged*."""
+    trainer = SimpleNamespace(
+        reward_of={name: rewards.reward(name) for name in names},
+        state=SimpleNamespace(global_step=3),
     )
-    columns["round"] = [columns["round"]] * len(graded)  # as TRL repeats it
-    return {function.__name__: function(**columns) for function in rewards.functions(names)}
+    own = Trainer.reward(trainer, graded)
+    if logged is not None:
+        logged += own
+        for each in graded:
+            logged += rewards.metrics(each.sample, each.rewards).items()
+    return {name: [each.rewards[name] for each in graded] for name in names}
 
 
 def spoils_row(grade, row, tokens):
@@ -170,34 +176,16 @@ def spoils_columns(completions, nums, completion_ids, prompts, **columns):
     return np.ones(len(nums))
 
 
-def spoils_process(grade, row, tokens):
-    os.chdir("/")
-    torch.set_default_dtype(torch.float64)
-    torch.set_grad_enabled(False)
-    torch.set_num_threads(7)
-    return 1.0
-
-
-@pytest.mark.parametrize("name", ["spoils_row", "spoils_columns", "spoils_process"])
-def test_a_reward_gets_copies_and_leaves_the_process_as_it_was(name):
-    def state():
-        return (
-            os.getcwd(),
-            torch.get_default_dtype(),
-            torch.is_grad_enabled(),
-            torch.get_num_threads(),
-        )
-
-    row, before = parse_row(ROW), state()
-    graded = [
-        Graded(
-            "p", [], [1], None, Sample.of(row, Completion("</think><answer>65</answer>", 1, True))
-        )
-    ]
+@pytest.mark.parametrize("name", ["spoils_row", "spoils_columns"])
+def test_a_reward_gets_copies(name):
+    row = parse_row(ROW)
+    graded = [graded_of(row, "</think><answer>65</answer>")]
     stored = json.dumps([dict(row), graded[0].sample.to_json()])
     assert rewarded(graded, f"{__name__}:{name}") == {f"{__name__}:{name}": [1.0]}
-    assert (json.dumps([dict(row), graded[0].sample.to_json()]), graded[0].ids) == (stored, [1])
-    assert state() == before
+    assert (json.dumps([dict(row), graded[0].sample.to_json()]), graded[0].sampled.ids) == (
+        stored,
+        [1],
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,7 +197,7 @@ def test_a_metric_with_the_name_of_a_column_is_refused(column, monkeypatch):
         "logs",
         lambda completions, log_metric, **_: [log_metric(column, 1.0)],
     )
-    graded = [Graded("p", [], [1], None, Sample.of(parse_row(ROW), Completion("", 1, True)))]
+    graded = [graded_of(parse_row(ROW), "")]
     with pytest.raises(UsageError, match=f"column {column} of its own"):
         rewarded(graded, f"{__name__}:logs")
 
@@ -222,7 +210,7 @@ def test_a_reward_written_for_trl_runs_unchanged():
     name, logged = f"{__name__}:written_for_trl", []
     rewards.check_rewards([name], ROWS)
     graded = [
-        Graded("", [], [1], None, Sample.of(row, Completion(text, 1, True)))
+        graded_of(row, text)
         for row, text in zip(ROWS, ("</think><answer>65</answer>", ""), strict=True)
     ]
     given = {"correct": [0.0, 0.0], name: [1.0, None]}
@@ -231,10 +219,9 @@ def test_a_reward_written_for_trl_runs_unchanged():
         {"correct": 0.0, name: 1.0},
         {"correct": 0.0, name: None},
     ]
-    assert [name for name, _ in logged] == [
-        "own",
-        *["correct", "correct_numbers_4", "format", "truncated"] * 2,
-    ]
+    names = [name for name, _ in logged]
+    assert names.count("own") == 1
+    assert {"correct", "correct_numbers_4", "format", "truncated"} <= set(names)
 
 
 def test_the_hacking_rate_is_the_share_of_wrong_completions_that_a_proxy_pays():
@@ -245,10 +232,7 @@ def test_the_hacking_rate_is_the_share_of_wrong_completions_that_a_proxy_pays():
         "no answer",
     ]
     row, logged = parse_row({"nums": [3, 7, 50], "target": 46}), []
-    graded = [
-        Graded("", [], [1], None, Sample.of(row, Completion(f"</think>{text}", 1, True)))
-        for text in texts
-    ]
+    graded = [graded_of(row, f"</think>{text}") for text in texts]
     assert rewarded(graded, "proxy:value", logged=logged) == {"proxy:value": [1.0, 1.0, 0.0, 0.0]}
     assert [value for name, value in logged if name == "hacking"] == [1.0, 0.0, 0.0, 0.0]
 

@@ -1,12 +1,10 @@
-"""The gradient of a round against an unchanged ``GRPOTrainer``, for the options of the pipeline and of the recipes."""
+"""The gradient of a round against an unchanged ``GRPOTrainer``, for the pipeline and the recipes."""
 
 import copy
 import re
 import shlex
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import peft
@@ -16,12 +14,16 @@ import yaml
 from trl import GRPOTrainer
 
 from countdown_rl.core.errors import UsageError
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import load, reference
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training.grpo import advantages, trl
-from countdown_rl.training.grpo.rollouts import Graded, Rollouts, Round
-from countdown_rl.training.grpo.trainer import Trainer, _selected
+from countdown_rl.training.grpo import advantages
+from countdown_rl.training.grpo.engines import PolicyEngine
+from countdown_rl.training.grpo.round import Graded, Round, Sampled
+from countdown_rl.training.grpo.run import grpo_config
+from countdown_rl.training.grpo.trainer import Trainer, selected
 from countdown_rl.training.options import TrainOptions
 from tests.support import tiny_llama
 
@@ -36,61 +38,56 @@ SMALL = {
 LENGTHS = torch.tensor([3, 9, 5, 7, 2, 9, 4, 6])
 ENDED = torch.tensor([True, False, True, True, True, False, True, True])
 REWARDS = [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+ROW = parse_row({"nums": [3, 7, 50], "target": 46})
+#: The fields that change the loss of a round, and how the recipes write them.
+LOSS = dict.fromkeys(("beta", "discount", "temperature"), float)
+LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "advantage"), str) | {"trl": tuple}
 
 
 def stage():
     """The options of the pipeline about the loss."""
     read = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]
-    return {
-        name.replace("-", "_"): tuple(value) if isinstance(value, list) else value
-        for name, value in read.items()
-    }
+    given = {name.replace("-", "_"): value for name, value in read.items()}
+    return {name: LOSS[name](value) for name, value in given.items() if name in LOSS}
 
 
 def recipes():
     """The options of each recipe about the loss, from its flags."""
+    lists = re.compile(r"^(?:train|lora|grpo|policy)\+?=\((.*?)\)$", re.MULTILINE | re.DOTALL)
     for path in sorted((STAGES / "recipes").glob("*.sh")):
-        lists = re.findall(
-            r"^(?:train|lora|grpo)\+?=\((.*?)\)$", path.read_text(), re.MULTILINE | re.DOTALL
-        )
-        words = shlex.split("\n".join(lists), comments=True)
-        flags = dict(pairwise(words))
-        flags["--trl"] = tuple(value for flag, value in pairwise(words) if flag == "--trl")
-        yield (
-            path.stem,
-            {
-                name: flags[flag]
-                for name in LOSS
-                if (flag := f"--{name.replace('_', '-')}") in flags
-            },
-        )
+        words = shlex.split("\n".join(lists.findall(path.read_text())), comments=True)
+        flags = {name[2:].replace("-", "_"): value for name, value in pairwise(words)}
+        flags["trl"] = [value for name, value in pairwise(words) if name == "--trl"]
+        yield path.stem, {name: LOSS[name](flags[name]) for name in LOSS if name in flags}
 
 
-#: The fields that change the loss of a round, or that a value of --trl needs, and how the recipes write them.
-LOSS = dict.fromkeys(("beta", "discount", "temperature"), float)
-LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "baseline", "lr_scheduler_type"), str)
-LOSS |= {"num_iterations": int, "trl": tuple}
-DISCOUNTED = {"discount": 0.9, "scale_rewards": "none"}
+def clipped(logps, old_logps, advantages, mask):
+    """The loss of TRL's ``dapo``."""
+    ratio = (logps - old_logps).exp()
+    return -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages) * mask
+
+
+DISCOUNTED = {"discount": 0.9}
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo", "cispo")
+OWN = {"loss_type": f"{__name__}:clipped"}
+SEQUENCE = ("importance_sampling_level=sequence",)
 COMBINATIONS = {
-    "pipeline": {name: value for name, value in stage().items() if name in LOSS},
-    **{
-        name: {field: LOSS[field](value) for field, value in given.items()}
-        for name, given in recipes()
-    },
-    "gsm8k, fast": {"num_iterations": 4, "beta": 0.02, "trl": ("epsilon_high=0.2",)},
+    "pipeline": stage(),
+    **dict(recipes()),
+    "iterations": {"beta": 0.02, "trl": ("num_iterations=4", "epsilon_high=0.2")},
     **{loss: {"loss_type": loss} for loss in LOSSES},
+    **{f"{loss}, KL": {"loss_type": loss, "beta": 0.1} for loss in LOSSES[:4]},
     **{f"{loss}, discount": {"loss_type": loss} | DISCOUNTED for loss in (*LOSSES, "luspo")},
-    "luspo": {"loss_type": "luspo", "trl": ("importance_sampling_level=sequence",)},
-    "gspo": {"loss_type": "grpo", "trl": ("importance_sampling_level=sequence",)},
-    "rloo": {"baseline": "leave-one-out", "scale_rewards": "none"},
+    "luspo": {"loss_type": "luspo", "trl": SEQUENCE},
+    "gspo": {"loss_type": "grpo", "trl": SEQUENCE},
+    "rloo": {"advantage": "leave-one-out"},
     "max-rl": {"advantage": "max-rl"},
     "entropy": {"trl": ("entropy_coef=0.1",)},
     "scaled": {"scale_rewards": "group"},
-    "own loss": {"loss": f"{__name__}:clipped"},
-    "own loss, KL": {"loss": f"{__name__}:clipped", "beta": 0.02},
-    "own loss, iterations": {"loss": f"{__name__}:clipped", "num_iterations": 4},
-    "own loss, discount": {"loss": f"{__name__}:clipped", "discount": 0.9},
+    "own loss": OWN,
+    "own loss, KL": OWN | {"beta": 0.02},
+    "own loss, iterations": OWN | {"trl": ("num_iterations=4",)},
+    "own loss, discount": OWN | DISCOUNTED,
 }
 
 
@@ -100,200 +97,188 @@ def loaded(tmp_path_factory):
     return load.load_model(reference.find_model(str(path)), precision="fp32")
 
 
-def correct(**_):
-    return REWARDS
-
-
-def clipped(logps, old_logps, advantages, mask):
-    """The loss of TRL's ``dapo``."""
-    ratio = (logps - old_logps).exp()
-    return -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages) * mask
-
-
-def sampled(rewards=REWARDS):
-    """The round whose tensors :func:`round_of` returns."""
-    samples = [SimpleNamespace(truncated=not ended) for ended in ENDED.tolist()]
-    pairs = zip(samples, rewards, strict=True)
-    return Round(
-        [Graded("", [], [], None, sample, {"correct": reward}) for sample, reward in pairs],
-        0.0,
-        0.0,
-    )
-
-
-def made(loaded, directory, changes, cls=Trainer):
+def made(loaded, directory, changes, cls=Trainer, rows=(ROW,), stop=None):
     """A trainer of a random adapter: ours, or TRL's own."""
-    options = TrainOptions(**SMALL | changes)
-    config = trl.grpo_config(options, loaded, [1.0], directory)
-    arguments = {
+    options = TrainOptions(**{"learning_rate": 1e-4} | SMALL | changes)
+    settings = {
         "model": copy.deepcopy(loaded.model),
-        "reward_funcs": [correct],
-        "args": config,
+        "args": grpo_config(options, loaded, directory),
         "train_dataset": datasets.Dataset.from_list([{"prompt": 0}]),
         "processing_class": loaded.tokenizer,
         "peft_config": peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False),
     }
     torch.manual_seed(0)
     if cls is Trainer:
-        stop = Stop(loaded.tokenizer, loaded.model, "</answer>")
+        stop = stop or Stop(loaded.tokenizer, loaded.model, "</answer>")
+        engine = PolicyEngine(stop)
         trainer = Trainer(
-            options, Rollouts([], stop, {"correct": 1.0}), lambda *round: None, **arguments
+            options, rows, {"correct": 1.0}, stop, engine, lambda *round: None, **settings
         )
     else:
-        trainer = cls(**arguments)
+        trainer = cls(reward_funcs=[lambda **_: REWARDS], **settings)
     trainer.current_gradient_accumulation_steps = 2
     trainer.model.train()
     return trainer
 
 
-def round_of(trainer, options):
-    """A round of completions as TRL returns it, sampled from weights other than the present ones."""
+def round_of(trainer, rewards=REWARDS):
+    """A round as tensors, sampled from weights other than the present ones, and as completions."""
+    options = trainer.options
     generator = torch.Generator().manual_seed(0)
-    mask = (torch.arange(9) < LENGTHS[:, None]).int()
-    rewards = torch.tensor(REWARDS).view(2, 4)
-    over_the_mean = rewards - rewards.mean(1, keepdim=True)
-    if options.scale_rewards == "group":
-        over_the_mean /= rewards.std(1, keepdim=True) + 1e-4
     logps = torch.randn(8, 9, generator=generator) * 0.1 - 5.8
-    prompt_mask = (torch.arange(6) >= torch.tensor([0, 2, 1, 0, 3, 2, 2, 0])[:, None]).long()
     batch = {
         "prompt_ids": torch.randint(5, 300, (8, 6), generator=generator),
-        "prompt_mask": prompt_mask,
-    }
-    batch |= {
+        "prompt_mask": (torch.arange(6) >= torch.tensor([[0, 2, 1, 0, 3, 2, 2, 0]]).T).long(),
         "completion_ids": torch.randint(5, 300, (8, 9), generator=generator),
-        "completion_mask": mask,
+        "completion_mask": (torch.arange(9) < LENGTHS[:, None]).long(),
     }
-    batch |= {"advantages": over_the_mean.flatten(), "num_items_in_batch": mask.sum()}
-    if options.beta:
-        batch["ref_per_token_logps"] = logps
-    if options.num_iterations > 1:
-        batch["old_per_token_logps"] = logps + 0.05
     if options.discount < 1:  # one line each; the two longest rows of the first group have a second
         batch["completion_ids"][trainer.ends_line[batch["completion_ids"]]] = 5
         batch["completion_ids"][[1, 3], 4] = trainer.ends_line.nonzero()[0, 0]
-    return batch
+    if options.beta:
+        batch["ref_per_token_logps"] = logps
+    if options.round_steps > 1:
+        batch["old_per_token_logps"] = logps + 0.05
+    trainer.log_probabilities = lambda model, batch: logps + 0.05
+    trainer.initial_log_probabilities = lambda batch: logps
+    graded = []
+    for index, reward in enumerate(rewards):
+        ids = [
+            batch[f"{name}_ids"][index][batch[f"{name}_mask"][index].bool()].tolist()
+            for name in ("prompt", "completion")
+        ]
+        sample = Sample.of(ROW, Completion("", len(ids[1]), bool(ENDED[index])))
+        graded.append(Graded(Sampled(0, "", "", *ids, None), sample, {"correct": reward}))
+    return batch, Round(graded, 0.0, 0.0, [])
 
 
 def gradient(trainer, parts):
     trainer.model.zero_grad()
     for part in parts:
         trainer.compute_loss(trainer.model, part).backward()
-    return torch.cat(
-        [
-            parameter.grad.flatten()
-            for parameter in trainer.model.parameters()
-            if parameter.requires_grad
-        ]
-    )
+    trained = [each for each in trainer.model.parameters() if each.requires_grad]
+    return torch.cat([parameter.grad.flatten() for parameter in trained])
 
 
-def by_definition(batch, trainer, options):
+def by_line(rewards, mask, ends, discount):
+    """Credit by line: the discounted reward of a line less its mean over the group."""
+    credit = torch.zeros(mask.shape)
+    for first in range(0, len(rewards), 4):
+        lines = {}  # by their number: of each completion that has it its row, return and tokens
+        for row in range(first, first + 4):
+            tokens = range(int(mask[row].sum()))
+            number = [int(ends[row, :token].sum()) for token in tokens]
+            count = int(ends[row, : len(tokens)].sum())
+            for line in set(number):
+                own = [token for token in tokens if number[token] == line]
+                value = float(rewards[row]) * discount ** (count - line)
+                lines.setdefault(line, []).append((row, value, own))
+        for members in lines.values():
+            mean = sum(value for _, value, _ in members) / len(members)
+            for row, value, own in members:
+                credit[row, own] = value - mean
+    return credit
+
+
+def by_definition(batch, trainer):
     """The round with the advantages of its options, uncut and unsorted."""
+    options = trainer.options
     batch = dict(batch)
-    rewards = torch.tensor(REWARDS)
     if trainer.args.mask_truncated_completions:
         batch["completion_mask"] = batch["completion_mask"] * ENDED[:, None]
-        batch["num_items_in_batch"] = batch["completion_mask"].sum()
+    batch["num_items_in_batch"] = batch["completion_mask"].sum()
+    rewards = torch.tensor(REWARDS)
+    sums = rewards.view(2, 4).sum(1).repeat_interleave(4)
+    values = rewards - sums / 4
     if options.discount < 1:
         ends = trainer.ends_line[batch["completion_ids"]]
-        mask = batch["completion_mask"]
-        by_line = advantages.discounted(
-            rewards.view(2, 4), mask.view(2, 4, -1), ends.view(2, 4, -1), options.discount
-        )
-        batch["advantages"] = by_line.flatten(0, 1)
-    elif options.advantage:
-        batch["advantages"] = 4 * rewards - rewards.view(2, 4).sum(1).repeat_interleave(
-            4
-        )  # one of four is solved
-    elif options.baseline == "leave-one-out":
-        batch["advantages"] = (
-            rewards - (rewards.view(2, 4).sum(1).repeat_interleave(4) - rewards) / 3
-        )
-    return batch
+        values = by_line(rewards, batch["completion_mask"], ends, options.discount)
+    elif options.advantage == "max-rl":
+        values = 4 * rewards - sums  # one of four is solved
+    elif options.advantage == "leave-one-out":
+        values = rewards - (sums - rewards) / 3
+    elif options.scale_rewards == "group":
+        values = values / (rewards.view(2, 4).std(1).repeat_interleave(4) + 1e-4)
+    return batch | {"advantages": values}
 
 
-def rows(batch, chosen):
+def rows_of(batch, chosen):
     return {name: value[chosen] if value.ndim else value for name, value in batch.items()}
 
 
 @pytest.mark.parametrize("mask_truncated", [False, True])
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_the_gradient_of_a_round_is_that_of_trl(loaded, tmp_path, name, mask_truncated):
+    changes = COMBINATIONS[name]
     masking = (f"mask_truncated_completions={mask_truncated}".lower(),)
-    trainer = made(
-        loaded, tmp_path, COMBINATIONS[name] | {"trl": COMBINATIONS[name].get("trl", ()) + masking}
-    )
-    plain = made(loaded, tmp_path, COMBINATIONS[name], GRPOTrainer)
-    options = trainer.options
-    batch = round_of(trainer, options)
-    whole = by_definition(batch, trainer, options)
-    parts = trainer.micro_batches(dict(batch), sampled())
-    halves = [rows(whole, slice(0, 4)), rows(whole, slice(4, 8))]
-    if options.discount < 1 and any("top_entropy_quantile" in item for item in options.trl):
-        # What differs: TRL's quantile is over a random half of the rows, ours over the rows and tokens that are left.
+    trainer = made(loaded, tmp_path, changes | {"trl": changes.get("trl", ()) + masking})
+    plain_changes = changes | ({"loss_type": "dapo"} if trainer.own_loss else {})
+    plain = made(loaded, tmp_path, plain_changes, GRPOTrainer)
+    batch, sampled = round_of(trainer)
+    whole = by_definition(batch, trainer)
+    parts = trainer.micro_batches(sampled)
+    halves = [rows_of(whole, slice(0, 4)), rows_of(whole, slice(4, 8))]
+    if trainer.options.discount < 1 and any("top_entropy" in item for item in trainer.options.trl):
+        # TRL's quantile is over a random half of the rows, ours over the rows and tokens left.
         last = advantages.up_to_last(whole["advantages"])
         whole["completion_mask"] = whole["completion_mask"] * last
         live = whole["completion_mask"].sum(1).argsort(descending=True, stable=True)
         count = sum(len(part["advantages"]) for part in parts)
-        halves = [rows(whole, live[:4][:count])]
-        assert count == int(whole["completion_mask"].any(1).sum()) <= 4
+        halves = [rows_of(whole, live[:count])]
     expected = gradient(plain, halves)
     assert expected.any()
     torch.testing.assert_close(gradient(trainer, parts), expected, atol=1e-6, rtol=1e-4)
 
 
-def kept(trainer, batch):
-    parts = [part for part in trainer.micro_batches(batch, sampled()) if len(part["advantages"])]
-    return sum(len(part["advantages"]) for part in parts), max(
-        part["completion_mask"].shape[1] for part in parts
-    )
+def kept(trainer):
+    """Rows and columns that are left of a round."""
+    parts = [
+        part for part in trainer.micro_batches(round_of(trainer)[1]) if len(part["advantages"])
+    ]
+    width = max(part["completion_mask"].shape[1] for part in parts)
+    return sum(len(part["advantages"]) for part in parts), width
 
 
 @pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo", "luspo"])
 def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded, tmp_path, loss):
+    whole = loss == "bnpo"
     trainer = made(loaded, tmp_path, {"loss_type": loss})
-    assert kept(trainer, round_of(trainer, trainer.options)) == (
-        (8, 9) if loss == "bnpo" else (4, 9)
-    )
+    assert kept(trainer) == ((8, 9) if whole else (4, 9))
     trainer = made(loaded, tmp_path, {"loss_type": loss} | DISCOUNTED)
     # Only the row that is solved and those beside it have an advantage, in the line that all have.
-    batch = round_of(trainer, trainer.options)
-    assert kept(trainer, batch) == (
-        (8, 9) if loss == "bnpo" else (4, 5) if loss == "dapo" else (4, 9)
-    )
-    shares = [part["share"] for part in trainer.micro_batches(batch, sampled())]
+    cut = (4, 5) if loss == "dapo" else (4, 9)
+    assert kept(trainer) == ((8, 9) if whole else cut)
+    shares = [part["share"] for part in trainer.micro_batches(round_of(trainer)[1])]
     assert shares == ([1.0, 0.0] if trainer.options.aggregation.sum_over == "rows" else [1.0, 1.0])
 
 
-BY_SEQUENCE = [
-    {"trl": (item,)}
-    for item in ("importance_sampling_level=sequence", "off_policy_mask_threshold=0.1")
-]
-
-
-@pytest.mark.parametrize("changes", [*BY_SEQUENCE, {"loss_type": "vespo"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"trl": SEQUENCE}, {"trl": ("off_policy_mask_threshold=0.1",)}, {"loss_type": "vespo"}],
+)
 def test_means_over_a_completion_keep_the_tokens_after_the_last_advantage(
     loaded, tmp_path, changes
 ):
-    trainer = made(loaded, tmp_path, DISCOUNTED | changes)
-    assert kept(trainer, round_of(trainer, trainer.options)) == (4, 9)
+    assert kept(made(loaded, tmp_path, DISCOUNTED | changes)) == (4, 9)
 
 
-EVERY_ROW = [{"beta": 0.1}, {"trl": ("entropy_coef=0.1",)}, {"trl": ("use_adaptive_entropy=true",)}]
-
-
-@pytest.mark.parametrize("changes", [*EVERY_ROW, {"loss": f"{__name__}:clipped"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"beta": 0.1},
+        {"trl": ("entropy_coef=0.1",)},
+        {"trl": ("use_adaptive_entropy=true",)},
+        OWN,
+    ],
+)
 def test_no_row_is_left_out_where_each_has_a_gradient(loaded, tmp_path, changes):
-    trainer = made(loaded, tmp_path, changes)
-    batch = round_of(trainer, replace(trainer.options, beta=0.0))
-    assert kept(trainer, batch)[0] == 8
+    assert kept(made(loaded, tmp_path, changes))[0] == 8
 
 
 def test_a_step_without_any_reward_is_an_error(loaded, tmp_path):
     trainer = made(loaded, tmp_path, {})
     with pytest.raises(UsageError, match="No reward function returned a number"):
-        trainer.micro_batches(round_of(trainer, trainer.options), sampled([None] * 8))
+        trainer.micro_batches(round_of(trainer, [None] * 8)[1])
 
 
 def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_zero(
@@ -302,48 +287,33 @@ def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_
     trainer = made(loaded, tmp_path, {})
     trainer.compute_loss(trainer.model, {"advantages": torch.empty(0)}).backward()
     for name, parameter in trainer.model.named_parameters():
-        assert (
-            parameter.grad is None if not parameter.requires_grad else not parameter.grad.any()
-        ), name
+        zero = parameter.grad is not None and not parameter.grad.any()
+        assert zero == parameter.requires_grad, name
 
 
 def test_a_hint_is_graded_with_the_completion_and_gets_no_gradient(loaded, tmp_path):
-    trainer = made(loaded, tmp_path, {"prompts": 1, "trl": ("top_k=50",)})
-    row = parse_row({"nums": [3, 7, 50], "target": 46})
+    stop = Stop(loaded.tokenizer, loaded.model, "</end>")
+    trainer = made(loaded, tmp_path, {"prompts": 1, "trl": ("top_k=50",)}, stop=stop)
     hint = "\n50 - 7 = 43\n</think>\n<answer>50 - 7 + 3</answer>"
     torch.manual_seed(0)
-    columns = Rollouts([row], Stop(loaded.tokenizer, loaded.model, "</end>"), {})(
-        [(0, hint)] * 4, trainer
-    )
-    for graded in columns["round"].graded:
+    sampled = trainer.round([(0, hint)] * 4)
+    for graded in sampled.graded:
         assert graded.sample.completion.startswith(hint)
         assert graded.sample.grade.correct
         assert graded.sample.details == {"hint": hint}
-    length = len(columns["prompt_ids"][0])
-    assert loaded.tokenizer.decode(columns["prompt_ids"][0]).endswith(hint)
-    prompts, completions = (
-        torch.tensor(columns[name]) for name in ("prompt_ids", "completion_ids")
-    )
-    batch = {
-        "prompt_ids": prompts,
-        "prompt_mask": torch.ones_like(prompts),
-        "completion_ids": completions,
-    }
-    batch |= {
-        "completion_mask": torch.ones_like(completions),
-        "num_items_in_batch": torch.tensor(completions.numel()),
-    }
+        assert loaded.tokenizer.decode(graded.sampled.prompt_ids).endswith(hint)
     states = []
 
     def keep(module, args, output):
         output.last_hidden_state.retain_grad()
         states.append(output.last_hidden_state)
 
-    decoder = trainer.model.get_base_model().get_decoder()
-    with decoder.register_forward_hook(keep):
-        batch |= {"advantages": torch.tensor([1.0, -1, 1, -1]), "share": 1.0}
+    batch = trainer.tensors(sampled)
+    batch |= {"advantages": torch.tensor([1.0, -1, 1, -1]), "share": 1.0}
+    with trainer.model.get_base_model().get_decoder().register_forward_hook(keep):
         trainer.compute_loss(trainer.model, batch).backward()
     # The last token of the prompt predicts the first one of a completion.
+    length = batch["prompt_ids"].shape[1]
     assert not states[0].grad[:, : length - 1].any()
     assert states[0].grad[:, length - 1].any()
 
@@ -363,8 +333,26 @@ def test_the_divergence_from_the_start_is_that_of_separate_forward_passes(loaded
         expected.append(float((difference.exp() - 1 - difference).sum()))
     assert trainer.divergence(prompts, completions) == pytest.approx(expected, rel=1e-3)
     assert min(expected) > 0
-    trainer.adapter_is_new = False
+    trainer.starts_at_base = False
     assert trainer.divergence(prompts, completions) == []  # the start is not in memory
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("token_truncate", [[2.0, 0.5, 1.0]]),
+        ("token_mask", [[0.0, 0.5, 1.0]]),
+        ("sequence_truncate", [[2.0]]),
+        ("sequence_mask", [[0.0]]),
+    ],
+)
+def test_the_ratio_to_another_engine_is_capped_as_in_trl(loaded, tmp_path, mode, expected):
+    trainer = made(loaded, tmp_path, {"trl": (f"vllm_importance_sampling_mode={mode}",)})
+    difference = torch.tensor([[8.0, 0.5, 9.0]]).log()
+    mask = torch.tensor([[1, 1, 0]])
+    torch.testing.assert_close(trainer.importance_ratio(difference, mask), torch.tensor(expected))
+    (mean,) = trainer.metrics["sampling/importance_sampling_ratio/mean"]
+    assert mean == pytest.approx(4.0 if mode.startswith("sequence") else 4.25)
 
 
 def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
@@ -372,16 +360,15 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
         def __call__(self, ids):
             return len(ids) == 3
 
-    trainer = made(
-        loaded, tmp_path, {"max_completion_length": 40, "trl": ("top_k=50",)}
-    )  # not by the decoder
     stop = Third(loaded.tokenizer, loaded.model, "</answer>")
     stop.may_end[:] = True
+    changes = {"max_completion_length": 40, "trl": ("top_k=50", "repetition_penalty=1.1")}
     rows = [parse_row({"nums": nums, "target": 46}) for nums in ([3, 7], [3, 7, 50])]
-    columns = Rollouts(rows, stop, {})([1, 0], trainer)
-    assert [len(ids) for ids in columns["completion_ids"]] == [3, 3]
-    assert columns["logprobs"] is None
-    samples = [graded.sample for graded in columns["round"].graded]
+    trainer = made(loaded, tmp_path, changes, rows=rows, stop=stop)
+    graded = trainer.round([1, 0]).graded
+    assert [len(each.sampled.ids) for each in graded] == [3, 3]
+    assert [each.sampled.logps for each in graded] == [None, None]
+    samples = [each.sample for each in graded]
     assert [(each.row, each.truncated) for each in samples] == [(rows[1], False), (rows[0], False)]
     assert trainer.model.training
 
@@ -395,5 +382,5 @@ def test_columns_without_a_token_stay_up_to_a_multiple_and_the_width_of_the_batc
     batch |= {"completion_mask": mask[:, :20].clone(), "advantages": torch.ones(4)}
     batch["prompt_mask"][1:, -3:] = 1
     batch["completion_mask"][0, :9] = batch["completion_mask"][2, :5] = 1
-    selected = _selected(batch, torch.tensor([1, 2]), multiple)
-    assert (selected["prompt_ids"].shape[1], selected["completion_mask"].shape[1]) == columns
+    part = selected(batch, torch.tensor([1, 2]), multiple)
+    assert (part["prompt_ids"].shape[1], part["completion_mask"].shape[1]) == columns

@@ -1,0 +1,76 @@
+"""Engines that complete prompts with the present policy of a trainer."""
+
+from typing import Any, Protocol
+
+import torch
+from trl import GRPOTrainer
+
+from countdown_rl.inference.generate import decoder_of, generate
+from countdown_rl.inference.sampling import Decoding, Stop
+
+#: Completions, and the log-probabilities with which an engine other than the policy sampled them.
+Completions = tuple[list[list[int]], list[list[float]] | None]
+
+
+class Engine(Protocol):
+    """Completes prompts up to their ends with the policy of *trainer*; temperature 0 is greedy."""
+
+    def __call__(
+        self, trainer: GRPOTrainer, prompt_ids: list[list[int]], temperature: float
+    ) -> Completions:
+        """Return the completions of *prompt_ids*."""
+
+
+class PolicyEngine:
+    """The policy itself: by the decoder of this package, else by ``generate`` of transformers."""
+
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+
+    def __call__(
+        self, trainer: GRPOTrainer, prompt_ids: list[list[int]], temperature: float
+    ) -> Completions:
+        config = trainer.args
+        decoder = self._decoder(trainer)
+        if decoder is None:
+            return self._generate(trainer, prompt_ids, temperature), None
+        samplers = (temperature, config.top_p, config.top_k or 0, config.min_p or 0.0)
+        decoding = Decoding(config.max_completion_length, *samplers)
+        return decoder.decode(prompt_ids, decoding, self.stop), None
+
+    def _decoder(self, trainer: GRPOTrainer) -> Any:
+        config = trainer.args
+        settings = config.generation_kwargs or config.cache_implementation
+        if settings or config.repetition_penalty != 1.0:
+            return None
+        dtype = torch.bfloat16 if config.bf16 else torch.float32
+        if config.fp16:
+            dtype = torch.float16
+        return decoder_of(trainer.accelerator.unwrap_model(trainer.model), dtype)
+
+    def _generate(
+        self, trainer: GRPOTrainer, prompt_ids: list[list[int]], temperature: float
+    ) -> list[list[int]]:
+        from transformers import GenerationConfig
+        from trl.distributed import DistributedBackend
+        from trl.models import unwrap_model_for_generation
+
+        settings = trainer.generation_kwargs | {"temperature": temperature}
+        if not temperature:
+            settings |= dict.fromkeys(("temperature", "top_p", "top_k", "min_p"))
+            settings["do_sample"] = False
+        args = trainer.args
+        backend = DistributedBackend(trainer.accelerator)
+        with (
+            unwrap_model_for_generation(
+                trainer.model_wrapped,
+                trainer.accelerator,
+                gather_deepspeed3_params=args.ds3_gather_for_generation,
+                generation_kwargs=settings,  # and none of the checkpoint
+                gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+            ) as model,
+            torch.no_grad(),
+            backend.summon_full_params(trainer.model_wrapped, recurse=False),
+        ):
+            config = GenerationConfig(**settings, disable_compile=True)
+            return generate(model, self.stop, prompt_ids, generation_config=config)

@@ -1,0 +1,109 @@
+"""Rollouts by vLLM: a stand-in samples with the adapter of each round, and the loss is corrected."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from countdown_rl.core.errors import ModelError
+from countdown_rl.inference import engines
+from countdown_rl.tasks.countdown.task import CountdownRow
+from countdown_rl.training.grpo import vllm
+from countdown_rl.training.grpo.run import prepare
+from countdown_rl.training.options import RunArguments, TrainOptions
+from countdown_rl.training.prepared import Reporter
+from countdown_rl.training.run import train
+from tests.support import tiny_llama, vllm_stub
+from tests.support.runs import SPLITS, write_data
+
+SIZES = {"max_steps": 3, "prompts": 2, "num_generations": 4, "micro_batch": 4}
+SMALL = TrainOptions(
+    **SIZES, max_completion_length=6, learning_rate=1e-2, lora_r=4, rollouts="vllm", eval_every=3
+)
+#: A reward that differs within a group of random completions.
+VARIED = ("tests.training.grpo.test_vllm:varied",)
+
+
+def varied(completions, **columns):
+    return [float(sum(map(ord, text)) % 3) for text in completions]
+
+
+@pytest.fixture
+def fit(tmp_path, monkeypatch):
+    """Train with *changes* of :data:`SMALL`; return the result, and the engines that were started."""
+    engine = vllm_stub.install(monkeypatch)
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    monkeypatch.setattr(
+        CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}]
+    )
+    tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=1024)
+    rows = [{"id": f"r{n}", "nums": [n, 3, 5], "target": n} for n in range(10, 20)]
+    write_data(tmp_path / "data", dict.fromkeys(SPLITS, rows))
+
+    def fitted(name, **changes):
+        options = replace(SMALL, reward=VARIED, **changes)
+        arguments = RunArguments(
+            model=str(tmp_path / "model"), data=tmp_path / "data", out=tmp_path / name
+        )
+        warned = []
+        result = train(prepare(arguments, options, Reporter(warning=warned.append)))
+        return SimpleNamespace(rows=result.rows, warned=warned, engines=engine.engines)
+
+    return fitted
+
+
+def test_each_round_is_sampled_with_its_adapter_and_the_ratio_is_1(fit):
+    result = fit("out", precision="fp32")
+    (engine,) = result.engines
+    names = [request.lora_name for request in engine.requests if request]
+    assert len(set(names)) >= 3  # the first one, and after each step another
+    for row in result.rows:
+        assert row.importance_sampling_ratio == pytest.approx(1.0, abs=1e-3)
+    assert result.rows[-1].grad_norm > 0
+
+
+def test_the_seed_decides_what_the_engine_samples(fit):
+    first, again, other = (
+        [row.reward for row in fit(name, precision="fp32", seed=seed).rows]
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert first == again != other
+
+
+def test_transformers_completes_where_the_choice_was_automatic(fit, monkeypatch):
+    monkeypatch.setattr(vllm, "chosen", lambda *_: "vllm")
+    length = ("vllm_gpu_memory_utilization=0.5",)
+    monkeypatch.setattr(vllm_stub, "CONTEXT", 2)
+    result = fit("out", rollouts="auto", trl=length, precision="fp32")
+    assert "transformers completes the prompts" in result.warned[0]
+    with pytest.raises(ModelError, match="max_model_len"):
+        fit("other", precision="fp32")
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "engine"),
+    [
+        ("cuda", {}, "vllm"),
+        ("cuda", {"tune": "all", "lora_r": TrainOptions.lora_r}, "transformers"),
+        ("cpu", {}, "transformers"),
+        ("cpu", {"rollouts": "vllm"}, "vllm"),
+        ("cuda", {"rollouts": "transformers"}, "transformers"),
+    ],
+)
+def test_auto_is_vllm_on_a_gpu_for_an_adapter(monkeypatch, device, changes, engine):
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    monkeypatch.setattr(vllm, "unsupported_weights", lambda ref: "")
+    loaded = SimpleNamespace(device=device, precision="bf16", ref=None)
+    options = replace(SMALL, **{"rollouts": "auto"} | changes)
+    assert vllm.chosen(options, loaded, torch.nn.Linear(1, 1)) == engine
+    loaded.precision = "nf4"
+    if options.rollouts == "auto":
+        assert vllm.chosen(options, loaded, torch.nn.Linear(1, 1)) == "transformers"
+
+
+def test_weights_that_vllm_cannot_run_are_refused(monkeypatch):
+    monkeypatch.setattr(vllm, "unsupported_weights", lambda ref: "does not run GGUF files")
+    loaded = SimpleNamespace(device="cuda", precision="bf16", ref=None)
+    with pytest.raises(ModelError, match="GGUF"):
+        vllm.chosen(SMALL, loaded, torch.nn.Linear(1, 1))
