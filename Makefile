@@ -60,10 +60,9 @@ package: $(READY)
 gpu: $(READY)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
-# The same parts in small shapes on a CPU, and tests of their results.
+# The same parts in small shapes on a CPU; it fails if a part does.
 gpu-tiny: $(READY)
 	$(BIN)/python -m benchmarks.gpu --tiny --out build/gpu
-	$(BIN)/python -m pytest benchmarks/tests/tiny_results.py
 
 # pip shows its own progress on a terminal; elsewhere a line every 20 seconds says that it works.
 define INSTALL

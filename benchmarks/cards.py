@@ -1,5 +1,6 @@
 """The memory that ``train --check`` estimates for the recipes on common GPUs."""
 
+import json
 import os
 import subprocess
 import tempfile
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from benchmarks.gpu_settings import ROOT, SHAPES
-from countdown_rl.models.shape import ModelShape
-
+ROOT = Path(__file__).parents[1]
+#: Published dimensions (config.json of each model); qwen2-small is for what does not depend on size.
+SHAPES = json.loads((ROOT / "benchmarks" / "shapes.json").read_text())
 #: The shape of each recipe's model.
 RECIPES = {
     "qwen3-0.6b-laptop": "qwen3-0.6b",
@@ -20,13 +21,8 @@ RECIPES = {
     "llama-3.1-8b-gsm8k": "llama-3.1-8b",
     "qwen2.5-3b-areal": "qwen2.5-3b",
 }
-#: The models of "Start here" in docs/gpu.md, for a card of 24 GB.
-START = {"Qwen/Qwen2.5-1.5B-Instruct": "qwen2.5-1.5b", "Qwen/Qwen2.5-3B-Instruct": "qwen2.5-3b"}
 #: Tokens of the longest prompt.
 PROMPT = 256
-#: An RTX 4090: bytes a second that it reads, operations a second of a loss in bf16 (assumed to be a third of its peak),
-#: seconds of a kernel in a graph of completions, and kernels of a layer. None was measured by this project.
-READS, OPERATIONS, KERNEL, KERNELS = 0.93e12, 53e12, 3e-6, 103
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,12 @@ CARDS = {
     "80 GB": Card(1, 79.1 * 2**30),
     "8 × 80 GB": Card(8, 79.1 * 2**30),
 }
+
+
+def environment() -> dict[str, str]:
+    """The environment of a process that imports this checkout."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
 
 
 def recipe_commands(recipe: str, out: Path, *words: Any, **environment: str) -> list[list[str]]:
@@ -101,32 +103,6 @@ def _skeleton(shape_name: str) -> Any:
 
     settings = dict(SHAPES[shape_name])
     return shape.skeleton(AutoConfig.for_model(settings.pop("model_type"), **settings))
-
-
-def page_options(model: str) -> Any:
-    """The options of the command in docs/gpu.md that trains *model*."""
-    text = (ROOT / "docs" / "gpu.md").read_text().replace("\\\n", "")
-    words = next(
-        line.split()
-        for line in text.splitlines()
-        if f"--model {model} " in line and "--check" in line
-    )
-    return _options(words[2:])
-
-
-def seconds(plan: "Plan", options: Any) -> float:
-    """Estimated seconds of a step on an RTX 4090, of completions by graphs as long as their limit and of the loss."""
-    rows, tokens = options.step_size, options.max_completion_length
-    shape, weights = ModelShape.of(plan.model.config), plan.model.num_parameters()
-    cache = 4 * shape.num_layers * shape.num_kv_heads * shape.head_dim * rows * (PROMPT + tokens)
-    # Packed weights are read, written in bf16 and read again.
-    read = cache + weights * (2 if plan.memory.plain else 4.5)
-    step = read / READS + KERNEL * KERNELS * shape.num_layers
-    passes = (
-        2 + options.gradient_checkpointing + bool(options.beta)
-    )  # forward, backward by inputs, recomputed, reference
-    scored = rows * tokens + rows * PROMPT
-    return tokens * step + 2 * passes * weights * scored / OPERATIONS
 
 
 class Plan(NamedTuple):

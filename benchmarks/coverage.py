@@ -46,19 +46,12 @@ def main():
     limits, changes = {}, {}
     for limit in LIMITS:
         cut = {name: limited(result, limit) for name, result in evals.items()}
-        limits[limit] = {
-            name: {
-                key: value
-                for key, value in result.metrics.to_json().items()
-                if key in ("n", "mean_tokens", "pass_at")
-            }
-            for name, result in cut.items()
-        }
+        limits[limit] = {}
+        for name, result in cut.items():
+            metrics = result.metrics.to_json()
+            limits[limit][name] = {key: metrics[key] for key in ("n", "mean_tokens", "pass_at")}
         changes[limit] = compare.difference(*cut.values())
-    first = next(iter(evals.values())).metrics.to_json()
-    about = {"models": {name: result.metrics.to_json()["model"] for name, result in evals.items()}}
-    about |= {key: first[key] for key in ("decoding", "data")}
-    bench.save("coverage", about | {"limits": limits, "changes": changes})
+    bench.save("coverage", {"limits": limits, "changes": changes})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import bench, controls
+from benchmarks import bench, exact
 from benchmarks.teacher import token_counter
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
@@ -54,18 +54,26 @@ def frequencies(completions: list[str], ways: int) -> np.ndarray:
     return counts / counts.sum(1, keepdims=True)
 
 
-def worth(puzzle: controls.Search, chances: np.ndarray, completion: str) -> list[tuple[int, float]]:
-    """The place of each line with a choice, and what the choice adds to the probability of success."""
-    success = controls.values(*puzzle, chances, controls.LIMIT)
-    tokens, found = puzzle.start, []
+def success(puzzle: exact.Search, chances: np.ndarray) -> np.ndarray:
+    """Return P(success within the limit) from each place on: (limit + 1, W), by tokens so far and way of the next line."""
+    everywhere = np.ones((exact.LIMIT + 1, len(puzzle.hits)))
+    rewards = np.ones(exact.LIMIT + 1)
+    return exact.backward(*puzzle, chances, everywhere, rewards, 1.0, np.zeros_like(chances))
+
+
+def worth(puzzle: exact.Search, chances: np.ndarray, completion: str) -> list[tuple[int, float]]:
+    """Return the place of each line with a choice, and what the choice adds to the probability of success."""
+    expected = success(puzzle, chances)
     ways = len(puzzle.hits)
+    tokens = puzzle.start
+    worths = []
     for way, skip, place in choices(completion):
-        before, tokens = success[min(tokens, controls.LIMIT), way], tokens + puzzle.costs[way, skip]
+        before = expected[min(tokens, exact.LIMIT), way]
+        tokens += puzzle.costs[way]
         following = traces.next_ways(way, ways)[skip]
-        found.append(
-            (place, (success[tokens, following] if tokens <= controls.LIMIT else 0.0) - before)
-        )
-    return found
+        after = expected[tokens, following] if tokens <= exact.LIMIT else 0.0
+        worths.append((place, after - before))
+    return worths
 
 
 def credits(completions: list[str], correct: list[bool], discount: float) -> np.ndarray:
@@ -115,26 +123,22 @@ def main() -> None:
         pairs: dict[float, list[np.ndarray]] = {discount: [] for discount in DISCOUNTS}
         for _, together in groupby(samples, key=lambda sample: sample.row["id"]):
             group = list(together)
-            completions, correct = (
-                [each.completion for each in group],
-                [each.grade.correct for each in group],
-            )
-            (puzzle,) = controls.searches([group[0].row], plan, count_tokens)
+            completions = [sample.completion for sample in group]
+            correct = [sample.grade.correct for sample in group]
+            (puzzle,) = exact.searches([group[0].row], plan, count_tokens)
             values = [worth(puzzle, chances, completion) for completion in completions]
             for discount in DISCOUNTS:
                 credit = credits(completions, correct, discount)
-                own = [
-                    (credit[at, place], value)
-                    for at, lines in enumerate(values)
-                    for place, value in lines
-                ]
+                own = []
+                for completion_credit, lines in zip(credit, values, strict=True):
+                    own += [(completion_credit[place], value) for place, value in lines]
                 pairs[discount].append(np.array(own).reshape(-1, 2))
         rows[path.name] = {
             "completions": len(samples),
             "lines": sum(map(len, pairs[1.0])),
             "discounts": {str(discount): correlation(of) for discount, of in pairs.items()},
         }
-    bench.save("credit", {"limit": controls.LIMIT, "evaluations": rows})
+    bench.save("credit", {"limit": exact.LIMIT, "evaluations": rows})
 
 
 if __name__ == "__main__":

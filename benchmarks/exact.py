@@ -55,15 +55,11 @@ SHEET = (
 
 
 class Search(NamedTuple):
-    """A puzzle as the policy meets it.
-
-    Choice C after a way leads to the way that is *ahead* + C further in the plan, beginning again at its end.
-    """
+    """A puzzle as the policy meets it."""
 
     start: int  # tokens of the heading
     hits: np.ndarray  # (W,) whether each way reaches the target
     costs: np.ndarray  # (W,) tokens of its line, with the answer if it hits
-    ahead: int = 1
 
 
 def searches(
@@ -90,14 +86,14 @@ def uniform(ways: int) -> np.ndarray:
 
 
 @njit(cache=False)
-def following(way, choice, ahead, ways):  # type: ignore[no-untyped-def]
-    """The way that *choice* after *way* leads to."""
-    further = way + ahead + choice
-    return further if further < ways else choice - 1 + ahead
+def following(way, choice, ways):  # type: ignore[no-untyped-def]
+    """The way after *way* if *choice* ways are skipped, beginning again at the end of the plan."""
+    further = way + 1 + choice
+    return further if further < ways else choice
 
 
 @njit(cache=False)
-def forward(start, hits, costs, ahead, chances, limit):  # type: ignore[no-untyped-def]
+def forward(start, hits, costs, chances, limit):  # type: ignore[no-untyped-def]
     """Return P(a line of each way begins) by tokens so far, (limit + 1, W), and P(solved) by tokens, (limit + 1,)."""
     ways = len(hits)
     choices = chances.shape[1]
@@ -115,13 +111,13 @@ def forward(start, hits, costs, ahead, chances, limit):  # type: ignore[no-untyp
                 solved[after] += chance
                 continue
             for choice in range(choices):
-                next_way = following(way, choice, ahead, ways)
+                next_way = following(way, choice, ways)
                 reached[after, next_way] += chance * chances[way, choice]
     return reached, solved
 
 
 @njit(cache=False)
-def backward(start, hits, costs, ahead, chances, reached, rewards, discount, counts):  # type: ignore[no-untyped-def]
+def backward(start, hits, costs, chances, reached, rewards, discount, counts):  # type: ignore[no-untyped-def]
     """Return the expected reward from each reached place on, (limit + 1, W), by tokens so far and way of the next line.
 
     *rewards* (limit + 1,) are those of a completion solved with so many tokens; *discount* is applied for each line
@@ -140,7 +136,7 @@ def backward(start, hits, costs, ahead, chances, reached, rewards, discount, cou
                 expected[tokens, way] = rewards[after]
                 continue
             for choice in range(chances.shape[1]):
-                next_way = following(way, choice, ahead, ways)
+                next_way = following(way, choice, ways)
                 value = chances[way, choice] * expected[after, next_way]
                 expected[tokens, way] += discount * value
                 counts[way, choice] += reached[tokens, way] * value

@@ -1,100 +1,53 @@
-"""Figures of the docs, drawn from the files that the benchmarks wrote.
+"""The figure of the docs, drawn from the files that the benchmarks wrote.
 
     python -m benchmarks.figures
 
-``docs/images/controls.svg``: GRPO and rounds of rejection sampling, exact and real (``controls.json``, ``arms.json``).
-``docs/images/hacking-doses.svg``: the hacking rate by the number of cheats demonstrated (``hacking/doses.json``).
-A test checks that nothing would change.
+``docs/images/controls.svg``: arms of ``controls.sh`` and exact rounds (``arms.json``, ``exact.json``). A test checks
+that nothing would change.
 """
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from benchmarks import bench
+from benchmarks.tables import result
 from countdown_rl.core.formatting import percent
 from countdown_rl.release.report.charts import Curve, Line, draw, picture
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
-#: Real rounds of rejection sampling: the arm in arms.json by the number of rounds.
+IMAGE = Path(__file__).parents[1] / "docs" / "images" / "controls.svg"
+#: Real rounds of rejection sampling: the arm by the number of rounds.
 ROUNDS = {0: "start", 1: "rft-1", 5: "rft-5", 25: "rft-25"}
-#: Arms of GRPO, which have no rounds: the arm, and the name and style of its line.
-GRPO = {"grpo": ("GRPO", 0), "grpo-whole": ("GRPO, one reward per completion", 2)}
+#: On-policy arms, which have no rounds: the name and style of their line.
+ON_POLICY = {
+    "grpo": ("GRPO, credit by line", 0),
+    "positive": ("positives only, credit by line", 3),
+    "grpo-whole": ("GRPO, one reward per completion", 2),
+}
 
 
-def _read(name: str) -> Any:
-    return json.loads((bench.RESULTS / f"{name}.json").read_text())
+def figure() -> str:
+    """Return the SVG file: puzzles of 4 numbers, which decide, as those of 3 are solved before."""
+    arms = result("arms")["arms"]
+    solved = {arm: [run["4 numbers"] for run in runs.values()] for arm, runs in arms.items()}
+    rounds = result("exact")["settings"][0]["rounds"]
+    exact = [(int(done), of["pass@1"]) for done, of in rounds.items() if int(done) <= max(ROUNDS)]
+    lines = [Line("exact rounds", 4, exact, [])]
+    lines.append(_line("real rounds", 1, {done: solved[arm] for done, arm in ROUNDS.items()}))
+    for arm, (name, style) in ON_POLICY.items():
+        lines.append(_line(name, style, dict.fromkeys(ROUNDS, solved[arm])))
+    subtitle = "puzzles of 4 numbers solved, 6,400 completions a run"
+    panel = Curve("On-policy steps and rounds of rejection sampling", subtitle, percent, {})
+    svg = picture([draw(panel, lines, "rounds of rejection sampling")])
+    return re.sub(r"([\d.]+%) → \1", r"\1", svg)  # of a constant line
 
 
-def _line(name: str, style: int, values: Mapping[int, Sequence[float]]) -> Line:
-    """The mean of the seeds' *values* by place, and the range of several."""
-    mean, low, high = ([(x, of(seeds)) for x, seeds in values.items()] for of in (fmean, min, max))
-    return Line(
-        name,
-        style,
-        mean,
-        low + high[::-1] if any(len(seeds) > 1 for seeds in values.values()) else [],
-    )
-
-
-def controls() -> Curve:
-    """Puzzles of 4 numbers, which decide: those of 3 are solved before."""
-    exact, arms = _read("controls")["exact"]["4 numbers"], _read("arms")["arms"]
-    ideal = {
-        int(name.split()[1]): [share] for name, share in exact.items() if name.startswith("RFT")
-    }
-
-    def measured(arm: str) -> list[float]:
-        return [run["4 numbers"] for run in arms[arm].values()]
-
-    lines = [
-        _line(
-            "exact rounds",
-            4,
-            {rounds: share for rounds, share in ideal.items() if rounds <= max(ROUNDS)},
-        ),
-        _line("real rounds", 1, {rounds: measured(arm) for rounds, arm in ROUNDS.items()}),
-        *(_line(*line, dict.fromkeys(ROUNDS, measured(arm))) for arm, line in GRPO.items()),
-    ]
-    panel = Curve(
-        "GRPO and rejection sampling",
-        "puzzles of 4 numbers solved, 6,400 completions a run",
-        percent,
-        {},
-    )
-    return draw(panel, lines, "rounds of rejection sampling")
-
-
-def doses() -> Curve:
-    """The hacking rate after training, by the number of numbers of the puzzles."""
-    runs = {
-        int(cheats): list(rows.values())[1:]
-        for cheats, rows in _read("hacking/doses")["doses"].items()
-    }
-
-    def rates(size: str) -> dict[int, list[float]]:
-        return {
-            cheats: [run["hacking_by_size"][size] for run in seeds]
-            for cheats, seeds in sorted(runs.items())
-        }
-
-    lines = [_line(f"{size} numbers", style, rates(size)) for style, size in enumerate("45")]
-    panel = Curve("Hacking after training", "mean and range of three seeds", percent, {})
-    return draw(panel, lines, "cheats beside 400 honest demonstrations")
-
-
-def figures() -> Iterable[tuple[Path, str]]:
-    """Path and text of each figure."""
-    for name, curve in (("controls", controls()), ("hacking-doses", doses())):
-        yield (
-            IMAGES / f"{name}.svg",
-            re.sub(r"([\d.]+%) → \1", r"\1", picture([curve])),
-        )  # of a constant line
+def _line(name: str, style: int, by_round: dict[int, list[float]]) -> Line:
+    """The mean over seeds by round, and their range."""
+    mean = [(done, fmean(seeds)) for done, seeds in by_round.items()]
+    low = [(done, min(seeds)) for done, seeds in by_round.items()]
+    high = [(done, max(seeds)) for done, seeds in by_round.items()]
+    return Line(name, style, mean, low + high[::-1])
 
 
 if __name__ == "__main__":
-    for path, text in figures():
-        path.write_text(text, "utf-8")
+    IMAGE.write_text(figure(), "utf-8")

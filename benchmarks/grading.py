@@ -9,12 +9,14 @@ import re
 import time
 from collections import Counter
 from fractions import Fraction
+from functools import partial
 
 from benchmarks import bench
 from countdown_rl.tasks.countdown.rules import RULES
 from countdown_rl.tasks.countdown.task import CountdownRow
 from tests.support import oracle as brute_force
 
+STRINGS = 100_000
 ANSWER = re.compile(r"<answer>(.*?)<\/answer>", re.DOTALL)
 FORMAT = re.compile(
     r"^<think>([^<]*(?:<(?!/?think>)[^<]*)*)<\/think>\n<answer>([\s\S]*?)<\/answer>$"
@@ -227,55 +229,39 @@ GIANTS = [
 def main():
     rng = random.Random(0)
     completions = realistic(rng, 20_000)
+    graders = {
+        "ours_everything": lambda completion, row: row.grade(completion),
+        "copied_equation_only": copied_equation,
+        "copied_format_and_equation": copied_both,
+    }
 
-    def run(grader):
-        def work():
-            for completion, row in completions:
-                grader(completion, row)
-            return len(completions)
+    def grade_all(grader):
+        for completion, row in completions:
+            grader(completion, row)
+        return len(completions)
 
-        return work
-
-    speed = bench.rates(
-        {
-            "ours_everything": run(lambda completion, row: row.grade(completion)),
-            "copied_equation_only": run(copied_equation),
-            "copied_format_and_equation": run(copied_both),
-        }
-    )
-    wrong, slowest, right = [], 0.0, Counter()
-    for i in range(100_000):
+    rates = bench.rates({name: partial(grade_all, of) for name, of in graders.items()})
+    wrong, slowest, correct = [], 0.0, Counter()
+    for index in range(STRINGS):
         text, nums, target, rule = hostile(rng)
-        if i % 10_000 == 0:
-            text, nums, target = GIANTS[i // 10_000], [1, 2], 3
+        if index % (STRINGS // len(GIANTS)) == 0:
+            text, nums, target = GIANTS[index * len(GIANTS) // STRINGS], [1, 2], 3
         started = time.process_time()
         row = CountdownRow({"nums": nums, "target": target, "rule": rule})
         grade = row.grade(f"</think>\n<answer>{text}</answer>")
         slowest = max(slowest, time.process_time() - started)
-        right[rule] += grade.correct
+        correct[rule] += grade.correct
         if grade.correct != oracle(text, nums, target, rule):
             wrong.append([text[:80], nums, target, rule])
-    bench.save(
-        "grading",
-        {
-            "characters_mean": sum(len(completion) for completion, _ in completions)
-            / len(completions),
-            "completions_a_second": {name: round(rate) for name, rate in speed.items()},
-            "times_the_copied_equation_reward": round(
-                speed["ours_everything"] / speed["copied_equation_only"], 2
-            ),
-            "times_the_copied_rewards": round(
-                speed["ours_everything"] / speed["copied_format_and_equation"], 2
-            ),
-            "hostile": {
-                "strings": 100_000,
-                "right_by_rule": dict(right),
-                "verdicts_unlike_the_oracle": len(wrong),
-                "slowest_seconds": round(slowest, 4),
-                "examples": wrong[:5],
-            },
-        },
-    )
+    hostile_strings = {
+        "strings": STRINGS,
+        "right_by_rule": dict(correct),
+        "verdicts_unlike_the_oracle": len(wrong),
+        "slowest_seconds": round(slowest, 4),
+        "examples": wrong[:5],
+    }
+    rounded = {name: round(rate) for name, rate in rates.items()}
+    bench.save("grading", {"completions_a_second": rounded, "hostile": hostile_strings})
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m benchmarks.judging --model START --training DATA [--data artifacts/data] NAME=EVAL[,EVAL...] ...
 
 Each EVAL is a sampled evaluation of START, a model that was pretrained with ``--judge``, or of one trained from it. Of
-each NAME: the share of the completions that name the right kind; the share of the lines that end with skipping the poor
+each NAME: the share of the lines that end with skipping the poor
 ways; the information that the puzzle's kind gives on how many ways are skipped, in bits a line; and the accuracy of its
 *marginal order*, a policy that skips after each way as many as the model does there over all puzzles, and makes no
 mistake (exact). A model that ignores the puzzle solves no more than its marginal order.
@@ -17,7 +17,7 @@ import argparse
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -59,11 +59,6 @@ def skips_of(samples: Iterable[Sample], count: int) -> np.ndarray:
         for way, skip in skips(sample.completion, count):
             own[way, skip] += 1
     return counts
-
-
-def names_kind(sample: Sample) -> bool:
-    """Return whether the completion of *sample* names the kind of its puzzle."""
-    return f"{traces.kind_name(kind(sample))}\n" in sample.completion
 
 
 def information(counts: np.ndarray) -> float:
@@ -133,21 +128,14 @@ def main() -> None:
     }
     models = {}
     for name, paths in (pair.split("=", 1) for pair in args.evals):
-        evaluations = [results.read(Path(path)) for path in paths.split(",")]
-        samples = [
-            sample
-            for found in evaluations
-            for sample in found.samples
-            if len(sample.row["nums"]) == SIZE
-        ]
+        every = chain.from_iterable(results.read(Path(path)).samples for path in paths.split(","))
+        samples = [sample for sample in every if len(sample.row["nums"]) == SIZE]
         marginal = skips_of(samples, count).sum(0) + 1e-9
         ends = [end for sample in samples for end in END.findall(sample.completion)]
         models[name] = {
-            "decoding": evaluations[0].metrics.to_json()["decoding"],
             "completions": len(samples),
             "accuracy": round(fmean(sample.grade.correct for sample in samples), 4),
             "marginal_order": expected([marginal / marginal.sum(1, keepdims=True)] * len(rows)),
-            "names_kind": round(fmean(map(names_kind, samples)), 4),
             "skips_poor": round(fmean(end == traces.SKIP_POOR for end in ends), 4),
             "bits": round(bits(samples, count), 4),
         }

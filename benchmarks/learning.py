@@ -1,6 +1,5 @@
 """Learning: accuracy on held-out puzzles after training, greedy and sampled at the temperature of training, over
-several seeds. Each run is the ``train`` command with the options of ``stages/train.yaml`` and its own seed, or with
-``--sft`` one epoch of the ``sft`` command on these demonstrations, with an adapter and steps of the same size.
+several seeds. Each run is the ``train`` command with the options of ``stages/train.yaml`` and its own seed.
 
     python -m benchmarks.learning [--data artifacts/data] [--seeds 42 43 44] [--set learning-rate=0.0004 ...]
 
@@ -15,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import yaml
@@ -35,34 +33,16 @@ def flags(stage, changes=()):
     words = []
     for key, value in options.items():
         for item in value if isinstance(value, list) else [value]:
-            words += [
-                f"--{'' if item is not False else 'no-'}{key}",
-                *([] if isinstance(item, bool) else [str(item)]),
-            ]
+            if isinstance(item, bool):
+                words.append(f"--{key}" if item else f"--no-{key}")
+            else:
+                words += [f"--{key}", str(item)]
     return words
 
 
-def sft_flags(demonstrations, seed=42):
-    """The flags of ``sft`` for an epoch of *demonstrations* in steps of 128, with the adapter of ``train``."""
-    train = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]
-    shared = {
-        key: train[key] for key in ("lora-r", "lora-alpha", "precision", "max-completion-length")
-    }
-    options = shared | {
-        "from": demonstrations,
-        "num-train-epochs": 1,
-        "batch-size": 128,
-        "micro-batch": 8,
-        "seed": seed,
-    }
-    return [word for key, value in options.items() for word in (f"--{key}", str(value))]
-
-
-def command(*words, program="countdown_rl"):
-    """Run a command of countdown-rl and return its seconds."""
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", program, *map(str, words)], check=True)
-    return time.perf_counter() - started
+def command(*words):
+    """Run a command of countdown-rl."""
+    subprocess.run([sys.executable, "-m", "countdown_rl", *map(str, words)], check=True)
 
 
 def score(model, puzzles, out, *, samples=2):
@@ -102,7 +82,6 @@ def main():
     parser.add_argument("--data", type=Path, default=Path("artifacts/data"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--sft", type=Path, metavar="DEMONSTRATIONS")
     parser.add_argument("--name", default="learning")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -112,29 +91,17 @@ def main():
         base = score(args.model, args.data / "test.jsonl", out / "base")
         for seed in args.seeds:
             place = out / str(seed)
-            options = (
-                sft_flags(args.sft, seed)
-                if args.sft
-                else flags("train", [*args.set, f"seed={seed}"])
-            )
+            options = flags("train", [*args.set, f"seed={seed}"])
             log = place / "log.csv"
-            words = [
-                "--model",
-                args.model,
-                "--data",
-                args.data,
+            paths = [
                 "--out",
                 place / "adapter",
                 "--log",
                 log,
-            ]
-            command(
-                "sft" if args.sft else "train",
-                *words,
-                *options,
                 "--checkpoints",
                 place / "checkpoints",
-            )
+            ]
+            command("train", "--model", args.model, "--data", args.data, *paths, *options)
             trained = score(place / "adapter", args.data / "test.jsonl", place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
@@ -151,7 +118,7 @@ def main():
                     "decoding": {
                         name: result.metrics.to_json()["decoding"] for name, result in base.items()
                     },
-                    "options": sft_flags(args.sft.name) if args.sft else flags("train", args.set),
+                    "options": flags("train", args.set),
                     "base": {name: summary(result) for name, result in base.items()},
                     "runs": runs,
                 },

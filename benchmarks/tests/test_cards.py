@@ -1,4 +1,4 @@
-"""The memory of two recipes on GPUs of 24 and 80 GB, against sums by hand from the published dimensions."""
+"""The memory of a recipe on GPUs of 24 and 80 GB, against sums by hand from the published dimensions."""
 
 from typing import NamedTuple
 
@@ -44,19 +44,6 @@ HAND = {
         kept=8 * 384 * (32 * 4_096 * 2 + LLAMA_BLOCK + 384 * 2) / 1e9,
         head=TILE + 8 * 128 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
         cache=128 * (1.5 * 384 * 32 * 2 * 8 * 128 * 2 + (2 + 4 * 4) * 128_256) / 1e9,
-    ),
-    # 2,048 of 4,096 to 256, 8 in the loss, rank 64. A block: q and o of 2048 x 2048, k and v of 2048 x 256, gate, up
-    # and down of 2048 x 11008. Without dropout q, k and v share an input, gate and up another, o has that of attention.
-    "qwen2.5-3b-areal": Sum(
-        base=2 * 3.086,
-        bf16=2 * 3.086,
-        lora=16 * 64 * 36 * (2 * 4_096 + 2 * 2_304 + 3 * 13_056) / 1e9,
-        kept=8
-        * 4_352
-        * (36 * 2_048 * 2 + 2 * 2_048 * 4 + 4 * 2_048 * 2 + 4_352 * 2 + 3 * 11_008 * 2 + 30_208)
-        / 1e9,
-        head=TILE + 8 * 4_096 * 2_048 * 4 / 1e9,
-        cache=2_048 * (1.5 * 4_352 * 36 * 2 * 2 * 128 * 2 + (2 + 4 * 4) * 151_936) / 1e9,
     ),
 }
 #: GB of a GPU of each card, and GPUs that share the completions.

@@ -1,65 +1,59 @@
-"""What imitation can reach, exact, against simulated searches."""
+"""Differences of arms over seeds, and the stored bits."""
 
-import random
+import json
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import checking, controls
-from countdown_rl import generate
+from benchmarks import bench, controls
 from countdown_rl.cli.main import app
-from countdown_rl.models import reference
+from countdown_rl.evaluation import compare, results
 from countdown_rl.tasks import jsonl
-from stages.recipes.tiny import traces
-
-PLAN = traces.plan_of(reference.find_model("countdown-tiny").manifest.facts)
-ROWS = list(generate(40, sizes=(4,), seed=3))
 
 
-def count(texts):
-    """Tokens of *texts*, of one character each."""
-    return [len(text) for text in texts]
+def evaluation(place, solved):
+    """An evaluation at *place* of 4 puzzles with 4 completions each, solved as in *solved*."""
+    rows = []
+    for number, row in enumerate(solved, 2):
+        answers = [f"{number} + 1" if correct else "1" for correct in row]
+        completions = [f"</think>\n<answer>{answer}</answer>" for answer in answers]
+        # Four numbers of which a sum of two is allowed to be the answer.
+        rows.append(
+            {"nums": [number, 1, 1, 1], "target": number + 1, "rule": "at-most-once"}
+            | {"completion": completions}
+        )
+    jsonl.write_rows(place.with_suffix(".jsonl"), rows)
+    words = ["eval", "--completions", str(place.with_suffix(".jsonl")), "--out", str(place)]
+    done = CliRunner().invoke(app, [*words, "--pass-at", "1,4"])
+    assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize(
-    ("searches", "chances", "written"),
-    [
-        (controls.searches, controls.uniform, {}),
-        (checking.searches, lambda puzzle: checking.chances(puzzle, 0.5), {"checks": 0.5}),
-        (checking.searches, lambda puzzle: checking.chances(puzzle, 0.2), {"checks": 0.2}),
-    ],
-)
-def test_an_exact_expectation_is_the_share_of_simulated_searches(
-    searches, chances, written, monkeypatch
-):
-    monkeypatch.setattr(controls, "LIMIT", 700)
-    rng, solved, draws = random.Random(1), [], 100
-    for row in ROWS:
-        for _ in range(draws):
-            trace = traces.trace(row, PLAN, rng, max_lines=40, **written)
-            solved.append(trace.ended and len(trace.text) <= controls.LIMIT)
-    puzzles = searches(ROWS, PLAN, count)
-    exact, after = controls.rejection_sampling(
-        puzzles, puzzles, chances(puzzles[0]), (0, 1)
-    ).values()
-    assert 0.1 < exact < 0.9
-    assert abs(exact - np.mean(solved)) < 4 * (exact * (1 - exact) / len(solved)) ** 0.5
-    assert after > exact
-    weights = chances(puzzles[0])
-    assert controls.fixed(puzzles, weights) == pytest.approx(exact)
+def test_paired_intervals_can_be_computed_from_the_stored_bits(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    (tmp_path / "eval").mkdir()
+    places = [tmp_path / "eval" / name for name in ("positive-42", "grpo-42")]
+    for place in places:
+        evaluation(place, rng.random((30, 4)) < 0.6)
+    monkeypatch.setattr(bench, "RESULTS", tmp_path)
+    controls.arms(tmp_path, "arms")
 
-
-def test_a_line_that_repeats_the_line_before_is_a_check(tmp_path):
-    lines = "1. 9 - 5 = 4, 4 - 2 = 2 no\n"
-    completion = (
-        f"<think>\n9 5 2\n{lines}{lines}{lines.replace('1.', '2.')}</think>\n<answer>9</answer>"
+    expected = compare.difference(*map(results.read, places))
+    pair = controls.pairs("grpo", "positive", "arms")["42"]
+    whole = expected["pass_at"]["4"]
+    assert pair["pass@1"] == pytest.approx(
+        [expected["difference"], *expected["interval"]], abs=1e-4
     )
-    jsonl.write_rows(
-        tmp_path / "own.jsonl", [{"nums": [9, 5, 2], "target": 90, "completion": completion}]
-    )
-    words = ["eval", "--completions", str(tmp_path / "own.jsonl"), "--out", str(tmp_path / "eval")]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert checking.checked(tmp_path / "eval") == {
-        "3 numbers": {"all lines": 0.5, "from line 2": 0.5}
-    }
+    assert pair["pass@4"] == pytest.approx([whole["difference"], *whole["interval"]], abs=1e-4)
+    saved = json.loads((tmp_path / "arms.json").read_text())["differences"]["grpo - positive"]
+    assert saved["accuracy"]["mean"] == pytest.approx(expected["difference"])
+    assert saved["accuracy"]["interval"] is None
+
+
+def test_a_mean_over_seeds_has_the_t_interval_of_the_common_ones():
+    first = {seed: {"accuracy": value} for seed, value in zip("abc", (0.9, 0.8, 0.7), strict=True)}
+    second = {seed: {"accuracy": 0.5} for seed in "abd"}
+    found = controls.difference(first, second, "accuracy")
+    assert found["seeds"] == ["a", "b"]
+    assert found["mean"] == pytest.approx(0.35)
+    assert found["interval"] == pytest.approx([0.35 - 12.706 * 0.05, 0.35 + 12.706 * 0.05])

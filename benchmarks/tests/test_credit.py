@@ -5,24 +5,24 @@ import random
 import numpy as np
 import pytest
 
-from benchmarks import controls, credit
-from benchmarks.tests.test_controls import PLAN, ROWS, count
+from benchmarks import credit, exact
+from benchmarks.tests.test_exact import PLAN, REF, ROWS
 from stages.recipes.tiny import traces
 
 
-def test_the_worth_of_the_lines_of_a_search_adds_up_to_its_success(monkeypatch):
-    monkeypatch.setattr(controls, "LIMIT", 700)
-    rng, seen = random.Random(1), set()
-    for row, puzzle in zip(ROWS, controls.searches(ROWS, PLAN, count), strict=True):
-        chances = controls.uniform(puzzle)
+def test_the_worth_of_the_lines_of_a_search_adds_up_to_its_success():
+    count_tokens = exact.token_counter(REF)
+    rng, outcomes = random.Random(1), set()
+    for row, puzzle in zip(ROWS, exact.searches(ROWS, PLAN, count_tokens), strict=True):
+        chances = exact.uniform(len(puzzle.hits))
         text = traces.trace(row, PLAN, rng, max_lines=60).text
-        success = controls.values(*puzzle, chances, controls.LIMIT)
         added = [value for _, value in credit.worth(puzzle, chances, text)]
         first = credit.choices(text)[0][0] if added else int(np.argmax(puzzle.hits))
-        solved = len(text) <= controls.LIMIT
-        seen.add(solved)
-        assert success[puzzle.start, first] + sum(added) == pytest.approx(float(solved))
-    assert seen == {True, False}
+        solved = count_tokens([text])[0] <= exact.LIMIT
+        outcomes.add(solved)
+        start = credit.success(puzzle, chances)[puzzle.start, first]
+        assert start + sum(added) == pytest.approx(float(solved))
+    assert outcomes == {True, False}
 
 
 def test_a_line_has_the_advantage_of_the_trainer():

@@ -5,7 +5,7 @@
 #   countdown-checking.sh OUT [--check] [--quick]
 #
 # About twelve minutes on one core: the checkpoint, another with twice the steps, to see whether more imitation helps, and
-# their evaluations. Then run controls.sh OUT/model OUT/data OUT/arms; benchmarks/checking.py reads the results of both.
+# their evaluations. Then run controls.sh OUT/model OUT/data OUT/arms.
 set -euo pipefail
 arguments=1
 . "$(dirname "$0")/common.bash"

@@ -9,7 +9,7 @@
 #
 #   python -m benchmarks.learning --model OUT/model --set max-steps=100 lr-scheduler-type=cosine beta=0.003 \
 #       --name judging-learning --out OUT/runs
-#   python -m benchmarks.passes --limit 1000 --models OUT/model OUT/runs/{42,43,44}/adapter --name judging-passes
+#   countdown-rl eval --model MODEL --data artifacts/data/test.jsonl --temperature 1 --samples 64   # of each, then compare
 #   python -m benchmarks.judging --model OUT/model --training OUT/data start=OUT/runs/base/sampled \
 #       42=OUT/runs/42/eval/sampled 43=OUT/runs/43/eval/sampled 44=OUT/runs/44/eval/sampled
 #

@@ -54,7 +54,7 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.
     settings |= {
         "eval_every": 3,
     }  # which sends the engine the weights of the last step
-    settings |= {"reward": ("benchmarks.gpu_settings:varied=1",)}
+    settings |= {"reward": ("benchmarks.gpu:varied=1",)}
     engines = []
 
     class Kept(vllm.AdapterEngine):

@@ -17,7 +17,7 @@ from tests.support.vllm_engine import MARKS, start
 
 pytestmark = MARKS
 
-VARIED = "benchmarks.gpu_settings:varied=1"
+VARIED = "benchmarks.gpu:varied=1"
 #: Of the shipped model; temperature and reward give a group unequal completions and rewards.
 TRAIN = (
     *("--model", "countdown-tiny", "--data", "data", "--rollouts", "vllm", "--reward", VARIED),
