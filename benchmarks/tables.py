@@ -30,22 +30,22 @@ SUMMARY = {
 }
 #: Rows of the tables of arms and their differences: the arm in the file, and what it is called there.
 ARMS = {
-    "start": "initial policy",
-    "rft-1": "rejection sampling, 1 round",
-    "rft-5": "rejection sampling, 5 rounds",
-    "rft-25": "rejection sampling, 25 rounds",
-    "positive-whole": "positives only, one reward per completion",
-    "positive": "positives only, credit by line",
-    "grpo-whole": "GRPO, one reward per completion",
-    "grpo": "GRPO, credit by line",
+    "start": "start",
+    "rft-1": "1 round",
+    "rft-5": "5 rounds",
+    "rft-25": "25 rounds",
+    "positive-whole": "positives only, whole",
+    "positive": "positives only, by line",
+    "grpo-whole": "GRPO, whole",
+    "grpo": "GRPO, by line",
 }
 #: Rows of the table of exact rounds: the weights in the file, and what they are called there.
 WEIGHTS = {
-    "all": "all correct completions",
-    "line": "the same, credit by line 0.9",
-    "shortest": "the shortest correct one of 8",
-    "puzzle": "the same weight for every solved puzzle",
-    "pass@2": "weights of pass@2",
+    "all": "all correct",
+    "line": "credit by line 0.9",
+    "shortest": "shortest of 8",
+    "puzzle": "one a puzzle",
+    "pass@2": "pass@2",
 }
 #: Seeds of a complete arm.
 DECLARED = 5
@@ -158,7 +158,7 @@ def exact() -> str:
     lines = []
     for setting in result("exact")["settings"]:
         rounds, power = setting["rounds"], setting["power"]
-        if setting["weights"] not in WEIGHTS or len(rounds) < 3:
+        if setting["weights"] not in WEIGHTS or "5" not in rounds:
             continue
         text = WEIGHTS[setting["weights"]]
         cells = (rounds.get(done, {}).get("pass@1") for done in EXACT_ROUNDS)
