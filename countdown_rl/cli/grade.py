@@ -13,12 +13,12 @@ from countdown_rl.cli.parameters import option
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import percent
 from countdown_rl.evaluation.config import (
-    CompletionField,
     CompletionOperators,
     CompletionRule,
     CompletionStyle,
     OnError,
 )
+from countdown_rl.tasks.options import Fields, RecordsPath
 
 if TYPE_CHECKING:
     from countdown_rl.tasks.task import Row
@@ -37,7 +37,8 @@ def grade(
     style: CompletionStyle = None,
     rule: CompletionRule = None,
     operators: CompletionOperators = None,
-    completion_field: CompletionField = None,
+    field: Fields = (),
+    records: RecordsPath = None,
     on_error: OnError = "stop",
 ) -> None:
     """Grade completions exactly, one line of output per completion.
@@ -60,7 +61,7 @@ def grade(
 
     reasons: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    notes, first = {""}, ""
+    first = ""
     unanswered: list[tuple[Row, str]] = []
     with ExitStack() as stack:
         if source != "-" and (
@@ -90,12 +91,9 @@ def grade(
 
         jsonl.check_rules(data, rule=rule, operators=operators)
         known = jsonl.read_rows(jsonl.test_file(data), console.note) if data else ()
-        reader = Reader(known, completion_field, style=style, rule=rule, operators=operators)
+        reader = Reader(known, field, records or "", style=style, rule=rule, operators=operators)
         name = "standard input" if source == "-" else source
-        for row, completions, place, note in reader.read(lines, name, refuse):
-            if note not in notes:
-                notes.add(note)
-                console.note(note)
+        for row, completions, place in reader.read(lines, name, refuse):
             labels = (
                 {"id": row["id"]} if "id" in row else {"place": place.removeprefix(f"{name}, ")}
             )

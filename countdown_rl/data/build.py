@@ -37,18 +37,16 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, A
     artifacts.check_writable(out, "data")
     inputs: dict[str, Any] = {}
     for path in map(jsonl.suite_file, options.exclude):
-        for place, _, record in external.from_file(path):
-            with files.at(place):
-                source.exclude(record)
+        source.exclude(files.records(path))
         inputs.setdefault("exclude", []).append(file_input(path))
     sizes = options
     if options.test_from:
         path, sizes = jsonl.suite_file(options.test_from), replace(options, test=0)
-        source.import_rows(external.from_file(path), sys.maxsize, {}, own_test=True)
+        source.import_rows(files.records(path), sys.maxsize, {}, own_test=True)
         inputs["test"] = file_input(path)
     splits: dict[str, Any] = source.splits
     if options.from_ or options.from_hub:
-        published, entry = _published(options)
+        published, entry = _published(options, source)
         limits = {"valid": sizes.valid, "test": sizes.test}
         source.import_rows(published, options.n, limits, on_row=on_row)
         inputs["from"] = entry or file_input(Path(options.from_ or ""))
@@ -93,7 +91,9 @@ def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
         yield from (row | _layout(options) for row in rows)
 
 
-def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict[str, Any]]:
+def _published(
+    options: DataOptions, source: RowSource
+) -> tuple[Iterable[files.Record], dict[str, Any]]:
     """The rows of ``from_`` or ``from_hub``, held-out splits first, and the manifest entry of the latter."""
     if options.from_hub:
         name, _, revision = options.from_hub.partition("@")
@@ -101,11 +101,16 @@ def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict
         repository, _, config = name.partition(":")
         entry = {"hub": repository, "revision": commit} | ({"config": config} if config else {})
         return published, entry
-    file = Path(options.from_ or "")  # read twice
+    file = Path(options.from_ or "")
     jsonl.check_training(file)
-    held = (row for row in external.from_file(file) if held_out(row[1]))
-    others = (row for row in external.from_file(file) if not held_out(row[1]))
-    return chain(held, others), {}
+
+    def part(is_held_out: bool) -> Iterator[files.Record]:
+        reader = source.reader()
+        for place, record in files.records(file, options.records or ""):
+            if bool(held_out(reader.split(record))) == is_held_out:
+                yield place, record
+
+    return chain(part(True), part(False)), {}
 
 
 def _layout(options: DataOptions) -> dict[str, str]:

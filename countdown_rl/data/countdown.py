@@ -26,27 +26,22 @@ class CountdownSource(RowSource):
         super().__init__(task, options)
         self._distribution = distribution_of(options)
 
-    def exclude(self, record: Mapping[str, Any]) -> None:
-        """Keep out a puzzle; without a target, its numbers with every target."""
+    def excluded(self, reader: records.Reader, record: Mapping[str, Any]) -> str:
+        """The puzzle of *record*; without a target, its numbers with every target."""
         try:
-            row = self.find(record).row
+            row = self.find(reader, record)
         except records.NoRowError:
             if (nums := numbers_of(record)) is None:
                 raise
-            self._excluded.add(" ".join(map(str, sorted(nums))))
-        else:
-            self._excluded.add(f"{row.identity}={row['target']}")
+            return " ".join(map(str, sorted(nums)))
+        return f"{row.identity}={row['target']}"
 
-    def find(self, record: Mapping[str, Any]) -> records.Match:
+    def find(self, reader: records.Reader, record: Mapping[str, Any]) -> Row:
         try:
-            return super().find(record)
-        except (
-            records.NoRowError
-        ):  # all that is needed of a puzzle; other fields may have another meaning
-            match = super().find(
-                {name: record[name] for name in (*NUMBERS, "target") if name in record}
-            )
-            return replace(match, unused=record.keys() - {*NUMBERS, "target"})
+            return super().find(reader, record)
+        except records.NoRowError:  # other fields may have another meaning
+            needed = {name: record[name] for name in (*NUMBERS, "target") if name in record}
+            return self.reader().row(needed)
 
     def convert(self, row: Row, *, own_test: bool) -> dict[str, Any]:
         nums, target, wanted = row["nums"], row["target"], self._distribution

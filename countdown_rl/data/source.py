@@ -9,7 +9,6 @@ from typing import Any
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.data.config import DataOptions
-from countdown_rl.data.external import Published
 from countdown_rl.tasks import files, records
 from countdown_rl.tasks.splits import SPLITS, held_out
 from countdown_rl.tasks.task import Row, Task
@@ -36,8 +35,8 @@ class RowSource:
     """Rows of *task*, by its ``draw`` and ``import_row``.
 
     ``splits`` are imported rows, of ``read`` published ones; ``dropped`` and ``examples``, by reason, the number left
-    out, and a phrase with the first; ``notes``, where the rows were in their records; ``unused``, the columns of the
-    first row that are not in the data.
+    out, and a phrase with the first; ``notes``, the layouts of the files; ``unused``, the columns of the first row that
+    are not in the data.
     """
 
     def __init__(self, task: Task, options: DataOptions) -> None:
@@ -48,13 +47,27 @@ class RowSource:
         self._ids, self._excluded = set[str](), set[str]()  # of imported rows; identities
         self._split_of: dict[str, str] = {}  # by identity
 
-    def exclude(self, record: Mapping[str, Any]) -> None:
-        """Keep what equals the row in *record* out of all splits. Raises InputError if there is none."""
-        self._excluded.add(self.find(record).row.identity)
+    def reader(self) -> records.Reader:
+        """A reader of the records of one file."""
+        options = self.options
+        own = {"rule": options.rule, "operators": options.operators}
+        stated = {name: value for name, value in own.items() if value}
+        return records.Reader(options.field, self.task, stated)
 
-    def find(self, record: Mapping[str, Any]) -> records.Match:
+    def exclude(self, rows: Iterable[files.Record]) -> None:
+        """Keep what equals one of the published *rows* out of all splits."""
+        reader = self.reader()
+        for place, record in rows:
+            with files.at(place):
+                self._excluded.add(self.excluded(reader, record))
+
+    def excluded(self, reader: records.Reader, record: Mapping[str, Any]) -> str:
+        """The identity that *record* keeps out. Raises InputError if it has no row."""
+        return self.find(reader, record).identity
+
+    def find(self, reader: records.Reader, record: Mapping[str, Any]) -> Row:
         """The row of the task in a published *record*."""
-        return records.find_row(record, self.task)
+        return reader.row(record)
 
     def convert(self, row: Row, *, own_test: bool) -> dict[str, Any]:
         """The fields of the published *row* as written; *own_test* for a test row of the user's own. Raises Dropped."""
@@ -91,7 +104,7 @@ class RowSource:
 
     def import_rows(
         self,
-        rows: Iterable[Published],
+        rows: Iterable[files.Record],
         n: int,
         limits: Limits,
         *,
@@ -102,15 +115,15 @@ class RowSource:
 
         Of *rows*, held-out splits are first. Nothing keeps out test rows of the user's own (*own_test*).
         """
-        count = 0
-        for place, split, record in rows:
+        count, reader = 0, self.reader()
+        for place, record in rows:
             if count == n:
                 break
             self.read += 1
             on_row(count, n)
             try:
                 with files.at(place):
-                    unused = self._import(split, record, limits, own_test)
+                    unused = self._import(reader, record, limits, own_test)
             except Dropped as dropped:
                 reason, phrase = dropped.args
                 self.dropped[reason] += 1
@@ -137,20 +150,22 @@ class RowSource:
                 )
 
     def _import(
-        self, published: str, record: Mapping[str, Any], limits: Limits, own_test: bool
+        self, reader: records.Reader, record: Mapping[str, Any], limits: Limits, own_test: bool
     ) -> set[str]:
         """Add the row in *record* and return the names of its unused fields. Raises Dropped if it is left out.
 
         A held-out row keeps its split, the others go to their own. None joins a published test split: it becomes a
         validation row.
         """
+        published = reader.split(record)
         try:
-            match = self.find(record)
+            row = self.find(reader, record)
         except records.NoRowError as error:
             raise Dropped(
-                "not-a-row", f"that are none of the task {self.task.name}: {error}"
+                "not-a-row",
+                f"that are none of the task {self.task.name}: {error}; state it by --field NAME=EXPR",
             ) from error
-        row, fields = match.row, self.convert(match.row, own_test=own_test)
+        fields = self.convert(row, own_test=own_test)
         if own_test:
             split = "test"
         else:
@@ -165,5 +180,6 @@ class RowSource:
         self._ids.add(fields["id"])
         self._excluded |= {row.identity} if own_test else set()  # from the other splits
         self.splits[split].append(fields)
-        self.notes |= {f"{match.note}."} if match.note else set()
-        return match.unused - fields.keys()
+        self.notes |= {f"{reader.note}."} if reader.note else set()
+        used = {*fields, *self.task.aliases, "task", "split"}
+        return set() if reader.note else {*record} - used

@@ -7,13 +7,14 @@ from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import MAX_INTEGER, RULE, Precision, option
 from countdown_rl.inference.config import DECODING, MACHINE, OPENAI, SamplingOptions
 from countdown_rl.inference.engines import EngineName
+from countdown_rl.tasks.options import Fields, RecordsPath
 from countdown_rl.tasks.response_format import StyleChoice, style_name
 
 COMPLETIONS = "Completions made elsewhere"
 #: Options that change the speed, not the result; a server's URL is recorded with its model.
 _SPEED = ("base_url",)
 #: Options for a file of completions alone.
-OF_COMPLETIONS = ("style", "rule", "operators", "completion_field")
+OF_COMPLETIONS = ("style", "rule", "operators", "field", "records")
 
 CompletionStyle = Annotated[
     StyleChoice | None,
@@ -31,15 +32,6 @@ CompletionRule = Annotated[
 CompletionOperators = Annotated[
     str | None,
     option("Allowed operators, for rows that state none.", COMPLETIONS, show_default="+-*/"),
-]
-CompletionField = Annotated[
-    str | None,
-    option(
-        "Field that holds the completions.",
-        COMPLETIONS,
-        metavar="NAME",
-        show_default="completion, response, ...",
-    ),
 ]
 OnError = Annotated[
     Literal["stop", "mark"],
@@ -83,7 +75,8 @@ class EvalOptions(SamplingOptions):
     style: CompletionStyle = None
     rule: CompletionRule = None
     operators: CompletionOperators = None
-    completion_field: CompletionField = None
+    field: Fields = ()
+    records: RecordsPath = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +106,7 @@ class EvalOptions(SamplingOptions):
     def of_completions(self) -> dict[str, Any]:
         """The options on completions made elsewhere that are not at their default, by name."""
         values = {name: getattr(self, name) for name in OF_COMPLETIONS}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in values.items() if value}
 
     @property
     def of_models(self) -> list[str]:

@@ -18,7 +18,7 @@ from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
-from countdown_rl.evaluation.completions import Reader, without_completion
+from countdown_rl.evaluation.completions import Reader
 from countdown_rl.evaluation.config import OF_COMPLETIONS, EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
@@ -193,17 +193,17 @@ def _made_elsewhere(
     If *fill*, rows of *known* without a completion count as incorrect; else they are left out.
     """
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
-    reader = Reader(known, options.completion_field, **settings)
+    reader = Reader(known, options.field, options.records or "", **settings)
     graded = TemporaryFile()  # noqa: SIM115 - the samples keep it
     answers: dict[str, tuple[Row, list[Sample | int]]] = {}  # by the id of the row
     again: dict[str, str] = {}  # the place of the second record of a row
     number = 0
     with file.open("rb") as stream:
-        for row, completions, place, _ in reader.read(stream, str(file)):
+        for row, completions, place in reader.read(stream, str(file)):
             if row.id in answers:
                 again.setdefault(row.id, place)
             else:
-                answers[row.id] = without_completion(row), []
+                answers[row.id] = row, []
             row, entries = answers[row.id]
             for completion in completions:
                 sample = Sample.of(row, completion, len(entries))

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -87,21 +87,32 @@ def check_rules(data: Path | None, **settings: Any) -> None:
         raise UsageError(f"{data} states its own rules; leave {flag(given[0])} out.")
 
 
-def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:
-    """The rows of the file at *path*, of any layout; *on_note* gets the place of nested rows and the unused fields."""
-    matches: list[records.Match] = []
-    for place, fields in files.records(Path(path)):
+def read_rows(
+    path: Path,
+    on_note: Callable[[str], None] = lambda _: None,
+    fields: Sequence[str] = (),
+    expression: str = "",
+) -> list[Row]:
+    """The rows of the file or directory at *path*, all of one task.
+
+    Args:
+        path: a file of any layout.
+        on_note: called with the layout, if it is that of another tool.
+        fields: where a record has what, as ``NAME=EXPR``.
+        expression: where the records are in a JSON document.
+    """
+    reader, rows = records.Reader(fields), list[Row]()
+    for place, record in files.records(Path(path), expression):
         with files.at(place):
-            matches.append(match := records.find_row(fields))
-            if match.row.task != (first := matches[0].row.task):
+            row = reader.row(record)
+            if rows and row.task != rows[0].task:
                 raise InputError(
-                    f"it is of the task {match.row.task}, others are of {first}; give each its own file"
+                    f"it is of the task {row.task}, others are of {rows[0].task}; give each its own file"
                 )
-    for note in dict.fromkeys(match.note for match in matches if match.note):
+            rows.append(row)
+    if note := reader.note:
         on_note(f"{path}: {note}.")
-    if unused := set().union(*(match.unused for match in matches)):
-        on_note(f"{path}: not used: {', '.join(sorted(unused))}.")
-    return [match.row for match in matches]
+    return rows
 
 
 def read_objects(path: Path) -> Iterator[dict[str, Any]]:

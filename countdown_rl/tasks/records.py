@@ -1,20 +1,50 @@
-"""Find the row of a task in the records of other projects by the names of their fields.
+"""Find the puzzle, the prompt and the completions in the records of any tool.
 
-The fields of a row may be in a mapping inside of a record, as in verl (``reward_model.ground_truth``), reasoning-gym
-(``metadata``) and verifiers (``info``), or be a row's id in ``custom_id`` (OpenAI batches). Mappings may be text in the
-notation of JSON or Python.
+A file has one of the layouts of a table, or the user states its fields: ``NAME=EXPR``, an expression in JMESPath. What
+is neither, or may be two things, is refused.
 """
 
-from collections.abc import Iterator, Mapping
+import ast
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from countdown_rl.core.errors import InputError
+import jmespath
+from jmespath import functions
+from jmespath.exceptions import JMESPathError
+
+from countdown_rl.core.errors import InputError, UsageError, first_line
 from countdown_rl.tasks import registry
-from countdown_rl.tasks.conversations import COMPLETIONS, PAIRS, PROMPTS, decoded
+from countdown_rl.tasks.response_format import Style
 from countdown_rl.tasks.splits import held_out
 from countdown_rl.tasks.task import Row, Task
+
+#: Names of ``--field`` that state a field of the row, and the others.
+ROW_FIELDS = ("nums", "target", "question", "gold", "rule", "operators", "style", "task")
+NAMES = (*ROW_FIELDS, "completion", "prompt", "id")
+#: Fields that hold a prompt, in the order in which they are looked for, and conversations.
+_PROMPTS = ("prompt", "query", "input")
+#: Fields that hold what is asked, without the instructions of a prompt.
+QUESTIONS = ("question", "problem")
+_CONVERSATIONS = ("messages", "conversations", "conversation", "message_log")
+#: Names that a completion may have.
+_COMPLETION = re.compile(
+    r"(?i)(?:(?:raw|model|llm|generated|sampled|full|output)_)*"
+    r"(?:completion|response|output|generation|prediction|rollout|text|solution_str)(?:_text)?s?"
+    r"|chosen|rejected|choices"
+).fullmatch
+#: Names under which others state what answers may use; this package has ``operators`` and ``rule``.
+_OTHER_RULES = re.compile(
+    r"(?i)(?:allowed|permitted|available|valid)_(?:ops|operations?|operators?|rules?)|ops|operations|rules"
+).fullmatch
+_LENGTH = ("length", "max_tokens", "model_length")
+_ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user"}
+_ROLES |= dict.fromkeys(("assistant", "gpt", "model"), "assistant")
+_REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
 class NoRowError(InputError):
@@ -22,155 +52,531 @@ class NoRowError(InputError):
 
 
 @dataclass(frozen=True)
-class Match:
-    """A task's row in a record."""
+class Layout:
+    """The records of one tool: the fields that identify them, and where the rest is, in JMESPath.
 
-    row: Row
-    note: str  # where the row was; "" if its fields are those of the record
-    unused: set[str]  # names of the record's fields that the task does not know
+    ``row`` gives the fields of the puzzle; without ``completion`` it is the only field with a name of one. Of records
+    that differ in the field ``repeats`` alone the first is read.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    row: str = "@"
+    completion: str = ""
+    prompt: str = ""
+    id: str = "id"
+    tokens: str = ""
+    end: str = ""  # the reason why the completion ended
+    split: str = "split"
+    repeats: str = ""
+    alone: bool = False  # a record has no other fields
+
+    def fits(self, names: Collection[str]) -> bool:
+        """True if a record with fields of these *names* has this layout."""
+        return all(name in names for name in self.fields) and not (
+            self.alone and len(names) > len(self.fields)
+        )
 
 
-def search(record: Mapping[str, Any]) -> Match | None:
-    """As :func:`find_row`; None if there is none."""
-    with suppress(NoRowError):
-        return find_row(record)
-    return None
+_TRACE = "length(traces) == `1` && traces[0]"
+_BODY = "response.body"
+LAYOUTS = (
+    Layout(
+        "lm-eval samples",
+        ("doc", "resps"),
+        row="json(doc.row) || doc",
+        completion="resps[]",
+        prompt="doc.user || doc.query || doc.question",
+        id="doc.id",
+        repeats="filter",
+    ),
+    Layout(
+        "an Inspect log",
+        ("epoch", "input", "output"),
+        row="metadata",
+        completion="output.choices[].message",
+        prompt="input",
+        tokens="output.usage.output_tokens",
+        end="output.choices[].stop_reason",
+    ),
+    Layout(
+        "verifiers traces",
+        ("env", "task", "traces"),
+        row="task.data.row",
+        completion=f"{_TRACE}.nodes[?sampled] | [-1:].message",
+        prompt="task.data.prompt",
+        id="task.data.row.id",
+        tokens="traces[0].calls[-1].usage.completion_tokens",
+        end="traces[0].calls[-1].finish_reason",
+    ),
+    Layout(
+        "verifiers results",
+        ("example_id", "completion", "info"),
+        row="json(info)",
+        completion="completion",
+        prompt="prompt",
+    ),
+    Layout(
+        "an OpenAI batch",
+        ("custom_id", "response"),
+        completion=f"{_BODY}.choices[].message || {_BODY}.output[?type=='message']",
+        prompt="body.messages",
+        id="custom_id",
+        tokens=f"{_BODY}.usage.completion_tokens",
+        end=f"{_BODY}.choices[].finish_reason",
+    ),
+    Layout(
+        "OpenAI responses",
+        ("choices",),
+        completion="choices[].[message || text][]",
+        prompt="prompt || messages",
+        tokens="usage.completion_tokens",
+        end="choices[].finish_reason",
+    ),
+    Layout(
+        "verl data",
+        ("prompt", "reward_model"),
+        row="json(reward_model.ground_truth)",
+        prompt="prompt",
+        split="extra_info.split",
+    ),
+    Layout("verl rollouts", ("input", "output", "score"), "json(gts)", "output", "input"),
+    Layout("reasoning-gym", ("question", "metadata"), "metadata", prompt="question"),
+    Layout(
+        "an evaluation of reasoning-gym",
+        ("question", "metadata", "completions"),
+        "metadata",
+        "completions[].full_model_response",
+        "question",
+    ),
+    Layout("game of 24", ("Puzzles",), "{nums: Puzzles, target: `24`}"),
+    Layout("game of 24", ("input", "target"), "{nums: input, target: target}", alone=True),
+    Layout("game of 24", ("input",), "{nums: input, target: `24`}", alone=True),
+    Layout(
+        "instructions of Alpaca or Dolly",
+        ("instruction",),
+        prompt=r'[{role: `"user"`, content: join(`"\n\n"`, [instruction, input, context][?@])}]',
+    ),
+)
+#: Rows and samples of this package, completion logs of TRL, and all that has their fields.
+PLAIN = Layout("rows", ())
 
 
-def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Match:
-    """The row in *record*, of *published_as* or the task it resembles; NoRowError for none, InputError for two."""
-    fields = _without_empty(record)
-    tasks = [published_as] if published_as else registry.own_tasks()
-    if not published_as and "task" in fields:
-        with suppress(InputError, TypeError):  # it may name something else
-            tasks = [registry.task(fields["task"])]
-    names = [name for task in tasks if (name := task.row.of_id(fields.get("custom_id")))]
-    matches: list[tuple[str, Row]] = []
-    faults: list[tuple[Task, InputError]] = []
-    mappings = [*_mappings(fields)]
-    around: dict[str, Any] = {}
-    if len(mappings) > 1 or names:
-        around = {
+class _Functions(functions.Functions):
+    """Functions for expressions, beside those of JMESPath."""
+
+    @functions.signature({"types": []})
+    def _func_json(self, value: Any) -> Any:
+        """The list or object that a text holds, in the notation of JSON or Python."""
+        return decoded(value)
+
+    @functions.signature({"types": ["string"]})
+    def _func_numbers(self, value: str) -> Any:
+        """The whole numbers in a text."""
+        return [int(number) for number in re.findall(r"\d+", value)]
+
+
+_OPTIONS = jmespath.Options(custom_functions=_Functions())
+
+
+def decoded(value: Any) -> Any:
+    """The list or mapping that the text *value* holds, in the notation of JSON or Python; else *value*."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    for load in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            return load(value.strip())
+    return value
+
+
+def _getter(expression: str) -> Callable[[Mapping[str, Any]], Any]:
+    if expression.isidentifier():
+        return lambda record: record.get(expression)
+    if expression == "@":
+        return lambda record: record
+    if not expression:
+        return lambda record: None
+    compiled = jmespath.compile(expression)
+    return lambda record: compiled.search(record, _OPTIONS)
+
+
+def compiled(fields: Iterable[str]) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
+    """The functions that ``--field NAME=EXPR`` states, by name. Raises UsageError if one is wrong."""
+    getters = {}
+    for stated in fields:
+        name, sign, expression = stated.partition("=")
+        if name not in NAMES or not sign:
+            known = ", ".join(NAMES)
+            raise UsageError(f"{stated}: write NAME=EXPR with a name of {known}.", option="field")
+        try:
+            getters[name] = _getter(expression.strip())
+        except JMESPathError as error:
+            raise UsageError(f"{stated}: {first_line(error)}.", option="field") from error
+    return getters
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A completion, or a turn of a prompt; the reasoning is what a server returns beside the content."""
+
+    role: str
+    content: str
+    reasoning: str = ""
+
+    def text(self, style: Style) -> str:
+        """The turn as one text in the layout of *style*."""
+        if self.reasoning and f"</{style.tag}>" in self.content:
+            raise InputError("there is reasoning in the content and beside it")
+        return style.completion(self.content, self.reasoning, closed=bool(self.content))
+
+
+@dataclass
+class Reader:
+    """Read the parts of records, all of one layout.
+
+    Attributes:
+        fields: what the user states, as ``NAME=EXPR``.
+        task: the task of the rows; None to recognize it.
+        own: fields of the rows that a record may leave out, such as ``rule``.
+    """
+
+    fields: Sequence[str] = ()
+    task: Task | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stated = compiled(self.fields)
+        self._layouts: dict[tuple[str, ...], Layout] = {}
+        self._getters: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+        self._completions: dict[tuple[str, ...], list[str]] = {}
+        self._first: Layout | None = None
+        self._filter: Any = None
+
+    def layout(self, record: Mapping[str, Any]) -> Layout:
+        """The layout of *record*, that of the whole file. Raises InputError if it may be two, or is another."""
+        names = tuple(record)
+        if (layout := self._layouts.get(names)) is None:
+            layout = self._recognized(record)
+            if self._first not in (None, layout):
+                raise InputError(
+                    f"it has the fields of {layout.name}, others of {self._first.name if self._first else ''}"
+                )
+            self._layouts[names] = self._first = layout
+        return layout
+
+    def _recognized(self, record: Mapping[str, Any]) -> Layout:
+        names = record.keys()
+        fitting = [layout for layout in LAYOUTS if layout.fits(names)]
+        wider = [set(layout.fields) for layout in fitting]
+        best = [
+            layout for layout in fitting if not any(set(layout.fields) < other for other in wider)
+        ]
+        if len(best) > 1:
+            both = f"{best[0].name} and of {best[1].name}"
+            raise InputError(f"it has the fields of {both}; leave those of one out")
+        return best[0] if best else PLAIN
+
+    @property
+    def note(self) -> str:
+        """The layout that was recognized, if it is that of another tool; else ""."""
+        return f"read as {self._first.name}" if self._first not in (None, PLAIN) else ""
+
+    def get(self, record: Mapping[str, Any], expression: str) -> Any:
+        """The value of *expression* in *record*."""
+        getter = self._getters.get(expression)
+        if getter is None:
+            getter = self._getters[expression] = _getter(expression)
+        try:
+            return getter(record)
+        except JMESPathError as error:
+            raise InputError(first_line(error)) from error
+
+    def _stated(self, record: Mapping[str, Any], name: str) -> Any:
+        try:
+            return self.stated[name](record)
+        except JMESPathError as error:
+            raise InputError(f"--field {name}: {first_line(error)}") from error
+
+    def is_repeated(self, record: Mapping[str, Any]) -> bool:
+        """True if *record* repeats another one for a further filter of its tool."""
+        name = self.layout(record).repeats
+        if not name or name not in record:
+            return False
+        self._filter = self._filter or record[name]
+        return bool(record[name] != self._filter)
+
+    def row(self, record: Mapping[str, Any]) -> Row:
+        """The row in the fields of *record*. Raises NoRowError if there is none, InputError if there are two."""
+        layout, completions = self.layout(record), self._candidates(record)
+        fields = {
             name: value
-            for name, value in fields.items()
-            if any(name in task.fields for task in tasks)
+            for name, value in record.items()
+            if value is not None and value != "" and name not in completions
         }
-    for path, inner in (*mappings, *(("custom_id", name) for name in names)):
+        if layout.row != "@":
+            nested = self.get(record, layout.row)
+            inner = _filled(nested) if isinstance(nested, Mapping) else {}
+            if not _has_row(fields):
+                own = {name: fields[name] for name in ("style", "template") if name in fields}
+                fields = own | inner
+            elif _has_row(inner) and _id(fields) != _id(inner):
+                raise InputError(f"it has two puzzles, {_id(fields)} and {_id(inner)}")
+        given = {name: self._stated(record, name) for name in self.stated if name in ROW_FIELDS}
+        if isinstance(given.get("operators"), list):
+            given["operators"] = "".join(map(str, given["operators"]))
+        other = next(filter(_OTHER_RULES, (*record, *fields)), None)
+        if other and not (given.keys() | self.own.keys()) & {"rule", "operators"}:
+            raise InputError(
+                f"its `{other}` may change the rules; state them by --field operators={other}, "
+                "or --field rule=EXPR"
+            )
+        split = held_out(self.split(record))
+        return self._parsed(fields | given | ({"split": split} if split else {}))
+
+    def _parsed(self, fields: dict[str, Any]) -> Row:
+        tasks = [self.task] if self.task else registry.own_tasks()
+        if not self.task and "task" in fields:
+            try:
+                tasks = [registry.task_of(fields)]
+            except InputError:  # it names something else
+                del fields["task"]
+        faults = []
         for task in tasks:
             try:
-                row = _read(task, inner, published_as is not None)
+                row = _row(task, fields)
             except InputError as error:
-                faults += [] if path else [(task, error)]
+                faults.append((task, error))
                 continue
-            if seconds := [
-                other.noun
-                for other in tasks
-                if other is not task and other.example.keys() <= inner.keys()
-            ]:
-                raise InputError(f"it has the fields of a {task.noun} and of a {seconds[0]}")
-            matches.append((path, _around(task, row, around if path else {})))
-            break
-    if not matches:
-        near = [
-            (task, error) for task, error in faults if task.example.keys() & fields.keys()
-        ] or faults[:1]
-        every = " and ".join(f"no {task.noun} ({error})" for task, error in near)
-        raise NoRowError(str(near[0][1]) if len(near) == 1 else f"it is {every}")
-    path, row = matches[0]
-    task = registry.task(row.task)
-    for other, same in matches[1:]:
-        if same.task == row.task and same.id != row.id:
-            raise InputError(
-                f"it has two {task.noun}s, {row.headline} and, in `{other}`, {same.headline}"
+            name = None if task.name == registry.DEFAULT else task.name
+            return (
+                row
+                if row.get("task", registry.DEFAULT) == task.name
+                else task.row({**row, "task": name})
             )
-    if (split := held_out(split_of(fields))) and row.get("split") != split:
-        row = task.row({**row, "split": split})
-    ids = (value for _, holder in mappings for name, value in holder.items() if name.endswith("id"))
-    for known_as in dict.fromkeys(map(str, ids)):
-        if (
-            known_as != row.id
-            and (named := task.row.of_id(known_as))
-            and task.row(named).id != row.id
-        ):
+        near = [part for part in faults if part[0].example.keys() & fields.keys()] or faults
+        raise NoRowError(str(near[0][1]))
+
+    def _candidates(self, record: Mapping[str, Any]) -> list[str]:
+        """The names of the fields of *record* that may hold a completion."""
+        names = tuple(record)
+        if (candidates := self._completions.get(names)) is None:
+            candidates = self._completions[names] = [name for name in names if _COMPLETION(name)]
+        return candidates
+
+    def split(self, record: Mapping[str, Any]) -> str:
+        """The split that *record* names, or ""."""
+        named = record.get("split") or self.get(record, self.layout(record).split)
+        return named if isinstance(named, str) else ""
+
+    def id(self, record: Mapping[str, Any]) -> Any:
+        """The id that *record* states, or None."""
+        if "id" in self.stated:
+            return self._stated(record, "id")
+        return self.get(record, self.layout(record).id)
+
+    def prompt(
+        self, record: Mapping[str, Any], questions: Sequence[str] = ()
+    ) -> str | list[Turn] | None:
+        """The prompt of *record* or one of its *questions*, as a text or as turns; None if it has none."""
+        layout = self.layout(record)
+        if "prompt" in self.stated:
+            value = self._stated(record, "prompt")
+        elif layout.prompt:
+            value = self.get(record, layout.prompt)
+        else:
+            turns = self._conversation(record)
+            if turns and turns[-1].role == "assistant":
+                return _with_system(turns[:-1], record)
+            names = (*_PROMPTS, *questions)
+            value = next((record[name] for name in names if record.get(name)), None)
+            if value is None:
+                return _with_system(turns, record) if turns else None
+        if value is None:
+            return None
+        messages = decoded(value)
+        return _with_system(_turns(messages if _is_conversation(messages) else value), record)
+
+    def completions(self, record: Mapping[str, Any]) -> list[Turn]:
+        """The completions of *record*, at least one. Raises InputError if several fields may hold them."""
+        layout = self.layout(record)
+        if "completion" in self.stated:
+            return _answers(self._stated(record, "completion"))
+        if layout.completion:
+            value = self.get(record, layout.completion)
+            if not value:
+                reason = (
+                    record.get("error") or self.get(record, f"{_BODY}.error") or "no completion"
+                )
+                raise InputError(
+                    f"the request failed, or it needs one trace with a reply: {reason}"
+                )
+            return _answers(value)
+        candidates = self._candidates(record)
+        held = [name for name in candidates if record[name] is not None]
+        turns = self._conversation(record)
+        if turns and turns[-1].role == "assistant":
+            held.append("the last turn of the conversation")
+        if len(held) > 1:
             raise InputError(
-                f"its id {known_as} is that of another {task.noun} than its fields, {row.headline}"
+                f"the completion may be in {' or '.join(held)}; give --field completion=EXPR"
             )
-    note = ""
-    if path:
-        note = f"the {task.noun} is read from {path}"
-    elif not published_as and task.name != fields.get("task", registry.DEFAULT):
-        note = f"read as rows of the task {task.name}"
-    used = {*task.fields, *task.aliases, path.partition(".")[0], "task", "split", "custom_id"}
-    return Match(row, note, fields.keys() - used)
+        if not held:
+            fault = f"`{candidates[0]}` is null" if candidates else "there is no completion"
+            raise InputError(fault)
+        return _answers(record[held[0]]) if candidates and held[0] in candidates else turns[-1:]
+
+    def usage(self, record: Mapping[str, Any], count: int) -> list[tuple[int | None, bool | None]]:
+        """The tokens of each of *count* completions, and whether it ended by itself; None if unknown."""
+        layout = self.layout(record)
+        tokens = self.get(record, layout.tokens) if layout.tokens and count == 1 else None
+        if not (tokens is None or (type(tokens) is int and tokens >= 0)):
+            raise InputError("its count of tokens should be a whole number from 0 on")
+        reasons = self.get(record, layout.end) if layout.end else None
+        if not isinstance(reasons, list):
+            reasons = [reasons]
+        if len(reasons) != count:
+            reasons = [None] * count
+        return [(tokens, None if reason is None else reason not in _LENGTH) for reason in reasons]
+
+    @staticmethod
+    def _conversation(record: Mapping[str, Any]) -> list[Turn]:
+        for name in _CONVERSATIONS:
+            if record.get(name):
+                turns = _turns(decoded(record[name]))
+                if isinstance(turns, str):
+                    raise InputError(f"`{name}` should be a list of turns")
+                return turns
+        return []
 
 
-def check_prompt(row: Row, prompt: str) -> str:
-    """Words of *prompt* that may change the rules of *row*, or ""; InputError if it certainly asks another row."""
-    try:
-        asked = row.fields_in(prompt, [name for name in ("rule", "operators") if row.get(name)])
-    except InputError as error:
-        return f"{error}; it is graded by the fields of the record"
-    if asked and type(row)({**row.kept, **asked}).id != row.id:
-        noun = registry.task(row.task).noun
-        raise InputError(
-            f"its prompt asks another {noun} than {row.headline}, or asks it by other rules; correct one"
-        )
-    return ""
+def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The *fields* that have a value: a table has all columns in every row."""
+    return {str(name): value for name, value in fields.items() if value is not None and value != ""}
 
 
-def _read(task: Task, fields: Mapping[str, Any], published: bool) -> Row:
-    """The row of *task* in *fields*; of *published* ones, which may be those of a row too, by ``import_row`` first."""
-    own = task.example.keys() <= fields.keys()
-    if task.import_row and (published or not own):
-        try:
-            return task.row(task.import_row(fields))
-        except InputError:
-            if not own:
-                raise
+def _has_row(fields: Mapping[str, Any]) -> bool:
+    names = fields.keys() | ({"nums"} if fields.keys() & {"numbers", "num"} else set())
+    return any(task.example.keys() <= names for task in registry.own_tasks())
+
+
+def _id(fields: Mapping[str, Any]) -> str:
+    return registry.parse_row({name: fields[name] for name in fields if name != "task"}).id
+
+
+def _row(task: Task, fields: dict[str, Any]) -> Row:
+    if task.import_row and not task.example.keys() <= fields.keys():
+        return task.row(task.import_row(fields))
     return task.row(fields)
 
 
-def _around(task: Task, row: Row, record: Mapping[str, Any]) -> Row:
-    """*row* with the fields that the *record* around it has for it, and with the name of its task."""
-    more = {
-        key: value
-        for key, value in record.items()
-        if key in task.fields and key not in row and key != "task"
-    }
-    if not more and row.get("task", registry.DEFAULT) == task.name:
-        return row
-    named = {} if task.name == registry.DEFAULT else {"task": task.name}
-    return task.row(
-        {**more, **{key: value for key, value in row.items() if key != "task"}, **named}
-    )
+def _answers(value: Any) -> list[Turn]:
+    """The completions that a field holds: a text, a turn of the assistant, or a list of these."""
+    if isinstance(value, str):
+        items = decoded(value)
+        texts = isinstance(items, list) and items and all(isinstance(item, str) for item in items)
+        if not (texts or (items is not value and _is_conversation(items))):
+            return [Turn("assistant", value)]
+        value = items
+    if not isinstance(value, list | tuple):
+        value = [value]
+    answers = list[Turn]()
+    for item in value:
+        turns = [Turn("assistant", item)] if isinstance(item, str) else _turns(item)
+        if isinstance(turns, str) or len(turns) != 1 or turns[0].role != "assistant":
+            raise InputError("a completion should be a text, or one turn of the assistant")
+        answers += turns
+    if not answers:
+        raise InputError("the completions are an empty list")
+    return answers
 
 
-def split_of(record: Mapping[str, Any]) -> str:
-    """The split that *record* or a mapping in it names, a held-out one first; "" if there is none."""
-    splits = [
-        split for _, holder in _mappings(record) if isinstance(split := holder.get("split"), str)
-    ]
-    return next(filter(held_out, splits), splits[0] if splits else "")
+def _with_system(prompt: str | list[Turn], record: Mapping[str, Any]) -> str | list[Turn]:
+    """*prompt* with the system turn that *record* has in a field of its own."""
+    system = record.get("system") or record.get("system_prompt")
+    if not system:
+        return prompt
+    if isinstance(prompt, str) or any(turn.role == "system" for turn in prompt):
+        raise InputError("there are a prompt with its own system turn and `system`; leave one out")
+    return [Turn("system", str(system)), *prompt]
 
 
-def _mappings(
-    fields: Mapping[str, Any], path: str = "", depth: int = 4
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """*fields* and the mappings in it with their paths, except for what a model wrote or read."""
-    yield path, fields
-    for name, value in fields.items() if depth else ():
-        if (
-            isinstance(value, str)
-            and value.lstrip()[:1] == "{"
-            and name not in (*COMPLETIONS, *PAIRS, *PROMPTS)
-        ):
-            value = decoded(value)
-        if isinstance(value, Mapping) and name not in COMPLETIONS:
-            yield from _mappings(
-                _without_empty(value), f"{path}.{name}" if path else name, depth - 1
-            )
+def _is_conversation(value: Any) -> bool:
+    turns = [value] if isinstance(value, Mapping) else value
+    if not isinstance(turns, list | tuple) or not turns:
+        return False
+    return all(isinstance(turn, Mapping) and turn.keys() & {"role", "from"} for turn in turns)
 
 
-def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The *fields* that have a value: a table has all columns in every row."""
-    return {str(name): value for name, value in fields.items() if value is not None and value != ""}
+def _turns(value: Any) -> str | list[Turn]:
+    """A text, or the turns of a conversation as of OpenAI or ShareGPT."""
+    if isinstance(value, str):
+        return value
+    turns = [value] if isinstance(value, Mapping) else value
+    if not isinstance(turns, list | tuple) or not turns:
+        raise InputError(
+            "a prompt or completion should be text or messages; decode token ids, and quote numbers"
+        )
+    return [_turn(turn) for turn in turns]
+
+
+def _turn(turn: Any) -> Turn:
+    fields = _filled(turn) if isinstance(turn, Mapping) else {}
+    role = _ROLES.get(str(fields.get("role", fields.get("from"))))
+    content = fields.get("content", fields.get("value", ""))
+    reasoning = next((fields[name] for name in _REASONING if fields.get(name)), "")
+    if isinstance(content, list):
+        parts = {"text": "", "reasoning": ""}
+        for part in content:
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if kind not in ("text", "output_text", "input_text", "thinking", "reasoning"):
+                raise InputError(f"a turn has a part of type {kind}, not text")
+            name = "reasoning" if kind in ("thinking", "reasoning") else "text"
+            parts[name] += str(part.get(kind) or part.get("text") or "")
+        content, reasoning = parts["text"], reasoning or parts["reasoning"]
+    if role is None or not isinstance(content, str) or not isinstance(reasoning, str):
+        raise InputError("a turn should have `role` and `content`, both text; decode token ids")
+    if fields.get("tool_calls"):
+        raise InputError("a turn has `tool_calls`, which are not read")
+    return Turn(role, content, reasoning)
+
+
+def asked(prompt: str | Sequence[Turn] | None) -> tuple[Row | None, str]:
+    """The row that *prompt* asks in this package's words or a published template, and its user turn."""
+    if prompt is None:
+        return None, ""
+    if isinstance(prompt, str):
+        match = _ENVELOPE(prompt)
+        system, text = (match["system"] or "", match["user"]) if match else ("", prompt)
+    else:
+        system = "\n".join(turn.content for turn in prompt if turn.role == "system")
+        text = "\n".join(turn.content for turn in prompt if turn.role == "user")
+    for task in registry.own_tasks():
+        fields = task.row.asked_by(text)
+        if fields and (_PLAIN_SYSTEM(system.strip()) or system.strip() in _systems(task.name)):
+            return task.row(fields), text.strip()
+    return None, text.strip()
+
+
+@cache
+def _systems(name: str) -> set[str]:
+    """The system turns of the task *name*, in each of its styles."""
+    task = registry.task(name)
+    rows = [task.row({**task.example, "style": style}) for style in task.row.styles]
+    return {row.prompt().system for row in rows}
+
+
+#: System turns that state no rules.
+_PLAIN_SYSTEM = re.compile(
+    r"(?:Cutting Knowledge Date: .*\n)?(?:Today Date: .*\n+)?"
+    r"(?:You are (?:Qwen, created by Alibaba Cloud\. You are )?a helpful assistant\.?"
+    r"(?: You first thinks? about the reasoning process in the mind and then provides? the user with the answer\.)?)?"
+).fullmatch
+#: A rendered prompt with one user turn, in the chat templates of Qwen, Llama and the shipped model, and TinyZero's.
+_ENVELOPE = re.compile(
+    r"(?s)(?:A conversation between User and Assistant\.[^\n]*\nUser: "
+    r"|(?:<\|begin(?:_of_text)?\|>)?"
+    r"(?:(?:<\|im_start\|>system\n|<\|system\|>|<\|start_header_id\|>system<\|end_header_id\|>\n\n)"
+    r"(?P<system>.*?)(?:<\|im_end\|>\n?|<\|end\|>|<\|eot_id\|>))?"
+    r"(?:<\|im_start\|>user\n|<\|user\|>|<\|start_header_id\|>user<\|end_header_id\|>\n\n))"
+    r"(?P<user>.*?)(?:(?:<\|im_end\|>|<\|end\|>|<\|eot_id\|>|\nAssistant: )(?!.*user\|?>).*)?"
+).fullmatch

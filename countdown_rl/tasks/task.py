@@ -4,7 +4,7 @@ import hashlib
 import random
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -151,11 +151,6 @@ class Row(Mapping[str, Any]):
         return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
 
     @classmethod
-    def of_id(cls, id: Any) -> dict[str, Any] | None:
-        """The fields of the row whose :attr:`id` is *id*; None if they cannot be read from it."""
-        return None
-
-    @classmethod
     def identities_in(cls, text: str) -> set[str]:
         """The identities of rows that the prompt *text*, in any words, certainly asks."""
         return set()
@@ -167,12 +162,8 @@ class Row(Mapping[str, Any]):
         return lambda text: bool(cls.identities_in(text) & identities)
 
     @classmethod
-    def fields_in(cls, text: str, stated: Collection[str] = ()) -> dict[str, Any] | None:
-        """The fields of the only row that the prompt *text*, in any words, certainly asks; else None.
-
-        A field that the prompt says to be at its default is None. The user states the fields in *stated* by options, so
-        that no words of the prompt are needed for them. Raises InputError if its words may change the rules.
-        """
+    def asked_by(cls, text: str) -> dict[str, Any] | None:
+        """The fields of the row that the user turn *text* asks, in the task's words or a published template; or None."""
         return None
 
     @property

@@ -59,8 +59,8 @@ def test_a_generator_that_runs_out_is_one_sentence(monkeypatch):
 
 def test_rows_kept_out_are_not_drawn():
     source = RowSource(replace(DRAWN, import_row=None), DataOptions())
-    for k in range(1, 401, 2):
-        source.exclude({"question": f"what is {k}  + 1", "gold": "7"})
+    rows = [{"question": f"what is {k}  + 1", "gold": "7"} for k in range(1, 401, 2)]
+    source.exclude(("here", row) for row in rows)
     questions = [row["question"] for row in source.rows({"train": 40})["train"]]
     assert all(int(question.split()[2]) % 2 == 0 for question in questions)
 
@@ -90,7 +90,10 @@ def test_problems_that_differ_in_white_space_case_or_punctuation_are_one_problem
 def test_a_problem_of_a_published_test_split_is_in_no_other_split():
     published = [("test", variants(PROBLEM.format(k))[k % 4]) for k in range(40)]
     published += [("train", text) for k in range(60) for text in variants(PROBLEM.format(k))]
-    rows = [("here", split, {"question": text, "answer": "#### 1"}) for split, text in published]
+    rows = [
+        ("here", {"split": split, "question": text, "answer": "#### 1"})
+        for split, text in published
+    ]
     source = RowSource(task("gsm8k"), DataOptions())
     source.import_rows(rows, 10_000, {})
     imported = source.splits
@@ -123,9 +126,7 @@ def test_own_test_rows_keep_their_variants_out_of_the_other_splits(tmp_path):
 )
 def test_options_of_another_task_are_refused_by_name(tmp_path, options):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "?", "answer": "#### 1"}))
-    with pytest.raises(
-        UsageError, match=f"--({'|'.join(options)}) does not apply to --task gsm8k; leave it out"
-    ):
+    with pytest.raises(UsageError, match=f"({'|'.join(options)}) does not apply to --task gsm8k"):
         build.make(
             DataOptions(task="gsm8k", from_=str(tmp_path / "rows.jsonl"), **options),
             tmp_path / "data",
@@ -138,7 +139,5 @@ def test_an_unknown_task_and_a_style_of_another_one_are_refused(tmp_path):
         UsageError, match="--task chess: there is no task 'chess'; use countdown or gsm8k"
     ):
         build.make(DataOptions(task="chess"), tmp_path / "data")
-    with pytest.raises(
-        UsageError, match="--style lines is not for --task countdown; take prefilled"
-    ):
+    with pytest.raises(UsageError, match="style lines is not for --task countdown; take prefilled"):
         build.make(DataOptions(style="lines"), tmp_path / "data")

@@ -89,7 +89,8 @@ def test_no_training_run_sees_a_suite(tmp_path, rows):
     ]
     told = [{"prompt": row.prompt().user, "completion": "a"} for row in rows[:9]]
     told += [{"prompt": text, "completion": "a"} for text in texts]
-    told += [{"instruction": "Go.", "system": text, "output": "a"} for text in texts]
+    alpaca = [{"instruction": "Go.", "system": text, "output": "a"} for text in texts]
+    jsonl.write_rows(tmp_path / "alpaca.jsonl", alpaca)
     own = other | {"completion": "<answer>50 - 7 + 3</answer>"}
     told += [
         own | {"prompt": f"{text}\nNow make 46 from 3, 7 and 50."} for text in texts
@@ -97,7 +98,8 @@ def test_no_training_run_sees_a_suite(tmp_path, rows):
     jsonl.write_rows(
         tmp_path / "demos.jsonl", [*told, own, own | {"prompt": "Make 46 from 3, 7 and 50."}]
     )
-    known, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], None)
+    files = [tmp_path / "demos.jsonl", tmp_path / "alpaca.jsonl"]
+    known, _ = demonstrations.read(SftOptions(keep_wrong=True), files, None)
     assert (known.left_out, len(known.filtered)) == ({"of a benchmark": 36}, 2)
 
 
@@ -156,7 +158,7 @@ def test_completions_name_a_row_of_a_suite_by_its_numbers_whatever_its_rules(row
     jsonl.write_rows(
         Path("other.jsonl"), [{**record, "rule": "at-most-once"} for record in records]
     )
-    with pytest.raises(InputError, match="is not in data"):
+    with pytest.raises(InputError, match="is not in --data"):
         countdown_rl.evaluate(completions="other.jsonl", rows=BENCH)
 
 

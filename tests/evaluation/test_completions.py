@@ -13,7 +13,6 @@ from countdown_rl.core.errors import CountdownError, InputError
 from countdown_rl.evaluation import evaluate as evaluation
 from countdown_rl.evaluation import results, sample
 from countdown_rl.evaluation.caveats import caveats
-from countdown_rl.evaluation.completions import Reader
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.expression import GRAMMAR_VERSION
@@ -29,7 +28,11 @@ RIGHT = ["<answer>3 + 4</answer>", "<answer>2 + 3 * 4</answer>", "<answer>5 + 6 
 WRONG = "<answer>1</answer>"
 #: Of the first row both are right, of the second one, of the third none.
 TEXTS = [[RIGHT[0], RIGHT[0]], [RIGHT[1], WRONG], [WRONG, "no answer"]]
-TINYZERO = "Using the numbers {nums}, create an equation that equals {target}. For example <answer> (1 + 2) / 3 </answer>."
+TINYZERO = (
+    "Using the numbers {nums}, create an equation that equals {target}. You can use basic arithmetic operations "
+    "(+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And return the "
+    "final answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>."
+)
 
 
 def prompt(row):
@@ -75,7 +78,7 @@ LINES = {
     ],
     "verl": lambda row, texts: [
         {
-            "input": "<|im_start|>user\n" + prompt(row)[-1]["content"],
+            "input": "<|im_start|>user\n" + prompt(row)[-1]["content"] + "<|im_end|>",
             "output": text,
             "gts": json.dumps(row),
             "score": 1,
@@ -203,22 +206,16 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
     ("lines", "words"),
     [
         ([{"nums": [3, 4], "target": 7}], "line 1.*completion"),
-        ([{"completion": "x"}], "line 1.*neither"),
-        ([{"prompt": "Solve it.", "completion": "x"}], "line 1.*certain"),
-        ([{"prompt": TINYZERO.format(nums=[1, 2], target=3) + " [4, 5] equals 9", "response": "x"}], "certain"),
+        ([{"completion": "x"}], "line 1.*certain"),
         ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": ["x", "y"]}], "1 completion, others 2"),
         ([{**row, "completion": "x"} for row in (*ROWS, ROWS[1])], "line 4: the first of 1 rep.*remove"),
         ([{**ROWS[0], "response": None}], "line 1.*`response` is null"),
-        *(([{**ROWS[0], "completion": ids}], "decode token ids") for ids in ([1, 2], [[1, 2]], 3)),
-        ([{"nums": [8, 9], "target": 17, "completion": "x"}], "is not in"),
-        ([{"custom_id": "a", "response": None, "error": {"message": "rate limit"}}], "line 1.*rate limit"),
         ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": 3}], "line 2"),
-        ([{**ROWS[0], "id": "3-5=7", "completion": "x"}], "another puzzle"),
-        ([{**ROWS[0], "id": "b", "completion": "x"}], "`id` is that of 2 3 4"),
+        ([{**ROWS[0], "id": "b", "completion": "x"}], "id is that of 2 3 4"),
         ([{**ROWS[0], "prompt": TINYZERO.format(nums=[3, 4], target=8), "completion": "x"}], "another puzzle than 3 4"),
         ([{**ROWS[0], "problem": TINYZERO.format(nums=[3, 4], target=8), "completion": "x"}], "another puzzle"),
         ([{"id": "a", "prompt": prompt({**ROWS[0], "rule": "at-most-once"}), "completion": "x"}], "by other rules"),
-        ([{**ROWS[0], "prompt": prompt({**ROWS[0], "operators": "+-"}), "completion": "x"}], "by other rules"),
+        ([{**ROWS[0], "prompt": prompt({**ROWS[0], "operators": "+-"}), "completion": "x"}], "not in --data"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(
@@ -230,290 +227,9 @@ def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-NAMES = "generation generated_text raw_generation raw_completion model_response model_output prediction solution_str"
-
-
-@pytest.mark.parametrize(
-    "name", [*NAMES.split(), "text", "generations", "predictions", "Response", "generated_texts"]
-)
-def test_completions_are_read_under_the_names_that_projects_use(name, tmp_path, run_command):
-    lists = name.endswith("s")
-    jsonl.write_rows(
-        tmp_path / "made.jsonl", [{**ROWS[0], name: [RIGHT[0], WRONG] if lists else RIGHT[0]}]
-    )
-    assert evaluate(completions=tmp_path / "made.jsonl").metrics.accuracy == (0.5 if lists else 1)
-    assert (
-        json.loads(run_command("grade", str(tmp_path / "made.jsonl"), "--json").out)["correct"] == 1
-    )
-
-
-@pytest.mark.parametrize(
-    ("record", "words"),
-    [
-        ({"mine": "x"}, "mine.*completion_field"),
-        ({"completion": None, "mine": "x"}, "`completion` is null.*completion_field"),
-        ({"generation": "x", "prediction": "y"}, "generation or prediction.*completion_field"),
-        ({"chosen": "x", "rejected": "y"}, "pair.*completion_field"),
-    ],
-)
-def test_other_fields_are_named_with_the_option_that_chooses(record, words, tmp_path):
-    filled = {name: text and RIGHT[0] for name, text in record.items()}
-    jsonl.write_rows(tmp_path / "made.jsonl", [ROWS[0] | filled])
-    with pytest.raises(CountdownError, match=words):
-        evaluate(completions=tmp_path / "made.jsonl")
-    assert (
-        evaluate(
-            completions=tmp_path / "made.jsonl", completion_field=list(record)[-1]
-        ).metrics.accuracy
-        == 1
-    )
-
-
-PUZZLE = {"nums": [3, 7, 50], "target": 46}
-NUM = {"num": [3, 7, 50], "target": 46}
-ASKED = TINYZERO.format(nums=[3, 7, 50], target=46) + " Each number can only be used once."
-SOLVED = "<think>\n50 - 7</think>\n<answer>50 - 7 + 3</answer>"
-NUMBERS = {"numbers": [3, 7, 50], "target": 46}
-GTS = "{'target': 46, 'numbers': array([ 3,  7, 50])}"
-R1 = {
-    "problem": ASKED,
-    "solution": "46",
-    "generations": [SOLVED, WRONG],
-    "messages": [*user(ASKED), *chat(SOLVED)],
-}
-REQUEST = {"custom_id": "x", "method": "POST", "body": {"messages": user(ASKED)}}
-PART = {
-    "type": "message",
-    "role": "assistant",
-    "content": [{"type": "output_text", "text": SOLVED}],
-}
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "outcome"),
-    [
-        # CS224R: sampled sets, submissions of bare expressions, also with a 0 and a target of 0, pairs
-        ([{**NUM, "response": json.dumps([SOLVED, WRONG])}], {}, 0.5),
-        (
-            [{**NUM, "response": "(50 - 7) + 3"}, {"num": [0, 4], "target": 0, "response": "0*4"}],
-            {"style": "direct"},
-            1,
-        ),
-        (
-            [{"prompt": ASKED, "chosen": SOLVED, "rejected": WRONG}],
-            {},
-            "are a pair; .*completion_field",
-        ),
-        (
-            [{"prompt": ASKED, "chosen": SOLVED, "rejected": WRONG}],
-            {"completion_field": "rejected"},
-            0,
-        ),
-        # countdown_post_train
-        ([{"prompt": ASKED, "raw_generation": SOLVED, "correct": True}], {}, 1),
-        ([{**PUZZLE, "teacher": "m", "response": SOLVED, "validation": {"ok": True}}], {}, 1),
-        # rl-grpo-countdown, countdown-grpo
-        ([{**PUZZLE, "prompt": ASKED, "model_response": SOLVED, "reward": 1.0}], {}, 1),
-        ([{"numbers": [3, 7, 50], "target": 46, "raw_completion": SOLVED}], {}, 1),
-        # d1
-        (
-            {
-                "generations": [
-                    {"question": ASKED, "generations": SOLVED, "ground_truth": [[3, 7, 50], 46]}
-                ]
-            },
-            {},
-            1,
-        ),
-        # stream-of-search: settings before the records; predictions beside them
-        (
-            [{"model": "m"}, {"n": 256}, {**PUZZLE, "completion": WRONG}],
-            {},
-            "no completion .*on_error mark",
-        ),
-        ([{"model": "m"}, {"n": 256}, {**PUZZLE, "completion": WRONG}], {"on_error": "mark"}, 0),
-        (
-            {"accuracy": 0.5, "predictions": [WRONG]},
-            {},
-            "neither .* nor a prompt; its fields are accuracy, predictions",
-        ),
-        # Kaggle's submissions, Mini-R1's logs, data sets
-        (
-            "id,equation\n0,50-7+3\n",
-            {},
-            "no completion in .*; its fields are id, equation; .*completion_field",
-        ),
-        (f"\n\n==========\n{SOLVED}\n", {}, "none of JSON Lines"),
-        ([{"messages": [{"role": "user", "content": ASKED}, *chat("46")]}], {}, 0),
-        ([PUZZLE], {}, "no completion in .*completion_field"),
-        # TRL's table, verl's dumps and generations, OpenRLHF, SkyRL, nemo-rl, slime
-        ([{**PUZZLE, "prompt": ASKED, "completions": [chat(SOLVED), chat(WRONG)]}], {}, 0.5),
-        (
-            [{"input": ASKED, "output": text, "gts": GTS, "score": 1} for text in (SOLVED, WRONG)],
-            {},
-            0.5,
-        ),
-        (
-            [
-                {
-                    "prompt": user(ASKED),
-                    "reward_model": {"ground_truth": NUMBERS},
-                    "responses": [SOLVED, WRONG],
-                }
-            ],
-            {},
-            0.5,
-        ),
-        ([{"input": ASKED, "output": SOLVED, "reward": 1.0}], {}, 1),
-        (
-            [
-                {
-                    "input_prompt": ASKED,
-                    "output_response": SOLVED,
-                    "env_extras": {"ground_truth": NUMBERS},
-                }
-            ],
-            {},
-            1,
-        ),
-        (
-            [
-                {
-                    "message_log": [*user(ASKED), *chat(SOLVED)],
-                    "extra_env_info": NUMBERS,
-                    "total_reward": 1,
-                }
-            ],
-            {},
-            1,
-        ),
-        (
-            [{"content": [ASKED, SOLVED], "rewards": 1.0, "idx": 0}],
-            {},
-            "its fields are content, rewards, idx; .*_field",
-        ),
-        ([{"prompt": ASKED, "response": SOLVED, "label": NUMBERS, "status": "completed"}], {}, 1),
-        # lm-eval with a request for each repeat, verifiers, lighteval, reasoning-gym, rollouts in a list
-        (
-            [
-                {
-                    "doc_id": 0,
-                    "doc": {"query": ASKED, "target": 46},
-                    "resps": [[SOLVED], [WRONG]],
-                    "filter": "x",
-                }
-            ],
-            {},
-            0.5,
-        ),
-        (
-            [
-                {
-                    "prompt": user(ASKED),
-                    "completion": chat(SOLVED),
-                    "task": "default",
-                    "info": json.dumps(NUMBERS),
-                }
-            ],
-            {},
-            1,
-        ),
-        (
-            [
-                {
-                    "doc": {"query": ASKED, "specific": NUMBERS},
-                    "model_response": {"text": [SOLVED, WRONG]},
-                }
-            ],
-            {},
-            0.5,
-        ),
-        (
-            {
-                "results": [
-                    {
-                        "metadata": NUMBERS,
-                        "completions": [{"full_model_response": SOLVED, "score": 1}],
-                    }
-                ]
-            },
-            {},
-            1,
-        ),
-        (
-            [
-                {
-                    **PUZZLE,
-                    "rollouts": [
-                        {"response": SOLVED, "reward": 1},
-                        {"response": WRONG, "reward": 0},
-                    ],
-                }
-            ],
-            {},
-            0.5,
-        ),
-        # open-r1 and distilabel: conversations beside generations
-        ([R1], {}, "may be in generations or messages; its fields are problem, .*completion_field"),
-        ([R1], {"completion_field": "generations"}, 0.5),
-        ([R1], {"completion_field": "messages"}, 1),
-        # vLLM, OpenAI: batches of chats and of responses, a batch with its requests, requests alone; Anthropic, Gemini
-        ([{**PUZZLE, "outputs": [{"index": 0, "text": SOLVED, "finish_reason": "stop"}]}], {}, 1),
-        (
-            [
-                {
-                    "custom_id": "3-7-50=46",
-                    "response": {"body": {"output": [{"type": "reasoning"}, PART]}},
-                }
-            ],
-            {},
-            1,
-        ),
-        ([{**REQUEST, "response": {"body": {"choices": [{"message": chat(SOLVED)[0]}]}}}], {}, 1),
-        (
-            [REQUEST],
-            {},
-            "no completion .*its fields are custom_id, method, body; .*completion_field",
-        ),
-        (
-            [{"custom_id": "x", "result": {"message": chat(SOLVED)[0]}}],
-            {},
-            "its fields are custom_id, result",
-        ),
-        (
-            [{**PUZZLE, "response": {"candidates": [{"content": SOLVED}]}}],
-            {},
-            "no `choices`.*completion_field",
-        ),
-    ],
-)
-def test_files_of_public_projects_are_graded_or_refused_with_the_remedy(
-    content, options, outcome, tmp_path
-):
-    file = tmp_path / ("made.txt" if isinstance(content, str) else "made.json")
-    file.write_text(content if isinstance(content, str) else json.dumps(content))
-    if isinstance(outcome, str):
-        with pytest.raises(CountdownError, match=outcome):
-            evaluate(completions=file, **options)
-    else:
-        assert evaluate(completions=file, **options).metrics.accuracy == outcome
-
-
-UNSURE = (
-    TINYZERO.format(nums=[2, 3, 4], target=2)
-    + " You need not use all numbers. Use only * and -, +."
-)
-
-
 @pytest.mark.parametrize(
     ("record", "options", "grades"),
     [
-        ({"prompt": UNSURE}, {"rule": "at-most-once", "operators": "+-*"}, "operator-not-allowed"),
-        ({"prompt": UNSURE}, {"rule": "at-most-once", "operators": "+-*/"}, ""),
-        ({"prompt": UNSURE}, {"rule": "exactly-once", "operators": "+-*/"}, "number-left-out"),
-        ({"prompt": UNSURE}, {"operators": "+-*/"}, "give .*rule"),
-        ({"prompt": UNSURE}, {"rule": "at-most-once"}, "give .*operators"),
-        ({"prompt": UNSURE}, {}, "change the rules; give .*rule.* and .*operators"),
         ({"nums": [2, 3, 4], "target": 2}, {"rule": "at-most-once"}, ""),
         ({"nums": [2, 3, 4], "target": 2, "rule": "at-most-once"}, {}, ""),
         (
@@ -521,13 +237,8 @@ UNSURE = (
             {"rule": "at-most-once"},
             "is television.*leave one",
         ),
-        (
-            {"prompt": prompt({"nums": [2, 3, 4], "target": 2})},
-            {"rule": "at-most-once"},
-            "by other rules",
-        ),
         ({"nums": [2, 3, 4], "target": 2}, {"rule": "once"}, "no rule 'once'; take one of"),
-        ({"task": "gsm8k", "question": "?", "gold": "1"}, {"rule": "once"}, "gsm8k have no `rule`"),
+        ({"task": "gsm8k", "question": "?", "gold": "1"}, {"rule": "once"}, "gsm8k have no rule"),
     ],
 )
 def test_rule_and_operators_are_options_for_what_does_not_state_them(
@@ -544,8 +255,8 @@ def test_rule_and_operators_are_options_for_what_does_not_state_them(
         str(tmp_path / "grades.jsonl"),
     )
     if grades and " " in grades:
-        assert done == 1
-        with pytest.raises(InputError, match=grades):
+        assert done in (1, 2)
+        with pytest.raises(CountdownError, match=grades):
             evaluate(completions=tmp_path / "made.jsonl", **options)
     else:
         result = evaluate(completions=tmp_path / "made.jsonl", **options)
@@ -590,9 +301,6 @@ def test_the_lines_of_several_filters_are_one_completion(tmp_path, run_command):
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     assert len(evaluate(completions=tmp_path / "made.jsonl").samples) == 6
     assert json.loads(run_command("grade", str(tmp_path / "made.jsonl"), "--json").out)["n"] == 6
-    jsonl.write_rows(tmp_path / "made.jsonl", [lines[0], lines[0] | {"resps": [["other"]]}])
-    with pytest.raises(CountdownError, match=r"line 2.*other responses"):
-        evaluate(completions=tmp_path / "made.jsonl")
 
 
 def test_the_denominator_is_recorded(rows, tmp_path):
@@ -649,7 +357,7 @@ def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_p
     assert list(metrics.groups["tier"]) == ["3", "4", "5", "6", "needs-mul", "rare", "impossible"]
 
 
-@pytest.mark.parametrize("before", [{}, {"completion_field": "completion"}])
+@pytest.mark.parametrize("before", [{}, {"field": ("completion=completion",)}])
 def test_every_option_on_completions_decides_whether_it_is_the_same_evaluation(
     before, rows, tmp_path
 ):
@@ -702,42 +410,6 @@ def test_the_command_writes_an_evaluation_that_the_others_read(rows, here, monke
     assert status(monkeypatch, "report", "--result", "trl", "--out", "page.html") == 0
     assert results.read(Path("trl")).metrics.model.kind == "completions"
     assert compare(["plain", "trl"])["results"][1]["against_first"]["difference"] == 0
-
-
-def test_a_prompt_names_its_row_only_where_it_is_certain():
-    row = parse_row({"nums": [2, 3, 4], "target": 14})
-    stated = {"nums": [2, 3, 4], "target": 14, "rule": None, "operators": None}
-    assert type(row).fields_in(prompt(row)[-1]["content"]) == stated
-    other = {"nums": [19, 36, 55, 7], "target": 65}
-    assert type(row).fields_in(TINYZERO.format(**other)) == other
-    with pytest.raises(InputError, match="rule"):
-        type(row).fields_in(
-            TINYZERO.format(nums=[2, 3, 4], target=14) + " You need not use all numbers."
-        )
-    for text in (
-        "",
-        "Make 7.",
-        "Use 3 and 4.",
-        "[1, 2] equals 3, [4, 5] equals 9",
-        "Make 7 or reach 8 from [1, 2, 3]",
-    ):
-        assert type(row).fields_in(text) is None
-
-
-@pytest.mark.parametrize("rules", ["Each number at most once.", "Use only + and -."])
-def test_rules_in_a_system_turn_are_part_of_the_prompt(rules, tmp_path):
-    turns = [
-        ("system", rules),
-        ("user", TINYZERO.format(nums=[3, 4], target=7)),
-        ("assistant", "<answer>3+4</answer>"),
-    ]
-    record = {"messages": [{"role": role, "content": text} for role, text in turns]}
-    jsonl.write_rows(tmp_path / "made.jsonl", [record, record | {"nums": [3, 4], "target": 7}])
-    faults = []
-    with (tmp_path / "made.jsonl").open("rb") as stream:
-        [(_, _, _, note)] = Reader().read(stream, "made.jsonl", faults.append)
-    assert "may change the rules" in str(faults[0])
-    assert "may change the rules" in note
 
 
 def test_rows_of_two_tasks_are_no_data_set(tmp_path):

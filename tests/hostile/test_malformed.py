@@ -18,7 +18,7 @@ from countdown_rl.core.formatting import duration
 from countdown_rl.core.manifest import Manifest, initial_model, lineage, provenance_chain
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.completions import Reader
-from countdown_rl.tasks import conversations, jsonl
+from countdown_rl.tasks import jsonl, records
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.sft import demonstrations
 from tests.evaluation.test_completions import LINES, ROWS, TEXTS
@@ -95,11 +95,6 @@ DEMONSTRATIONS = {
         "conversations": [{"from": "human", "value": "v"}, {"from": "gpt", "value": "a"}],
         "tools": "",
     },
-    "pairs": {"prompt": "u", "chosen": [REPLY], "rejected": [REPLY]},
-    "batch": {
-        "custom_id": "3-7=10",
-        "response": {"body": {"choices": [{"message": REPLY, "finish_reason": "stop"}]}},
-    },
     "row": {**ROW, "completion": "x", "thinking": "y"},
 }
 
@@ -171,10 +166,9 @@ def test_demonstrations(kind):
     good = 0
     for record in exchanged(DEMONSTRATIONS[kind]):
         with suppress(CountdownError):
-            for fields in conversations.split(record) if isinstance(record, dict) else ():
-                good += bool(
-                    demonstrations.parse(fields, "row 1", {"task": "countdown", "style": "direct"})
-                )
+            if isinstance(record, dict):
+                layout = {"task": "countdown", "style": "direct"}
+                good += len([*demonstrations.parse(records.Reader(), record, "row 1", layout)])
     assert good
 
 

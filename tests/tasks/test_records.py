@@ -1,254 +1,204 @@
-"""Rows and completions in the layouts of other projects."""
+"""Records of other tools: the puzzle, the completion and the prompt, or a refusal with the option to give."""
 
 import json
-from dataclasses import replace
+import re
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
-from countdown_rl.core.errors import InputError
-from countdown_rl.tasks import conversations, jsonl, records, registry
-from countdown_rl.tasks.response_format import STYLES
+from countdown_rl.core.errors import CountdownError, UsageError
+from countdown_rl.evaluation.completions import Reader
+from countdown_rl.tasks import jsonl, records
+from countdown_rl.tasks.registry import parse_row
 
-PUZZLE = {"numbers": [3, 7, 50], "target": 46}
-VERL = {
-    "data_source": "countdown",
-    "prompt": [{"role": "user", "content": "?"}],
-    "reward_model": {"style": "rule", "ground_truth": PUZZLE},
-    "extra_info": {"split": "train", "index": 0},
-}
-GYM = {
-    "question": "?",
-    "answer": "50 - 7 + 3",
-    "metadata": PUZZLE | {"difficulty": {"numbers": [3, 4]}},
-}
-PROBLEM = {"question": "What is 3 + 4?", "answer": "3 + 4 = 7\n#### 7"}
-
-
-@pytest.mark.parametrize(
-    ("record", "place"),
-    [
-        ({"nums": [3, 7, 50], "target": 46}, ""),
-        ({"num": [3, 7, 50], "target": 46, "query": "?", "response": ["?"]}, ""),
-        ({"nums": "[3, 7, 50]", "target": "46", "rule": "", "solutions": None}, ""),
-        ({"nums": "(3.0, 7.0, 50.0)", "target": "46.0", "solutions": "2.0"}, ""),
-        (VERL, "the puzzle is read from reward_model.ground_truth"),
-        (
-            VERL | {"reward_model": {"ground_truth": json.dumps(PUZZLE)}},
-            "reward_model.ground_truth",
-        ),
-        (VERL | {"reward_model": str(VERL["reward_model"])}, "reward_model.ground_truth"),
-        (GYM, "from metadata"),
-        ({"extra_info": {"entry": GYM}}, "extra_info.entry.metadata"),
-        ({"prompt": "?", "info": json.dumps(PUZZLE), "task": "default"}, "from info"),
-        ({"custom_id": "3-7-50=46", "response": {}}, "from custom_id"),
-        ({"row_idx": 0, "row": {"nums": [3, 7, 50], "target": 46}}, "from row"),
-    ],
+RIGHT, WRONG = "<think>\n50 - 7</think>\n<answer>50 - 7 + 3</answer>", "<answer>1</answer>"
+PUZZLE = {"nums": [3, 7, 50], "target": 46}
+NUMBERS = {"numbers": [3, 7, 50], "target": 46}
+ROW = parse_row(PUZZLE)
+TINYZERO = (
+    "Using the numbers [3, 7, 50], create an equation that equals 46. You can use basic arithmetic operations "
+    "(+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And return the "
+    "final answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>."
 )
-def test_the_puzzle_is_found_and_its_place_is_said(record, place):
-    found = records.find_row(record)
-    assert (found.row["nums"], found.row["target"]) == ([3, 7, 50], 46)
-    assert place in found.note
-    assert bool(place) == bool(found.note)
-
-
-def test_the_fields_around_many_rows_are_looked_up_once():
-    class Fields(dict):
-        asked = 0
-
-        def __contains__(self, name):
-            self.asked += 1
-            return super().__contains__(name)
-
-    task = replace(registry.task("countdown"), fields=Fields(registry.task("countdown").fields))
-    assert records.find_row({f"k{index}": PUZZLE for index in range(500)}, task).row["target"] == 46
-    assert task.fields.asked < 5_000
-
-
-def test_what_the_record_says_of_a_nested_row_is_kept():
-    row = records.find_row(VERL | {"id": "a", "rule": "at-most-once", "style": "direct"}).row
-    assert (row["id"], row.rule, row.style.direct) == ("a", "at-most-once", True)
-    row = records.find_row({"custom_id": "3-7-50=46:television:+-"}).row
-    assert (row.rule, row.puzzle.operators) == ("television", "+-")
-
-
-@pytest.mark.parametrize(
-    "record", [PROBLEM, {"extra_info": PROBLEM, "reward_model": {"ground_truth": "7"}}]
+BASE = (
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant "
+    f"first thinks.\nUser: {TINYZERO}\nAssistant: Let me solve this step by step.\n<think>"
 )
-def test_word_problems_are_found_too(record):
-    found = records.find_row(record)
-    assert (found.row.task, found.row.reference) == ("gsm8k", "7")
-    assert found.note
+GYM = "Find a way to make 46 using some or all of these numbers: 3, 7, 50.\nEach number can only be used once."
 
 
-@pytest.mark.parametrize(
-    ("record", "words"),
-    [
-        ({"nums": [3, 7, 50], "target": 46, "metadata": PUZZLE | {"target": 47}}, "two puzzles"),
-        ({"info": PUZZLE, "metadata": PUZZLE | {"target": 47}}, "two puzzles"),
-        ({"nums": [3, 7, 50], "numbers": [3, 7, 51], "target": 46}, "two lists of numbers"),
-        ({"info": {"numbers": [3, -7], "target": 46}}, "no `nums`"),
-        ({"nums": [3, -7], "target": 4}, "`nums` should be"),
-        ({"nums": [3, 7], "target": 10**30}, "`target` should be"),
-        ({"info": PUZZLE, "style": "loud"}, "`style`"),
-        *((record, "no `nums`") for record in ({"custom_id": "request-7"}, {"response": PUZZLE})),
-        ({"completion": json.dumps(PUZZLE)}, "no `nums`"),
-        # The fault is that of the task that the fields resemble.
-        ({"question": "1 + 1?", "answer": "2"}, "`answer` should end with"),
-        ({"question": "1 + 1?", "answer": 2}, "no text in `question` or none in `answer`"),
-        ({"Nums": [3, 7, 50]}, "^there is no `nums`"),
-        ({"nums": [3, 7], "target": "x"}, "^`target` should be"),
-        ({"id": "3-7-50=47", **PUZZLE}, "id 3-7-50=47 is that of another puzzle"),
-        ({"info": PUZZLE, "extra": {"id": "3-7-50=46:at-most-once"}}, "another puzzle"),
-        ({"puzzle_id": "3-7-50=47", **PUZZLE}, "another puzzle"),
-        ({**PUZZLE, "question": "1 + 1?", "gold": "2"}, "fields of a puzzle and of a problem"),
-        *(
-            ({"nums": nums, "target": 46}, "`nums`")
-            for nums in ("1,003 7 50", "3, 7 50", "3 7 and 50", "3; 7, 50")
-        ),
-    ],
-)
-def test_what_is_no_row_or_two_is_refused(record, words):
-    with pytest.raises(InputError, match=words):
-        records.find_row(record)
+def turn(role, text):
+    return {"role": role, "content": text}
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        *(
-            PUZZLE | {"split": "test_easy"},
-            {"info": PUZZLE | {"split": "test"}},
-            VERL | {"extra_info": {"split": "test"}},
-        ),
-        {"info": json.dumps(PUZZLE), "split": "test"},
-        {"info": PUZZLE, "metadata": {"split": "test"}, "split": "all"},
-    ],
-)
-def test_a_row_keeps_the_split_that_its_record_names(record):
-    found = records.find_row(record)
-    assert (found.row.split, records.split_of(record).lower()[:4]) == ("test", "test")
-    assert "split" not in found.unused
+def user(text):
+    return [turn("user", text)]
 
 
-def test_fields_that_are_not_used_are_said(tmp_path):
-    notes = []
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([VERL, VERL]), tmp_path / "test.parquet")
-    assert len(jsonl.read_rows(tmp_path / "test.parquet", notes.append)) == 2
-    assert notes == [
-        f"{tmp_path / 'test.parquet'}: the puzzle is read from reward_model.ground_truth.",
-        f"{tmp_path / 'test.parquet'}: not used: data_source, extra_info, prompt.",
-    ]
-    jsonl.write_rows(
-        tmp_path / "rows.jsonl", [{"nums": [3, 7, 50], "target": 46, "needs": "add-sub", "size": 3}]
+def chat(text):
+    return [turn("assistant", text)]
+
+
+def rendered(system, text):
+    return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
+TRACE = {"nodes": [{"message": turn("user", "?")}, {"message": chat(RIGHT)[0], "sampled": True}]}
+PART = {"type": "output_text", "text": RIGHT}
+RESPONSE = {"choices": [{"message": chat(RIGHT)[0], "finish_reason": "length"}]}
+MESSAGE = {"type": "message", "role": "assistant", "content": [PART]}
+OUTPUT = {"output": [{"type": "reasoning"}, MESSAGE]}
+
+#: A record or more, the fields that the user states, and the completions that are correct.
+READ = [
+    ({**PUZZLE, "completion": RIGHT}, (), [True]),
+    ({"nums": "(3.0, 7.0, 50.0)", "target": "46.0", "rule": "", "response": RIGHT}, (), [True]),
+    ({**NUMBERS, "generations": [RIGHT, WRONG]}, (), [True, False]),
+    ({**PUZZLE, "completion": json.dumps([RIGHT, WRONG])}, (), [True, False]),
+    ({**PUZZLE, "completions": [chat(RIGHT), chat(WRONG)]}, (), [True, False]),
+    ({**PUZZLE, "messages": user("?") + chat(RIGHT)}, (), [True]),
+    ({**PUZZLE, "conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": RIGHT}]}, (), [True]),
+    ({**PUZZLE, "completion": RIGHT, "generated_text": WRONG}, ["completion=generated_text"], [False]),
+    ({**PUZZLE, "chosen": RIGHT, "rejected": WRONG}, ["completion=rejected"], [False]),
+    ({**PUZZLE, "allowed_ops": ["+", "-"], "completion": RIGHT}, ["operators=allowed_ops"], [True]),
+    ({**PUZZLE, "allowed_ops": ["*", "/"], "completion": RIGHT}, ["operators=allowed_ops"], [False]),
+    ({"prompt": TINYZERO, "completion": RIGHT}, (), [True]),
+    ({"prompt": BASE, "response": RIGHT}, (), [True]),
+    ({"prompt": rendered("You are a helpful assistant.", f" {TINYZERO}"), "response": RIGHT}, (), [True]),
+    ({"prompt": ROW.to_trl()["prompt"], "completion": chat(RIGHT), "step": 1, "advantage": 0.5}, (), [True]),
+    ({"data_source": "x", "prompt": user("?"), "reward_model": {"ground_truth": NUMBERS}, "responses": [RIGHT]}, (), [True]),
+    ({"input": BASE, "output": RIGHT, "gts": "{'target': 46, 'numbers': array([3])}", "score": 1}, (), [True]),
+    ({"input": "?", "output": RIGHT, "gts": str(NUMBERS), "score": 1}, (), [True]),
+    ([{"doc": {"row": json.dumps(PUZZLE)}, "resps": [[RIGHT, WRONG]], "filter": f} for f in "ab"], (), [True, False]),
+    ({"doc": {"query": TINYZERO}, "resps": [[RIGHT], [WRONG]]}, (), [True, False]),
+    ({"epoch": 1, "input": "?", "metadata": PUZZLE, "output": RESPONSE, "messages": chat(RIGHT)}, (), [True]),
+    ({"env": {}, "task": {"data": {"row": PUZZLE}}, "traces": [TRACE]}, ["nums=task.data.row.nums"], [True]),
+    ({"example_id": 0, "prompt": user("?"), "completion": chat(RIGHT), "info": json.dumps(PUZZLE)}, (), [True]),
+    ({**PUZZLE, **RESPONSE}, (), [True]),
+    ({**PUZZLE, "choices": [{"text": RIGHT}, {"text": WRONG}]}, (), [True, False]),
+    ({"custom_id": "a", "response": {"body": OUTPUT}}, ["nums=`[3, 7, 50]`", "target=`46`"], [True]),
+    ({"question": "?", "answer": "x", "metadata": NUMBERS, "response": RIGHT}, (), [True]),
+    ({"question": GYM, "answer": "x", "metadata": NUMBERS, "response": "<think></think><answer>46</answer>"}, (), [False]),
+    ({"question": "?", "metadata": NUMBERS, "completions": [{"full_model_response": RIGHT}]}, (), [True]),
+    ({"Puzzles": "3 7 14", "completion": "<answer>3 + 7 + 14</answer>"}, (), [True]),
+    ({"x": "3 7 36", "ys": [RIGHT, "<answer>3 * 7 + 36</answer>"]}, ["nums=x", "target=`57`", "completion=ys"], [False, True]),
+    ({"input": "3,7,50,46", "completion": RIGHT}, ["nums=numbers(input)[:-1]", "target=numbers(input)[-1]"], [True]),
+    ({"generations": RIGHT, "ground_truth": [[3, 7, 50], 46]}, ["nums=ground_truth[0]", "target=ground_truth[1]"], [True]),
+]  # fmt: skip
+
+#: Records that are refused, and a word of the reason.
+REFUSED = [
+    ([{"prompt": TINYZERO, "completion": RIGHT, "generated_text": WRONG}], (), "completion or generated_text"),
+    ([{**PUZZLE, "output": RIGHT, "prediction": WRONG}], (), "--field completion"),
+    ([{**PUZZLE, "messages": user("?") + chat(RIGHT), "response": WRONG}], (), "last turn"),
+    ([{**PUZZLE, "chosen": RIGHT, "rejected": WRONG}], (), "chosen or rejected"),
+    ([{**PUZZLE, "allowed_ops": "+-*", "completion": RIGHT}], (), "--field operators=allowed_ops"),
+    ([{**PUZZLE, "operations": ["+"], "completion": RIGHT}], (), "--field operators=operations"),
+    ([{**PUZZLE, "completion": None}], (), "null"),
+    ([{**PUZZLE, "mine": RIGHT}], (), "its fields are nums, target, mine"),
+    *(([{**PUZZLE, "completion": ids}], (), "decode token ids") for ids in ([1, 2], [[1]], 3)),
+    ([{**PUZZLE, "completion": []}], (), "empty list"),
+    ([{**PUZZLE, "prompt": TINYZERO.replace("46", "57"), "completion": RIGHT}] * 2, (), "line 2.*another puzzle"),
+    ([{"prompt": ROW.prompt().user + " Use only +.", "completion": RIGHT}], (), "--field nums"),
+    ([{"prompt": rendered("Each number at most once.", TINYZERO), "completion": RIGHT}], (), "--field nums"),
+    ([{"prompt": "Make 46 from 3, 7 and 50.", "completion": RIGHT}], (), "--field nums"),
+    ([{"custom_id": "a", "response": {"body": RESPONSE}}], (), "--data for its id"),
+    ([{"custom_id": "a", "response": None, "error": {"message": "rate limit"}}], (), "rate limit"),
+    ([{"env": 1, "task": {}, "traces": [TRACE, TRACE]}], (), "one trace"),
+    ([{"env": 1, "task": {}, "traces": [TRACE], "choices": [1]}], (), "verifiers traces and of OpenAI"),
+    ([{**PUZZLE, "question": "?", "metadata": {"nums": [1, 2], "target": 3}, "response": RIGHT}], (), "two puzzles"),
+    ([{**PUZZLE, "completion": RIGHT}, {"input": "?", "output": RIGHT, "gts": NUMBERS, "score": 1}], (), "line 2.*others of"),
+    ([{**PUZZLE, "completion": RIGHT}], ["target=nums.x[0] | sort(@)"], "--field target"),
+]  # fmt: skip
+
+
+def answered(tmp_path, content, fields=(), rows=(), expression=""):
+    file = tmp_path / "made.jsonl"
+    if isinstance(content, list):
+        jsonl.write_rows(file, content)
+    else:
+        file.write_text(json.dumps(content))
+    faults = []
+    with file.open("rb") as stream:
+        read = Reader([*map(parse_row, rows)], fields, expression).read(
+            stream, "made.jsonl", faults.append
+        )
+        found = [(part.row, text) for part in read for text in part.completions]
+    return found, " ".join(map(str, faults))
+
+
+@pytest.mark.parametrize(("record", "fields", "grades"), READ)
+def test_the_layouts_of_other_tools_are_read(record, fields, grades, tmp_path):
+    found, faults = answered(tmp_path, record if isinstance(record, list) else [record], fields)
+    assert ([row.grade(completion.text).correct for row, completion in found], faults) == (
+        grades,
+        "",
     )
-    assert len(jsonl.read_rows(tmp_path / "rows.jsonl", notes.append)) == 1
-    assert len(notes) == 2
 
 
-def completions(record):
-    return [
-        conversations.completion(each).text(STYLES["model_opens"])
-        for each in conversations.split(record)
-    ]
+@pytest.mark.parametrize(("content", "fields", "words"), REFUSED)
+def test_what_may_be_two_things_is_refused_with_a_remedy(content, fields, words, tmp_path):
+    _, faults = answered(tmp_path, content, fields)
+    assert re.search(words, faults), faults
 
 
-ANSWER = {"role": "assistant", "content": "a"}
-NOT_JSON = "[{'role': 'assistant', 'content': 'a'}\n {'role': 'user', 'content': 'b'}]"
+@pytest.mark.parametrize("stated", ["nums", "nums[=x", "completion=a[", "nonsense=x"])
+def test_a_wrong_field_is_wrong_usage(stated):
+    with pytest.raises(UsageError, match="field"):
+        records.Reader([stated])
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        *(
-            {"completion": value}
-            for value in ("a", {"text": "a"}, [ANSWER], ANSWER, json.dumps([ANSWER]))
-        ),
-        {"completion": [{"role": "model", "content": [{"type": "text", "text": "a"}]}]},
-        {"completion": [ANSWER | {"tool_calls": None, "refusal": None, "annotations": []}]},
-        {"messages": [{"role": "user", "content": "?"}, ANSWER]},
-        {"messages": json.dumps([{"role": "user", "content": "?"}, ANSWER])},
-        {"conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": "a"}]},
-        {"choices": [{"index": 0, "message": ANSWER}]},
-        {"response": {"status_code": 200, "body": {"choices": [{"index": 0, "message": ANSWER}]}}},
-        {"completion": {"choices": [{"text": "a"}]}},
-    ],
-)
-def test_a_completion_is_found(record):
-    assert completions(record) == ["a"]
+def test_records_are_where_the_expression_says(tmp_path):
+    document = {"of": {"model": [{**PUZZLE, "completion": RIGHT}]}, "sample_details": []}
+    assert len(answered(tmp_path, document, expression="of.model")[0]) == 1
+    with pytest.raises(UsageError, match="records"):
+        answered(tmp_path, document, expression="of.nothing")
+    assert "no completion" in answered(tmp_path, document)[1]
+
+
+OTHER = {"id": "b", "nums": [9, 9, 2], "target": 20}
 
 
 @pytest.mark.parametrize(
-    "record",
+    ("rows", "record", "outcome"),
     [
-        *({"response": value} for value in (["a", "b"], '["a", "b"]')),
-        {"completion": [[ANSWER], [ANSWER | {"content": "b"}]]},
-        {
-            "response": {
-                "body": {"choices": [{"message": ANSWER}, {"message": ANSWER | {"content": "b"}}]}
-            }
-        },
+        ([{"id": "a", **PUZZLE}, OTHER], {"id": "a"}, "3-7-50=46"),
+        ([{"id": "a", **PUZZLE}, OTHER | {"id": "a"}], {"id": "a"}, "no row for certain"),
+        ([{"id": "a", **PUZZLE}, OTHER], {"id": "b", **PUZZLE}, "its id is that of"),
+        ([{"id": "a", **PUZZLE}, OTHER], {"id": "b", "prompt": TINYZERO}, "another puzzle"),
+        ([{"id": "a", **PUZZLE}, OTHER], {"id": "b", "prompt": ROW.prompt().user}, "another puzzle"),
+        ([{"id": "a", **PUZZLE, "rule": "at-most-once"}], {"id": "x", **PUZZLE}, "3-7-50=46:at-most-once"),
+        ([OTHER], PUZZLE, "not in --data"),
+        ([{"id": "a", **PUZZLE}], {"prompt": ROW.prompt().user}, "3-7-50=46"),
     ],
-)
-def test_several_completions_are_found(record):
-    assert completions(record) == ["a", "b"]
+)  # fmt: skip
+def test_an_id_names_a_row_only_if_nothing_speaks_against_it(rows, record, outcome, tmp_path):
+    found, faults = answered(tmp_path, [record | {"completion": RIGHT}], rows=rows)
+    assert outcome in (faults or found[0][0].id)
 
 
-@pytest.mark.parametrize("text", ["[3, 7, 50]", "{'a': 1}", '{"a": 1}', "[]", "[50] - 7"])
-def test_text_in_brackets_stays_text(text):
-    assert completions({"completion": text}) == [text]
+def test_lengths_and_ends_are_read(tmp_path):
+    response = {"body": RESPONSE | {"usage": {"completion_tokens": 9}}}
+    [(_, completion)], _ = answered(
+        tmp_path, [{"custom_id": "a", "response": response}], rows=[{"id": "a", **PUZZLE}]
+    )
+    assert (completion.tokens, completion.ended) == (9, False)
 
 
-def test_a_completion_may_be_empty():
-    assert completions({"completion": ""}) == [""]
-    assert completions({"completion": [ANSWER | {"content": None}]}) == [""]
-    assert completions({"completion": [ANSWER | {"content": None, "reasoning": "b"}]}) == [
-        "<think>b"
-    ]
+def test_reasoning_beside_the_content_is_the_thinking(tmp_path):
+    message = {
+        "role": "assistant",
+        "content": "<answer>50 - 7 + 3</answer>",
+        "reasoning": "50 - 7 is 43",
+    }
+    [(row, completion)], _ = answered(tmp_path, [{**PUZZLE, "completion": [message]}])
+    assert row.grade(completion.text).format
+    with pytest.raises(CountdownError, match="beside it"):
+        records.Turn("assistant", "x</think>", "y").text(ROW.style)
 
 
-@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
-def test_reasoning_beside_the_content_is_joined(name):
-    joined = "<think>why</think>\na"
-    assert completions({"completion": [ANSWER | {name: "why"}]}) == [joined]
-    assert completions({"completion": "a", name: "why"}) == [joined]
-    parts = [{"type": "thinking", "thinking": "why"}, {"type": "text", "text": "a"}]
-    assert completions(
-        {"messages": [{"role": "user", "content": "?"}, ANSWER | {"content": parts}]}
-    ) == [joined]
-
-
-@pytest.mark.parametrize("value", ["on", "off", "high", True, False])
-@pytest.mark.parametrize("name", ["reasoning", "thinking"])
-def test_a_switch_of_reasoning_is_no_reasoning(name, value):
-    assert completions({"completion": "<think>b</think>a", name: value}) == ["<think>b</think>a"]
-
-
-@pytest.mark.parametrize(
-    ("record", "words"),
-    [
-        *(
-            ({"completion": text}, "write them as JSON")
-            for text in (NOT_JSON, '[{"role": "assistant", "content": "a')
-        ),
-        ({"response": {"body": {"output": [{"type": "message"}]}}}, "chat and text completions"),
-        ({"completion": [ANSWER | {"tool_calls": [{"id": 1}]}]}, "`tool_calls`"),
-        ({"completion": [ANSWER | {"weight": 1}]}, "`weight`"),
-        ({"completion": [{"role": "tool", "content": "a"}]}, "`role`"),
-        ({"completion": [{"role": "user", "content": "a"}]}, "one turn of the assistant"),
-        ({"completion": [ANSWER, ANSWER]}, "one turn of the assistant"),
-        ({"completion": [ANSWER | {"content": [{"type": "image_url"}]}]}, "image_url"),
-        ({"completion": [ANSWER | {"reasoning": "b", "thinking": "c"}]}, "reasoning"),
-        (
-            {"completion": [{"role": "assistant", "content": "b</think>a", "reasoning": "b"}]},
-            "beside it",
-        ),
-        ({"completion": 5}, "decode token ids"),
-        ({"completion": "a", "response": "b"}, "`completion` or `response`"),
-        ({"response": {"status_code": 500, "body": {"error": "?"}}}, "no `choices`"),
-    ],
-)
-def test_a_completion_with_what_is_not_used_is_refused(record, words):
-    with pytest.raises(InputError, match=words):
-        completions(record)
+def test_word_problems_are_read():
+    problem = {"question": "What is 3 + 4?", "answer": "3 + 4 = 7\n#### 7"}
+    row = records.Reader().row(problem)
+    assert (row["task"], row.reference) == ("gsm8k", "7")
+    with pytest.raises(records.NoRowError):
+        records.Reader().row({"question": "What is 3 + 4?"})

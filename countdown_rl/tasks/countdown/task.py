@@ -3,13 +3,13 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.countdown import expression, proxies, rules, search, solver, wording
+from countdown_rl.tasks.countdown import expression, prompts, proxies, rules, search, solver
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
@@ -34,7 +34,6 @@ _INTEGER = re.compile(r"\s*([-−]?(?:0|[1-9][0-9]{0,14}))(?:\.0+)?\s*").fullmat
 _LIST = re.compile(
     r"[\s\[({]*([^\s,;]+(?:(?: *,\s*[^\s,;]+)*|(?: *;\s*[^\s,;]+)*|(?:\s+[^\s,;]+)*))[\s\])}]*"
 ).fullmatch
-_ID = re.compile(r"([0-9]+(?:-[0-9]+)*)=(-?[0-9]+)(?::([a-z-]+))?(?::([-+*/]+))?").fullmatch
 _IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
 
 #: Reasons why an expression is not right; those of its syntax are the expression's own.
@@ -153,20 +152,12 @@ class CountdownRow(Row):
         return self.puzzle.id
 
     @classmethod
-    def of_id(cls, id: Any) -> dict[str, Any] | None:
-        match = _ID(id) if isinstance(id, str) else None
-        if not match:
-            return None
-        rest = {key: value for key, value in (("rule", match[3]), ("operators", match[4])) if value}
-        return {"nums": match[1].split("-"), "target": match[2], **rest}
-
-    @classmethod
     def finder(cls, rows: Iterable[Row]) -> Callable[[str], bool]:
-        return wording.has_any({tuple(sorted(row["nums"])) for row in rows})
+        return prompts.has_any({tuple(sorted(row["nums"])) for row in rows})
 
     @classmethod
-    def fields_in(cls, text: str, stated: Collection[str] = ()) -> dict[str, Any] | None:
-        return wording.puzzle_in(text, frozenset(stated))
+    def asked_by(cls, text: str) -> dict[str, Any] | None:
+        return prompts.asked(text)
 
     @property
     def own_split(self) -> str:

@@ -9,7 +9,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, islice
@@ -21,7 +20,7 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
-from countdown_rl.tasks import conversations, files, jsonl, records, registry
+from countdown_rl.tasks import files, jsonl, records, registry
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
@@ -63,12 +62,8 @@ class Demonstration:
 
     @cached_property
     def asked_row(self) -> Row | None:
-        """The row, else the one that the prompt certainly asks."""
-        for task in registry.own_tasks() if self.row is None else ():
-            with suppress(InputError):  # rules of its own
-                if fields := task.row.fields_in(self.turns("user")):
-                    return parse_row(fields)
-        return self.row
+        """The row, else the one that the prompt asks in words that are known."""
+        return self.row or records.asked(self.turns("user"))[0]
 
 
 @dataclass
@@ -98,9 +93,7 @@ class Demonstrations:
         of = f"of {plural(len(self.filtered), 'demonstration')}"
         texts = []
         if ungraded := sum(each.row is None for each in self.filtered):
-            reason = (
-                "have no `nums` and `target`, so they are not graded, and incorrect ones are kept"
-            )
+            reason = "have no known row, so they are not graded, and incorrect ones are kept"
             texts.append(f"{ungraded:,} {of} {reason}")
         if self.has_test and (unread := sum(not each.shows_row for each in self.filtered)):
             texts.append(
@@ -209,7 +202,7 @@ def read(
                 held_out[name] = _HeldOut(rows)
                 layout = layout or {"task": rows[0].task, **rows[0].layout}
     result.has_test = "test" in held_out
-    parsed = _parsed(_records(paths, options.from_hub, inputs), layout, result.left_out)
+    parsed = _parsed(_published(options, paths, inputs), layout, result.left_out)
     for demonstration in chain(parsed, _generated(options, data, tokenizer)):
         result.read += 1
         progress(result.read, result.read, "demonstrations read")
@@ -248,14 +241,16 @@ def read(
     return result, inputs
 
 
-def _records(
-    paths: Sequence[Path], names: Sequence[str], inputs: dict[str, Any]
-) -> Iterator[external.Published]:
-    """The records of files and of Hub data sets; adds their entries to *inputs*."""
-    for index, file in enumerate(paths):
-        yield from external.from_file(file)
-        inputs[f"from-{index}" if index else "from"] = file_input(file)
-    for index, name in enumerate(names):
+def _published(
+    options: SftOptions, paths: Sequence[Path], inputs: dict[str, Any]
+) -> Iterator[tuple[records.Reader, files.Record]]:
+    """The records of files and of Hub data sets, with their readers; adds their entries to *inputs*."""
+    for index, path in enumerate(paths):
+        reader = records.Reader(options.field)
+        for record in files.records(path, options.records or ""):
+            yield reader, record
+        inputs[f"from-{index}" if index else "from"] = file_input(path)
+    for index, name in enumerate(options.from_hub):
         source, _, revision = name.partition("@")
         commit, rows = external.from_hub(source, revision or None)
         inputs[f"from-hub-{index}" if index else "from-hub"] = {
@@ -263,24 +258,25 @@ def _records(
             "revision": commit,
             "digest": commit,
         }
-        yield from rows
+        reader = records.Reader(options.field)
+        for record in rows:
+            yield reader, record
 
 
 def _parsed(
-    published: Iterable[external.Published], layout: Mapping[str, str], left_out: Counter[str]
+    published: Iterable[tuple[records.Reader, files.Record]],
+    layout: Mapping[str, str],
+    left_out: Counter[str],
 ) -> Iterator[Demonstration]:
     """The demonstrations in *published* records; *left_out* counts those of held-out splits."""
-    for place, published_split, record in published:
-        split = published_split or records.split_of(record)
-        if held_out(split):
-            left_out[f"of the split {split}"] += 1
-            continue
+    for reader, (place, record) in published:
         with files.at(place):
-            singles = conversations.split(record)
-        for index, fields in enumerate(singles, 1):
-            yield parse(
-                fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout
-            )
+            split = reader.split(record)
+            if held_out(split):
+                left_out[f"of the split {split}"] += 1
+                continue
+            parsed = list(parse(reader, record, place, layout))
+        yield from parsed
 
 
 def _generated(
@@ -335,49 +331,74 @@ def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: 
 
 
 def parse(
-    fields: Mapping[str, object], place: str, layout: Mapping[str, str] = {}
-) -> Demonstration:
-    """The demonstration in a record with one completion; *layout* has the default style and template for its task."""
-    with files.at(place):
-        is_row = registry.task(registry.DEFAULT).example.keys() <= conversations.given(fields)
-        match = records.find_row(fields) if is_row else records.search(fields)
-        row = match.row if match else None
-        if (
-            row is not None
-            and row.task == layout.get("task")
-            and not row.keys() & {"style", "template"}
-        ):
-            row = parse_row({**row, **layout})
-        exchange = conversations.exchange(fields)
-        prompt = exchange and (exchange.prompt or (row and row.messages()))
-        if not exchange or not prompt:
-            layouts = (
-                "`prompt` and `completion`, or `messages`, or the fields of Alpaca, ShareGPT or"
-            )
-            raise InputError(f"a demonstration has {layouts} a task's row and `completion`")
-        style = row.style if row else STYLES["model_opens"]
-        if exchange.completion.reasoning and style.direct:
-            raise InputError(
-                "there is reasoning beside the answer, which the style direct has no place for"
-            )
-        remark = (
-            records.check_prompt(row, exchange.question("system", "user") or "")
-            if row is not None
-            else ""
-        )
-        if not exchange.completion.content:
-            raise InputError("the completion is empty")
-        completion = exchange.completion.text(style)
-        turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        check_text("".join((*(turn["content"] for turn in turns), completion)), "the text")
-    notes = [match.note if match else "", exchange.note, remark]
+    reader: records.Reader,
+    record: Mapping[str, Any],
+    place: str,
+    layout: Mapping[str, str] = {},
+) -> Iterator[Demonstration]:
+    """The demonstrations in a *record*; *layout* has the default style and template for its task."""
+    _check_other_fields(record)
+    completions = reader.completions(record)
+    asked = reader.prompt(record)
+    row = _row(reader, record, asked)
+    if (
+        row is not None
+        and row.task == layout.get("task")
+        and not row.keys() & {"style", "template"}
+    ):
+        row = parse_row({**row, **layout})
+    notes = [reader.note]
+    if isinstance(asked, list):
+        if any(turn.reasoning for turn in asked):
+            raise InputError("the reasoning of an earlier turn is not used; leave it out")
+        prompt: Any = [{"role": turn.role, "content": turn.content} for turn in asked]
+        roles = [turn["role"] for turn in prompt]
+        if "user" not in roles or "system" in roles[1:]:
+            raise InputError("the prompt has no turn of the user, or a later turn of the system")
+    else:
+        prompt = asked or (row and row.messages())
+    if not prompt:
+        raise InputError("a demonstration has a prompt, or a task's row; give --field prompt=EXPR")
     if isinstance(prompt, str):
         notes.append("a prompt that is one text is used as it is, without a chat template")
-    if any(turn["role"] == "assistant" for turn in turns[:-1]):  # the last one may be a prefill
+    elif any(turn["role"] == "assistant" for turn in prompt[:-1]):  # the last one may be a prefill
         notes.append("earlier turns of the assistant are read and not learned")
-    if unused := (match.unused if match else conversations.given(fields)) - set(exchange.names):
-        notes.append(f"not used: {', '.join(sorted(unused))}")
-    return Demonstration(place, prompt, completion, row, tuple(filter(None, notes)))
+    shown = prompt if isinstance(prompt, str) else "".join(turn["content"] for turn in prompt)
+    style = row.style if row else STYLES["model_opens"]
+    for index, turn in enumerate(completions, 1):
+        if turn.reasoning and style.direct:
+            raise InputError("there is reasoning beside the answer, and the style direct has none")
+        if not turn.content:
+            raise InputError("the completion is empty")
+        completion = turn.text(style)
+        check_text(f"{shown}{completion}", "the text")
+        numbered = f"{place}, completion {index}" if len(completions) > 1 else place
+        yield Demonstration(numbered, prompt, completion, row, tuple(filter(None, notes)))
+
+
+def _row(reader: records.Reader, record: Mapping[str, Any], prompt: Any) -> Row | None:
+    """The row of *record*, by its fields or its *prompt*. Raises InputError if these are of two."""
+    asked = records.asked(prompt)[0]
+    try:
+        row = reader.row(record)
+    except records.NoRowError:
+        if record.keys() & {"nums", "target"} == {"nums", "target"}:
+            raise
+        return asked
+    if asked is not None and asked.id != row.id:
+        raise InputError(f"its prompt asks another puzzle than {row.headline}, or by other rules")
+    return row
+
+
+def _check_other_fields(record: Mapping[str, Any]) -> None:
+    """Raise InputError if *record* has fields that change the prompt or say that the completion is wrong."""
+    for name in ("tools", "history", "images"):
+        if records.decoded(record.get(name)):
+            raise InputError(f"`{name}` would change the prompt and is not used")
+    for name in ("label", "labels", "kto_tag"):
+        label = record.get(name)
+        if label is False or (isinstance(label, list) and False in label):
+            raise InputError(f"`{name}` says that the completion is wrong; leave such rows out")
 
 
 def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.models import chat_template
-from countdown_rl.tasks import jsonl
+from countdown_rl.tasks import jsonl, records
 from countdown_rl.tasks.countdown.task import PREFILL
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.options import SftOptions
@@ -50,7 +50,8 @@ def test_of_a_row_the_task_writes_the_prompt(tokenizer, tmp_path):
     )
     assert tokenized(tmp_path, RIGHT, tokenizer) == (prompt + learned, learned)
     word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
-    assert demonstrations.parse(word_problem, "row 1").row.task == "gsm8k"
+    [demonstration] = demonstrations.parse(records.Reader(), word_problem, "row 1")
+    assert demonstration.row.task == "gsm8k"
 
 
 def test_wrong_demonstrations_are_counted_and_left_out(tmp_path):
@@ -84,10 +85,6 @@ PART = {"type": "text", "text": "u"}
         {"prompt": json.dumps(TURNS), "response": "a"},
         {"prompt": [TURNS[0] | {"role": "developer"}, ASK | {"content": [PART]}], "response": ["a"]},
         {"query": TURNS, "response": "a"},
-        {"prompt": TURNS, "chosen": [ANSWER], "rejected": [ANSWER | {"content": "b"}]},
-        {"query": TURNS, "response_w": "a", "response_l": "b"},
-        {"messages": [*TURNS, ANSWER], "chosen": "b", "rejected": "c"},
-        {"custom_id": "1", "body": {"messages": TURNS}, "response": {"body": {"choices": [{"message": ANSWER}]}}},
     ],
 )  # fmt: skip
 def test_every_layout_is_the_same_example(tokenizer, tmp_path, fields):
@@ -97,26 +94,14 @@ def test_every_layout_is_the_same_example(tokenizer, tmp_path, fields):
     )
 
 
-@pytest.mark.parametrize(
-    ("fields", "notes"),
-    [
-        ({"instruction": "Add.", "input": "3 4", "output": "7", "text": "?"},
-         ["demonstrations from instruction, input, output (1 of 2)", "not used: text (1 of 2)"]),
-        ({"input": TURNS, "output": "a", "reasoning": "off"},
-         ["demonstrations from input, output (1 of 2)", "not used: reasoning (1 of 2)"]),
-        ({"prompt": "u", "completion": "a"},
-         ["a prompt that is one text is used as it is, without a chat template (1 of 2)"]),
-        ({"messages": [ASK, ANSWER, ASK, ANSWER], "source": "x"},
-         ["earlier turns of the assistant are read and not learned (1 of 2)", "not used: source (1 of 2)"]),
-    ],
-)  # fmt: skip
-def test_what_was_used_of_a_record_is_said(tmp_path, fields, notes):
-    known = read(tmp_path, [RIGHT, fields])
-    assert known.notes == notes
-    ungraded = "1 of 2 demonstrations have no `nums` and `target`, so they are not graded, and incorrect ones are kept."
-    assert known.warning == ungraded
-    if "instruction" in fields:
-        assert known.filtered[1].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
+def test_what_was_used_of_a_record_is_said(tmp_path):
+    fields = {"instruction": "Add.", "input": "3 4", "output": "7"}
+    [demonstration] = read(tmp_path, [fields]).filtered
+    assert demonstration.prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
+    assert "Alpaca" in demonstration.notes[0]
+    known = read(tmp_path, [RIGHT, {"messages": [ASK, ANSWER, ASK, ANSWER]}])
+    assert known.notes == ["earlier turns of the assistant are read and not learned (1 of 2)"]
+    assert "1 of 2 demonstrations have no known row" in known.warning
 
 
 def test_each_completion_of_a_row_is_a_demonstration_and_reasoning_beside_the_content_is_learned(
@@ -144,26 +129,22 @@ def test_each_completion_of_a_row_is_a_demonstration_and_reasoning_beside_the_co
         *((fields, "") for fields in ({}, {"prompt": "p"}, {"messages": [{"role": "user"}]})),
         ({"prompt": TURNS, "completion": TURNS}, ""),
         ({"prompt": "p", "completion": ""}, ""),
-        ({"messages": [ASK | {"name": "me"}, ANSWER]}, "name"),
         ({"messages": [ASK, ANSWER | {"thinking": "t"}, ASK, ANSWER]}, "earlier turn"),
         ({"messages": [ASK, TURNS[0], ANSWER]}, "system"),
-        ({"messages": [ASK]}, "a demonstration has"),
-        ({"messages": [ASK, ANSWER, ANSWER]}, "two turns"),
+        ({"messages": [ASK]}, "no completion"),
         ({"messages": [ASK, ANSWER | {"content": None, "thinking": "t"}]}, "empty"),
-        ({"messages": [ASK | {"content": ""}, ANSWER]}, "`content`"),
         ({"messages": [TURNS[0], ANSWER]}, "no turn of the user"),
-        ({"messages": [ASK, ANSWER], "completion": "b"}, "leave one out"),
+        ({"messages": [ASK, ANSWER], "completion": "b"}, "--field completion"),
         ({"messages": [ASK, ANSWER], "tools": [{"type": "function"}]}, "tools"),
         ({"prompt": "u", "completion": "a", "system": "s"}, "system"),
         ({"prompt": "u", "response": []}, "empty"),
-        ({"instruction": "u", "output": "a", "history": [["q", "a"]]}, "history"),
+        ({"prompt": "u", "output": "a", "history": [["q", "a"]]}, "history"),
         ({"messages": [ASK, ANSWER], "images": ["a.png"]}, "images"),
         ({"prompt": "u", "completion": "a", "label": False}, "`label`"),
         ({"prompt": "u", "completions": ["a", "b"], "labels": [True, False]}, "`labels`"),
         ({"prompt": "u", "completion": "\ud800"}, "surrogate"),
         ({"messages": [{"role": "user", "content": "\udfff"}, ANSWER]}, "surrogate"),
         (RIGHT | {"style": "direct", "completion": [ANSWER | {"thinking": "t"}]}, "direct"),
-        (RIGHT | {"metadata": {"numbers": [3, 7, 51], "target": 46}}, "two puzzles"),
         (
             RIGHT | {"prompt": "p", "solutions": ["50 - 7 + 3"]},
             "`solutions`",
@@ -178,12 +159,6 @@ def test_what_is_no_demonstration_or_would_be_dropped_is_refused_by_its_place(
 
 
 def test_rows_of_a_published_test_split_are_left_out(tmp_path):
-    nested = {
-        "info": {"nums": [3, 7, 50], "target": 46, "split": "test"},
-        "completion": RIGHT["completion"],
-    }
-    known = read(tmp_path, [RIGHT | {"split": "train"}, nested])
-    assert known.left_out == {"of the split test": 1}
     known = read(tmp_path, [RIGHT | {"split": "test"}, RIGHT | {"split": "train"}])
     assert known.facts() == {"read": 1, "graded": 1, "kept": 1, "of the split test": 1}
 
@@ -257,11 +232,6 @@ LISTS += [
     "\n| a | b | c |\n|--|--|--|\n| 3 | 7 | 50 |",
     '{"nums": [3, 7, 50]}',
 ]
-LISTS += [
-    "three, seven and fifty",
-    "3\ufe0f\u20e3, 7\ufe0f\u20e3, 5\ufe0f\u20e30\ufe0f\u20e3",
-    "III, VII and L",
-]
 #: Places of a text in a demonstration.
 PLACES = [
     lambda text: {"prompt": text, "completion": "a"},
@@ -273,40 +243,16 @@ PLACES = [
     lambda text: {"messages": [{"role": "user", "content": text}, ANSWER, TURNS[1], ANSWER]},
     lambda text: {"prompt": "Solve this in 3 lines.", "completion": text},
     lambda text: {"nums": [5, 8, 9], "target": 22, "prompt": text, "completion": "a"},
-    lambda text: {"question": text, "answer": "#### 46", "completion": "a"},
 ]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_demonstration_of_a_test_puzzle_in_any_layout_is_left_out_or_counted_as_unread(
-    tmp_path, data, place
-):
-    with pytest.raises(InputError, match=r"line 1.*another puzzle than 5 8 9"):
-        read(
-            tmp_path,
-            [
-                {
-                    "nums": [5, 8, 9],
-                    "target": 22,
-                    "prompt": TINYZERO.format("3, 7"),
-                    "completion": "a",
-                }
-            ],
-            data,
-        )
-    for number, numbers in enumerate(LISTS):
-        record = place(f"Make 46 from {numbers}.")
-        try:
-            known = read(
-                tmp_path, [record, {"prompt": "?", "completion": "a"}], data, keep_wrong=True
-            )
-        except InputError as error:
-            assert "another puzzle" in str(error)  # noqa: PT017
-            continue
-        assert known.left_out["of test puzzles"] == (number < len(LISTS) - 1), record
-        unread = number == len(LISTS) - 1 and "question" not in record
-        assert ("; 2 of 2" if unread else " of ") in f"; {known.warning}"
-        assert "are compared with the test rows by their numbers or words alone." in known.warning
+def test_a_demonstration_of_a_test_puzzle_in_any_layout_is_left_out(tmp_path, data, place):
+    for numbers in LISTS:
+        told = [place(f"Make 46 from {numbers}.")]
+        other = told[0] | {"nums": [5, 8, 9], "target": 22} if "nums" in told[0] else told[0]
+        with pytest.raises(InputError, match="1 of test puzzles"):
+            read(tmp_path, [other], data, keep_wrong=True)
 
 
 @pytest.mark.parametrize(("every", "left"), [(0, 0), (5, 2)])
@@ -323,8 +269,8 @@ def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evalu
 
 def test_one_that_is_too_long_is_named_or_of_a_baseline_left_out(tokenizer):
     short, long = (
-        demonstrations.parse(RIGHT | {"completion": text}, f"row {text[:1]}")
-        for text in ("a", "b" * 500)
+        *demonstrations.parse(records.Reader(), RIGHT | {"completion": "a"}, "row a"),
+        *demonstrations.parse(records.Reader(), RIGHT | {"completion": "b" * 500}, "row b"),
     )
     with pytest.raises(InputError, match=r"row b: .* tokens, more than --max-length 400"):
         tokens.tokenize(Demonstrations([short, long]), tokenizer, 400)

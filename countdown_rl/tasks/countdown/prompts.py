@@ -1,0 +1,94 @@
+"""Puzzles in prompts: fixed texts of this package and published templates, and a search for numbers of held-out puzzles."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, RULES
+
+_USING = "Using the numbers {nums}, create an equation that equals {target}. "
+_FOUR = "You can use basic arithmetic operations (+, -, *, /) "
+_TAGS = "Show your work in <think> </think> tags. And return the final "
+_ONCE = "each number can only be used once"
+#: The published user turns and the rule that they state: TinyZero and verl, Mini-R1, Jiayi-Pan, nano-aha-moment.
+_PUBLISHED = {
+    f"{_USING}{_FOUR}and {_ONCE}. {_TAGS}answer in <answer> </answer> tags, "
+    "for example <answer> (1 + 2) / 3 </answer>.": DEFAULT_RULE,
+    f"{_USING}{_FOUR}one or multiple times but {_ONCE}. {_TAGS}equation in <answer> </answer> "
+    "tags, for example <answer> (1 + 2) / 3 </answer>. Think step by step inside <think> tags.": DEFAULT_RULE,
+    f"{_USING}{_FOUR}one or multiple times but {_ONCE}. {_TAGS}equation in <answer> </answer> "
+    "tags, for example <answer> (1 + 2) / 3 </answer>.": DEFAULT_RULE,
+    f"{_USING}{_FOUR}and {_ONCE}. {_TAGS}equation and answer in <answer> </answer> tags, "
+    "for example <answer> (1 + 2) / 3 = 1 </answer>.": DEFAULT_RULE,
+    f"{_USING}{_FOUR}and {_ONCE}. {_TAGS}equation and answer in <answer> </answer> tags, "
+    "for example <answer>(1 + 2) / (3 * 5)</answer>.": DEFAULT_RULE,
+    # reasoning-gym
+    "Using the numbers {nums}, create an expression that equals {target}.\n"
+    "You can only use each number once.": "at-most-once",
+    "Find a way to make {target} using some or all of these numbers: {nums}.\n"
+    "Each number can only be used once.": "at-most-once",
+    "Calculate {target} using the numbers {nums}.\n"
+    "Each number may be used at most once.": "at-most-once",
+    "Calculate {target} using all of these numbers: {nums}.\n"
+    "Each number may be used at most once.": DEFAULT_RULE,
+}
+#: What reasoning-gym adds to a question.
+_FORMAT = (
+    "\n\nFinal answer format instructions:\n"
+    "1. Provide your solution as a arithmetic expression (no '=' sign).\n"
+    "2. Do not include the target number in the expression.\n"
+    "3. Use '*' for multiplication.\n4. Use '/' for division.\n"
+    "5. Do not include any other text or formatting.\n"
+)
+_NUMS, _TARGET = r"\[?(?P<nums>[0-9]+(?:(?:, |,| )[0-9]+)*)\]?", r"(?P<target>-?[0-9]+)"
+_OWN = re.compile(
+    rf"Numbers: (?P<nums>[0-9]+(?: [0-9]+)*)\nTarget: {_TARGET}\n"
+    r"Reach the target with (?P<operators>[-+*/](?: [-+*/])*) and parentheses, "
+    rf"(?P<words>{'|'.join(re.escape(rule.words) for rule in RULES.values())})\. "
+    r"If there is no way, answer impossible\."
+)
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    text = re.escape(template).replace(r"\{nums\}", _NUMS).replace(r"\{target\}", _TARGET)
+    return re.compile(f"{text}(?:{re.escape(_FORMAT.rstrip())})?")
+
+
+_TEMPLATES = [(_pattern(template), rule) for template, rule in _PUBLISHED.items()]
+
+
+@lru_cache(maxsize=4_096)
+def asked(text: str) -> dict[str, Any] | None:
+    """The fields of the puzzle that *text* asks; None if it is no text of this package and no published template."""
+    text, rule, operators = text.strip(), DEFAULT_RULE, OPERATORS
+    if match := _OWN.fullmatch(text):
+        rule = next(rule.name for rule in RULES.values() if rule.words == match["words"])
+        operators = match["operators"].replace(" ", "")
+    else:
+        for pattern, stated in _TEMPLATES:
+            if match := pattern.fullmatch(text):
+                rule = stated
+                break
+    if not match:
+        return None
+    nums = [int(number) for number in re.findall("[0-9]+", match["nums"])]
+    fields = {"nums": nums, "target": int(match["target"])}
+    fields |= {} if rule == DEFAULT_RULE else {"rule": rule}
+    return fields | ({} if operators == OPERATORS else {"operators": operators})
+
+
+def has_any(rows: Iterable[tuple[int, ...]]) -> Callable[[str], bool]:
+    """A function that tells whether a text has all numbers of one of *rows*, which are sorted."""
+    by_first: dict[int, list[Counter[int]]] = {}
+    for row in rows:
+        by_first.setdefault(row[0], []).append(Counter(row))
+
+    def has_one(text: str) -> bool:
+        digits = re.findall(r"\d+", unicodedata.normalize("NFKC", text))
+        numbers = Counter(int(number[:30]) for number in digits)
+        return any(row <= numbers for number in numbers for row in by_first.get(number, ()))
+
+    return has_one
