@@ -153,8 +153,8 @@ def plan(
             options.precision,
             length=PROMPT + options.max_completion_length,
             scored=options.max_completion_length,
-            sequences=options.step_size * options.steps_per_generation // card.count,
-            prompts=options.prompts * options.steps_per_generation // card.count,
+            sequences=options.step_size // card.count,
+            prompts=options.prompts // card.count,
             reference=bool(options.beta),
         )
         rewards = [1.0] * len(options.reward)

@@ -116,7 +116,7 @@ def llama_cpp(run: partial[None]) -> None:
 def tracker(name: str) -> Callable[[partial[None]], None]:
     train = ("countdown-rl", "train", "--data", "rows.jsonl", "--max-steps", "1", "--prompts", "2")
     train += ("--num-generations", "2", "--max-completion-length", "16")
-    return lambda run: run(*train, "--report-to", name)
+    return lambda run: run(*train, "--trl", f"report_to={name}")
 
 
 def inspect(run: partial[None]) -> None:

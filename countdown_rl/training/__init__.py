@@ -1,1 +1,1 @@
-"""Training: ``run`` is the life of a run, ``grpo`` and ``sft`` what each adds; the other modules serve both."""
+"""Training: ``prepared`` checks a run and ``run`` is its life; ``grpo`` and ``sft`` are what each adds."""

@@ -99,7 +99,7 @@ def probe(run: GrpoRun, count: int) -> Probe:
         for name in sorted(by_kind, key=lambda name: (len(name), name))
     }
     total = Shares.of(groups)
-    more = "larger groups (--num-generations) or --dynamic-sampling give it more."
+    more = "larger groups (--num-generations) or --sampler dynamic give it more."
     thin, ready = f"GRPO will learn slowly; {more}", "GRPO has something to learn from."
     text = {"no signal": total.advice, "thin": thin, "ready": ready}[total.verdict]
     advice = [f"{total.mixed:.0%} of the groups have reward variance: {text}"]

@@ -187,7 +187,7 @@ def order(
         elif sorted(row for row, _ in sampled) != sorted(row for row, *_ in outcomes[number]):
             raise UsageError(
                 f"The sampler {name} yields other rows for round {number + 1} than before the run was interrupted; "
-                f"let it depend on its arguments and outcomes alone, and begin again with --restart."
+                f"let it depend on its arguments and outcomes alone, and remove its checkpoints to begin again."
             )
 
 
