@@ -63,13 +63,6 @@ def test_finished_work_is_replaced_only_where_that_is_asked_for(
     assert "--overwrite" in refusal
     assert state("out") == made
 
-    manifest = Path("out/manifest.json")  # of a version without this option
-    values = json.loads(manifest.read_bytes())
-    del values["options"][option.removeprefix("--")]
-    manifest.write_text(json.dumps(values))
-    assert status(monkeypatch, *words) == 0
-    assert "is up to date" in capfd.readouterr().err
-
     assert status(monkeypatch, *words, option, "2", "--overwrite") == 0
     assert state("out") != made
 
