@@ -14,6 +14,7 @@ import torch
 from benchmarks import bench
 from countdown_rl.cli.quiet import silence_libraries
 from countdown_rl.inference import generate
+from countdown_rl.inference.engine import batches
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks import jsonl
 
@@ -49,9 +50,7 @@ def ours(loaded, prompts, max_new_tokens):
     lengths = [len(prompt) for prompt in ids]
     generator = generate.Generator(loaded, generate.Decoding(max_new_tokens))
     completions = [""] * len(ids)
-    for batch in generate.batches(
-        lengths, lambda length: generator.max_rows(length, max_new_tokens)
-    ):
+    for batch in batches(lengths, lambda length: generator.max_rows(length, max_new_tokens)):
         batch_ids = [ids[row] for row in batch]
         for row, completion in zip(batch, generator.complete(batch_ids), strict=True):
             completions[row] = completion.text

@@ -115,7 +115,7 @@ def recipe(place: Place) -> dict[str, Any]:
     if place.tiny:
         small = {"prompts": 2, "num_generations": 2, "micro_batch": 4, "max_completion_length": 8}
         options = replace(options, **small)
-    available = int(cards.CARDS["24 GB"].memory)
+    available = cards.CARD
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(available / torch.cuda.mem_get_info()[1])
     model = make_checkpoint(place, "llama-3.1-8b")

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks import bench, cards
+from benchmarks import bench
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -59,7 +59,6 @@ SUITE = {
     "solver": "the exact solver",
 }
 #: What computes completions, by the name of ``--rollouts``.
-ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
 
 
 def render(text: str) -> str:
@@ -195,28 +194,6 @@ def suite() -> str:
     return table(("", "all", "pass@4", *tiers, "truncated", "tokens per correct answer"), lines)
 
 
-def recipes() -> str:
-    """Estimated memory of the recipes on common cards."""
-    lines = []
-    for recipe, shape in cards.RECIPES.items():
-        options = cards.recipe_options(recipe)
-        for name, card in cards.CARDS.items():
-            plan = cards.plan(shape, options, card)
-            estimate = plan.memory.estimates[0]
-            sizes = (f"{size / 2**30:.1f}" for size in (estimate.training, estimate.engine))
-            lines.append(
-                (
-                    f"`{recipe}`",
-                    name,
-                    ENGINES[plan.engine],
-                    *sizes,
-                    "yes" if plan.memory.fits else "no",
-                )
-            )
-    header = ("recipe", "card", "completions by", "training, GiB", "vLLM, GiB", "fits")
-    return table(header, lines)
-
-
 def minutes(log: str) -> str:
     return f"{bench.minutes(log):.1f}"
 
@@ -272,7 +249,7 @@ def points(value: float) -> str:
 
 TABLES = {
     function.__name__: function
-    for function in (summary, comparison, learning, arms, differences, exact, suite, recipes)
+    for function in (summary, comparison, learning, arms, differences, exact, suite)
 }
 
 

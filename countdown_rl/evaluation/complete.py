@@ -13,9 +13,8 @@ from countdown_rl.core import processes
 from countdown_rl.core.identity import Identity
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.inference import engines, generate
-from countdown_rl.inference.engines import Engine
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference import engines
+from countdown_rl.inference.engine import Completion, Engine, batches
 from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.reference import ModelRef
@@ -40,7 +39,7 @@ def load_engine(
     torch.set_num_threads(processes.cpu_threads())
     *shorter, limit = options.limits
     decoding = replace(Decoding.of(options), max_new_tokens=limit, shorter_limits=tuple(shorter))
-    kind = engines.choose_engine(ref, options, rows * options.samples * limit)
+    kind = engines.choose_engine(ref, options)
     engine: Engine = kind.load(ref, decoding, options)
     if note := chat_template.note(engine.tokenizer):
         on_warning(note)
@@ -67,8 +66,13 @@ def complete(
     rows, prompts = engine.prompts(rows, limit)
     machine = {
         "versions": installed_versions(engine.libraries),
-        "engine": [engine.name, engine.storage, engine.precision, engine.device.partition(":")[0]],
-        "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
+        "engine": {
+            "name": engine.name,
+            "storage": engine.storage,
+            "precision": engine.precision,
+            "device": engine.device.partition(":")[0],
+            "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
+        },
     }
     progress = Progress(unfinished, Identity.of(options.recorded, inputs, **machine))
     # Completion i belongs to row i // samples; those of one row share a batch, which reads its prompt once.
@@ -96,9 +100,7 @@ def complete(
 
     todo: list[list[int]] = []
     requests = []
-    for number, batch in enumerate(
-        generate.batches([len(prompts[row]) for row in owners], capacity)
-    ):
+    for number, batch in enumerate(batches([len(prompts[row]) for row in owners], capacity)):
         if finished := progress.batches.get(tuple(batch)):
             completions.update(zip(batch, finished, strict=True))
         elif number % count == processes.rank():

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks import files, records, registry
 from countdown_rl.tasks.task import Row
 

@@ -24,8 +24,7 @@ from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample, Stored
 from countdown_rl.inference import engines
-from countdown_rl.inference.engines import Engine
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion, Engine
 from countdown_rl.models import reference
 from countdown_rl.tasks import jsonl, registry
 from countdown_rl.tasks.task import Row

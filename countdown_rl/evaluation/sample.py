@@ -16,7 +16,7 @@ from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Grade, Row
 
 if TYPE_CHECKING:
-    from countdown_rl.inference.generate import Completion
+    from countdown_rl.inference.engine import Completion
 
 #: Fields of a sample of training.
 _TRAINING = ("step", "validation", "group", "rewards", "advantage")

@@ -1,15 +1,16 @@
 """A decoder of Llama models on a CPU, limited by matrix products where ``generate`` of transformers is by overhead.
 
-An adapter is folded into a copy of fp32 weights once a round, bf16 weights are packed for oneDNN once, projections of
-the same input are one product, each distinct prompt is read once, the cache is written in place, and finished rows are
-removed. The arithmetic is that of ``LlamaForCausalLM``. Measured in ``benchmarks/README.md``.
+An adapter is folded into a copy of fp32 weights, bf16 weights are packed for oneDNN once,
+projections of the same input are one product, each distinct prompt is read once, the cache is
+written in place, and finished rows are removed. The arithmetic is that of ``LlamaForCausalLM``.
+Measured in ``benchmarks/README.md``.
 
-Shapes: B rows, U distinct prompts, P prompt columns, S columns of the cache, H hidden size, K key-value heads,
-D head size, V vocabulary.
+Shapes: B rows, U distinct prompts, P prompt columns, S columns of the cache, H hidden size,
+K key-value heads, D head size, V vocabulary, I and O inputs and outputs of a product, R ranks.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -17,11 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from countdown_rl.inference import layers
 from countdown_rl.inference.cpu_attention import attend
-from countdown_rl.inference.layers import Layer, Linear, normed, rotation
 from countdown_rl.inference.sampling import Decoding, Stop, distribution
-from countdown_rl.models import torch_internals
+from countdown_rl.models import lora, torch_internals
 from countdown_rl.models.shape import ModelShape
 
 #: Finished rows are removed once they are this share of the batch; removing them copies the cache.
@@ -40,15 +39,131 @@ _PACKED_ROWS = 64
 
 def supports(model: Any) -> bool:
     """Return True if :class:`Decoder` supports *model*: plain, or under an ordinary LoRA adapter of its blocks."""
-    base = layers.base_of(model)
-    if not layers.supports(model, "llama") or base.device.type != "cpu":
+    base = _base_of(model)
+    config = base.config
+    if getattr(config, "model_type", "") != "llama" or config.hidden_act != "silu":
+        return False
+    if base.device.type != "cpu" or "dynamic" in config.rope_parameters.get("rope_type", "default"):
+        return False
+    # An adapter of the embedding or of the output layer, or one trained in their place, wraps them.
+    if type(base.get_input_embeddings()) is not torch.nn.Embedding:
+        return False
+    if type(base.get_output_embeddings()) is not torch.nn.Linear:
+        return False
+    if any(map(lora.is_special, base.modules())):
         return False
     parts = (part for block in base.model.layers for part in (block.self_attn, block.mlp))
     weights = (module for part in parts for module in part.children() if hasattr(module, "weight"))
-    plain = all(
-        type(getattr(module, "base_layer", module)) is torch.nn.Linear for module in weights
-    )
-    return plain and "dynamic" not in base.config.rope_parameters.get("rope_type", "default")
+    return all(type(getattr(module, "base_layer", module)) is torch.nn.Linear for module in weights)
+
+
+def _base_of(model: Any) -> Any:
+    """The model without the wrapper of an adapter."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Linear layers with the same input, joined: weight (O, I), bias (O,), and LoRA's *a* (R, I) and *b* (O, R)."""
+
+    weight: Any
+    bias: Tensor | None
+    a: Tensor | None = None
+    b: Tensor | None = None
+
+    @classmethod
+    def joined(cls, dtype: torch.dtype, packed: bool, *modules: Any) -> "Linear":
+        """Join *modules*; LoRA is folded in if *dtype* is fp32, which is exact."""
+        bases = [getattr(module, "base_layer", module) for module in modules]
+        weights = [base.weight.to(dtype) for base in bases]
+        bias = None
+        if bases[0].bias is not None:
+            bias = torch.cat([base.bias for base in bases]).to(dtype)
+        if dtype == torch.float32:
+            for index, module in enumerate(modules):
+                for name in _adapters(module):
+                    weights[index] = weights[index] + module.get_delta_weight(name).float()
+            return cls(torch.cat(weights), bias)
+        weight = torch.cat(weights)
+        if packed:
+            weight = torch_internals.packed_weight(weight, _PACKED_ROWS)
+        low, high = [], []
+        for module in modules:
+            pairs = [(module.lora_A[name], module.lora_B[name]) for name in _adapters(module)]
+            scales = [module.scaling[name] for name in _adapters(module)]
+            low += [a.weight for a, _ in pairs]
+            scaled = [b.weight.float() * scale for (_, b), scale in zip(pairs, scales, strict=True)]
+            high.append(torch.cat([torch.empty(module.out_features, 0), *scaled], 1))
+        if not low:
+            return cls(weight, bias)
+        return cls(weight, bias, torch.cat(low).to(dtype), torch.block_diag(*high).to(dtype))
+
+    def __call__(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
+        """The output in fp32; with *keep_dtype* in the weights' type, if there is no LoRA to add."""
+        x = x.to(self.weight.dtype)
+        product = torch_internals.packed_linear if self.weight.is_mkldnn else F.linear
+        out = product(x, self.weight, self.bias)
+        if self.a is None or self.b is None:
+            return out if keep_dtype else out.float()
+        return out.float() + F.linear(F.linear(x, self.a), self.b).float()
+
+
+def _adapters(module: Any) -> Sequence[str]:
+    return getattr(module, "active_adapters", ())
+
+
+class Layer:
+    """A layer of a model of *shape*, written out from a *block* of transformers; hidden states are in fp32."""
+
+    def __init__(self, block: Any, config: Any, dtype: torch.dtype, packed: bool) -> None:
+        self.shape, self.eps = ModelShape.of(config), config.rms_norm_eps
+        attention, mlp = block.self_attn, block.mlp
+        self.norm_in = block.input_layernorm.weight.float()
+        self.norm_mlp = block.post_attention_layernorm.weight.float()
+        projections = attention.q_proj, attention.k_proj, attention.v_proj
+        self.qkv = Linear.joined(dtype, packed, *projections)
+        self.out = Linear.joined(dtype, packed, attention.o_proj)
+        self.gate_up = Linear.joined(dtype, packed, mlp.gate_proj, mlp.up_proj)
+        self.down = Linear.joined(dtype, packed, mlp.down_proj)
+
+    def attention_input(
+        self, hidden: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (..., heads, D) of *hidden* (..., H), rotated by :func:`_rotation`."""
+        heads, kv_heads, width = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim
+        out = self.qkv(_normed(hidden, self.norm_in, self.eps)).unflatten(-1, (-1, width))
+        qk, v = out.split((heads + kv_heads, kv_heads), dim=-2)
+        swapped = torch.cat((qk[..., width // 2 :], qk[..., : width // 2]), dim=-1)
+        q, k = (qk * cos + swapped * sin).split((heads, kv_heads), dim=-2)
+        return q, k, v
+
+    def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        """The layer after its attention: output projection and MLP."""
+        hidden = hidden + self.out(attended)
+        gate_up = self.gate_up(_normed(hidden, self.norm_mlp, self.eps), keep_dtype=True)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return hidden + self.down(F.silu(gate) * up)
+
+
+@dataclass
+class Prefill:
+    """A batch after its prompts: each layer's *keys* and *values* (B, K, P + new tokens, D), the last *hidden* state
+    (B, H), *lengths* (B,) of the prompts, and which of their columns are *padding* (B, P)."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    hidden: Tensor
+    lengths: Tensor
+    padding: Tensor
+
+    def keep(self, active: Tensor, used: int) -> None:
+        """Remove the rows that are not *active*; only *used* columns are copied, as later ones are not written yet."""
+        for caches in (self.keys, self.values):
+            for index, cache in enumerate(caches):
+                compact = cache.new_empty((int(active.sum()), *cache.shape[1:]))
+                compact[:, :, :used] = cache[active, :, :used]
+                caches[index] = compact
+        self.lengths, self.padding = self.lengths[active], self.padding[active]
 
 
 class Decoder:
@@ -61,7 +176,7 @@ class Decoder:
 
     @torch.no_grad()
     def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
-        base = layers.base_of(model)
+        base = _base_of(model)
         packed = dtype == torch.bfloat16 and torch_internals.has_bf16_products()
         self.cache_dtype = dtype if packed else torch.float32
         self.shape = ModelShape.of(base.config)
@@ -70,10 +185,7 @@ class Decoder:
         self.embedding = base.get_input_embeddings().weight.to(dtype)  # (V, H)
         self.head = base.get_output_embeddings().weight.to(dtype)  # (V, H)
         self.norm = base.model.norm.weight.float()
-        joined = partial(_joined, dtype, packed)
-        self.layers = [
-            Layer.of(block, base.config, torch.float32, joined) for block in base.model.layers
-        ]
+        self.layers = [Layer(block, base.config, dtype, packed) for block in base.model.layers]
 
     @torch.inference_mode()
     def decode(
@@ -84,15 +196,26 @@ class Decoder:
         generator: torch.Generator | None = None,
         on_step: Callable[[list[int]], None] | None = None,
     ) -> list[list[int]]:
-        """The token ids of a completion of each of *prompts*, including the one that ended it; *on_step* is called
-        after each step with the token ids so far of a completion that had not ended before."""
-        keys, values, hidden, lengths, padding = self._prefill(prompts, decoding.max_new_tokens)
+        """Complete each of *prompts* (token ids).
+
+        Args:
+            prompts: token ids; equal ones are read once.
+            decoding: sampling parameters and the token limit.
+            stop: end of a completion.
+            generator: random numbers of sampling.
+            on_step: called after each step with the token ids so far of a completion that had not ended before.
+
+        Returns:
+            The token ids of the completions, each with the one that ended it.
+        """
+        batch = self._prefill(prompts, decoding.max_new_tokens)
         completions: list[list[int]] = [[] for _ in prompts]
         rows = torch.arange(len(prompts))  # the prompt of each row in the batch
         active = torch.ones(len(prompts), dtype=torch.bool)
-        start = padding.size(1)
+        start = batch.padding.size(1)
+        hidden = batch.hidden
         for step in range(decoding.max_new_tokens):
-            last = normed(hidden, self.norm, self.eps)
+            last = _normed(hidden, self.norm, self.eps)
             logits = F.linear(last.to(self.head.dtype), self.head).float()  # (B, V)
             tokens = _sample(logits, decoding, generator)  # (B,)
             candidates = stop.may_end[tokens] & active
@@ -102,82 +225,59 @@ class Decoder:
                 on_step(completions[row])
             for index in candidates.nonzero()[:, 0].tolist():
                 active[index] = not stop(completions[int(rows[index])])
+
             count = int(active.sum())
             if count == 0 or step + 1 == decoding.max_new_tokens:
                 break
             if count <= (1 - _COMPACT_SHARE) * len(active):
-                keys, values = (
-                    [_compact(part, active, start + step) for part in cache]
-                    for cache in (keys, values)
-                )
-                rows, tokens, lengths, padding = (
-                    rows[active],
-                    tokens[active],
-                    lengths[active],
-                    padding[active],
-                )
+                batch.keep(active, start + step)
+                rows, tokens = rows[active], tokens[active]
                 active = torch.ones(count, dtype=torch.bool)
-            hidden = self._step(tokens, lengths + step, keys, values, padding, start + step)
+            hidden = self._step(tokens, batch, step)
         return completions
 
-    def _prefill(
-        self, prompts: Sequence[Sequence[int]], max_new_tokens: int
-    ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, Tensor]:
-        """Keys and values (B, K, P + max_new_tokens, D) of each layer, the last hidden state (B, H), the prompts'
-        lengths (B,), and which of their columns are padding (B, P)."""
+    def _prefill(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> Prefill:
+        """Read *prompts*, with space for *max_new_tokens* more in the caches."""
         unique = list(dict.fromkeys(map(tuple, prompts)))
         indices = {prompt: index for index, prompt in enumerate(unique)}
-        of = torch.tensor(
-            [indices[tuple(prompt)] for prompt in prompts]
-        )  # (B,) indices into unique
-        shared, prefix = 0, list[tuple[Tensor, Tensor]]()
-        if len(unique) > 1:
-            columns = zip(
-                *(prompt[:-1] for prompt in unique), strict=False
-            )  # the last token is never shared
-            shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
-            shared = shared if shared >= _MIN_SHARED_PREFIX else 0
+        of = torch.tensor([indices[tuple(prompt)] for prompt in prompts])  # (B,) into unique
+        shared = _shared_prefix(unique)
+        prefix: list[tuple[Tensor, Tensor]] = []
         if shared:
-            prefix, _ = self._forward(
-                torch.tensor([unique[0][:shared]]), torch.zeros(1, shared, dtype=torch.bool), []
-            )
+            ids = torch.tensor([unique[0][:shared]])
+            prefix, _ = self._forward(ids, torch.zeros(1, shared, dtype=torch.bool), [])
+
+        # The shared prefix comes first, then padding, then the rest of each prompt; (U, P - shared)
         longest = max(map(len, unique))
         lengths = torch.tensor([len(prompt) for prompt in unique])
-        # The shared prefix comes first, then padding, then the rest of each prompt; (U, P - shared)
         padding = torch.arange(shared, longest) < (longest - lengths + shared)[:, None]
-        ids = torch.tensor(
-            [[0] * (longest - len(prompt)) + list(prompt[shared:]) for prompt in unique]
-        )
+        padded = [[0] * (longest - len(prompt)) + list(prompt[shared:]) for prompt in unique]
         size = max(1, _CHUNK_VALUES // (self.shape.intermediate_size * (longest - shared)))
-        chunks = zip(ids.split(size), padding.split(size), strict=True)
-        parts = [self._forward(some_ids, some_padding, prefix) for some_ids, some_padding in chunks]
-        cache_shape = (
-            len(prompts),
-            self.shape.num_kv_heads,
-            longest + max_new_tokens,
-            self.shape.head_dim,
-        )
+        chunks = zip(torch.tensor(padded).split(size), padding.split(size), strict=True)
+        parts = [self._forward(ids, some_padding, prefix) for ids, some_padding in chunks]
 
-        def cached(layer: int, kind: int) -> Tensor:
-            cache = torch.empty(cache_shape, dtype=self.cache_dtype)
-            if shared:
-                cache[:, :, :shared] = prefix[layer][kind]
-            cache[:, :, shared:longest] = torch.cat(
-                [computed[layer][kind] for computed, _ in parts]
-            )[of]
-            return cache
-
-        keys, values = (
-            [cached(layer, kind) for layer in range(len(self.layers))] for kind in (0, 1)
-        )
+        columns = longest + max_new_tokens
+        sizes = len(prompts), self.shape.num_kv_heads, columns, self.shape.head_dim
+        caches: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for layer in range(len(self.layers)):
+            for kind in (0, 1):
+                cache = torch.empty(sizes, dtype=self.cache_dtype)
+                if shared:
+                    cache[:, :, :shared] = prefix[layer][kind]
+                rest = torch.cat([computed[layer][kind] for computed, _ in parts])
+                cache[:, :, shared:longest] = rest[of]
+                caches[kind].append(cache)
         hidden = torch.cat([last for _, last in parts])
-        return keys, values, hidden[of], lengths[of], F.pad(padding, (shared, 0))[of]
+        return Prefill(*caches, hidden[of], lengths[of], F.pad(padding, (shared, 0))[of])
 
     def _forward(
         self, ids: Tensor, padding: Tensor, prefix: Sequence[tuple[Tensor, Tensor]]
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-        """Keys and values (U, K, P, D) of each layer, and the last hidden state (U, H), of *ids* (U, P), padded on the
-        left, after a *prefix* of keys and values (1, K, S, D) of each layer."""
+        """Read *ids* (U, P), padded on the left, after a *prefix* of keys and values (1, K, S, D) of each layer.
+
+        Returns:
+            Keys and values (U, K, P, D) of each layer, and the last hidden state (U, H).
+        """
         rows, columns = ids.shape
         start = prefix[0][0].size(2) if prefix else 0
         positions = (start + torch.arange(columns) - padding.sum(1, keepdim=True)).clamp(min=0)
@@ -186,72 +286,68 @@ class Decoder:
         mask = (causal & ~padding[:, None, :]) | torch.eye(columns, dtype=torch.bool)  # (U, P, P)
         mask = F.pad(mask, (start, 0), value=True)
         hidden = self.embedding[ids].float()  # (U, P, H)
-        cos, sin = rotation(self.rotary, hidden, positions)
+        cos, sin = _rotation(self.rotary, hidden, positions)
         repeats = self.shape.num_heads // self.shape.num_kv_heads
         computed = []
         for index, layer in enumerate(self.layers):
-            q, k, v = (
-                part.transpose(1, 2)
-                for part in layer.attention_input(hidden, cos[:, :, None], sin[:, :, None])
-            )
+            parts = layer.attention_input(hidden, cos[:, :, None], sin[:, :, None])
+            q, k, v = (part.transpose(1, 2) for part in parts)
             computed.append((k, v))  # (U, K, P, D)
             if prefix:
-                k, v = (
-                    torch.cat((prefix[index][i].expand(rows, -1, -1, -1), new), 2)
-                    for i, new in enumerate((k, v))
-                )
-            k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
+                earlier_k, earlier_v = prefix[index]
+                k = torch.cat((earlier_k.expand(rows, -1, -1, -1), k), 2)
+                v = torch.cat((earlier_v.expand(rows, -1, -1, -1), v), 2)
+            k = k.repeat_interleave(repeats, dim=1)
+            v = v.repeat_interleave(repeats, dim=1)
             attended = F.scaled_dot_product_attention(q, k, v, mask[:, None])
             hidden = layer.output(hidden, attended.transpose(1, 2).flatten(2))
         return computed, hidden[:, -1]
 
-    def _step(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        keys: list[Tensor],
-        values: list[Tensor],
-        padding: Tensor,
-        column: int,
-    ) -> Tensor:
-        """Read one token a row, ids (B,) at *positions* (B,), into *column* of the caches; returns hidden (B, H)."""
+    def _step(self, tokens: Tensor, batch: Prefill, step: int) -> Tensor:
+        """Read one token a row, ids (B,), *step* columns after the prompts of *batch*; returns hidden (B, H)."""
+        padding, column = batch.padding, batch.padding.size(1) + step
         hidden = self.embedding[tokens].float()
-        cos, sin = rotation(self.rotary, hidden, positions[:, None])  # (B, 1, D)
+        positions = (batch.lengths + step)[:, None]
+        cos, sin = _rotation(self.rotary, hidden, positions)  # (B, 1, D)
         mask = None
         if padding.any():
-            mask = F.pad(padding, (0, column + 1 - padding.size(1))).logical_not()[
-                :, None, None
-            ]  # (B, 1, 1, S)
-        for layer, key, value in zip(self.layers, keys, values, strict=True):
+            hidden_columns = F.pad(padding, (0, column + 1 - padding.size(1)))
+            mask = hidden_columns.logical_not()[:, None, None]  # (B, 1, 1, S)
+        for layer, key, value in zip(self.layers, batch.keys, batch.values, strict=True):
             q, k, v = layer.attention_input(hidden, cos, sin)  # (B, heads, D)
-            key[:, :, column], value[:, :, column] = k, v
+            key[:, :, column] = k
+            value[:, :, column] = v
             # The query heads of one key head take the place of a sequence of queries: keys need no repeating.
             queries = q.view(len(tokens), self.shape.num_kv_heads, -1, self.shape.head_dim)
             if len(queries) < _COMPILED_ROWS and self.cache_dtype == torch.float32:
-                columns = slice(column + 1)
-                attended = F.scaled_dot_product_attention(
-                    queries, key[:, :, columns], value[:, :, columns], mask
-                )
+                keys, values = key[:, :, : column + 1], value[:, :, : column + 1]
+                attended = F.scaled_dot_product_attention(queries, keys, values, mask)
             else:
                 attended = attend(queries, key, value, column + 1, mask)
             hidden = layer.output(hidden, attended.flatten(1))
         return hidden
 
 
-def _joined(dtype: torch.dtype, packed: bool, *modules: Any) -> Linear:
-    """Join layers with the same input; LoRA is folded in if *dtype* is fp32, which is exact."""
-    bases = [getattr(module, "base_layer", module) for module in modules]
-    weights = [base.weight.to(dtype) for base in bases]
-    if fold := dtype == torch.float32:
-        for index, module in enumerate(modules):
-            for adapter in getattr(module, "active_adapters", ()):
-                weights[index] = weights[index] + module.get_delta_weight(adapter).float()
-    weight = torch.cat(weights)
-    return Linear(
-        torch_internals.packed_weight(weight, _PACKED_ROWS) if packed else weight,
-        torch.cat([base.bias for base in bases]).to(dtype) if bases[0].bias is not None else None,
-        None if fold else layers.adapters_of(modules, dtype),
-    )
+def _shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
+    """The tokens of the common prefix of distinct *prompts* that is worth reading separately, or 0."""
+    if len(prompts) == 1:
+        return 0
+    columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)  # the last is never shared
+    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    return shared if shared >= _MIN_SHARED_PREFIX else 0
+
+
+def _normed(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """*hidden* (..., H) after its RMS norm."""
+    return F.rms_norm(hidden, hidden.shape[-1:], weight, eps)
+
+
+def _rotation(rotary: Any, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (B, T, D) of *positions* (B, T), those of the first half negative: each half of a head is
+    rotated by adding the other one times its sine."""
+    cos, sin = rotary(hidden, positions)
+    half = sin.size(-1) // 2
+    return cos, torch.cat((-sin[..., :half], sin[..., half:]), -1)
 
 
 def _sample(logits: Tensor, decoding: Decoding, generator: torch.Generator | None) -> Tensor:
@@ -269,14 +365,5 @@ def _sample(logits: Tensor, decoding: Decoding, generator: torch.Generator | Non
 def _columns(weights: Tensor, generator: torch.Generator | None) -> Tensor:
     """Sample a column for each row of *weights* (B, N), in proportion."""
     cumulative = weights.cumsum(-1, dtype=torch.float64)
-    points = (
-        torch.rand(len(weights), 1, dtype=torch.float64, generator=generator) * cumulative[:, -1:]
-    )
-    return torch.searchsorted(cumulative, points, right=True)[:, 0]
-
-
-def _compact(cache: Tensor, active: Tensor, used: int) -> Tensor:
-    """The rows *active* of *cache* (B, K, S, D); only *used* columns are copied, as later ones are not written yet."""
-    compact = cache.new_empty((int(active.sum()), *cache.shape[1:]))
-    compact[:, :, :used] = cache[active, :, :used]
-    return compact
+    uniform = torch.rand(len(weights), 1, dtype=torch.float64, generator=generator)
+    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0]

@@ -1,21 +1,21 @@
-"""Batched completions of a loaded model, by this package's own decoder if it supports the model, else transformers."""
+"""The engine ``transformers``: batched completions of a model in this process."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import ModelError, out_of_memory
+from countdown_rl.inference import cpu_decoder
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.inference.engines import Engine
+from countdown_rl.inference.engine import STOP, Completion, Engine, to_completion
 from countdown_rl.inference.sampling import Decoding, Stop, stopping_criteria
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.models.shape import ModelShape, check_tokens
-from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
 from countdown_rl.tasks.task import Row
 
 #: Maximum rows of a batch on a CPU and on a GPU, and maximum bytes of main memory for a batch beside the weights.
@@ -26,66 +26,12 @@ MAX_BATCH_BYTES = 2 << 30
 LOGIT_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A completion; ``ended`` is False if the token limit cut it off. ``tokens`` and ``ended`` are None in a file of
-    completions that lacks them; ``details`` are further fields of its sample, which only a server knows."""
-
-    text: str
-    tokens: int | None
-    ended: bool | None
-    details: dict[str, Any] = field(default_factory=dict)
-
-    def after(self, row: Row, prompt: str) -> "Completion":
-        """This completion of *row* with the thinking that its rendered *prompt* opened in place of the model."""
-        answer = chat_template.Rendered(prompt, row.prompt().prefill).answer
-        details = dict(self.details)
-        if beginnings := details.get("beginnings"):
-            details["beginnings"] = {
-                limit: row.style.joined(answer, text) for limit, text in beginnings.items()
-            }
-        return replace(self, text=row.style.joined(answer, self.text), details=details)
-
-
-def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:
-    """Indices of rows of *lengths* tokens, in batches of similar length; *capacity* returns the rows that fit a batch
-    whose longest row has so many tokens."""
-    batch: list[int] = []
-    for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
-        if batch and len(batch) >= capacity(lengths[row]):
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
-
-
 def main_memory() -> int:
     """Bytes of main memory that the machine and the control group allow this process."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with suppress(OSError, ValueError):  # there is no such file, or it reads "max"
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(limits)
-
-
-def row_seed(seed: int, number: int, index: int) -> int:
-    """The seed of row *index* of batch *number*, for engines that seed each row."""
-    return seed * 1_000_003 + number * 4096 + index
-
-
-def to_completion(
-    stop: Stop, ids: Sequence[int], *, ended: bool = False, shorter_limits: Sequence[int] = ()
-) -> Completion:
-    """The completion of the token *ids*; *ended* where its engine knows that it was not cut off."""
-    known = bool(ids) and stop(ids)
-    # An engine may know an end token, the last one, that the tokenizer does not.
-    beginnings = {
-        str(limit): stop.decode(ids[:limit]) for limit in shorter_limits if limit < len(ids)
-    }
-    details = {"beginnings": beginnings} if beginnings else {}
-    return Completion(
-        stop.decode(ids[:-1] if ended and not known else ids), len(ids), ended or known, details
-    )
 
 
 class Generator(Engine):
@@ -104,10 +50,6 @@ class Generator(Engine):
     @classmethod
     def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Generator":
         return cls(load.load_model(ref, precision=options.precision), decoding)
-
-    @classmethod
-    def is_automatic(cls, ref: ModelRef, tokens: float) -> bool:
-        return True
 
     def prepare(self, length: int) -> int | None:
         return ModelShape.of(self._loaded.model.config).context_length
@@ -129,7 +71,7 @@ class Generator(Engine):
                 ) from error
         from accelerate.utils.memory import clear_device_cache
 
-        self._decoder = None  # with its caches and graphs
+        self._decoder = None  # with its copy of the weights
         clear_device_cache(garbage_collection=True)
         self._decoder = decoder_of(self._loaded.model, self._loaded.model.dtype)
         half = (len(prompts) + 1) // 2
@@ -225,14 +167,9 @@ def batch_memory(
     return max(decoding, (rows if read is None else read) * prompt * (cache + block))
 
 
-def decoder_of(model: Any, dtype: Any) -> Any:
+def decoder_of(model: Any, dtype: Any) -> cpu_decoder.Decoder | None:
     """The decoder of this package for *model*, with products in *dtype*; None if it has none."""
-    from countdown_rl.inference import cpu_decoder, graph_decoder
-
-    if cpu_decoder.supports(model):
-        return cpu_decoder.Decoder(model, dtype)
-    graphs = model.device.type == "cuda" and graph_decoder.supports(model)
-    return graph_decoder.GraphDecoder(model, dtype) if graphs else None
+    return cpu_decoder.Decoder(model, dtype) if cpu_decoder.supports(model) else None
 
 
 def generate(

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError
-from countdown_rl.inference import generate
-from countdown_rl.inference.engines import Engine
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import STOP, Completion, Engine, row_seed, to_completion
 from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import load, lora, model_files
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
@@ -80,19 +78,13 @@ class Vllm(Engine):
         adapter = None if ref.base is None else local_path(ref)
         return cls(
             local_path(ref.base or ref),
-            Stop(load.load_tokenizer(ref), None, generate.STOP),
+            Stop(load.load_tokenizer(ref), None, STOP),
             decoding,
             precision=load.trained_precision(ref, options.precision),
             lora_rank=model_files.adapter_config(adapter).get("r", 8) if adapter else 0,
             adapter=adapter,
             trust_remote_code=ref.trust_remote_code,
         )
-
-    @classmethod
-    def is_automatic(cls, ref: ModelRef, tokens: float) -> bool:
-        import torch
-
-        return torch.cuda.is_available()
 
     @classmethod
     def unsupported(cls, ref: ModelRef, options: Any) -> str:
@@ -107,7 +99,7 @@ class Vllm(Engine):
         ):
             return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
         if processes.launched():
-            return "starts its own processes; give --tensor-parallel and start one process"
+            return "evaluates in one process; start it without a launcher"
         return ""
 
     def prepare(self, length: int) -> int | None:
@@ -151,9 +143,7 @@ class Vllm(Engine):
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         limits = self._decoding.shorter_limits
         return [
-            generate.to_completion(
-                self.stop, sampled.ids, ended=sampled.ended, shorter_limits=limits
-            )
+            to_completion(self.stop, sampled.ids, ended=sampled.ended, shorter_limits=limits)
             for sampled in self.sample(prompts, self._decoding, number, self._adapter)
         ]
 
@@ -179,7 +169,7 @@ class Vllm(Engine):
 
         settings = sampling(self.stop, decoding)
         settings["logprobs"] = 0 if logps else None  # 0: of the sampled token alone
-        seeds = [generate.row_seed(decoding.seed, number, index) for index in range(len(prompts))]
+        seeds = [row_seed(decoding.seed, number, index) for index in range(len(prompts))]
         params = [SamplingParams(seed=seed, **settings) for seed in seeds]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         results = self._llm.generate(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import ModelError, first_line
-from countdown_rl.inference import generate
+from countdown_rl.inference.engine import row_seed
 from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.inference.vllm import Sampled, adapter_name, sampling
 
@@ -75,7 +75,7 @@ class VllmServer:
         starts = [sum(size for _, size in groups[:index]) for index in range(len(groups))]
 
         def complete(start: int, prompt: list[int], size: int) -> list[Sampled]:
-            seed = generate.row_seed(decoding.seed, number, start)  # the server adds 1 for each
+            seed = row_seed(decoding.seed, number, start)  # the server adds 1 for each
             response = self._client.completions.create(
                 prompt=prompt, n=size, seed=seed, extra_body=further, **settings
             )

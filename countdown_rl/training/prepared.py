@@ -14,7 +14,7 @@ from countdown_rl.core.errors import UsageError
 from countdown_rl.core.identity import Identity
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation.training_log import LogRow
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row

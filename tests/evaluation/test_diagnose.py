@@ -8,7 +8,7 @@ import pytest
 from countdown_rl.core import artifacts
 from countdown_rl.evaluation import diagnose, results
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
 

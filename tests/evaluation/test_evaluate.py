@@ -17,7 +17,7 @@ from countdown_rl.evaluation.complete import Progress
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import DecodingSettings
 from countdown_rl.inference import generate
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import constant_model, tiny_llama
 from tests.support.command import status as command

@@ -11,7 +11,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure, pass_at_k, vote
 from countdown_rl.evaluation.sample import Sample, Share, Tokens
 from countdown_rl.evaluation.statistics import mean_interval, paired_mean, wilson
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support.evaluations import sample
 

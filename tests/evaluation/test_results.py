@@ -11,7 +11,7 @@ from countdown_rl.core.errors import ArtifactError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
 from tests.support.command import python

@@ -11,7 +11,7 @@ from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import cpu_decoder, generate
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown.task import puzzle_row
 from countdown_rl.tasks.registry import parse_row

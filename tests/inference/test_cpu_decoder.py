@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import generation
 
-from countdown_rl.inference import cpu_decoder, graph_decoder
+from countdown_rl.inference import cpu_decoder
 from countdown_rl.inference.cpu_decoder import _LARGE_VOCABULARY, Decoder, _sample, supports
 from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import torch_internals
@@ -126,9 +126,6 @@ def test_a_completion_is_cut_at_the_stop_text_and_at_the_end_token(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "sample", [cpu_decoder._sample, graph_decoder._sample], ids=["cpu", "graph"]
-)
-@pytest.mark.parametrize(
     "settings",
     [
         {"temperature": 1.0, "top_p": 0.7},
@@ -137,7 +134,7 @@ def test_a_completion_is_cut_at_the_stop_text_and_at_the_end_token(tokenizer):
         {"temperature": 2.0, "top_k": 9, "top_p": 0.9, "min_p": 0.5},
     ],
 )
-def test_tokens_are_drawn_from_the_distribution_of_transformers(settings, sample):
+def test_tokens_are_drawn_from_the_distribution_of_transformers(settings):
     warpers = {
         "temperature": generation.TemperatureLogitsWarper,
         "top_k": generation.TopKLogitsWarper,
@@ -148,7 +145,7 @@ def test_tokens_are_drawn_from_the_distribution_of_transformers(settings, sample
     for name, warper in warpers.items():
         if name in settings:
             expected = warper(min(settings[name], 6))(None, expected)
-    drawn = sample(
+    drawn = _sample(
         logits.repeat(4000, 1), Decoding(1, **settings), torch.Generator().manual_seed(0)
     )
     counts = torch.bincount(drawn, minlength=6) / 4000
@@ -196,12 +193,10 @@ def test_a_step_over_a_padded_cache_in_bf16_equals_fp32_attention_within_roundin
         monkeypatch.setattr(torch_internals, "has_bf16_products", lambda packed=packed: packed)
         decoder = Decoder(bf16_model, torch.bfloat16)
         assert decoder.cache_dtype == (torch.bfloat16 if packed else torch.float32)
-        keys, values, _, lengths, padding = decoder._prefill(prompts(tokenizer, *TEXTS), 4)
-        assert padding.any()
-        start = padding.size(1)
+        batch = decoder._prefill(prompts(tokenizer, *TEXTS), 4)
+        assert batch.padding.any()
         for step, token in enumerate((7, 11, 13)):
-            tokens = torch.full((len(lengths),), token)
-            last = decoder._step(tokens, lengths + step, keys, values, padding, start + step)
+            last = decoder._step(torch.full((len(TEXTS),), token), batch, step)
         hidden.append(last)
     # The cache is rounded to 8 bits of mantissa.
     assert float((hidden[0] - hidden[1]).abs().max()) < 0.03 * float(hidden[0].abs().max())

@@ -1,11 +1,9 @@
 """Engines: the choice among them, and what goes into and out of vLLM."""
 
 import json
-import math
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +12,10 @@ from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.evaluation import complete, evaluate
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.inference import engines, generate
+from countdown_rl.inference import engines
+from countdown_rl.inference.engine import STOP
+from countdown_rl.inference.sampling import Decoding, Stop
+from countdown_rl.inference.vllm import Vllm
 from countdown_rl.models import load
 from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama, vllm_stub
@@ -57,8 +58,8 @@ def there(monkeypatch, *names, gpu=True):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
 
 
-def chosen(ref, engine="auto", tokens=math.inf, **options):
-    return engines.choose_engine(ref, EvalOptions(engine=engine, **options), tokens).name
+def chosen(ref, engine="auto", **options):
+    return engines.choose_engine(ref, EvalOptions(engine=engine, **options)).name
 
 
 @pytest.mark.parametrize("name", ["model", "adapter"])
@@ -99,7 +100,7 @@ def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm)
 
 
 def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, vllm):
-    decoding = generate.Decoding(12)
+    decoding = Decoding(12)
     engine = engines.engine_class("vllm").load(find_model(str(folder / "model")), decoding, IN_VLLM)
     engine.prepare(20)
     (completion,) = engine.complete([[5, 6, 7]])
@@ -137,9 +138,8 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
 @pytest.mark.parametrize(
     ("packages", "gpu", "options", "error", "word"),
     [
-        ((), True, {}, ModelError, "--engine vllm needs vllm: `pip install"),
+        ((), True, {}, ModelError, "engine vllm needs vllm: `pip install"),
         *((("vllm",), gpu, {}, None, "") for gpu in (False, True)),  # it has builds for a CPU
-        (("vllm",), True, {"device": "cpu"}, UsageError, "runs on a GPU"),
         (("vllm",), True, {"precision": "nf4"}, UsageError, "NF4"),
     ],
 )
@@ -153,23 +153,21 @@ def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(
         chosen(ref, "vllm", **options)
 
 
-def test_auto_is_vllm_only_where_the_work_is_worth_its_start(monkeypatch, folder):
-    there(monkeypatch, "vllm")
+def test_rollouts_follow_each_adapter_and_report_log_probabilities(folder, tmp_path, vllm):
     ref = find_model(str(folder / "model"))
-    enough = -(-20_000 * 10**9 // load.skeleton(ref).num_parameters())
-    assert [chosen(ref, tokens=tokens) for tokens in (enough - 1, enough)] == [
-        "transformers",
-        "vllm",
-    ]
-    asked = []
-    monkeypatch.setattr(
-        engines, "choose_engine", lambda ref, options, tokens: asked.append(tokens) or Mock()
-    )
-    monkeypatch.setattr(complete.chat_template, "note", lambda tokenizer: "")
-    complete.load_engine(
-        ref, EvalOptions(max_new_tokens="5,12", temperature=1.0, samples=3), 7, print
-    )
-    assert asked == [7 * 3 * 12]
+    stop = Stop(load.load_tokenizer(ref), None, STOP)
+    decoding = Decoding(4, temperature=1.0, seed=3)
+    engine = Vllm(folder / "model", stop, decoding, precision="fp32", lora_rank=12)
+    engine.prepare(20)
+    other = tiny_llama.adapter(tmp_path / "other", folder / "model", r=12, seed=5)
+    sampled = {}
+    for adapter in (None, folder / "adapter", other, folder / "adapter"):
+        (row,) = engine.sample([[5, 6, 7]], decoding, number=2, adapter=adapter, logps=True)
+        assert sampled.setdefault(adapter, row) == row
+        assert len(row.logps) == len(row.ids)
+    requests = [request and request.lora_int_id for request in vllm.engines[-1].requests]
+    assert requests == [None, 1, 2, 1]
+    assert len({row.logps[0] for row in sampled.values()}) == 3
 
 
 def test_vllm_leaves_a_share_of_the_puzzles_to_transformers(monkeypatch, folder):
@@ -177,5 +175,5 @@ def test_vllm_leaves_a_share_of_the_puzzles_to_transformers(monkeypatch, folder)
     monkeypatch.setattr(processes, "launched", lambda: True)
     ref = find_model(str(folder / "model"))
     assert chosen(ref) == "transformers"
-    with pytest.raises(UsageError, match="--tensor-parallel"):
+    with pytest.raises(UsageError, match="one process"):
         chosen(ref, "vllm")

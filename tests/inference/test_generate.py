@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from countdown_rl.inference import cpu_decoder, generate
-from countdown_rl.inference.generate import Completion, Decoding, Generator, batches
+from countdown_rl.inference.engine import Completion, batches
+from countdown_rl.inference.generate import Decoding, Generator
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.reference import ModelRef
 from tests.support import tiny_llama

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate, results
@@ -47,6 +48,7 @@ class Stub:
     reply: Callable[[int, dict[str, Any], "BaseHTTPRequestHandler"], Any] = (
         lambda number, body, handler: answer()
     )
+    lists: Callable[["BaseHTTPRequestHandler"], Any] | None = None  # answers for the list of models
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
 
@@ -60,8 +62,10 @@ def stub(monkeypatch):
         disable_nagle_algorithm = True  # it delays each answer by 40 ms
 
         def do_GET(self):
+            if server.lists is not None:
+                return server.lists(self)
             models = {"object": "list", "data": [{"id": "m", "owned_by": server.owner}]}
-            send(self, models, server.status, Retry_After="0.01")
+            return send(self, models, server.status, Retry_After="0.01")
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -145,6 +149,33 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
     assert result.metrics.model.kind == "endpoint"
     assert [sample.completion for sample in result.samples] == [RIGHT] * 8
     assert results.read(tmp_path / "eval").metrics == result.metrics
+
+
+class Request(BaseModel, strict=True, extra="allow"):
+    """A request as a server with types reads it."""
+
+    model: str
+    messages: list[dict[str, str]]
+    temperature: float
+    top_p: float
+    max_tokens: int
+    seed: int
+
+
+@pytest.mark.parametrize("owner", ["llamacpp", "somebody"])
+def test_numbers_are_numbers_on_the_wire(stub, tmp_path, owner):
+    stub.owner = owner
+    run(stub, tmp_path, rows=ROWS[:1], temperature=0.7, max_new_tokens="64")
+    assert Request.model_validate(stub.requests[0]).max_tokens == 64
+
+
+def test_a_list_of_models_that_drips_ends_within_the_time_limit(stub, tmp_path, monkeypatch):
+    monkeypatch.setattr(openai, "TIMEOUT", 0.5)
+    stub.lists = trickle
+    begin = time.monotonic()
+    with pytest.raises(ModelError, match="no answer within"):
+        run(stub, tmp_path)
+    assert time.monotonic() - begin < 5
 
 
 def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_block(
@@ -350,7 +381,7 @@ def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(
         with pytest.raises(UsageError, match="base_url should be like") as error:
             run(Stub(url=url), tmp_path)
         assert "password@" not in str(error.value)
-    with pytest.raises(UsageError, match="--precision is for models on this machine"):
+    with pytest.raises(UsageError, match="for models on this machine"):
         run(stub, tmp_path, precision="bf16")
     with pytest.raises(UsageError, match="add --engine openai"):
         EvalOptions(base_url=stub.url)

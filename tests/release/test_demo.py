@@ -23,7 +23,7 @@ from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.export import quantize
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.release.demo import page as demo
 from countdown_rl.tasks.countdown.task import CountdownRow

@@ -13,7 +13,7 @@ from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import compare, results, tables, training_log
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.release.demo import page as demo
 from countdown_rl.release.report import page as report
 from countdown_rl.tasks import jsonl

@@ -12,7 +12,7 @@ from countdown_rl.core.identity import Identity
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import SftRow, StepRow
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.state import MARK, RUN, Checkpoints, Journal, check_log
 from tests.support.runs import steps

@@ -19,7 +19,7 @@ from countdown_rl.core import user_code
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import group_columns
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Grade, Row
 

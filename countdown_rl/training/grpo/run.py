@@ -15,7 +15,7 @@ from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
-from countdown_rl.inference.generate import STOP, Completion
+from countdown_rl.inference.engine import STOP, Completion
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import chat_template, load
 from countdown_rl.tasks import jsonl

@@ -40,7 +40,7 @@ from trl.trainer.utils import pad, use_adapter
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion, batches, to_completion
+from countdown_rl.inference.engine import Completion, batches, to_completion
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.models.shape import ModelShape, check_context

@@ -19,7 +19,8 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.evaluation.training_log import SftRow
-from countdown_rl.inference.generate import Completion, Generator, batches
+from countdown_rl.inference.engine import Completion, batches
+from countdown_rl.inference.generate import Generator
 from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import load, shape
 from countdown_rl.training import memory, weights

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks import jsonl
 from countdown_rl.training.grpo.engines import PolicyEngine
 from countdown_rl.training.grpo.probe import Shares

@@ -11,7 +11,7 @@ import pytest
 from countdown_rl.cli import main
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import rewards
 from countdown_rl.training.grpo.round import Graded, Sampled

@@ -29,7 +29,7 @@ from countdown_rl.core.manifest import initial_model, provenance_chain
 from countdown_rl.evaluation import training_log
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.training import run as training
 from countdown_rl.training import state, weights

@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import load, reference
 from countdown_rl.tasks.registry import parse_row

@@ -8,7 +8,7 @@ from benchmarks import tables
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import StepRow
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import warnings as diagnostics
 

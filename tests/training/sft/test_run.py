@@ -20,7 +20,7 @@ from countdown_rl.evaluation.training_log import SftRow
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.export.quantize import quantize_model
-from countdown_rl.inference.generate import Completion
+from countdown_rl.inference.engine import Completion
 from countdown_rl.models import chat_template, ends, lora
 from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
