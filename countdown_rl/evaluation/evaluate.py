@@ -19,7 +19,7 @@ from countdown_rl.core.manifest import file_input
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
 from countdown_rl.evaluation.completions import Reader
-from countdown_rl.evaluation.config import OF_COMPLETIONS, EvalOptions
+from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample, Stored
@@ -89,8 +89,7 @@ def evaluate(
     inputs: dict[str, Any] = {"data": file_input(file) | ({"suite": suite} if suite else {})}
     part: dict[str, Any] = {}  # of a suite
     if completions:
-        recorded = options.of_completions
-        compared = recorded | {name: getattr(options, name) for name in OF_COMPLETIONS}
+        compared = recorded = options.of_completions
         inputs |= {
             "completions": file_input(completions),
             "model": {"source": completions.name, "kind": "completions"},
