@@ -94,7 +94,7 @@ def test_the_manifest_records_the_agreement():
     assert same["positions"] == 8 * 32
     assert same["greedy"] >= 0.8
     assert same["kl"] < policy["kl"] < facts["agreement"]["kl_without_adapter"]
-    assert manifest.inputs["adapter"]["manifest"]["kind"] == "adapter"
+    assert manifest.inputs["adapter"]["kind"] == "adapter"
     assert "/tmp" not in manifest.to_bytes().decode()
 
 
