@@ -90,8 +90,8 @@ def train(place: Place, model: Path, options: Any) -> dict[str, Any]:
     from countdown_rl.training.grpo.run import prepare
     from countdown_rl.training.options import RunArguments
 
-    paths = {"out": place.path / "adapter", "checkpoints": place.path / "checkpoints"}
-    arguments = RunArguments(model=str(model), data=make_data(place), **paths)
+    out = place.path / "adapter"
+    arguments = RunArguments(model=str(model), data=make_data(place), out=out)
     prepared = prepare(arguments, options)
     rows = training.train(prepared).rows
     result: dict[str, Any] = {
@@ -153,12 +153,12 @@ def resume(place: Place) -> dict[str, Any]:
     shared = ("--model", model, "--data", "data", "--reward", VARIED, "--precision", "nf4")
 
     def words(name: str) -> tuple[Any, ...]:
-        paths = ("--out", name, "--log", f"{name}.csv", "--checkpoints", f"{name}-checkpoints")
+        paths = ("--out", name, "--log", f"{name}-run/log.csv")
         return ("train", *shared, *paths, *sizes, "--rollouts", "transformers")
 
     run(place, *words("whole"))
     process = command(place, *words("killed"))
-    checkpoints = place.path / "killed-checkpoints"
+    checkpoints = place.path / "killed-run" / "checkpoints"
     while process.poll() is None and not list(checkpoints.glob("checkpoint-*/complete")):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)

@@ -93,14 +93,7 @@ def main():
             place = out / str(seed)
             options = flags("train", [*args.set, f"seed={seed}"])
             log = place / "log.csv"
-            paths = [
-                "--out",
-                place / "adapter",
-                "--log",
-                log,
-                "--checkpoints",
-                place / "checkpoints",
-            ]
+            paths = ["--out", place / "adapter", "--log", log]
             command("train", "--model", args.model, "--data", args.data, *paths, *options)
             trained = score(place / "adapter", args.data / "test.jsonl", place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
