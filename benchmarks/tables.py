@@ -44,8 +44,6 @@ WEIGHTS = {
     "all": "all correct",
     "line": "credit by line 0.9",
     "shortest": "shortest of 8",
-    "puzzle": "one a puzzle",
-    "pass@2": "pass@2",
 }
 #: Seeds of a complete arm.
 DECLARED = 5
@@ -157,7 +155,7 @@ def exact() -> str:
     lines = []
     for setting in result("exact")["settings"]:
         rounds, power = setting["rounds"], setting["power"]
-        if setting["weights"] not in WEIGHTS or "5" not in rounds:
+        if setting["weights"] not in WEIGHTS or "5" not in rounds or power == 4:
             continue
         text = WEIGHTS[setting["weights"]]
         cells = (rounds.get(done, {}).get("pass@1") for done in EXACT_ROUNDS)
