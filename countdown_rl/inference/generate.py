@@ -111,60 +111,30 @@ class Generator(Engine):
         ]
 
 
-def max_rows(
-    model: Any, decoder: Any, prompt: int, completion: int, *, training: bool = False
-) -> int:
-    """The rows of *prompt* tokens and up to *completion* more that *decoder*, or ``generate`` if None, may have in a
-    batch.
+def max_rows(model: Any, decoder: Any, prompt: int, completion: int) -> int:
+    """Return the rows of *prompt* tokens and up to *completion* more that fit a batch of *decoder*, or of ``generate``.
 
-    A batch may use three quarters of a GPU without the weights (in *training* also without gradients and optimizer
-    states), or a quarter of the main memory up to :data:`MAX_BATCH_BYTES`. These are shares of all memory, not of what
-    is free, so every run has the same batches.
+    A batch may use three quarters of a GPU without the weights, or a quarter of the main memory up to
+    :data:`MAX_BATCH_BYTES`. These are shares of all memory, not of what is free, so every run has the same batches.
     """
     import torch
 
     if gpu := model.device.type == "cuda":
         most, width = MAX_GPU_ROWS, model.dtype.itemsize
-        states = 12 if training else 0
-        weights = sum(
-            weight.nbytes + states * weight.numel() * weight.requires_grad
-            for weight in model.parameters()
-        )
-        memory = (
-            max(0, torch.cuda.get_device_properties(model.device).total_memory - weights) * 3 // 4
-        )
+        total = torch.cuda.get_device_properties(model.device).total_memory
+        weights = sum(weight.nbytes for weight in model.parameters())
+        memory = max(0, total - weights) * 3 // 4
     else:
         most, width = MAX_ROWS, 4 if decoder is None else decoder.cache_dtype.itemsize
         memory = min(MAX_BATCH_BYTES, main_memory() // 4)
-    row = batch_memory(ModelShape.of(model.config), 1, prompt, completion, width=width, gpu=gpu)
-    return max(1, min(most, memory // row))
-
-
-def batch_memory(
-    shape: ModelShape,
-    rows: int,
-    prompt: int,
-    completion: int,
-    *,
-    width: int,
-    gpu: bool,
-    read: int | None = None,
-    lora: bool = True,
-) -> int:
-    """The bytes of *rows* of *prompt* tokens and *completion* more, with numbers of *width* bytes.
-
-    A row needs its key-value cache, half of that again while finished rows are removed, and copies of its logits.
-    Before it, *read* prompts, by default those of all rows, are read: a block has its input, the normed one, gate, its
-    activation, up and their product, and for *lora* fp32 copies of the normed input and of the product.
-    """
+    shape = ModelShape.of(model.config)
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
-    copies = 4 if lora else 0
-    block = shape.intermediate_size * (4 * width + copies) + shape.hidden_size * (
-        2 * width + copies
-    )
+    # A block has its input, the normed one, gate, its activation, up and their product, and for LoRA fp32 copies.
+    block = shape.intermediate_size * (4 * width + 4) + shape.hidden_size * (2 * width + 4)
     logits = (LOGIT_BYTES + (width if gpu and width < 4 else 0)) * shape.vocab_size
-    decoding = rows * (cache * 3 // 2 * (prompt + completion) + logits)
-    return max(decoding, (rows if read is None else read) * prompt * (cache + block))
+    # The cache is there half again while finished rows are removed.
+    decoding = cache * 3 // 2 * (prompt + completion) + logits
+    return max(1, min(most, memory // max(decoding, prompt * (cache + block))))
 
 
 def decoder_of(model: Any, dtype: Any) -> cpu_decoder.Decoder | None:
