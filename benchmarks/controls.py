@@ -31,10 +31,8 @@ DIFFERENCES = (
     ("grpo", "rft-25"),
     ("grpo", "grpo-whole"),
     ("grpo", "positive"),
-    ("positive", "start"),
     ("positive", "rft-25"),
     ("positive", "positive-whole"),
-    ("grpo-whole", "start"),
     ("grpo-whole", "rft-25"),
     ("positive-whole", "grpo-whole"),
 )
