@@ -172,7 +172,7 @@ def test_completions_in_two_files_are_paired_by_the_ids_of_their_puzzles(tmp_pat
     ]
     runs = compare.pooled("runs", [first, second])
     assert [len({sample.row.id for sample in puzzle}) for puzzle in runs.by_puzzle] == [1] * 10
-    (group,) = report._groups({"a": first, "b": second})
+    (group,) = report.comparable({"a": first, "b": second})
     assert group["a"].puzzles == group["b"].puzzles
 
 
@@ -206,7 +206,7 @@ def test_results_of_other_puzzles_rules_or_tasks_are_refused(tmp_path, rows, wor
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="runs 2"):
         compare.pooled("runs", [*group.values()])
-    assert len(report._groups(group)) == 2
+    assert len(report.comparable(group)) == 2
 
 
 def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(

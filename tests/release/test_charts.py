@@ -54,12 +54,6 @@ def test_seeds_are_drawn_as_their_mean_with_their_range():
         re.search(r'class="range c0" d="([^"]*)"', drawn["Entropy"].content)[1],
     )
     assert len(set(heights)) == 2  # of the least and the greatest
-    shorter = {
-        c.title: c
-        for c in charts.curves({"": [steps(9, entropy=1.0), steps(6, entropy=3.0)]}, TASK)
-    }["Entropy"]
-    assert shorter.change == "2 → 1"  # the mean of the seeds that have the step
-    assert shorter.content.count(">9</text>") == 1
 
 
 def test_accuracy_by_token_limit_is_a_curve():
@@ -147,8 +141,9 @@ def test_several_runs_have_a_line_each_in_a_chart_for_each_quantity():
     assert lines == {"Solved": True, "Entropy": True}
 
 
-def test_a_finished_seed_keeps_its_last_validation():
-    long = [replace(row, eval_correct={5: 0.2, 14: 0.6}.get(row.step)) for row in steps(14)]
+def test_the_mean_of_seeds_ends_with_the_shortest():
+    validated = {5: 0.2, 10: 0.6, 14: 0.9}
+    long = [replace(row, eval_correct=validated.get(row.step)) for row in steps(14)]
     short = [replace(row, eval_correct={5: 0.4, 10: 0.8}.get(row.step)) for row in steps(10)]
     chart = charts.curves({"": [long, short]}, TASK)[0]
     assert (chart.title, chart.change) == ("Validation accuracy", "30.0% → 70.0%")

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from countdown_rl.evaluation import compare, results, tables, training_log
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.engine import Completion
 from countdown_rl.release.demo import page as demo
+from countdown_rl.release.report import film
 from countdown_rl.release.report import page as report
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
@@ -37,28 +37,17 @@ HOSTILE = (
     '3 + 3 = 7 <script>alert(1)</script> "><img src=x onerror=alert(2)> </pre></main> {{ 7 * 7 }} {% raw %}'
     " <!-- \x00 \x1b[2J \u202e \ud800 &lt;b&gt; http://example.com/x.js url(http://example.com)"
 )
-VOID = {"meta", "br", "input", "link", "img", "path", "circle", "line"}
 
 
 def chained(*kinds: str) -> dict:
     """The manifest input of the last of *kinds*, each made from the one before it, all from data."""
-    options = {
-        "n": 50_000,
-        "seed": 42,
-        "steps": 3,
-        "format": "nf4",
-        "deep": {"a": {"b": 1}},
-        "none": None,
-    }
-    options["curriculum"] = True
+    options = {"seed": 42, "deep": {"a": {"b": 1}}, "none": None, "sampler": "curriculum"}
     entry = {"data": Manifest("data", options).as_input()}
     for kind in kinds:
         grpo = {"method": "grpo", "steps": 3, "reward_first": 0.5, "reward_best": 0.5}
         facts = grpo if kind == "adapter" else {}
-        entry = {
-            "model": Manifest.of(kind, options, entry, facts=facts).as_input()
-            | {"source": f"artifacts/{kind}"}
-        }
+        made = Manifest.of(kind, options, entry, facts=facts).as_input()
+        entry = {"model": made | {"source": f"artifacts/{kind}"}}
     return entry["model"]
 
 
@@ -118,53 +107,21 @@ def page(root=Path("artifacts"), **sources) -> str:
     return report.text(report.view(*report.find(root, **sources)))
 
 
-class Tree(HTMLParser):
-    """The elements of a page; fails where one is not closed, or closed twice."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict]] = []
-        self.texts: list[tuple[str, str]] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        assert len(dict(attrs)) == len(attrs), (tag, attrs)
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag, (tag, self.getpos())
-
-    def handle_data(self, text):
-        self.texts.append((self.open[-1] if self.open else "", text))
-
-    def all(self, tag: str) -> list[dict]:
-        return [attrs for name, attrs in self.elements if name == tag]
-
-    def inside(self, tag: str) -> str:
-        return "".join(text for name, text in self.texts if name == tag)
+def tags(text: str) -> list[tuple[str, str]]:
+    """The name and the attributes of each element."""
+    return re.findall(r"<([a-z]+)([^>]*)>", text)
 
 
-def test_the_page_is_well_formed_and_every_id_is_there_once(run):
-    tree = Tree(page())
-    ids = [attrs["id"] for _, attrs in tree.elements if "id" in attrs]
-    assert len(set(ids)) == len(ids)
-    assert {attrs["for"] for attrs in tree.all("label")} == {
-        attrs["id"] for attrs in tree.all("input")
-    }
-    assert {attrs["href"][1:] for attrs in tree.all("a")} <= set(ids)
-    assert {"results", "training", "changed", "texts", "provenance"} <= set(ids)
+def test_links_lead_to_sections_and_the_same_artifacts_give_the_same_page(run):
     text = page()
     assert text == page()
     assert text.startswith("<!doctype html>")
-    assert re.findall(r'<a href="#([^"]*)"', text) == re.findall(r'<section id="([^"]*)"', text)
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(set(ids)) == len(ids)
+    assert set(re.findall(r'<label for="([^"]*)"', text)) < set(ids)
+    links = re.findall(r'<a href="#([^"]*)"', text)
+    assert links == re.findall(r'<section id="([^"]*)"', text)
+    assert {"results", "training", "changed", "texts", "provenance"} <= set(links)
     training_log.write(run / "train" / "log.csv", training_log.thinned(steps(10, seconds=21.0), 4))
     assert "<b>10</b><span>steps of GRPO,<br>in 3m 30s</span>" in page()
 
@@ -172,82 +129,63 @@ def test_the_page_is_well_formed_and_every_id_is_there_once(run):
 def test_model_text_is_escaped_and_the_page_has_no_scripts_and_no_outside_references(run):
     write_eval(run / "eval" / "z<b>&'x", "-+" * 6, text=HOSTILE)
     text = page()
-    tree = Tree(text)
     unsafe = {"script", "img", "iframe", "object", "embed", "link", "base", "form"}
-    for tag, attrs in tree.elements:
+    for tag, attributes in tags(text):
         assert tag not in unsafe
-        assert not any(
-            name.startswith("on") or name in ("src", "srcset", "action", "xlink:href")
-            for name in attrs
-        )
-        assert attrs.get("href", "#").startswith("#")
-        assert "url(" not in attrs.get("style", "")
-    style = tree.inside("style")
+        assert not re.search(r" (on\w+|src|srcset|action|xlink:href)=|url\(", attributes)
+    style = re.search("<style>(.*?)</style>", text, re.S)[1]
     assert not re.search(r"url\(|@import|expression|http", style)
-    policy = next(attrs["content"] for attrs in tree.all("meta") if "http-equiv" in attrs)
-    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
-    assert "<script" not in text
+    assert """content="default-src 'none'; style-src 'unsafe-inline'\"""" in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "{{ 7 * 7 }} {% raw %}" in text
     assert "z&lt;b&gt;&amp;&#39;x" in text
     assert not set("\x00\x1b\u202e\ud800") & set(text)
 
 
-def test_figures_are_those_of_the_metrics(run):
+def details(name: str) -> dict:
+    return json.loads(Path("artifacts/eval", name, "details.json").read_text())
+
+
+def row_of(text: str, name: str) -> str:
+    return re.search(rf'<tr data-row="{name}">(.*?)</tr>', text, re.S)[1]
+
+
+def values(cells: str) -> list[float]:
+    return [json.loads(value) for value in re.findall(r'<data value="([^"]*)"', cells)]
+
+
+@pytest.mark.parametrize(("index", "name"), enumerate(("base", "adapter", "merged")))
+def test_figures_are_those_of_the_metrics(run, index, name):
     text = page()
-    for name in ("base", "adapter", "merged"):
-        metrics = json.loads((run / "eval" / name / "details.json").read_text())
-        row = re.search(rf'<tr data-row="{name}">(.*?)</tr>', text, re.S)[1]
-        shown = {
-            key: json.loads(value)
-            for value, key in re.findall(r'<data value="([^"]*)" data-name="([^"]*)"', row)
-        }
-        low, high = metrics["interval"]
-        assert shown == {key: metrics[key] for key in ("accuracy", "format")} | {
-            "low": low,
-            "high": high,
-        }
-        assert f"{100 * metrics['accuracy']:.1f}%" in row
-        for kind, share in [
-            *metrics["groups"]["numbers"].items(),
-            *metrics["groups"]["needs"].items(),
-        ]:
-            words = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}.get(
-                kind, f"{kind} numbers"
-            )
-            part = re.search(
-                rf'data-row="{name}" data-kind="{re.escape(words)}">.*?<data value="([^"]*)"',
-                text,
-                re.S,
-            )
-            assert json.loads(part[1]) == share["accuracy"]
-    reasons = dict(re.findall(r'<tr data-reason="([^"]*)">(.*?)</tr>', text, re.S))
-    for at, name in enumerate(("base", "adapter", "merged")):
-        metrics = json.loads((run / "eval" / name / "details.json").read_text())
-        counts = {
-            reason: int(re.findall(r'<data value="(\d+)"', cells)[at])
-            for reason, cells in reasons.items()
-        }
-        assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
+    metrics = details(name)
+    shown = [metrics["accuracy"], *metrics["interval"], metrics["format"]]
+    assert values(row_of(text, name)) == shown
+    bars = dict(re.findall(rf'"{name}" data-kind="([^"]*)">.*?<data value="([^"]*)"', text, re.S))
+    needs = metrics["groups"]["needs"]
+    assert json.loads(bars["+ and − suffice"]) == needs["add-sub"]["accuracy"]
+    assert json.loads(bars["× or ÷ is needed"]) == needs["mul-div"]["accuracy"]
+    counts = {}
+    for reason, cells in re.findall(r'<tr data-reason="([^"]*)">(.*?)</tr>', text, re.S):
+        counts[reason] = values(cells)[index]
+    assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
 
 
 def summary(text: str) -> str:
     return re.sub(r"<[^>]*>", "", re.search(r'<p class="sum">(.*?)</p>', text, re.S)[1])
 
 
-def of_split(split: str) -> list[dict]:
-    """Twelve puzzles that every data set has in *split*."""
-    rows = ({"nums": [n, 3, 50], "target": n + 53} for n in range(1, 10**6))
-    return list(itertools.islice((row for row in rows if parse_row(row).split == split), 12))
+def held_out_rows() -> list[dict]:
+    """Twelve puzzles that every data set has in its test split."""
+    rows = ({"nums": [n, 3, 50], "target": n + 53} for n in itertools.count(1))
+    return list(itertools.islice((row for row in rows if parse_row(row).split == "test"), 12))
 
 
 def test_paired_differences_are_those_of_a_comparison(run):
-    values = compare.scores(
-        {name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")}
-    )
+    names = ("base", "adapter", "merged")
+    compared = compare.scores({name: results.read(run / "eval" / name) for name in names})
     text = page()
-    for row in values["results"][1:]:
-        cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]
+    for row in compared["results"][1:]:
+        cells = row_of(text, row["name"])
         for key in ("against_first", "against_previous"):
             change = row[key]
             cell = f"{tables.points(change)}<small>p = {change['p']:.2g}, {change['improved']} improved"
@@ -349,30 +287,17 @@ def test_a_log_of_another_run_is_reported(run):
 
 
 def test_the_command_prints_what_it_wrote(run, run_command, monkeypatch, capsys):
-    printed = run_command("report", "--json").out
-    assert printed.count("\n") == 1
-    assert json.loads(printed) == {
+    assert json.loads(run_command("report", "--json").out) == {
         "out": "artifacts/report.html",
         "bytes": (run / "report.html").stat().st_size,
         "results": [f"artifacts/eval/{name}" for name in ("adapter", "base", "merged")],
         "logs": {"log.csv": ["artifacts/train/log.csv"]},
         "demo": None,
     }
-    assert run_command(
-        "report", "--result", "artifacts/eval/base", "--out", "page.html"
-    ).out.startswith("page.html ")
+    assert "page.html" in run_command("report", "--out", "page.html").out
     assert status(monkeypatch, "report", "nowhere") == 1
-    assert (
-        status(
-            monkeypatch,
-            "report",
-            "--result",
-            "artifacts/eval/base",
-            "--result",
-            "artifacts/eval/base",
-        )
-        == 2
-    )
+    twice = ("--result", "artifacts/eval/base") * 2
+    assert status(monkeypatch, "report", *twice) == 2
     assert "once" in capsys.readouterr().err
 
 
@@ -404,67 +329,33 @@ def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsy
     assert len(list(Path("figures").iterdir())) == text.count("<figure")
 
 
-def test_results_of_one_name_are_the_runs_of_a_setting(run, monkeypatch, capsys):
-    marks = ("++++++-++-+-", "+++++++++---", "+++---------")
-    for seed, row in enumerate(marks):
-        write_eval(Path(f"adapter{seed}"), row, decoding=DECODING | {"seed": seed})
+def test_results_of_one_name_are_the_runs_of_a_setting(run):
+    for seed, marks in enumerate(("++++++-++-+-", "+++++++++---", "+++---------")):
+        write_eval(Path(f"adapter{seed}"), marks, decoding=DECODING | {"seed": seed})
     words = ["artifacts/eval/base", "GRPO=adapter0,adapter1,adapter2"]
-    assert (
-        status(
-            monkeypatch,
-            "report",
-            "--json",
-            *(part for word in words for part in ("--result", word)),
-        )
-        == 0
-    )
-    assert json.loads(capsys.readouterr().out)["results"] == [
-        "artifacts/eval/base",
-        *words[1][5:].split(","),
-    ]
-    text = Path("artifacts/report.html").read_text()
+    text = page(results=words)
     _, grpo = compare.compare(compare.by_setting(words))["results"]
-    assert [*dict.fromkeys(re.findall(r'data-row="([^"]*)"', text))] == ["base", "GRPO"]
     assert f"mean of 3 runs, ± {100 * grpo['sd']:.1f}" in text
-    assert f'<data value="{grpo["accuracy"]}" data-name="accuracy">' in text
+    assert values(row_of(text, "GRPO"))[0] == grpo["accuracy"]
     assert "single seed" not in text
     assert 'id="changed"' not in text
-    assert text.count('class="t card w1') == 12
+    assert text.count('class="t card w1') == 12  # completions of the first run
 
 
-def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(tmp_path):
+def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(here):
     for name in ("base", "adapter"):
-        write_eval(tmp_path / "eval" / name, 12 * "+++-", samples=4, rows=of_split("test"))
-    text = page(tmp_path)
-    metrics = json.loads((tmp_path / "eval" / "base" / "details.json").read_text())
-    assert "solves 75.0% of 12 held-out puzzles, the mean over 4 completions of each." in summary(
-        text
-    )
+        write_eval(Path("artifacts/eval", name), 12 * "+++-", samples=4, rows=held_out_rows())
+    text = page()
+    sentence = "solves 75.0% of 12 held-out puzzles, the mean over 4 completions of each."
+    assert sentence in summary(text)
     assert 'id="changed"' not in text
     assert text.count('class="t card w0 ok"') == 12  # the first completions
-
-    def values(pattern: str) -> list[float]:
-        return [
-            json.loads(value)
-            for value in re.findall(r'<data value="([^"]*)"', re.search(pattern, text, re.S)[1])
-        ]
-
-    assert values(r'<tr data-pass="2">(.*?)</tr>') == [metrics["pass_at"]["2"]["share"]] * 2
-    assert values(r'<tr data-pass="majority">(.*?)</tr>') == [metrics["majority"]["share"]] * 2
-    assert 'data-pass="1"' not in text  # the accuracy
-    for key in (
-        "mean_tokens",
-        "median",
-        "p95",
-        "mean_correct",
-        "mean_incorrect",
-        "per_correct_answer",
-        "truncated",
-    ):
-        assert (
-            values(rf'<tr data-tokens="{key}">(.*?)</tr>')
-            == [(metrics | metrics["tokens"])[key]] * 2
-        )
+    metrics = details("base")
+    rows = dict(re.findall(r'<tr data-(?:pass|tokens)="([^"]*)">(.*?)</tr>', text, re.S))
+    assert values(rows["2"]) == [metrics["pass_at"]["2"]["share"]] * 2
+    assert values(rows["majority"]) == [metrics["majority"]["share"]] * 2
+    assert values(rows["p95"]) == [metrics["tokens"]["p95"]] * 2
+    assert "1" not in rows  # the accuracy
 
 
 def test_one_evaluation_of_word_problems_makes_a_page(tmp_path):
@@ -476,42 +367,31 @@ def test_one_evaluation_of_word_problems_makes_a_page(tmp_path):
     assert "<h1>gsm: 50.0% of 2 problems</h1>" in text
     assert "How &lt;many&gt; are 2 and 3?" in text
     assert "an answer that is no number" in text
-    tree = Tree(text)
-    assert not {"training", "changed"} & {attrs.get("id") for _, attrs in tree.elements}
+    assert 'id="training"' not in text
 
 
-def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run):
-    def write(out, **sources):
-        return report.save(report.text(report.view(*report.find(run, **sources))), Path(out))
+def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(
+    run, run_command, monkeypatch
+):
+    def refused(error, word, **sources):
+        with pytest.raises(error, match=word):
+            page(**sources)
+        assert status(monkeypatch, "report") == (0 if sources else 1)
 
-    with pytest.raises(ArtifactError, match=r"no\.csv does not exist"):
-        write("nothing.html", logs=["no.csv"])
-    with pytest.raises(ArtifactError, match="is a directory; give --out a file"):
-        write(run)
-    size = write("deep/page.html")
-    before = Path("deep/page.html").read_bytes()
-    assert (len(before), write("deep/page.html"), Path("deep/page.html").read_bytes()) == (
-        size,
-        size,
-        before,
-    )
+    run_command("report")
+    before = (run / "report.html").read_bytes()
+    refused(ArtifactError, r"no\.csv", logs=["no.csv"])
     training_log.write(run / "train" / "log.csv", [])
-    with pytest.raises(InputError, match=r"log\.csv has no steps"):
-        write("deep/page.html")
+    refused(InputError, r"log\.csv has no steps")
     (run / "eval" / "merged" / "samples.jsonl").write_text("")
-    with pytest.raises(ArtifactError, match=r"merged/samples\.jsonl is damaged"):
-        write("deep/page.html")
-    assert [file.read_bytes() for file in Path("deep").iterdir()] == [before]
+    refused(ArtifactError, r"merged/samples\.jsonl is damaged")
+    assert (run / "report.html").read_bytes() == before
+    with pytest.raises(ArtifactError, match="is a directory"):
+        report.save("", run)
 
 
-GRADES = {
-    "correct": False,
-    "reason": "",
-    "answer": None,
-    "value": None,
-    "tokens": 9,
-    "truncated": False,
-}
+GRADES = {"correct": False, "reason": "", "answer": None, "value": None}
+GRADES |= {"tokens": 9, "truncated": False}
 
 
 def filmed(log: Path, marks: dict[int, list[str]]) -> None:
@@ -529,18 +409,18 @@ def filmed(log: Path, marks: dict[int, list[str]]) -> None:
 
 def test_the_film_holds_the_same_puzzles_after_each_validation(run):
     log = run / "train" / "log.csv"
-    read = lambda: report.film(training_log.samples_of(log))  # noqa: E731
-    assert read() is None
-    filmed(log, {2: ["-", "+"]})
-    assert read() is None
-    filmed(log, {2: ["--", "+-", "++"], 4: ["-+", "++", "--"]})
-    shown = read()
-    assert (shown.steps, shown.chosen) == ([2, 4], 0)
-    assert shown.shares == [[0, 0.5], [0.5, 1], [1, 0]]
-    filmed(log, {step: ["+"] * 3 for step in range(0, 500, 5)})
-    assert (read().steps[0], read().steps[-1], len(read().steps)) == (0, 495, report.FRAMES)
-    training_log.samples_file(log).unlink()
-    assert 'id="film"' not in page()
+
+    def shown(marks: dict[int, list[str]]) -> film.Film | None:
+        filmed(log, marks)
+        return film.film(training_log.samples_of(log))
+
+    assert shown({}) is None
+    assert shown({2: ["-", "+"]}) is None
+    three = shown({2: ["--", "+-", "++"], 4: ["-+", "++", "--"]})
+    assert (three.steps, three.chosen) == ([2, 4], 0)
+    assert three.shares == [[0, 0.5], [0.5, 1], [1, 0]]
+    long = shown({step: ["+"] * 3 for step in range(0, 500, 5)}).steps
+    assert (long[0], long[-1], len(long)) == (0, 495, film.FRAMES)
 
 
 def test_the_film_plays_in_a_browser(run, tmp_path):
@@ -562,7 +442,6 @@ def test_the_film_plays_in_a_browser(run, tmp_path):
     assert "wrong at 6" in text
     chromium.run("(play.click(), new Promise(done => setTimeout(done, 2500)))")
     assert chromium.run("[slider.value, play.textContent]") == ["2", "Play"]
-    assert chromium.run("document.querySelectorAll('script').length") == 1
     chromium.close()
 
 
@@ -571,7 +450,6 @@ def test_a_log_without_evaluations_makes_a_page_about_training(run, monkeypatch)
     filmed(log, {2: ["+", "-", "-"], 4: ["+", "-", "+"]})
     assert status(monkeypatch, "report", "--figures", "figures", "--log", str(log)) == 0
     text = (run / "report.html").read_text()
-    Tree(re.sub("<script.*?</script>", "", text, flags=re.S))
     assert "<h1>GRPO: 3 steps</h1>" in text
     assert (
         re.findall(r'<a href="#([^"]*)"', text)
@@ -581,5 +459,5 @@ def test_a_log_without_evaluations_makes_a_page_about_training(run, monkeypatch)
     assert "No evaluation was given" in summary(text)
     assert "This log is not" not in text
     assert len(list(Path("figures").iterdir())) == text.count("<figure")
-    training_log.samples_file(run / "train" / "log.csv").unlink()
-    assert 'id="film"' not in page(logs=["artifacts/train/log.csv"])
+    training_log.samples_file(log).unlink()
+    assert 'id="film"' not in page()
