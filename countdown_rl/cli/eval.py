@@ -51,6 +51,8 @@ def eval(
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
     """
+    if not completions and options.engine != "openai":
+        console.note(f"Loading {model} ...")
     from countdown_rl.evaluation import evaluate
     from countdown_rl.evaluation.caveats import of_evaluation
 

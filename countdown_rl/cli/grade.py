@@ -1,10 +1,8 @@
-import os
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
 
 import typer
 
@@ -59,66 +57,76 @@ def grade(
     from countdown_rl.evaluation.completions import Reader
     from countdown_rl.tasks import jsonl, registry
 
-    reasons: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    first = ""
+    reasons: Counter[str] = Counter()
+    faults: list[str] = []
     unanswered: list[tuple[Row, str]] = []
+    name = "standard input" if source == "-" else source
+    jsonl.check_rules(data, rule=rule, operators=operators)
+    known = jsonl.read_rows(jsonl.test_file(data), console.note) if data else ()
+    reader = Reader(known, field, records or "", style=style, rule=rule, operators=operators)
+
     with ExitStack() as stack:
-        if source != "-" and (
-            not Path(source).exists() or Path(source).is_dir()
-        ):  # a pipe is fine: grade <(COMMAND)
-            raise InputError(f"{source} does not exist or is no file.")
-        lines = sys.stdin.buffer if source == "-" else stack.enter_context(Path(source).open("rb"))
+        lines = stack.enter_context(_opened(source))
         stream: TextIO | None = None if console.as_json else sys.stdout
         if out is not None:
-            if out.is_file() and os.path.samestat(os.fstat(lines.fileno()), out.stat()):
+            if out.resolve() == Path(source).resolve():
                 raise UsageError("is the input file; give another one.", option="out")
-            if out.is_file() or not out.exists():  # else a device or a pipe
-                artifacts.check_place(out, "--out")
-                out = stack.enter_context(artifacts.replacing(Path(os.path.realpath(out))))
-            stream = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))
-        write: Callable[[dict[str, Any]], Any] = (
-            jsonl.writer(stream).write if stream else lambda _: None
-        )
+            partial = stack.enter_context(artifacts.replacing(out.resolve()))
+            stream = stack.enter_context(partial.open("w", encoding="utf-8", newline="\n"))
+        writer = jsonl.writer(stream) if stream else None
+
+        def write(line: dict[str, Any]) -> None:
+            if writer:
+                writer.write(line)
 
         def refuse(error: InputError) -> None:
             if on_error == "stop":
                 raise error
-            nonlocal first
-            first = first or str(error)
-            counts["errors"] += 1
+            faults.append(str(error))
             write({"error": str(error)})
 
-        jsonl.check_rules(data, rule=rule, operators=operators)
-        known = jsonl.read_rows(jsonl.test_file(data), console.note) if data else ()
-        reader = Reader(known, field, records or "", style=style, rule=rule, operators=operators)
-        name = "standard input" if source == "-" else source
         for row, completions, place in reader.read(lines, name, refuse):
-            labels = (
-                {"id": row["id"]} if "id" in row else {"place": place.removeprefix(f"{name}, ")}
-            )
+            labels = {"place": place.removeprefix(f"{name}, ")}
+            if "id" in row:
+                labels = {"id": row["id"]}
             for index, completion in enumerate(completions):
                 graded = row.grade(completion.text)
-                counts.update({"n": 1, **{name: getattr(graded, name) for name in _VERDICTS}})
+                counts["n"] += 1
+                for verdict in _VERDICTS:
+                    counts[verdict] += getattr(graded, verdict)
                 reasons[graded.reason] += 1
                 if graded.reason == "no-answer" and len(unanswered) < caveats.TRIED:
                     unanswered.append((row, completion.text))
-                write(
-                    labels | ({"sample": index} if len(completions) > 1 else {}) | graded.to_json()
-                )
-    if not counts["n"]:
-        raise InputError(f"no completion was graded: {first or f'{name} has no rows.'}")
-    if advice := caveats.bare_answers(unanswered, reasons["no-answer"], counts["n"]):
+                sample = {"sample": index} if len(completions) > 1 else {}
+                write(labels | sample | graded.to_json())
+
+    n = counts["n"]
+    if not n:
+        cause = faults[0] if faults else f"{name} has no rows."
+        raise InputError(f"no completion was graded: {cause}")
+    if advice := caveats.bare_answers(unanswered, reasons["no-answer"], n):
         console.warn(advice)
     del reasons[""]
-    summary = {name: counts[name] for name in ("n", *_VERDICTS)}
-    summary |= {"errors": counts["errors"]} if on_error == "mark" else {}
+    summary: dict[str, Any] = {key: counts[key] for key in ("n", *_VERDICTS)}
+    if on_error == "mark":
+        summary["errors"] = len(faults)
     console.result({**summary, "reasons": dict(reasons.most_common())})
+
     if not console.as_json:
-        share = percent(counts["correct"] / counts["n"])
-        lines = [f"{counts['n']:,} graded, {counts['correct']:,} correct ({share})."]
+        correct = counts["correct"]
+        console.note(f"{n:,} graded, {correct:,} correct ({percent(correct / n)}).")
         task = registry.task(row.task)
-        lines += [f"{n:7,}  {task.reason(name)}" for name, n in reasons.most_common(5)]
-        if counts["errors"]:
-            lines.append(f"{counts['errors']:7,}  records that cannot be graded")
-        console.note("\n".join(lines))
+        for reason, count in reasons.most_common(5):
+            console.note(f"{count:7,}  {task.reason(reason)}")
+        if faults:
+            console.note(f"{len(faults):7,}  records that cannot be graded")
+
+
+def _opened(source: str) -> AbstractContextManager[BinaryIO]:
+    """Open a file, a pipe such as ``<(COMMAND)``, or stdin for ``-``."""
+    if source == "-":
+        return nullcontext(sys.stdin.buffer)
+    if not Path(source).exists() or Path(source).is_dir():
+        raise InputError(f"{source} does not exist or is no file.")
+    return Path(source).open("rb")

@@ -1,4 +1,4 @@
-"""Plain help pages, with panels and examples, and hints for flags that have another name here."""
+"""Plain help pages, with panels and examples, and advice on unknown options."""
 
 import inspect
 import os
@@ -13,63 +13,60 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from countdown_rl.cli.names import hint
+from countdown_rl.cli.names import advice
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+#: Parts of the metavar of a bounded number and of a list.
+_NOISE = re.compile(r" range(?=>)|list\[|\](?=>)")
 
 
 class _Panels:
-    """Lists options and commands under the headings that their declarations name, on narrow terminals too."""
+    """Lists options and commands below headings, on narrow terminals too."""
 
     def get_help(self: Any, ctx: Any) -> str:
-        ctx.terminal_width = max(
-            min(shutil.get_terminal_size().columns, 80) - 2, 20
-        )  # Click's own least is 50
+        columns = min(shutil.get_terminal_size().columns, 80)
+        ctx.terminal_width = max(columns - 2, 20)  # Click's own minimum is 50
         return super().get_help(ctx)  # type: ignore[misc]
 
     def format_options(self: Any, ctx: Any, formatter: Any) -> None:
-        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        panels: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
-                panel = param.rich_help_panel or (
-                    "Arguments" if param.param_type_name == "argument" else "Options"
-                )
-                flags = re.sub(r" range(?=>)|list\[|\](?=>)", "", record[0]).replace(
-                    "<Path>", "<path>"
-                )
-                panels.setdefault(panel, []).append((flags, record[1]))
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            heading = param.rich_help_panel or f"{param.param_type_name}s".title()
+            flags = _NOISE.sub("", record[0]).replace("<Path>", "<path>")
+            panels.setdefault(heading, []).append((flags, record[1]))
         for name, command in getattr(self, "commands", {}).items():
             panels.setdefault(command.rich_help_panel, []).append((name, command.help))
+
+        first_column = 30 if formatter.width > 60 else 4  # else texts get lines of their own
         for heading, rows in panels.items():
-            if rows:
-                with formatter.section(heading):
-                    formatter.write_dl(
-                        rows, col_max=30 if formatter.width > 60 else 4
-                    )  # the text gets its own lines
+            with formatter.section(heading):
+                formatter.write_dl(rows, col_max=first_column)
 
 
 class Command(_Panels, TyperCommand):
-    """A command whose help has panels, and which knows the names that its flags have elsewhere."""
+    """A command that gives advice on unknown options and unexpected arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
         for word in args:
             flag = word.partition("=")[0]
-            if (
-                flag.startswith("--")
-                and flag not in flags
-                and (advice := hint(flag[2:].replace("_", "-"), flags))
-            ):
-                ctx.fail(f"No such option: {flag}; {advice}")
+            if re.match("--[a-z]", flag) and flag not in {*flags, "--help"}:
+                name = flag[2:].replace("_", "-")
+                ctx.fail(f"No such option: {flag}; {advice(name, flags)}")
         rest = super().parse_args(ctx, args)
         if ctx.args:
-            needed = [flag for flag in ("--adapter", "--model") if flag in flags]
-            advice = f"give {needed[0]} {ctx.args[0]}" if needed else "give it with its option"
-            ctx.fail(f"Unexpected argument: {ctx.args[0]}; {advice}.")
+            models = [flag for flag in ("--adapter", "--model") if flag in flags]
+            option = f"{models[0]} {ctx.args[0]}" if models else "it with its option"
+            ctx.fail(f"Unexpected argument: {ctx.args[0]}; give {option}.")
         return rest
 
 
 class CommandGroup(_Panels, TyperGroup):
+    """The list of commands."""
+
     def make_context(self, *args: Any, **extra: Any) -> Any:
         with _reader_may_exit():  # of --help and --version
             return super().make_context(*args, **extra)
@@ -81,7 +78,7 @@ class CommandGroup(_Panels, TyperGroup):
 
 @contextmanager
 def _reader_may_exit() -> Iterator[None]:
-    """End with status 0 if the reader of stdout has exited, as ``head`` does."""
+    """Exit with status 0 if the reader of stdout has exited, as ``head`` does."""
     try:
         try:
             yield
@@ -93,12 +90,12 @@ def _reader_may_exit() -> Iterator[None]:
 
 
 def as_command(name: str, function: Callable[..., Any]) -> Command:
-    """Return the command of *function*, whose docstring may end with a section ``Examples:``, kept as it is."""
+    """Return the command of *function*, whose docstring may end with a section ``Examples:``."""
     text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\nExamples:\n")
-    epilog = (
-        f"\b\nExamples:\n{textwrap.dedent(examples)}" if examples else None
-    )  # after \b lines are kept
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    examples = f"\b\nExamples:\n{textwrap.dedent(examples)}"  # after \b lines are kept
     settings = {**HELP_OPTIONS, "allow_extra_args": True}  # to say which option they need
-    single.command(name, cls=Command, help=text, epilog=epilog, context_settings=settings)(function)
+
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    add = single.command(name, cls=Command, help=text, epilog=examples, context_settings=settings)
+    add(function)
     return typer.main.get_command(single)  # type: ignore[return-value]

@@ -1,24 +1,21 @@
-"""Names of options in other programs, and what stands for them here."""
+"""Advice on an unknown option: its name here if it is an option of another program."""
 
 from collections.abc import Collection
 
+from countdown_rl.core.options import nearest
+
 _RESUME = ("the same command again; it resumes",)
-_MICRO_BATCH = ("--micro-batch",)
-_MODEL = ("--model", "--adapter")
-_PUBLISH = ("--repo-id", "countdown-rl publish --push --repo-id NAME/MODEL")
+_PROCESSES = ("accelerate launch -m countdown_rl",)
+_PUBLISH = ("countdown-rl publish --push NAME/MODEL",)
 
 #: Other names of an option. The first suggestion applies whose flag the command has, or that is no flag.
 OTHER_NAMES = {
     "lr": ("--learning-rate",),
     "steps": ("--max-steps",),
     "epochs": ("--num-train-epochs", "--max-steps"),
-    "num-train-epochs": ("--max-steps",),
-    "per-device-train-batch-size": _MICRO_BATCH,
-    "gradient-accumulation-steps": _MICRO_BATCH,
+    "per-device-train-batch-size": ("--micro-batch",),
+    "gradient-accumulation-steps": ("--micro-batch",),
     "batch-size": ("--prompts",),
-    "group-size": ("--num-generations",),
-    "rank": ("--lora-r",),
-    "kl": ("--beta",),
     "kl-coef": ("--beta",),
     "fp16": ("--precision fp16",),
     "bf16": ("--precision bf16",),
@@ -28,39 +25,32 @@ OTHER_NAMES = {
     "max-completion-length": ("--max-new-tokens",),
     "n": ("--limit",),
     "num-samples": ("--samples", "--n"),
-    "pass-at": ("--samples",),
     "model": ("--adapter",),
-    "adapter": ("--model",),
-    "model-name-or-path": _MODEL,
-    "revision": tuple(f"{flag} NAME@REVISION" for flag in (*_MODEL, "--from-hub")),
+    "revision": ("--model NAME@REVISION", "--from-hub NAME@REVISION"),
     "dataset": ("--data", "--from-hub"),
     "train-file": ("--from", "--data"),
     "output-dir": ("--out",),
     "reward-funcs": ("--reward",),
     "use-vllm": ("--rollouts vllm", "--engine vllm"),
     "eval-steps": ("--eval-every",),
-    "logging-dir": ("--log",),
     "wandb": ("--trl report_to=wandb",),
-    "report-to": ("--trl report_to=wandb",),
-    "lr-scheduler-type": ("--trl lr_scheduler_type=cosine",),
-    "gradient-checkpointing": ("--trl gradient_checkpointing=true",),
-    "num-iterations": ("--trl num_iterations=N",),
-    "warmup-steps": ("--trl warmup_steps=N",),
-    "weight-decay": ("--trl weight_decay=X",),
-    "curriculum": ("--sampler curriculum",),
+    "report-to": ("--trl report_to=NAME, by default none",),
     "hub-model-id": _PUBLISH,
-    "push-to-hub": ("--push", "countdown-rl publish --push"),
-    "num-processes": ("accelerate launch -m countdown_rl",),
-    "processes": ("accelerate launch -m countdown_rl",),
+    "num-processes": _PROCESSES,
+    "processes": _PROCESSES,
     "resume": _RESUME,
     "resume-from-checkpoint": _RESUME,
 }
 
 
-def hint(name: str, flags: Collection[str]) -> str | None:
-    """Return what to use for the option *name* of another program in a command with these *flags*."""
+def advice(name: str, flags: Collection[str]) -> str:
+    """Return what to use for the unknown option *name* in a command with these *flags*."""
     for suggestion in OTHER_NAMES.get(name, ()):
         flag = suggestion.split()[0]
         if flag in flags or not flag.startswith("--"):
             return f"use {suggestion}."
-    return None
+    if match := nearest(f"--{name}", flags):
+        return f"did you mean {match}?"
+    if "--trl" in flags:
+        return f"a field of TRL's configuration is --trl {name.replace('-', '_')}=VALUE."
+    return "see --help."

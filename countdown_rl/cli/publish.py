@@ -54,4 +54,4 @@ def publish(
         view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"
     console.result(values, view)
     if result is None:
-        console.note("Next: countdown-rl publish --push --repo-id NAME/MODEL")
+        console.note("Next: countdown-rl publish --push NAME/MODEL")

@@ -8,8 +8,6 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import option
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import percent, plural
-from countdown_rl.tasks.registry import task_of
-from countdown_rl.tasks.task import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,34 +51,23 @@ def samples(
     if errors:
         _show_causes(result)
         return
-    steps = _steps(step) if step else None
     samples = _read(result)
-    there = sorted({sample.step for sample in samples if sample.step is not None})
-    if steps is not None and not any(number in steps for number in there):
-        of = f"{step}: samples are of steps {', '.join(map(str, there))}."
-        raise UsageError(
-            f"{of if there else 'is for samples of training; leave it out.'}", option="step"
-        )
-    reasons = {
-        name for sample in samples[:1] for name in {**REASONS, **task_of(sample.row).reasons}
-    }
-    if reason is not None and reason not in reasons:
-        raise UsageError(f"{reason} is not one of: {', '.join(sorted(reasons))}.", option="reason")
-    selected = [
-        sample
-        for sample in samples
-        if not ((correct and not sample.grade.correct) or (incorrect and sample.grade.correct))
-        and reason in (None, sample.grade.reason)
-        and (steps is None or sample.step in steps)
-    ]
-    if steps is None:  # of a training run, the last ones of training first
+    selected = list(samples)
+    if correct or incorrect:
+        selected = [sample for sample in selected if sample.grade.correct == correct]
+    if reason:
+        selected = [sample for sample in selected if sample.grade.reason == reason]
+    if step:
+        steps = _steps(step)
+        selected = [sample for sample in selected if sample.step in steps]
+    else:  # of a training run, the last step first
         selected.sort(key=lambda sample: (bool(sample.validation), -(sample.step or 0)))
+
     shown = selected[:n]
-    count = (
-        f"{len(shown):,} of {plural(len(selected), 'completion')}"
-        if selected
-        else "no such completion"
-    )
+    count = f"{len(shown):,} of {plural(len(selected), 'completion')}"
+    if not selected:
+        reasons = {sample.grade.reason for sample in samples} - {""}
+        count = f"no such completion; the reasons are {', '.join(sorted(reasons))}"
     view = Text("\n\n").join([*map(_view, shown), Text(count, style="dim")])
     lines = [sample.to_json() for sample in shown]
     console.result({"all": len(selected), "samples": lines}, view)
@@ -98,34 +85,29 @@ def _read(result: Path) -> "Sequence[Sample]":
 
 
 def _steps(text: str) -> range:
+    """Return the steps of a number or a range such as 50-100."""
     first, dash, last = text.partition("-")
-    if not (first.isdecimal() and (last.isdecimal() if dash else True)):
-        raise UsageError(
-            f"{text} is neither a step nor a range of steps such as 50-100.", option="step"
-        )
-    return range(int(first), int(last if dash else first) + 1)
+    try:
+        return range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        sentence = f"{text} is neither a step nor a range of steps such as 50-100."
+        raise UsageError(sentence, option="step") from None
 
 
 def _view(sample: "Sample") -> Text:
-    kind = (
-        ", validation"
-        if sample.validation
-        else f", group {sample.group}"
-        if sample.group is not None
-        else ""
-    )
-    step = ("" if sample.step is None else f"step {sample.step}{kind}  ", "dim")
-    grade = (
-        (f"✓ {sample.verdict}", "green") if sample.grade.correct else (f"✗ {sample.verdict}", "red")
-    )
-    text = (
-        "\n",
+    step = "" if sample.step is None else f"step {sample.step}"
+    if sample.validation:
+        step += ", validation"
+    elif sample.group is not None:
+        step += f", group {sample.group}"
+    mark, color = ("✓", "green") if sample.grade.correct else ("✗", "red")
+    return Text.assemble(
+        (f"{step}  ".lstrip(), "dim"),
+        (f"{sample.row.headline}\n", "bold"),
         (sample.row.opening + sample.completion).strip("\n"),
-        "\n",
-        grade,
+        (f"\n{mark} {sample.verdict}", color),
         (f"  {sample.rewarded}".rstrip(), "dim"),
     )
-    return Text.assemble(step, (sample.row.headline, "bold"), *text)
 
 
 def _show_causes(result: Path) -> None:
@@ -133,21 +115,18 @@ def _show_causes(result: Path) -> None:
     from countdown_rl.evaluation.diagnose import LABELS, diagnose
 
     report = diagnose(results.read(result))
-    if report["lost"]:
-        title = f"{result}: {percent(report['lost'])} of the completions are incorrect"
-    else:
-        title = f"{result}: all completions are correct, so no fault costs points"
+    title = f"{result}: {percent(report['lost'])} of the completions are incorrect"
     if not report["steps"]:
         title += "; no equation in them can be checked"
     table = console.table("cause", "points", "completions", "occurrences", title=title)
     for row in report["causes"]:
-        written = report["steps"].get(row["cause"].removeprefix("incorrect "), {}).get("written")
-        table.add_row(
-            LABELS.get(row["cause"], row["cause"]) + (" (at most)" if row["at_most"] else ""),
-            f"{100 * row['points']:.1f}",
-            f"{row['completions']:,}",
-            f"{row['occurrences']:,}" + (f" of {written:,}" if written else ""),
-        )
+        cause = row["cause"]
+        occurrences = f"{row['occurrences']:,}"
+        if equations := report["steps"].get(cause.removeprefix("incorrect ")):
+            occurrences += f" of {equations['written']:,}"
+        name = LABELS.get(cause, cause) + (" (at most)" if row["at_most"] else "")
+        points = f"{100 * row['points']:.1f}"
+        table.add_row(name, points, f"{row['completions']:,}", occurrences)
     if report["lost"]:
         table.add_row("other", f"{100 * report['unexplained']:.1f}")
-    console.result(report, table if report["causes"] or report["lost"] else title)
+    console.result(report, table)

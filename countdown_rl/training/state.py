@@ -159,10 +159,10 @@ class Checkpoints:
         """The sentence for a user who stopped a run: the step from which it resumes."""
         if newest := self.newest():
             return (
-                f"The run continues after step {step_of(newest)} when the command is repeated; "
+                f"Stopped. The same command continues after step {step_of(newest)}; "
                 f"remove {self.directory} to begin again."
             )
-        return "There is no checkpoint of this run yet, so it starts again."
+        return "Stopped before the first checkpoint. The same command starts from step 0."
 
     def _differences(self, run: Identity) -> str:
         """Differences of *run* from the one in the directory; "" if there are none."""

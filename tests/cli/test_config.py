@@ -24,18 +24,18 @@ def test_flags_win_over_the_file_and_lists_repeat(tmp_path, nested):
         "max_steps": 7,
         "learning-rate": "1e-4",
         "reward": ["correct=1", "format=0.1"],
-        "curriculum": True,
+        "trust-remote-code": True,
         "seed": None,
         "trl": "epsilon=0.1",
     }
     file = in_file(tmp_path, yaml.safe_dump({"train": options} if nested else options))
     values = parsed("train", "--max-steps", "3", *file)
     assert (values["max_steps"], values["learning_rate"], values["seed"]) == (3, 1e-4, 42)
-    assert values["curriculum"] is True
+    assert values["trust_remote_code"] is True
     assert list(values["reward"]) == ["correct=1", "format=0.1"]
     assert list(values["trl"]) == ["epsilon=0.1"]
-    alone = parsed("train", *file, "--reward", "length:5=1", "--no-curriculum")
-    assert (list(alone["reward"]), alone["curriculum"]) == (["length:5=1"], False)
+    alone = parsed("train", *file, "--reward", "length:5=1", "--no-trust-remote-code")
+    assert (list(alone["reward"]), alone["trust_remote_code"]) == (["length:5=1"], False)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,9 @@ def test_flags_win_over_the_file_and_lists_repeat(tmp_path, nested):
         ("output_dir: x", "--out"),
         ("per-device-train-batch-size: 4", "--micro-batch"),
         ("config: x", "no option config"),
-        ("top_p: 1", "`trl: top_p=VALUE`"),
-        ("curriculum: maybe", "true or false"),
+        ("mask_truncated_completions: 1", "--trl mask_truncated_completions=VALUE"),
         ("max-steps: {a: 1}", "a value or a list"),
         ("reward: [[1]]", "a value or a list"),
-        ("max-steps: 3\nmax_steps: 3", "twice"),
         ("- a", "a line such as"),
         ("just text", "a line such as"),
         ("a: [", "cannot be read"),

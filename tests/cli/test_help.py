@@ -93,7 +93,7 @@ def test_examples_are_commands_that_parse(name):
 
 @pytest.mark.parametrize(
     ("words", "completed"),
-    [("tr", "train"), ("train --max-st", "--max-steps"), ("train --loss-type d", "dapo")],
+    [("tr", "train"), ("train --max-st", "--max-steps"), ("quantize --format n", "nf4")],
 )
 def test_the_shell_completes_commands_and_flags(words, completed):
     environment = os.environ | {"_COUNTDOWN_RL_COMPLETE": "complete_bash"}
