@@ -319,10 +319,6 @@ class Task:
     )  # by the name that ``--model`` accepts
     #: Graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
     proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)
-    #: By the name in ``sft --demonstrator``: the lines of thinking, each with the answer if it is the last.
-    demonstrators: Mapping[str, Callable[[Any, random.Random], Iterator[tuple[str, str]]]] = field(
-        default_factory=dict
-    )
 
     def reason(self, key: str) -> str:
         """The words for the reason of a grade."""

@@ -366,7 +366,7 @@ class SftOptions(TuningOptions):
     demonstrator: Annotated[
         str | None,
         option(
-            "Answer --data by search, stream-of-search or a baseline.",
+            "Answer --data by a baseline (solver, random), or your own as module:function.",
             DEMONSTRATIONS,
             metavar="NAME",
         ),

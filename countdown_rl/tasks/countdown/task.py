@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.countdown import expression, prompts, proxies, rules, search, solver
+from countdown_rl.tasks.countdown import expression, prompts, proxies, rules, solver
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
@@ -333,8 +333,4 @@ TASK = Task(
     grammar=expression.GRAMMAR_VERSION,
     suites={"countdown-bench-1": "countdown_rl.data.suites:file"},
     proxies=proxies.GRADERS,
-    demonstrators={
-        "search": lambda row, rng: search.compact(row.puzzle, rng),
-        "stream-of-search": lambda row, rng: search.published(row.puzzle, rng),
-    },
 )

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts
+from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
@@ -291,26 +291,30 @@ def _generated(
             f"{name} answers the training rows of --data; give that too.", option="demonstrator"
         )
     rows = jsonl.read_rows(data / f"{split}.jsonl")
-    task, baseline = task_of(rows[0]), registry.baseline(name, rows)
-    demonstrate = task.demonstrators.get(name)
-    if baseline is None and demonstrate is None:
-        names = ", ".join((*task.demonstrators, *task.baselines))
-        raise UsageError(f"{name}: the task {task.name} has {names}.", option="demonstrator")
+    baseline = registry.baseline(name, rows)
+    if baseline is None and ":" not in name:
+        baselines = ", ".join(task_of(rows[0]).baselines)
+        raise UsageError(
+            f"{name}: take one of {baselines}, or a function of yours as module:function.",
+            option="demonstrator",
+        )
+    demonstrate: Any = baseline.completion if baseline else user_code.imported(name)
     for index, row in enumerate(rows):
         seed = f"{options.seed} {index}" if split == "train" else f"{options.seed} {split} {index}"
+        rng = random.Random(seed)
         if baseline:
-            completion = baseline.completion(row, random.Random(seed))
-        elif demonstrate and not row.style.direct:
-            lines = demonstrate(row, random.Random(seed))
-            completion = _within(lines, row, tokenizer, options.max_completion_length)
-        else:
+            completion = demonstrate(row, rng)
+        elif row.style.direct:
             raise UsageError(
                 f"{name} thinks before the answer, and the style direct does not.",
                 option="demonstrator",
             )
-        yield Demonstration(
-            f"{data}, row {index + 1}", row.messages(), completion, row, generated=True
-        )
+        else:
+            with user_code.running(f"demonstrator {name}"):
+                lines = demonstrate(row, rng)
+                completion = _within(lines, row, tokenizer, options.max_completion_length)
+        place = f"{data}, row {index + 1}"
+        yield Demonstration(place, row.messages(), completion, row, generated=True)
 
 
 def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: int) -> str:

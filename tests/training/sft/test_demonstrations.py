@@ -281,12 +281,13 @@ def test_one_that_is_too_long_is_named_or_of_a_baseline_left_out(tokenizer):
         tokens.tokenize(Demonstrations([replace(long, generated=True)]), tokenizer, 400)
 
 
-@pytest.mark.parametrize("name", ["search", "stream-of-search"])
+@pytest.mark.parametrize("name", ["compact", "published"])
 def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name):
     rows = [{"nums": [number, 7, 11, 2], "target": 50} for number in range(3, 23)]
     write_data(tmp_path / "data", {"train": rows, "test": [RIGHT]})
-    budget = {"search": 150, "stream-of-search": 3_000}[name]
-    options = SftOptions(demonstrator=name, keep_wrong=True, max_completion_length=budget)
+    budget = {"compact": 150, "published": 3_000}[name]
+    demonstrator = f"stages.recipes.search:{name}"
+    options = SftOptions(demonstrator=demonstrator, keep_wrong=True, max_completion_length=budget)
     known, _ = demonstrations.read(options, [], tmp_path / "data", tokenizer=tokenizer)
     assert len(known.filtered) == 20
     assert all(len(tokenizer(each.completion)["input_ids"]) <= budget for each in known.filtered)
@@ -301,7 +302,7 @@ def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name):
 
 def test_there_must_be_a_source_and_a_demonstrator_of_the_task(data):
     cases = [
-        ("oracle", data, "has search, stream-of-search, random, solver"),
+        ("oracle", data, "random, solver, or a function"),
         (None, None, "--from"),
     ]
     for demonstrator, directory, message in [*cases, ("solver", None, "--data")]:

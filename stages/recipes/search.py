@@ -9,6 +9,8 @@ operation and the numbers that it leaves, ``28-7=21,5,3``. Operations on the las
 ``28-7=21+1=22-1=20`` is 28-7=21, 21+1=22 and 21-1=20. If the result is the second operand, both are written after a
 space: ``7-1=6 28-6=22``. A search that returns to an earlier state lists its numbers again if others were listed
 since, but not those of the puzzle: ``5,3,21``, or ``1,21+1=22`` for the last two.
+
+In a checkout: ``countdown-rl sft --demonstrator stages.recipes.search:compact --data artifacts/data``
 """
 
 import random
@@ -20,6 +22,7 @@ from itertools import combinations, count
 from typing import NamedTuple
 
 from countdown_rl.tasks.countdown.rules import Puzzle
+from countdown_rl.tasks.countdown.task import CountdownRow
 
 IMPOSSIBLE = "impossible"
 #: Widest beam of a breadth-first search.
@@ -55,8 +58,9 @@ Heuristic = Callable[[Sequence[int]], float]
 Lines = Iterator[tuple[str, str]]
 
 
-def published(puzzle: Puzzle, rng: random.Random) -> Lines:
-    """A search of *puzzle* in the text of Stream of Search."""
+def published(row: CountdownRow, rng: random.Random) -> Lines:
+    """A search of the puzzle of *row* in the text of Stream of Search."""
+    puzzle = row.puzzle
     target = puzzle.target
     for kind, node in _search(puzzle, rng):
         values = node.values
@@ -83,13 +87,13 @@ def published(puzzle: Puzzle, rng: random.Random) -> Lines:
                 )
 
 
-def compact(puzzle: Puzzle, rng: random.Random) -> Lines:
-    """A search of *puzzle* in compact lines."""
+def compact(row: CountdownRow, rng: random.Random) -> Lines:
+    """A search of the puzzle of *row* in compact lines."""
     line = ""
     current: _Node | None = None
     generated: _Node | None = None  # the line ends in its operation
     listed: _Node | None = None  # the last one whose numbers were written
-    for kind, node in _search(puzzle, rng):
+    for kind, node in _search(row.puzzle, rng):
         if kind == "move" or node is current:
             continue
         if kind == "explore" and current and len(node.numbers) == 1:

@@ -1,4 +1,4 @@
-"""Searches: every line is executed again by exact arithmetic, in states that earlier lines lead to."""
+"""Searches of Stream of Search: every line is executed again by exact arithmetic, in states that earlier lines lead to."""
 
 import random
 import re
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.tasks.countdown import search
 from countdown_rl.tasks.countdown.expression import parse
 from countdown_rl.tasks.countdown.rules import RULES
 from countdown_rl.tasks.registry import parse_row
+from stages.recipes import search
 
 PUZZLES = st.fixed_dictionaries(
     {"nums": st.lists(st.integers(1, 30), min_size=2, max_size=4), "target": st.integers(1, 60)},
@@ -62,7 +62,7 @@ def check_answer(row, lines):
 @given(PUZZLES, st.integers(0, 99))
 def test_compact_lines_are_right_and_follow_from_each_other(fields, seed):
     row = parse_row(fields)
-    lines = list(search.compact(row.puzzle, random.Random(seed)))[:200]
+    lines = list(search.compact(row, random.Random(seed)))[:200]
     states = States(row["nums"])
     for text, _ in filter(lambda line: line[0], lines):
         if returned := re.match(r"\d+(?:,\d+)+", text):  # to an earlier state
@@ -111,7 +111,7 @@ def check_chain(row, result, chain, states):
 @given(PUZZLES, st.integers(0, 99))
 def test_published_lines_are_right_and_follow_from_each_other(fields, seed):
     row = parse_row(fields)
-    lines = list(search.published(row.puzzle, random.Random(seed)))[:600]
+    lines = list(search.published(row, random.Random(seed)))[:600]
     states, state = States(row["nums"]), []
     for text, _ in lines:
         if match := re.fullmatch(r"Current State: (\d+):\[(.*)\], Operations: \[(.*)\]", text):
@@ -152,18 +152,18 @@ LONG = "3-2=1,4|2+4=6,3|2*3=6,4|2+3=5+4=9*4=20-4=1|4,6-4=2*4=24+4=10|3,6*3=18-3=
     ],
 )
 def test_a_search_ends_with_its_answer(fields, seed, lines, answer):
-    written = list(search.compact(parse_row(fields).puzzle, random.Random(seed)))
+    written = list(search.compact(parse_row(fields), random.Random(seed)))
     assert lines in (None, "|".join(line for line, _ in written))
     assert written[-1][1] == answer
 
 
 def test_the_mixture_finds_some_targets_and_misses_some():
     rng = random.Random(1)
-    puzzles = [
-        parse_row({"nums": [rng.randint(1, 30) for _ in range(4)], "target": 30}).puzzle
+    rows = [
+        parse_row({"nums": [rng.randint(1, 30) for _ in range(4)], "target": 30})
         for _ in range(100)
     ]
-    answer = lambda write, index: list(write(puzzles[index], random.Random(index)))[-1][1]  # noqa: E731
+    answer = lambda write, index: list(write(rows[index], random.Random(index)))[-1][1]  # noqa: E731
     both = [
         [answer(write, index) for index in range(100)]
         for write in (search.compact, search.published)
