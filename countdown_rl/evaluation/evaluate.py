@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from countdown_rl.core import artifacts, processes
@@ -22,7 +21,7 @@ from countdown_rl.evaluation.completions import Reader
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
-from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample, Stored
+from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample
 from countdown_rl.inference import engines
 from countdown_rl.inference.engine import Completion, Engine
 from countdown_rl.models import reference
@@ -192,60 +191,56 @@ def _made_elsewhere(
     """
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
     reader = Reader(known, options.field, options.records or "", **settings)
-    graded = TemporaryFile()  # noqa: SIM115 - the samples keep it
-    answers: dict[str, tuple[Row, list[Sample | int]]] = {}  # by the id of the row
-    again: dict[str, str] = {}  # the place of the second record of a row
-    number = 0
+    answers: dict[str, list[Sample]] = {}  # by the id of the row
+    repeats: dict[str, str] = {}  # the place of the second record of a row
     with file.open("rb") as stream:
         for row, completions, place in reader.read(stream, str(file)):
             if row.id in answers:
-                again.setdefault(row.id, place)
-            else:
-                answers[row.id] = row, []
-            row, entries = answers[row.id]
+                repeats.setdefault(row.id, place)
+            samples = answers.setdefault(row.id, [])
             for completion in completions:
-                sample = Sample.of(row, completion, len(entries))
-                entries.append(sample if number < Stored.KEPT else Stored.write(graded, sample))
-                number += 1
+                samples.append(Sample.of(row, completion, len(samples)))
     if not answers:
         raise InputError(f"{file} has no completion that can be graded.")
-    counts = Counter(len(entries) for _, entries in answers.values())
-    most, (usual, share) = max(counts), counts.most_common(1)[0]
+    most = max(map(len, answers.values()))
+    _check_counts(file, answers, repeats, fill)
+
+    rows = [row for row in reader.rows.values() if fill or row.id in answers]
+    rows = rows or [samples[0].row for samples in answers.values()]
     missing = Completion("", None, None, {"reason": "missing"})
-    if usual < most and share > len(answers) / 2:
-        extra = [name for name, (_, entries) in answers.items() if len(entries) > usual]
-        repeated = plural(len(extra), f"repeated {registry.task(row.task).noun}")
-        first = next((place for name, place in again.items() if name in {*extra}), file)
-        raise InputError(
-            f"{first}: the first of {repeated}, of {len(answers):,} in all; remove the repeats."
-        )
-    for row, entries in answers.values():
-        if len(entries) < most and not fill:
-            fault = f"{row.headline} has {plural(len(entries), 'completion')}, others {most}"
-            raise InputError(
-                f"{file}: {fault}; give all as many, or use `countdown-rl grade` for their share."
-            )
-    rows = [row for row in reader.rows.values() if fill or row.id in answers] or [
-        row for row, _ in answers.values()
-    ]
-    ordered = list[Sample | int]()
+    ordered: list[Sample] = []
     for row in rows:
-        entries = answers.get(row.id, (row, []))[1]
-        entries += [Sample.of(row, missing, turn) for turn in range(len(entries), most)]
-        ordered += (
-            entries
-            if most > 1
-            else [replace(e, turn=None) if isinstance(e, Sample) else e for e in entries]
+        samples = answers.get(row.id, [])
+        ordered += samples
+        ordered += [Sample.of(row, missing, turn) for turn in range(len(samples), most)]
+    if most == 1:
+        ordered = [replace(sample, turn=None) for sample in ordered]
+    asked = len(reader.rows) if len(reader.rows) > len(rows) else None
+    return _Made(rows, ordered, {"decoding": DecodingSettings(samples=most), "of": asked})
+
+
+def _check_counts(
+    file: Path, answers: Mapping[str, Sequence[Sample]], repeats: Mapping[str, str], fill: bool
+) -> None:
+    """Raise InputError if some rows have more completions than others, or fewer unless *fill*."""
+    counts = Counter(map(len, answers.values()))
+    most = max(counts)
+    usual, share = counts.most_common(1)[0]
+    if usual < most and share > len(answers) / 2:
+        extra = [name for name, samples in answers.items() if len(samples) > usual]
+        noun = registry.task(answers[extra[0]][0].row.task).noun
+        place = next((place for name, place in repeats.items() if name in extra), file)
+        repeated = plural(len(extra), f"repeated {noun}")
+        raise InputError(
+            f"{place}: the first of {repeated}, of {len(answers):,} in all; remove the repeats."
         )
-    about: dict[str, Any] = {
-        "decoding": DecodingSettings(samples=most),
-    }
-    about |= {"of": len(reader.rows) if len(reader.rows) > len(rows) else None}
-    samples = [entry for entry in ordered if isinstance(entry, Sample)]
-    if len(samples) == len(ordered):
-        graded.close()
-        return _Made(rows, samples, about)
-    return _Made(rows, Stored(graded, rows, ordered), about)
+    for samples in answers.values():
+        if len(samples) < most and not fill:
+            count = plural(len(samples), "completion")
+            raise InputError(
+                f"{file}: {samples[0].row.headline} has {count}, others {most}; "
+                "give all as many, or use `countdown-rl grade` for their share."
+            )
 
 
 def _selected(

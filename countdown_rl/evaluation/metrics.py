@@ -37,97 +37,100 @@ def measure(
     completions of a row belong to so many *runs*, one after another, and scores are means over runs. *limits* are the
     token limits for ``budgets``, the accuracy of the beginnings of the same completions.
     """
-    per_row = len(samples) // len(rows)
+    puzzles = by_puzzle(samples, len(rows))
+    per_row = len(puzzles[0])
     per_run = per_row // runs
     if max(pass_at, default=1) > per_run:
         raise InputError(
             f"pass@{max(pass_at)} needs that many completions of each row, not {per_run}."
         )
-    flags: dict[str, Callable[[Sample], bool | None]] = {
-        "correct": lambda sample: sample.grade.correct,
-        "format": lambda sample: sample.grade.format,
-        "strict_format": lambda sample: sample.grade.strict_format,
-        "truncated": lambda sample: sample.truncated,
-        "unknown": lambda sample: sample.truncated is None,
+    correct = [_count(puzzle, lambda sample: sample.grade.correct) for puzzle in puzzles]
+    forms = {
+        "format": _share(puzzles, lambda sample: sample.grade.format),
+        "strict_format": _share(puzzles, lambda sample: sample.grade.strict_format),
     }
-    for limit in limits:
-        flags |= {
-            f"correct {limit}": partial(_correct, limit),
-            f"truncated {limit}": partial(_truncated, limit),
-        }
-    counts: dict[str, list[int]] = {name: [] for name in flags}
-    members: dict[str, dict[str, list[int]]] = {}
-    ks = (pass_at or [1 << power for power in range(per_run.bit_length())]) if per_run > 1 else ()
-    shares: dict[int, list[float]] = {k: [] for k in ks}
-    votes, reasons = list[int](), Counter[str]()
-    lengths: dict[bool, list[int | None]] = {True: [], False: []}
-    for row, puzzle in zip(
-        rows, map(list, by_puzzle(samples, len(rows))), strict=True
-    ):  # the only look at them
-        for name, flag in flags.items():
-            counts[name].append(sum(bool(flag(sample)) for sample in puzzle))
-        for group, value in row.groups.items():
-            members.setdefault(group, {}).setdefault(value, []).append(counts["correct"][-1])
-        for k in ks:
-            shares[k].append(puzzle_share(puzzle, k, runs))
-        if per_row > 1 and runs == 1:
-            votes.append(int(vote(puzzle)))
-        for sample in puzzle:
-            reasons[sample.grade.reason] += 1
-            lengths[sample.grade.correct].append(sample.tokens)
-    share = {name: _accuracy(values, per_row) for name, values in counts.items()}
-    groups = {}
-    for group, values in members.items():
-        ordered = sorted(values, key=partial(_position, [*task(rows[0].task).group(group).names]))
-        groups[group] = {value: _accuracy(values[value], per_row, runs) for value in ordered}
-    passes = {}
-    for k, of_puzzles in shares.items():
-        interval = rounded(
-            mean_interval(of_puzzles, runs * (per_run // k))
-        )  # trials: disjoint sets of k completions
-        passes[k] = Share(share=round(sum(of_puzzles) / len(rows), 6), interval=interval)
-    majority = None
-    if votes:
-        voted = _accuracy(votes, 1)
-        majority = Share(
-            share=voted.accuracy, n=voted.n, count=voted.correct, interval=voted.interval
-        )
-    forms = ["format", "strict_format"] + ([] if any(counts["unknown"]) else ["truncated"])
-    accuracies: dict[str, Any] = {name: share[name].accuracy for name in forms}
-    right, wrong = ([n for n in part if n is not None] for part in lengths.values())
-    lengths_known = len(right) + len(wrong) == len(samples)
+    if all(sample.truncated is not None for sample in samples):
+        forms["truncated"] = _share(puzzles, lambda sample: bool(sample.truncated))
+    accuracies: dict[str, Any] = {name: share.accuracy for name, share in forms.items()}
+    tokens = _tokens(samples)
     return Scores(
-        **vars(_accuracy(counts["correct"], per_row, runs)),
-        pass_at=passes,
-        majority=majority,
-        budgets={
-            limit: Budget(
-                **vars(share[f"correct {limit}"]), truncated=share[f"truncated {limit}"].accuracy
-            )
-            for limit in limits
-        },
-        groups=groups,
+        **vars(_accuracy(correct, per_row, runs)),
+        pass_at={k: _pass_at(puzzles, k, runs) for k in reported_ks(pass_at, per_run)},
+        majority=_majority(puzzles) if per_row > 1 and runs == 1 else None,
+        budgets={limit: _budget(puzzles, limit) for limit in limits},
+        groups=_groups(rows, correct, per_row, runs),
         **accuracies,
-        intervals={name: share[name].interval for name in forms},
-        mean_tokens=round(sum(right + wrong) / len(samples), 2) if lengths_known else None,
-        tokens=_tokens(right, wrong) if lengths_known else None,
-        reasons={
-            name: n
-            for name, n in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-            if name
-        },
+        intervals={name: share.interval for name, share in forms.items()},
+        mean_tokens=round(fmean(sample.tokens or 0 for sample in samples), 2) if tokens else None,
+        tokens=tokens,
+        reasons=_reasons(samples),
         task=rows[0].task,
         rules=sorted({row.rule for row in rows} - {""}),
     )
 
 
-def _correct(limit: int, sample: Sample) -> bool:
-    text = sample.beginning(limit)
-    return sample.grade.correct if text is None else sample.row.grade(text).correct
+def reported_ks(requested: Sequence[int], per_run: int) -> Sequence[int]:
+    """The k of pass@k to report: those *requested*, else the powers of two up to *per_run*."""
+    if per_run == 1:
+        return ()
+    return requested or [1 << power for power in range(per_run.bit_length())]
 
 
-def _truncated(limit: int, sample: Sample) -> bool:
-    return bool(sample.truncated) or sample.beginning(limit) is not None
+def _count(samples: Sequence[Sample], flag: Callable[[Sample], bool]) -> int:
+    return sum(map(flag, samples))
+
+
+def _share(puzzles: Sequence[Sequence[Sample]], flag: Callable[[Sample], bool]) -> Accuracy:
+    """The share of the completions for which *flag* is True."""
+    return _accuracy([_count(puzzle, flag) for puzzle in puzzles], len(puzzles[0]))
+
+
+def _pass_at(puzzles: Sequence[Sequence[Sample]], k: int, runs: int) -> Share:
+    shares = [puzzle_share(puzzle, k, runs) for puzzle in puzzles]
+    disjoint_sets = len(puzzles[0]) // runs // k
+    interval = rounded(mean_interval(shares, runs * disjoint_sets))
+    return Share(share=round(sum(shares) / len(shares), 6), interval=interval)
+
+
+def _majority(puzzles: Sequence[Sequence[Sample]]) -> Share:
+    voted = _accuracy([int(vote(puzzle)) for puzzle in puzzles], 1)
+    return Share(share=voted.accuracy, n=voted.n, count=voted.correct, interval=voted.interval)
+
+
+def _budget(puzzles: Sequence[Sequence[Sample]], limit: int) -> Budget:
+    """The accuracy of the first *limit* tokens of each completion."""
+
+    def correct(sample: Sample) -> bool:
+        text = sample.beginning(limit)
+        return sample.grade.correct if text is None else sample.row.grade(text).correct
+
+    def truncated(sample: Sample) -> bool:
+        return bool(sample.truncated) or sample.beginning(limit) is not None
+
+    shares = vars(_share(puzzles, correct))
+    return Budget(**shares, truncated=_share(puzzles, truncated).accuracy)
+
+
+def _groups(
+    rows: Sequence[Row], correct: Sequence[int], per_row: int, runs: int
+) -> dict[str, dict[str, Accuracy]]:
+    """The accuracy by the value of each group of *rows*, from their numbers of *correct* completions."""
+    counts: dict[str, dict[str, list[int]]] = {}
+    for row, count in zip(rows, correct, strict=True):
+        for group, value in row.groups.items():
+            counts.setdefault(group, {}).setdefault(value, []).append(count)
+    groups = {}
+    for group, values in counts.items():
+        names = list(task(rows[0].task).group(group).names)
+        ordered = sorted(values, key=partial(_position, names))
+        groups[group] = {value: _accuracy(values[value], per_row, runs) for value in ordered}
+    return groups
+
+
+def _reasons(samples: Sequence[Sample]) -> dict[str, int]:
+    """The number of incorrect completions by reason, the most frequent first."""
+    counts = Counter(sample.grade.reason for sample in samples if sample.grade.reason)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def pass_at_k(k: int, correct: int, n: int) -> float:
@@ -163,14 +166,21 @@ def _position(names: Sequence[str], value: str) -> tuple[bool, float, str]:
     return not digits, float(digits[0]) if digits else index, value
 
 
-def _tokens(right: Sequence[int], wrong: Sequence[int]) -> Tokens:
+def _tokens(samples: Sequence[Sample]) -> Tokens | None:
+    """The lengths of *samples*; None if one is unknown."""
+    right: list[int] = []
+    wrong: list[int] = []
+    for sample in samples:
+        if sample.tokens is None:
+            return None
+        (right if sample.grade.correct else wrong).append(sample.tokens)
     lengths = sorted([*right, *wrong])
     return Tokens(
         median=median(lengths),
         p95=lengths[-(-95 * len(lengths) // 100) - 1],
         longest=lengths[-1],
-        mean_correct=round(sum(right) / len(right), 2) if right else None,
-        mean_incorrect=round(sum(wrong) / len(wrong), 2) if wrong else None,
+        mean_correct=round(fmean(right), 2) if right else None,
+        mean_incorrect=round(fmean(wrong), 2) if wrong else None,
         per_correct_answer=round(sum(lengths) / len(right), 2) if right else None,
     )
 

@@ -15,7 +15,7 @@ from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.formatting import interval, percent
 from countdown_rl.core.manifest import Manifest, ProvenanceEntry, provenance_chain
 from countdown_rl.evaluation import sample
-from countdown_rl.evaluation.sample import Accuracy, Metrics, Sample, Scores, Stored
+from countdown_rl.evaluation.sample import Accuracy, Metrics, Sample, Scores
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
 
@@ -64,9 +64,7 @@ def read(path: Path) -> Result:
     manifest = artifacts.read(path, "eval")
     metrics = read_metrics(path)
     try:
-        samples = Stored.of(
-            map(Sample.from_json, jsonl.read_objects(path / SAMPLES)), puzzles=metrics.n
-        )
+        samples = [Sample.from_json(line) for line in jsonl.read_objects(path / SAMPLES)]
     except (ArtifactError, InputError) as error:
         raise ArtifactError(f"{path / SAMPLES} is damaged ({error}); make it again.") from error
     return Result(metrics, samples, manifest=manifest, path=path)

@@ -1,13 +1,9 @@
-"""Results of an evaluation: graded completions and scores, and their form in JSON."""
+"""Graded completions and their metrics, and the form of both in JSON."""
 
-import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryFile
-from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from countdown_rl.core import typed_json
 from countdown_rl.evaluation.statistics import Interval
@@ -20,7 +16,6 @@ if TYPE_CHECKING:
 
 #: Fields of a sample of training.
 _TRAINING = ("step", "validation", "group", "rewards", "advantage")
-_reading = Lock()
 #: Kinds of baselines, which replace the model in an evaluation.
 BASELINE_KINDS = ("floor", "ceiling")
 
@@ -46,10 +41,9 @@ class Sample:
     @classmethod
     def of(cls, row: Row, completion: "Completion", turn: int | None = None) -> Self:
         """Grade the *completion* of *row*."""
-        grade, details = row.grade(completion.text), completion.details
-        if "reason" in details:  # the server refused
-            details = dict(details)
-            grade.reason = details.pop("reason")
+        grade = row.grade(completion.text)
+        details = dict(completion.details)
+        grade.reason = details.pop("reason", grade.reason)  # such as a server's refusal
         truncated = None if completion.ended is None else not completion.ended
         return cls(row, completion.text, grade, completion.tokens, truncated, turn, details)
 
@@ -69,99 +63,39 @@ class Sample:
     def rewarded(self) -> str:
         """The rewards and the advantage, such as ``correct 1, short 0.25, advantage -0.5``; "" without any."""
         values = {**(self.rewards or {}), "advantage": self.advantage}
-        return ", ".join(
-            f"{name} {value:.3g}" for name, value in values.items() if value is not None
-        )
+        known = {name: value for name, value in values.items() if value is not None}
+        return ", ".join(f"{name} {value:.3g}" for name, value in known.items())
 
     def to_json(self) -> dict[str, Any]:
         """A line of ``samples.jsonl``."""
-        training = {name: value for name in _TRAINING if (value := getattr(self, name)) is not None}
-        turn = {} if self.turn is None else {"sample": self.turn}
-        graded = {"completion": self.completion, **self.grade.to_json()}
-        length = {"tokens": self.tokens, "truncated": self.truncated}
-        return training | self.row.kept | turn | graded | length | self.details
+        line: dict[str, Any] = {}
+        for name in _TRAINING:
+            if getattr(self, name) is not None:
+                line[name] = getattr(self, name)
+        line |= self.row.kept
+        if self.turn is not None:
+            line["sample"] = self.turn
+        line["completion"] = self.completion
+        line |= self.grade.to_json()
+        line |= {"tokens": self.tokens, "truncated": self.truncated}
+        return line | self.details
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:
-        """Read a line of ``samples.jsonl``; ArtifactError or InputError if it is none.
-
-        A training of version 0.2 wrote no whole grade: such a line is graded."""
-        own = {*Grade.__annotations__, *_Line.__annotations__} - {"beginnings"}
-        row = parse_row({name: value for name, value in line.items() if name not in own})
-        if "step" in line and "format" not in line and isinstance(line.get("completion"), str):
-            line = {**line, **row.grade(line["completion"]).to_json()}
+        """Read a line of ``samples.jsonl``; ArtifactError or InputError if it is none."""
+        rest = {name: value for name, value in line.items() if name not in _FIELDS}
+        row = parse_row(rest)
         typed_json.build(line, _Line, "a sample")
-        grade = Grade(**{name: line[name] for name in Grade.__annotations__})
-        details = {
-            name: value for name, value in line.items() if name not in row.kept and name not in own
-        }
-        values = (
+        return cls(
+            row,
             line["completion"],
-            grade,
+            Grade(*[line[name] for name in Grade.__annotations__]),
             line["tokens"],
             line["truncated"],
             line.get("sample"),
-            details,
+            {name: value for name, value in rest.items() if name not in row.kept},
+            *[line.get(name) for name in _TRAINING],
         )
-        return cls(row, *values, *map(line.get, _TRAINING))
-
-
-class Stored(Sequence[Sample]):
-    """Samples of *rows*, as many of each, since memory does not hold millions: *entries*, or from there in *file*."""
-
-    #: So many completions of a file are in memory.
-    KEPT = 100_000
-
-    def __init__(
-        self,
-        file: BinaryIO,
-        rows: Sequence[Row],
-        entries: Sequence[Sample | int],
-        of: range | None = None,
-    ) -> None:
-        self._all, self._of = (file, rows, entries), range(len(entries)) if of is None else of
-
-    @classmethod
-    def of(cls, samples: Iterable[Sample], puzzles: int) -> Sequence[Sample]:
-        """*samples*, as many of each of so many *puzzles*: a list if they are few."""
-        samples = iter(samples)
-        entries: list[Any] = [*islice(samples, cls.KEPT)]
-        rows = [sample.row for sample in entries]
-        file = None
-        for sample in samples:
-            file = file or TemporaryFile()  # noqa: SIM115 - the samples keep it
-            entries.append(cls.write(file, sample))
-            same = (sample.row.id, sample.row.kept) == (rows[-1].id, rows[-1].kept)
-            rows.append(rows[-1] if same else sample.row)
-        return cls(file, rows[:: len(rows) // puzzles], entries) if file else entries
-
-    @staticmethod
-    def write(file: BinaryIO, sample: Sample) -> int:
-        """Write *sample* without its row at the end of *file*, where that is; returns its start."""
-        start = file.tell()
-        pickle.dump(
-            (sample.completion, sample.grade, sample.tokens, sample.truncated, sample.details), file
-        )
-        return start
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def __getitem__(self, index: Any) -> Any:
-        (file, rows, entries), place = self._all, self._of[index]
-        if isinstance(place, range):
-            return Stored(file, rows, entries, place)
-        if isinstance(entry := entries[place], Sample):
-            return entry
-        with _reading:
-            file.seek(entry)
-            text, grade, tokens, truncated, details = pickle.load(file)  # noqa: S301 - of this process
-        row, number = divmod(place, len(entries) // len(rows))
-        turn = number if len(entries) > len(rows) else None
-        return Sample(rows[row], text, grade, tokens, truncated, turn, details)
-
-    def __reduce__(self) -> Any:
-        return list, ([*self],)
 
 
 @dataclass
@@ -178,6 +112,9 @@ class _Line(Grade):
     rewards: dict[str, float | None] | None = None
     advantage: float | None = None
     beginnings: dict[str, str] | None = None
+
+
+_FIELDS = Grade.__annotations__.keys() | _Line.__annotations__.keys() - {"beginnings"}
 
 
 def by_puzzle(samples: Sequence[Sample], puzzles: int) -> list[Sequence[Sample]]:

@@ -27,6 +27,7 @@ GROUP = "correct_"
 PART = r"rewards/.+/(mean|std)"
 #: Characters of such a value in a column name.
 _IN_NAME = r"\w.+-"
+_GROUP_COLUMN = re.compile(rf"{GROUP}[{_IN_NAME}]+|{PART}")
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,7 @@ class StepRow:
     format: float  # share with both blocks, in order
     mean_length: float  # tokens per completion
     truncated: float  # share that reached the length limit
-    frac_reward_zero_std: (
-        float  # share of groups without reward variance; no gradient without a discount
-    )
+    frac_reward_zero_std: float  # share of groups without reward variance
     entropy: float | None  # nats per token of the rows with an advantage; None if there were none
     kl: float | None  # from the initial model; None without a KL term
     grad_norm: float
@@ -51,23 +50,14 @@ class StepRow:
     seconds_reward: float
     seconds_loss: float
     seconds_rest: float = 0.0  # data, optimizer, logging
-    eval_correct: float | None = (
-        None  # share of correct validation completions; None without an evaluation
-    )
+    eval_correct: float | None = None  # share of correct validation completions
     eval_correct_before: float | None = None  # the same before the first step, in the first row
-    eval_pass_at_n: float | None = (
-        None  # share of the validation puzzles with a correct completion among several
-    )
     eval_format: float | None = None
     eval_truncated: float | None = None
     eval_kl: float | None = None  # from the initial policy, nats per token of the first 64 of these
-    importance_sampling_ratio: float | None = (
-        None  # mean ratio of the policy's probabilities to vLLM's
-    )
+    importance_sampling_ratio: float | None = None  # mean, of the policy's probabilities to vLLM's
     draws: float | None = None  # groups sampled for the round; None without dynamic sampling
-    hacking: float | None = (
-        None  # share that are wrong and a proxy reward scores 1; None without such a reward
-    )
+    hacking: float | None = None  # share that are wrong and a proxy reward scores 1
     #: Share correct by group, under its column (``correct_numbers_4``), and the mean and standard deviation of each of
     #: several rewards (``rewards/NAME/mean``); None in a step without such a row.
     groups: Mapping[str, float | None] = field(default_factory=dict)
@@ -93,7 +83,6 @@ class SftRow:
     eval_token_accuracy: float | None = None
     eval_correct: float | None = None
     eval_correct_before: float | None = None
-    eval_pass_at_n: float | None = None
     eval_format: float | None = None
     eval_truncated: float | None = None
     groups: Mapping[str, float | None] = field(default_factory=dict)
@@ -153,17 +142,15 @@ def rounded(value: float) -> float:
 
 
 def write(path: Path, rows: Sequence[LogRow]) -> None:
-    """Write the whole log, atomically."""
+    """Write the whole log, atomically; a column that is empty in every row is left out."""
     lines = [{**vars(row), **row.groups} for row in rows]
-    columns = [
-        name
-        for name, required in columns_of(type(rows[0]) if rows else StepRow).items()
-        if required or any(line[name] is not None for line in lines)
-    ]
+    columns = []
+    for name, required in columns_of(type(rows[0]) if rows else StepRow).items():
+        if required or any(line[name] is not None for line in lines):
+            columns.append(name)
+    columns += _group_columns(rows)
     text = io.StringIO()
-    writer = csv.DictWriter(
-        text, [*columns, *_group_columns(rows)], extrasaction="ignore", lineterminator="\n"
-    )
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)  # None is an empty field
     with artifacts.replacing(path) as partial:
@@ -172,28 +159,30 @@ def write(path: Path, rows: Sequence[LogRow]) -> None:
 
 def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
     """The rows of the log at *path*. Raises InputError if it is not a log of *kind*."""
-    rows: list[Any] = []
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream)
             names = set(reader.fieldnames or ())
-            shares = {name for name in names if re.fullmatch(rf"{GROUP}[{_IN_NAME}]+|{PART}", name)}
+            groups = {name for name in names if _GROUP_COLUMN.fullmatch(name)}
             columns = columns_of(kind)
-            if not {name for name in columns if columns[name]} <= names - shares <= columns.keys():
+            required = {name for name in columns if columns[name]}
+            if not required <= names - groups <= columns.keys():
                 raise ValueError("other columns")
-            for line in reader:
-                values: dict[str, Any] = {
-                    name: float(text) if text != "" else None for name, text in line.items()
-                }
-                groups = {name: values.pop(name) for name in sorted(shares)}
-                if not (values["step"] >= 1 and math.isfinite(values["seconds"])):
-                    raise ValueError("a step without number or time")
-                rows.append(kind(**values | {"step": int(line["step"]), "groups": groups}))
+            return [_row(kind, line, sorted(groups)) for line in reader]
     except (TypeError, ValueError, csv.Error) as error:
         raise InputError(
             f"{path} is not a training log of this version of countdown-rl: {error}."
         ) from error
-    return rows
+
+
+def _row(kind: type[Any], line: Mapping[str, str], groups: Sequence[str]) -> Any:
+    values: dict[str, Any] = {}
+    for name, text in line.items():
+        values[name] = None if text == "" else float(text)
+    shares = {name: values.pop(name) for name in groups}
+    if not (values["step"] >= 1 and math.isfinite(values["seconds"])):
+        raise ValueError("a step without number or time")
+    return kind(**values | {"step": int(line["step"]), "groups": shares})
 
 
 def samples_file(log: Path) -> Path:
@@ -223,15 +212,16 @@ def read_samples(path: Path) -> list[Sample]:
 
 def digest(rows: Sequence[StepRow]) -> str:
     """The sha256 of *rows* without their times, which alone differ between equal runs."""
-    kept = [
-        {
+    lines = []
+    for row in rows:
+        values = sorted({**vars(row), **row.groups}.items())
+        line = {
             name: float(value)
-            for name, value in sorted({**vars(row), **row.groups}.items())
+            for name, value in values
             if isinstance(value, int | float) and not name.startswith("seconds")
         }
-        for row in rows
-    ]
-    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()
+        lines.append(line)
+    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
 def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
@@ -241,13 +231,4 @@ def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
         rows = read(log)
     except (OSError, InputError):
         return False
-    if policy is None or not rows:
-        return False
-    if "log_digest" in policy.facts:
-        return bool(policy.facts["log_digest"] == digest(rows))
-    facts = (
-        rows[-1].step,
-        rows[0].reward,
-        max(row.reward for row in rows),
-    )  # version 0.2 recorded no digest
-    return facts == tuple(map(policy.facts.get, ("steps", "reward_first", "reward_best")))
+    return policy is not None and bool(policy.facts.get("log_digest") == digest(rows))

@@ -95,19 +95,7 @@ def test_an_invalid_choice_is_a_usage_error(run, words):
     assert words.replace("=", " ").split()[0].removeprefix("--") in str(error)
 
 
-def test_samples_of_an_earlier_version_are_graded_again(run):
-    short = {
-        name: value
-        for name, value in sample(5).items()
-        if "format" not in name and name != "trailing"
-    }
-    jsonl.write_rows(run / "samples.jsonl", [short, {**short, "completion": "3 + 4</think>"}])
-    lines = json.loads(CliRunner().invoke(app, ["samples", str(run), "--json"]).stdout)["samples"]
-    assert [(line["correct"], line["reason"]) for line in lines] == [
-        (True, ""),
-        (False, "no-answer"),
-    ]
-
+def test_a_run_without_samples_is_refused(run):
     (run / "samples.jsonl").write_text('{"id": 1}\n')
     assert "no samples" in str(CliRunner().invoke(app, ["samples", str(run)]).exception)
     (run / "samples.jsonl").unlink()

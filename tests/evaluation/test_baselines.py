@@ -104,7 +104,7 @@ def test_models_are_compared_with_models_and_not_with_baselines(tmp_path):
     rows = {row["name"]: row for row in values["results"]}
     assert list(rows) == ["random", "one", "solver", "two"]
     assert [name for name in rows if "against_first" in rows[name]] == ["two"]
-    assert rows["two"]["against_previous"] == compare.difference(one, two)
+    assert rows["two"]["against_previous"] == compare.difference(one, two) | {"reference": "one"}
     assert values["decoding"] == GREEDY
     lines = tables.markdown(values).splitlines()
     assert lines[2].endswith("|  |  |  |")
@@ -131,6 +131,8 @@ def test_a_single_model_is_compared_with_its_baselines(tmp_path):
     )
     results = {"random": floor, "one": one, "solver": ceiling}
     rows = {row["name"]: row for row in compare.scores(results)["results"]}
-    assert rows["one"]["against_first"] == compare.difference(floor, one)
-    assert rows["solver"]["against_previous"] == compare.difference(one, ceiling)
+    assert rows["one"]["against_first"] == compare.difference(floor, one) | {"reference": "random"}
+    assert rows["solver"]["against_previous"] == compare.difference(one, ceiling) | {
+        "reference": "one"
+    }
     assert {change["to"] for change in compare.changes(results)} == {"one", "solver"}

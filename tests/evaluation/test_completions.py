@@ -1,9 +1,6 @@
 """Completions made elsewhere: files of other tools, read and judged."""
 
 import json
-import pickle
-import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +8,7 @@ import pytest
 from countdown_rl import compare, evaluate
 from countdown_rl.core.errors import CountdownError, InputError
 from countdown_rl.evaluation import evaluate as evaluation
-from countdown_rl.evaluation import results, sample
+from countdown_rl.evaluation import results
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.tasks import jsonl
@@ -309,37 +306,6 @@ def test_the_denominator_is_recorded(rows, tmp_path):
     assert (result.metrics.n, result.metrics.of, result.metrics.accuracy) == (1, 3, 1)
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["of"] == 3
     assert "1 of the 3 puzzles" in " ".join(caveats({"out": result}))
-
-
-def test_completions_in_any_order_need_no_memory_for_their_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr(sample.Stored, "KEPT", 10)
-    texts = [
-        f"{letter * 20_000}<answer>{answer}</answer>"
-        for letter, answer in zip("abc", ("8 + 1", "?", "1 + 8"), strict=True)
-    ]
-    lines = [
-        {"nums": [8, 1, n], "target": 9 + n, "completion": text}
-        for text in texts
-        for n in range(20, 320)
-    ]
-    jsonl.write_rows(tmp_path / "made.jsonl", lines)
-    evaluate(completions=tmp_path / "made.jsonl")  # imports are not measured
-    tracemalloc.start()
-    result = evaluate(completions=tmp_path / "made.jsonl", out=tmp_path / "out")
-    again = evaluation.evaluate(  # finished
-        EvalOptions(), completions=tmp_path / "made.jsonl", out=tmp_path / "out", overwrite=False
-    )
-    peak, size = tracemalloc.get_traced_memory()[1], (tmp_path / "made.jsonl").stat().st_size
-    tracemalloc.stop()
-    assert peak < size / 4
-    assert again.metrics == result.metrics
-    samples = [*again.samples]
-    assert [*result.samples] == pickle.loads(pickle.dumps(result.samples)) == samples
-    assert result.samples[-1] == samples[-1]
-    with ThreadPoolExecutor(4) as pool:
-        assert [*pool.map(result.samples.__getitem__, range(len(samples)))] == samples
-    assert [*result.samples[3:5]] == samples[3:5]
-    assert [*result.samples[5:][1:3]] == samples[6:8]
 
 
 def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_path):

@@ -44,7 +44,7 @@ def chained(*kinds: str) -> dict:
     options = {"seed": 42, "deep": {"a": {"b": 1}}, "none": None, "sampler": "curriculum"}
     entry = {"data": Manifest("data", options).as_input()}
     for kind in kinds:
-        grpo = {"method": "grpo", "steps": 3, "reward_first": 0.5, "reward_best": 0.5}
+        grpo = {"method": "grpo", "steps": 3, "log_digest": training_log.digest(steps(3))}
         facts = grpo if kind == "adapter" else {}
         made = Manifest.of(kind, options, entry, facts=facts).as_input()
         entry = {"model": made | {"source": f"artifacts/{kind}"}}
@@ -390,21 +390,21 @@ def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(
         report.save("", run)
 
 
-GRADES = {"correct": False, "reason": "", "answer": None, "value": None}
-GRADES |= {"tokens": 9, "truncated": False}
+def graded(row: dict, text: str, **training) -> dict:
+    """A line of the samples of a training run."""
+    grade = parse_row(row).grade(text).to_json()
+    return {**training, **row, "completion": text, **grade, "tokens": 9, "truncated": False}
 
 
 def filmed(log: Path, marks: dict[int, list[str]]) -> None:
     """Write the validation samples of *log*: for each step and puzzle the grades of its completions, as signs."""
-    lines = [{"step": 1, "nums": [1, 2], "target": 3, "completion": "training"}]
+    lines = [graded({"nums": [1, 2], "target": 3}, "training", step=1)]
     for step, puzzles in marks.items():
         for row, signs in zip(ROWS, puzzles, strict=False):
             row = row | {"target": sum(row["nums"])}
             texts = [solved(row) if sign == "+" else f"wrong at {step} {HOSTILE}" for sign in signs]
-            lines += [
-                {"step": step, "validation": True, **row, "completion": text} for text in texts
-            ]
-    jsonl.write_rows(training_log.samples_file(log), [line | GRADES for line in lines])
+            lines += [graded(row, text, step=step, validation=True) for text in texts]
+    jsonl.write_rows(training_log.samples_file(log), lines)
 
 
 def test_the_film_holds_the_same_puzzles_after_each_validation(run):

@@ -37,7 +37,7 @@ def chain(root: Path) -> Path:
     ) as draft:
         tiny_llama.adapter(draft.path, root / "base", reference="base")
         (draft.path / "README.md").unlink(missing_ok=True)
-        draft.facts.update(method="grpo", steps=4, reward_first=0.1, reward_best=0.4)
+        draft.facts.update(method="grpo", steps=4, log_digest=training_log.digest(log_rows(4)))
     adapter = artifacts.read(root / "adapter", "adapter").as_input()
     with artifacts.writing(
         root / "merged",
@@ -87,10 +87,14 @@ def quantized(root: Path, name: str, *, strings: dict[str, str] | None = None) -
     return root / name
 
 
+def log_rows(steps: int) -> list[training_log.StepRow]:
+    """A log whose reward rises with each step."""
+    return [replace(row, reward=training_log.rounded(0.1 * row.step)) for row in runs.steps(steps)]
+
+
 def log_of(root: Path, *, steps: int = 4) -> Path:
     """The log of the training of the adapter, where the pipeline keeps it."""
-    rows = [replace(row, reward=training_log.rounded(0.1 * row.step)) for row in runs.steps(steps)]
-    training_log.write(root / "train" / "log.csv", rows)
+    training_log.write(root / "train" / "log.csv", log_rows(steps))
     return root / "train" / "log.csv"
 
 
