@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -107,22 +107,27 @@ def by_setting(words: Sequence[str | Path]) -> dict[str, list[Path]]:
 def paired(results: Mapping[str, Result]) -> dict[str, Result]:
     """*results* with their puzzles in the order of the first. Raises InputError if they are not of the same puzzles."""
     name, first = next(iter(results.items()))
-    puzzles, ordered = Counter(first.puzzles), {}
+    puzzles = Counter(first.puzzles)
+    ordered = {}
     for other, result in results.items():
-        if (own := Counter(result.puzzles)) != puzzles:
-            terms, expected = (sorted({key[:2] for key in each}) for each in (own, puzzles))
-            if terms != expected:
-                words = [
-                    ", ".join(" ".join(filter(None, term)) for term in each)
-                    for each in (terms, expected)
-                ]
-                raise InputError(
-                    f"{other} is of {words[0]}, and {name} of {words[1]}; compare one task and rule."
-                )
-            shared = f"{(own & puzzles).total():,} {task(first.metrics.task).noun}s in common"
-            counts, rows = f"{own.total():,} and {puzzles.total():,}", "--data and --limit"
+        grammars = {first.metrics.grammar, result.metrics.grammar}
+        if len(grammars - {None}) > 1:
             raise InputError(
-                f"{other} and {name} have {shared}, of {counts}; evaluate both on the same rows ({rows})."
+                f"{other} and {name} were graded by different versions of the answer grammar; "
+                "evaluate both again with --overwrite."
+            )
+        own = Counter(result.puzzles)
+        if _rules(own) != _rules(puzzles):
+            raise InputError(
+                f"{other} is of {_rules(own)}, and {name} of {_rules(puzzles)}; "
+                "compare one task and rule."
+            )
+        if own != puzzles:
+            shared = f"{(own & puzzles).total():,} {task(first.metrics.task).noun}s in common"
+            counts = f"{own.total():,} and {puzzles.total():,}"
+            raise InputError(
+                f"{other} and {name} have {shared}, of {counts}; "
+                "evaluate both on the same rows (--data and --limit)."
             )
         groups: dict[Any, list[Sequence[Sample]]] = {}
         for key, samples in zip(result.puzzles, result.by_puzzle, strict=True):
@@ -130,6 +135,12 @@ def paired(results: Mapping[str, Result]) -> dict[str, Result]:
         samples = [sample for key in first.puzzles for sample in groups[key].pop(0)]
         ordered[other] = replace(result, samples=samples)
     return ordered
+
+
+def _rules(puzzles: Iterable[tuple[str, str, str]]) -> str:
+    """The tasks and rules of *puzzles* in words."""
+    terms = sorted({(task_name, rule) for task_name, rule, _ in puzzles})
+    return ", ".join(" ".join(filter(None, term)) for term in terms)
 
 
 def pooled(name: str, runs: Sequence[Result]) -> Result:
@@ -159,6 +170,7 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
         data=first.metrics.data,
         model=EvaluatedModel(source=name, kind=first.metrics.model.kind),
         of=first.metrics.of,
+        grammar=first.metrics.grammar,
     )
     return Result(metrics, samples, manifest=first.manifest, path=first.path, runs=runs)
 

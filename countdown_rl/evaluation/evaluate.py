@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from countdown_rl.core import artifacts, processes
-from countdown_rl.core.errors import CountdownError, InputError, UsageError
+from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input
@@ -113,8 +113,15 @@ def evaluate(
     run = Identity.of(compared, inputs)
     if finished(out, "eval", run, overwrite=overwrite):
         unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
+        result = results.read(out)
+        grammar = registry.task(result.metrics.task).grammar
+        if result.metrics.grammar != grammar:
+            raise ArtifactError(
+                f"{out} was graded by version {result.metrics.grammar} of the answer grammar, and "
+                f"{grammar} is the present one; give --overwrite to grade it again."
+            )
         on_note(f"{out} is up to date (use --overwrite to rebuild).")
-        return results.read(out)
+        return result
     limits = options.limits if len(options.limits) > 1 and not completions else []
     made = made_by(inputs, unfinished[processes.rank()])
     result = measured(made.rows, made.samples, inputs, limits, **made.description | part)

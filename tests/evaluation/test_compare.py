@@ -553,3 +553,21 @@ def test_the_command_names_results_by_directory_or_by_path(three, run_command, m
     assert [row["name"] for row in rows] == ["runs/a/eval", "runs/b/eval"]
     assert status(monkeypatch, "compare", "base", "base/", "--out", "new") == 2
     assert not Path("new").exists()
+
+
+def test_grades_of_two_grammars_are_not_compared(here):
+    first, second = (results.read(made(Path(name), BASE)) for name in ("old", "new"))
+    old = replace(first, metrics=replace(first.metrics, grammar=1))
+    new = replace(second, metrics=replace(second.metrics, grammar=2))
+    with pytest.raises(InputError, match="grammar"):
+        compare.compare({"old": [old], "new": [new]})
+    compare.compare({"new": [new], "again": [first]})
+
+
+@pytest.mark.parametrize("marks", [(BASE, TRAINED), (TRAINED, MERGED), (BASE, BASE)])
+def test_a_difference_is_antisymmetric(here, marks):
+    one, two = (results.read(made(Path(f"{n}"), text)) for n, text in enumerate(marks))
+    there, back = compare.difference(one, two), compare.difference(two, one)
+    assert there["difference"] == -back["difference"]
+    assert there["interval"] == pytest.approx([-end for end in reversed(back["interval"])])
+    assert (there["improved"], there["p"]) == (back["regressed"], back["p"])
