@@ -12,6 +12,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import load, reference
 from countdown_rl.training import run as training
 from countdown_rl.training.grpo import vllm
@@ -70,16 +71,19 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.
     return result, engines[0]
 
 
-def distance(engine: Any, model: str | Path, precision: str = "fp32") -> float:
+def distance(
+    engine: Any, model: str | Path, precision: str = "fp32", *, top_p: float = 1.0
+) -> float:
     """Mean distance in nats of *engine*'s log-probabilities from those of *model*, of tokens in the nucleus of both."""
     loaded = load.load_model(reference.find_model(str(model)), precision=precision).model
-    prompt = engine.processing_class("12 3 5")["input_ids"]
-    engine.temperature = 1.0
-    _, drawn, logps, _ = engine.generate(prompts=[prompt] * 8, images=None, num_generations=8)
-    of_engine = torch.tensor([token[0] for row in logps for token in row])
-    of_model = torch.cat(
-        [_log_probabilities(loaded, prompt, completion, engine.top_p) for completion in drawn]
+    prompt = engine.engine.stop.tokenizer("12 3 5")["input_ids"]
+    decoding = Decoding(8, temperature=1.0, top_p=top_p, seed=1)
+    drawn = engine.engine.sample(
+        [prompt] * 8, decoding, adapter=Path(engine.adapter.name), logps=True
     )
+    assert len({tuple(row.ids) for row in drawn}) > 1
+    of_engine = torch.tensor([logp for row in drawn for logp in row.logps])
+    of_model = torch.cat([_log_probabilities(loaded, prompt, row.ids, top_p) for row in drawn])
     distances = (of_engine - of_model).abs()
     return distances[distances.isfinite()].mean().item()
 
