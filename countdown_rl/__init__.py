@@ -122,7 +122,11 @@ def generate(
         "numbers": "{}-{}".format(*numbers),
         "targets": "{}-{}".format(*targets),
     }
-    ranges |= {"size": sizes, "style": style}
+    if isinstance(sizes, Mapping):
+        ranges["size"] = [f"{size}={weight}" for size, weight in sizes.items()]
+    else:
+        ranges["size"] = list(sizes)
+    ranges["style"] = style
     options = DataOptions(**counts, **ranges, rule=rule, operators=operators, seed=seed)
     rows = islice(build.generate(options, split), n)
 

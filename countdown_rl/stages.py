@@ -1,11 +1,13 @@
 """The stages as functions: paths or rows in, one artifact directory out. Import them from :mod:`countdown_rl`.
 
-Each has the options of the command of its name, spelled as in Python (``max_new_tokens`` for ``--max-new-tokens``). It
-raises UsageError if they contradict each other, and InputError, ModelError or ArtifactError if an input is missing or
-invalid, or *out* cannot be written; ``publish`` raises HubError if the Hub refuses the upload.
+Each takes the options of the command of its name, spelled as in Python (``max_new_tokens`` for ``--max-new-tokens``):
+the fields of the dataclass that its docstring names. ``on_step`` is called with each row of the log, ``on_note`` and
+``on_warning`` with sentences; warnings go to ``warnings.warn`` by default.
+
+It raises UsageError if options contradict each other, and InputError, ModelError or ArtifactError if an input is missing
+or invalid, or *out* cannot be written; ``publish`` raises HubError if the Hub refuses the upload.
 """
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import user_code
 from countdown_rl.core.errors import InputError
@@ -21,16 +23,11 @@ from countdown_rl.core.options import plain, shown
 
 if TYPE_CHECKING:
     from countdown_rl.core.manifest import Manifest
-    from countdown_rl.core.options import Options
     from countdown_rl.evaluation.results import Result as Evaluation
-    from countdown_rl.tasks.task import Row
-    from countdown_rl.training.options import RunArguments
     from countdown_rl.training.run import Result
 
-Settings = TypeVar("Settings", bound="Options")
-Reward = str | Callable[..., Any]
 Source = str | Path
-Callback = Callable[[Any], None]
+Callback = Callable[[str], None]
 
 
 def _warn(text: str) -> None:
@@ -38,16 +35,7 @@ def _warn(text: str) -> None:
 
 
 def train(
-    model: Source,
-    data: "Source | Iterable[Row]",
-    out: Source,
-    *,
-    rewards: "Mapping[Reward, float] | Iterable[Reward] | Reward | None" = None,
-    overwrite: bool = False,
-    on_step: Callback = lambda _: None,
-    on_note: Callback = lambda _: None,
-    on_warning: Callback = _warn,
-    **options: Any,
+    model: Source, data: Any, out: Source, *, rewards: Any = None, **options: Any
 ) -> "Result":
     """Train a LoRA adapter, or all weights, with GRPO, and write an ``adapter`` or ``model`` artifact at *out*.
 
@@ -56,38 +44,23 @@ def train(
     Args:
         model: "countdown-tiny", a directory, a GGUF file or a Hub id.
         data: a data directory, whose training split is used, a file of rows, or rows.
-        rewards: weight by name or function: ``f(grade, row, tokens)`` of one completion, or a TRL reward function;
-            without weights each has the weight 1.
-        overwrite: replace a finished artifact of another run at *out*.
-        on_step: called with each row of the log.
-        on_warning: called with each warning, by default ``warnings.warn``.
-        options: fields of ``TrainOptions`` and ``RunArguments`` in :mod:`countdown_rl.training.options`.
+        rewards: names or functions, or a mapping of them to weights. A function is ``f(grade, row, tokens)`` of one
+            completion, or a TRL reward function.
+        options: fields of ``TrainOptions`` and ``RunArguments`` in :mod:`countdown_rl.training.options`; ``overwrite``
+            replaces a finished artifact of another run at *out*; ``on_step``, ``on_note`` and ``on_warning``.
     """
     from countdown_rl.training.grpo.run import prepare
     from countdown_rl.training.options import RunArguments, TrainOptions
-    from countdown_rl.training.prepared import Reporter
-    from countdown_rl.training.run import execute
 
     if rewards is not None:
         options["reward"] = _rewards(rewards)
-    settings, given = _split(options, TrainOptions, RunArguments)
-    reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
     with _file("data", data, Path(f"{out}-run", "rows.jsonl")) as file:
-        arguments = RunArguments(**given, model=str(model), data=file, out=Path(out))
-        return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
+        options |= {"model": model, "data": file, "out": out}
+        return _run(prepare, TrainOptions, RunArguments, **options)
 
 
 def sft(
-    model: Source,
-    demonstrations: "Source | Iterable[Mapping[str, Any]]",
-    out: Source,
-    *,
-    data: Source | None = None,
-    overwrite: bool = False,
-    on_step: Callback = lambda _: None,
-    on_note: Callback = lambda _: None,
-    on_warning: Callback = _warn,
-    **options: Any,
+    model: Source, demonstrations: Any, out: Source, *, data: Source | None = None, **options: Any
 ) -> "Result":
     """Fine-tune a model on demonstrations, and write an ``adapter`` or ``model`` artifact at *out*.
 
@@ -96,29 +69,44 @@ def sft(
             puzzle and ``completion``.
         data: a data directory, whose test puzzles are excluded from training and whose validation puzzles are
             evaluated.
-        options: fields of :class:`countdown_rl.training.options.SftOptions`; otherwise as in :func:`train`.
+        options: fields of ``SftOptions`` and ``SftArguments``; otherwise as in :func:`train`.
     """
     from countdown_rl.training.options import SftArguments, SftOptions
-    from countdown_rl.training.prepared import Reporter
-    from countdown_rl.training.run import execute
     from countdown_rl.training.sft.run import prepare
 
-    settings, given = _split(options, SftOptions, SftArguments)
+    written = Path(f"{out}-run", "demonstrations.jsonl")
+    with _file("demonstrations", demonstrations, written) as file:
+        options |= {"model": model, "data": data, "files": file, "out": out}
+        return _run(prepare, SftOptions, SftArguments, **options)
+
+
+def _run(
+    prepare: Any,
+    kind: Any,
+    arguments: Any,
+    *,
+    overwrite: bool = False,
+    on_step: Callable[[Any], None] = lambda _: None,
+    on_note: Callback = lambda _: None,
+    on_warning: Callback = _warn,
+    **options: Any,
+) -> "Result":
+    from countdown_rl.training.prepared import Reporter
+    from countdown_rl.training.run import execute
+
+    names = {field.name for field in fields(arguments)}
+    settings = kind.of(options, *names)
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
-    directory = None if data is None else Path(data)
-    rows = _file("demonstrations", demonstrations, Path(f"{out}-run", "demonstrations.jsonl"))
-    with rows as file:
-        arguments = SftArguments(
-            **given, model=str(model), data=directory, files=(file,), out=Path(out)
-        )
-        return execute(prepare, arguments, settings, reporter, overwrite=overwrite)
+    return execute(
+        prepare, arguments.of(options, *options), settings, reporter, overwrite=overwrite
+    )
 
 
 def evaluate(
-    model: Source | None = None,
-    rows: "Source | Iterable[Row] | None" = None,
+    model: Source = "",
+    rows: Any = None,
     *,
-    completions: "Source | Iterable[Mapping[str, Any]] | None" = None,
+    completions: Any = None,
     temperature: float | None = None,
     out: Source | None = None,
     overwrite: bool = False,
@@ -148,25 +136,27 @@ def evaluate(
     from countdown_rl.evaluation.config import EvalOptions
 
     if temperature is None:
-        has_several = options.get("samples", 1) != 1 or options.get("pass_at")
-        temperature = 1.0 if has_several else 0.0
-    settings = EvalOptions.of(
-        {**options, "temperature": temperature}, *inspect.signature(evaluate).parameters
-    )
-    arguments: dict[str, Any] = {
-        "model": str(model or ""),
-        "revision": revision,
-        "base_model": base_model,
-        "trust_remote_code": trust_remote_code,
-        "on_note": on_note,
-        "on_warning": on_warning,
-    }
+        temperature = 0.0 if options.get("samples", 1) == 1 else 1.0
+    settings = EvalOptions.of({**options, "temperature": temperature})
     with TemporaryDirectory() as scratch, ExitStack() as stack:
-        for name, source in {"rows": rows, "completions": completions}.items():
-            file = None if source is None else _file(name, source, Path(scratch, f"{name}.jsonl"))
-            arguments["data" if name == "rows" else name] = file and stack.enter_context(file)
+
+        def file(name: str, source: Any) -> Path | None:
+            if source is None:
+                return None
+            return stack.enter_context(_file(name, source, Path(scratch, f"{name}.jsonl")))
+
         result = evaluation.evaluate(
-            settings, **arguments, out=Path(out or f"{scratch}/eval"), overwrite=overwrite
+            settings,
+            model=str(model),
+            data=file("rows", rows),
+            completions=file("completions", completions),
+            out=Path(out or f"{scratch}/eval"),
+            overwrite=overwrite,
+            revision=revision,
+            base_model=base_model,
+            trust_remote_code=trust_remote_code,
+            on_note=on_note,
+            on_warning=on_warning,
         )
     for sentence in of_evaluation(result):
         on_warning(sentence)
@@ -271,14 +261,6 @@ def publish(
 
     target = UploadOptions(repo_id=repo_id, public=public)
     return folder.publish(PublishOptions.of(options), Path(out), target, on_warning)[0]
-
-
-def _split(
-    options: Mapping[str, Any], kind: "type[Settings]", arguments: "type[RunArguments]"
-) -> "tuple[Settings, dict[str, Any]]":
-    """Return the stage's own options, and the others, which are arguments of a run."""
-    names = {field.name for field in fields(arguments)}
-    return kind.of(options, *names), {name: options[name] for name in options.keys() & names}
 
 
 @contextmanager

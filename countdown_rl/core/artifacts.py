@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +32,6 @@ class ArtifactWriter:
     facts: dict[str, Any]
     inputs: dict[str, Any]
 
-    def copy(self, source: Path, name: str, entry: Mapping[str, Any]) -> None:
-        """Copy the file *source*, which a manifest lists as *entry*, to *name*, and check the copy."""
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        if file_sha256(target) != entry["sha256"]:
-            raise ArtifactError(f"{source} is damaged; make {source.parent} again.")
-
 
 def fsync(path: Path) -> None:
     """Flush the file or directory at *path*, with its contents, from the operating system's cache to the disk."""
@@ -63,9 +55,7 @@ def writing(
     """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all."""
     check_writable(out, kind)
     out = out.resolve()
-    partial = out.with_name(
-        f".{out.name}.partial"
-    )  # which is flushed to disk before it gets its name
+    partial = out.with_name(f".{out.name}.partial")
     with locked(out):
         shutil.rmtree(partial, ignore_errors=True)  # of a killed process
         partial.mkdir()
@@ -83,10 +73,11 @@ def writing(
                 version=version(),
             )
             (partial / MANIFEST).write_bytes(manifest.to_bytes())
-            os.umask(mask := os.umask(0))  # it cannot be read without setting it
+            mask = os.umask(0)
+            os.umask(mask)
             for path in files:  # safetensors makes files that only their owner can read
                 path.chmod(0o666 & ~mask)
-            fsync(partial)
+            fsync(partial)  # before it gets its name
             _replace(partial, out)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -110,13 +101,13 @@ def locked(*paths: Path | None) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     with ExitStack() as stack:
-        for path in (path.resolve() for path in paths if path is not None):
-            missing = [parent for parent in path.parents if not parent.exists()]
-            file = path.with_name(f".{path.name}.lock")
+        for path in filter(None, paths):
+            real = path.resolve()
+            file = real.with_name(f".{real.name}.lock")
             # One lock a process for each path: its holder can take it again.
             lock = FileLock(file, is_singleton=True, thread_local=False, blocking=False)
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                real.parent.mkdir(parents=True, exist_ok=True)
                 file.touch()  # FileLock takes a file system that has no new files for a lock of another process
                 lock.acquire()
             except Timeout as error:
@@ -127,32 +118,14 @@ def locked(*paths: Path | None) -> Iterator[None]:
                 raise ArtifactError(
                     f"{path} cannot be written ({error.strerror}); give another path."
                 ) from error
-            stack.callback(_release, lock, missing)
+            stack.callback(_release, lock)
         yield
 
 
-def _release(lock: Any, parents: list[Path]) -> None:
-    if lock.lock_counter == 1:
-        Path(lock.lock_file).unlink(
-            missing_ok=True
-        )  # before the release, so that no other process holds it
+def _release(lock: Any) -> None:
+    if lock.lock_counter == 1:  # removed before the release, so that no other process holds it
+        Path(lock.lock_file).unlink(missing_ok=True)
     lock.release()
-    with suppress(OSError):  # one of them holds something now
-        for parent in parents:
-            parent.rmdir()
-
-
-def check_place(path: Path, option: str) -> None:
-    """Check that *path*, the value of *option*, can be written, and is not in an artifact, which lists its files."""
-    real = path.resolve()
-    for parent in real.parents:
-        if kind := peek(parent):
-            raise ArtifactError(
-                f"{option} {path} lies in {parent}, {with_article(kind)}; give a path outside of it."
-            )
-    present = next(parent for parent in real.parents if parent.exists())
-    if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
-        raise ArtifactError(f"{option} {path} cannot be written (in {present}); give another path.")
 
 
 def check_no_pointer(path: Path, error: type[CountdownError]) -> None:
@@ -166,11 +139,10 @@ def check_no_pointer(path: Path, error: type[CountdownError]) -> None:
 def check_writable(out: Path, kind: str) -> None:
     """Check, before a long run, what :func:`writing` requires."""
     real = out.resolve()
-    if real.is_mount() or real in (Path.cwd(), *Path.cwd().parents):
+    if real.is_mount() or Path.cwd().is_relative_to(real):
         raise ArtifactError(
             f"{out} is a mount point or the directory you are in; give --out one in it."
         )
-    check_place(out, "--out")
     if out.is_file():
         raise ArtifactError(f"{out} is a file; give --out a directory.")
     present = peek(out)
@@ -179,24 +151,8 @@ def check_writable(out: Path, kind: str) -> None:
         raise ArtifactError(
             f"{out} holds {contents}; give --out another directory, or remove it first."
         )
-
-
-def _check_names(path: Path, listed: Collection[str]) -> None:
-    """Check that *path* has only hidden and *listed* files, and no links out of it but to a cache of the Hub or DVC."""
-    inside = path.resolve()
-    inside = next(
-        (parent.parent for parent in inside.parents if parent.name == "snapshots"), inside
-    )
-    for target in sorted(path.rglob("*")):
-        name = target.relative_to(path).as_posix()
-        real = target.resolve() if target.is_symlink() else inside
-        if not real.is_relative_to(inside) and real.parts[-4:-2] != ("files", "md5"):
-            raise ArtifactError(
-                f"{target} is a link out of {path}; replace it by a copy of what it links to."
-            )
-        hidden = any(part.startswith(".") for part in name.split("/"))
-        if name not in listed and not target.is_dir() and not hidden:
-            raise ArtifactError(f"{target} is not in the manifest of {path}; remove it.")
+    with locked(out):
+        pass
 
 
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
@@ -205,20 +161,24 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     make = " or ".join(f"`{MADE_BY[kind]}`" for kind in kinds)
     _recover(path)
     file = path / MANIFEST
+    if not path.exists():
+        raise ArtifactError(f"{path} does not exist; {make} makes it.")
     if not file.is_file():
-        fault = (
-            f"has no {MANIFEST}, so it is not a finished artifact"
-            if path.exists()
-            else "does not exist"
+        raise ArtifactError(
+            f"{path} has no {MANIFEST}, so it is not a finished artifact; {make} makes it."
         )
-        raise ArtifactError(f"{path} {fault}; {make} makes it.")
     manifest = Manifest.parse(file.read_bytes(), file)
     if manifest.kind not in kinds:
         wanted = " or ".join(map(with_article, kinds))
         raise ArtifactError(
             f"{path} is {with_article(manifest.kind)}, not {wanted}; {make} makes one."
         )
-    _check_names(path, [MANIFEST, *manifest.files])
+
+    for target in sorted(path.rglob("*")):
+        name = target.relative_to(path).as_posix()
+        is_listed = name in manifest.files or name == MANIFEST or "/." in f"/{name}"
+        if target.is_file() and not is_listed:
+            raise ArtifactError(f"{target} is not in the manifest of {path}; remove it.")
     for name, listed in manifest.files.items():
         target = path / name
         intact = target.is_file() and target.stat().st_size == listed["size"]

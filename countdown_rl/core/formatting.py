@@ -12,12 +12,12 @@ _UNUSUAL = re.compile(r"[^\n\t -~]")
 
 def printable(text: str) -> str:
     """Return *text* with control and formatting characters (ESC, C1, bidi, surrogates), but \\n and \\t, as escapes."""
-    return _UNUSUAL.sub(
-        lambda match: (
-            match[0] if match[0].isprintable() else match[0].encode("unicode_escape").decode()
-        ),
-        text,
-    )
+
+    def escaped(match: re.Match[str]) -> str:
+        character = match[0]
+        return character if character.isprintable() else repr(character)[1:-1]
+
+    return _UNUSUAL.sub(escaped, text)
 
 
 def html_templates() -> "jinja2.Environment":
@@ -63,20 +63,6 @@ def flag(name: str) -> str:
     return "--" + name.rstrip("_").replace("_", "-")
 
 
-def flags(options: Mapping[str, Any]) -> str:
-    """Return *options* as they are typed after a command."""
-    words = []
-    for key, option in options.items():
-        if isinstance(option, bool):
-            words.append(flag(key if option else f"no-{key}"))
-        elif option is not None:
-            words += [
-                f"{flag(key)} {item}"
-                for item in (option if isinstance(option, list | tuple) else [option])
-            ]
-    return " ".join(words)
-
-
 def value(option: Any) -> str:
     if isinstance(option, bool):
         return "yes" if option else "no"
@@ -99,11 +85,3 @@ def code(text: str) -> str:
 
 def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
-
-
-def as_section(page: str) -> str:
-    """Return a Markdown page as part of a section: without its title, other headings two levels deeper."""
-    lines = page.strip().splitlines()
-    if lines and lines[0].startswith("# "):
-        lines = lines[1:]
-    return "\n".join(f"##{line}" if line.startswith("#") else line for line in lines).strip()

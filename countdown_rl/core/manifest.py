@@ -8,10 +8,13 @@ and options give the same bytes.
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Self
+
+from typing_extensions import TypedDict
 
 from countdown_rl.core import typed_json
 from countdown_rl.core.errors import ArtifactError
@@ -35,8 +38,16 @@ MADE_BY = {
 PRETRAINED_BY = "python -m stages.recipes.tiny"
 
 
-@dataclass(frozen=True)
-class File:
+class _Input(TypedDict, total=False):
+    """What is read of an entry among the ``inputs`` of a manifest."""
+
+    digest: str
+    kind: str
+    revision: str | None
+    base: dict[str, Any]
+
+
+class File(TypedDict):
     """An entry among the ``files`` of a manifest."""
 
     sha256: str
@@ -62,12 +73,9 @@ class ProvenanceEntry:
     @property
     def command(self) -> str:
         """The command that made the artifact, which its facts name if several make that kind; "" for root inputs."""
-        made_by = PRETRAINED_BY if self.pretrained else MADE_BY.get(self.kind, "")
+        is_pretrained = self.kind == "model" and "model" not in self.inputs
+        made_by = PRETRAINED_BY if is_pretrained else MADE_BY.get(self.kind, "")
         return str(self.facts.get("command") or made_by)
-
-    @property
-    def pretrained(self) -> bool:
-        return self.kind == "model" and "model" not in self.inputs
 
     @property
     def by_grpo(self) -> bool:
@@ -93,11 +101,13 @@ class Manifest:
         cls, kind: str, options: Mapping[str, Any], inputs: Mapping[str, Any], **contents: Any
     ) -> Self:
         """Return the manifest of an artifact that was made from *inputs*, entries as :meth:`as_input` returns them."""
+        data_first = sorted(inputs, key=lambda name: (name != "data", name))
+        entries = chain.from_iterable(_as_list(inputs[name]) for name in data_first)
         return cls(
             kind,
             portable(options),
             inputs=portable(without_lineage(inputs)),
-            lineage=provenance_chain(*_entries(inputs)),
+            lineage=provenance_chain(*entries),
             **contents,
         )
 
@@ -106,16 +116,16 @@ class Manifest:
         """Return the manifest *data* of *source*; ArtifactError if it is damaged or lists a file outside of it."""
         manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
         typed_json.build(manifest.inputs, dict[str, _Input | list[_Input]], source)
-        earlier: list[str] = []
+        earlier = set[str]()
         for ancestor in manifest.lineage:
-            if not set(earlier) >= set(ancestor.inputs.values()):
+            if not earlier.issuperset(ancestor.inputs.values()):
                 raise ArtifactError(
                     f"{source} is damaged (its lineage is not in order); make it again."
                 )
-            earlier.append(ancestor.digest)
-        for files in (manifest.files, *(entry.files for entry in manifest.lineage)):
-            typed_json.build(files, dict[str, File], source)
-            for name in files:
+            earlier.add(ancestor.digest)
+
+        for files in (manifest.files, *(ancestor.files for ancestor in manifest.lineage)):
+            for name in typed_json.build(files, dict[str, File], source):
                 if not _is_below(name):
                     raise ArtifactError(
                         f"{source} lists {name!r}, which is no file below it; do not use this artifact."
@@ -150,43 +160,22 @@ class Manifest:
         entry = self.inputs.get(name)
         if not isinstance(entry, dict) or "digest" not in entry:
             return {}
-        known = {ancestor.digest: ancestor for ancestor in self.lineage}
-        wanted, waiting = set[str](), [entry["digest"]]
-        while waiting:
-            digest = waiting.pop()
-            if digest in known and digest not in wanted:
-                wanted.add(digest)
-                waiting += known[digest].inputs.values()
-        return {**entry, "lineage": [each for each in self.lineage if each.digest in wanted]}
+        wanted = {str(entry["digest"])}
+        ancestors: list[ProvenanceEntry] = []
+        for ancestor in reversed(self.lineage):
+            if ancestor.digest in wanted:
+                wanted.update(ancestor.inputs.values())
+                ancestors.insert(0, ancestor)
+        return {**entry, "lineage": ancestors}
 
 
-@dataclass(frozen=True)
-class _Input:
-    """What is read of an entry among the ``inputs`` of a manifest."""
-
-    digest: str | None = None
-    kind: str | None = None
-    revision: str | None = None
-    base: dict[str, Any] | None = None
-
-
-def without_lineage(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *inputs* as a manifest holds them: each by its digest, kind and source."""
-
-    def plain(entry: Any) -> Any:
-        if isinstance(entry, list):
-            return list(map(plain, entry))
-        if not isinstance(entry, Mapping):
-            return entry
-        return {key: plain(value) for key, value in entry.items() if key != "lineage"}
-
-    return {name: plain(entry) for name, entry in inputs.items()}
-
-
-def _entries(inputs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the entries of *inputs*: data before the model that was trained on it, whatever their names are."""
-    names = sorted(inputs, key=lambda name: (name != "data", name))
-    return [entry for name in names for entry in _as_list(inputs[name])]
+def without_lineage(value: Any) -> Any:
+    """Return *value*, the inputs of a manifest, as the manifest holds them: each by its digest, kind and source."""
+    if isinstance(value, list):
+        return [without_lineage(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: without_lineage(item) for key, item in value.items() if key != "lineage"}
+    return value
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -205,54 +194,52 @@ def _digests(inputs: Mapping[str, Any]) -> dict[str, str]:
 
 def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
     """Return the inputs *entries* and everything that they were made from, in the order of their making, each once."""
-    chain: dict[str, ProvenanceEntry] = {}
+    found: dict[str, ProvenanceEntry] = {}
     for entry in entries:
         for ancestor in _ancestors(entry):
-            chain.setdefault(ancestor.digest, ancestor)
-    return list(chain.values())
+            found.setdefault(ancestor.digest, ancestor)
+    return list(found.values())
 
 
-def _ancestors(entry: Mapping[str, Any]) -> Iterator[ProvenanceEntry]:
-    """Yield everything that the input *entry* was made from, then itself."""
+def _ancestors(entry: Mapping[str, Any]) -> list[ProvenanceEntry]:
+    """Return everything that the input *entry* was made from, then itself."""
     if "digest" not in entry:
-        return
-    name = str(portable(entry.get("source") or entry.get("file") or entry.get("kind")))
-    base = entry.get("base") or {}
-    if entry.get("lineage"):
-        *above, own = entry["lineage"]
-        yield from above
-    else:
-        kind = entry.get("kind") or "file"
-        own = ProvenanceEntry(kind, name, entry["digest"], revision=entry.get("revision"))
-    yield from _ancestors(base)
-    yield replace(own, name=name, inputs=own.inputs | _digests({"base": base}))
+        return []
+    kind = entry.get("kind", "file")
+    name = str(portable(entry.get("source") or entry.get("file") or kind))
+    root = ProvenanceEntry(kind, name, entry["digest"], revision=entry.get("revision"))
+    *above, own = entry.get("lineage") or [root]
+
+    base = entry.get("base", {})
+    own = replace(own, name=name, inputs=own.inputs | _digests({"base": base}))
+    return [*above, *_ancestors(base), own]
 
 
-def lineage(chain: Sequence[ProvenanceEntry]) -> set[str]:
-    """Return the digests of the last model of *chain* and of those it was trained from.
+def lineage(ancestors: Sequence[ProvenanceEntry]) -> set[str]:
+    """Return the digests of the last model of *ancestors* and of those it was trained from.
 
-    A merge or format counts as its source. Unlike the chain, it has neither data nor teachers.
+    A merge or format counts as its source. Unlike a chain, a lineage has neither data nor teachers.
     """
-    known = {entry.digest: entry for entry in chain}
+    known = {entry.digest for entry in ancestors}
+    wanted = {entry.digest for entry in ancestors[-1:]}
+    digests = set()
+    for entry in reversed(ancestors):
+        if entry.digest not in wanted:
+            continue
+        models = [entry.inputs.get(name) for name in ("base", "model", "adapter")]
+        parents = known.intersection(models)
+        wanted |= parents
+        if not parents or entry.kind not in ("merged", "quantized", "release"):
+            digests.add(entry.digest)
+    return digests
 
-    def of(digest: str) -> set[str]:
-        entry = known[digest]
-        parents = [
-            entry.inputs[name] for name in ("base", "model", "adapter") if name in entry.inputs
-        ]
-        digests = set[str]().union(*(of(parent) for parent in parents if parent in known))
-        converted = digests and entry.kind in ("merged", "quantized", "release")
-        return digests if converted else digests | {digest}
 
-    return of(chain[-1].digest) if chain else set()
-
-
-def initial_model(chain: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
+def initial_model(ancestors: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
     """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
     later = ("data", "file", "merged", "quantized")
-    models = [entry for entry in chain if entry.kind not in later and not entry.by_grpo]
+    models = [entry for entry in ancestors if entry.kind not in later and not entry.by_grpo]
     if not models:
-        names = ", ".join(entry.name for entry in chain)
+        names = ", ".join(entry.name for entry in ancestors)
         raise ArtifactError(
             f"the manifest ({names}) does not name the model that training began with; make it again."
         )
@@ -261,10 +248,10 @@ def initial_model(chain: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
 
 def _is_below(name: str) -> bool:
     """Return True if *name* is a plain relative path on every system."""
-    path, windows = PurePosixPath(name), PureWindowsPath(name)
-    is_plain = path.as_posix() == name and not any(character in name for character in "\\\0\r\n")
+    path = PurePosixPath(name)
+    is_plain = path.as_posix() == name != "." and not set("\\\0\r\n") & set(name)
     return is_plain and not (
-        path.is_absolute() or windows.drive or {"..", "."} & {*path.parts, name}
+        path.is_absolute() or PureWindowsPath(name).drive or ".." in path.parts
     )
 
 
@@ -291,11 +278,8 @@ def portable(value: Any) -> Any:
         return [portable(inner) for inner in value]
     if isinstance(value, str | Path) and "\n" not in str(value):  # a path, not the text of a prompt
         path = PurePosixPath(str(value).removeprefix("file://"))
-        if (
-            (path.is_absolute() and len(path.parts) > 2)
-            or ".." in path.parts
-            or path.parts[:1] == ("~",)
-        ):
+        is_long = path.is_absolute() and len(path.parts) > 2
+        if is_long or ".." in path.parts or path.parts[:1] == ("~",):
             return path.name if path.name != ".." else "elsewhere"
     return value
 

@@ -6,13 +6,13 @@ well.
 """
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.core.formatting import one_line
@@ -98,53 +98,44 @@ def shown(value: Any) -> str:
 def convert(name: str, value: Any, hint: Any) -> Any:
     """Return *value*, given as the option *name*, in the type of its annotation *hint*.
 
-    One item or a mapping becomes a tuple where *hint* is one. A list becomes the text that the command line takes.
+    One item becomes a tuple where *hint* is one, and a list the text with commas where *hint* is text.
 
     Raises:
         UsageError: the value does not fit, or is out of bounds.
     """
     from pydantic import ValidationError
 
-    given = _as_typed(value, hint)
-    for item in given if isinstance(given, list) else [given]:
+    kind, declared = get_args(hint)
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    value = plain(value)
+    if get_origin(kind) is tuple:
+        items = list(value) if isinstance(value, list | tuple) else [value]
+        value = [fspath(item) if isinstance(item, PathLike) else item for item in items]
+    elif isinstance(value, list) and str in kinds:
+        value = ",".join(map(str, value))
+    elif isinstance(value, PathLike) and Path not in kinds:
+        value = fspath(value)
+    for item in value if isinstance(value, list) else [value]:
         if isinstance(item, str):
             check_text(name, item)
+
     try:
-        converted = _adapter(hint).validate_python(given)
+        converted = _adapter(hint).validate_python(value)
     except ValidationError as error:
         fault = error.errors()[0]
         expected = fault["msg"].removeprefix("Input ").partition(", unable")[0]
-        if fault["type"] == "literal_error":
-            expected = f"is not one of: {', '.join(choices(hint))}"
+        if allowed := choices(hint):
+            expected = f"is not one of: {', '.join(allowed)}"
         item = shown(fault["input"])
         raise UsageError(f"{item} {expected[:1].lower()}{expected[1:]}.", option=name) from None
-    for item in converted if isinstance(converted, tuple | list) else (converted,):
-        _check(name, item, hint)
+
+    if type(converted) in (int, float):
+        limit = MAX_INTEGER if isinstance(converted, int) else MAX_FLOAT
+        smallest = -limit if declared.min is None else declared.min
+        largest = limit if declared.max is None else declared.max
+        if not smallest <= converted <= largest:
+            raise UsageError(f"{converted} must be from {smallest} to {largest}.", option=name)
     return converted
-
-
-def _as_typed(value: Any, hint: Any) -> Any:
-    """Return *value* in the form that the parser of the command line gives it."""
-    kinds = _alternatives(hint)
-    value = plain(value)
-    if any(get_origin(kind) is tuple for kind in kinds):
-        if isinstance(value, Mapping):
-            return [f"{key}={item}" for key, item in value.items()]
-        is_single = isinstance(value, str | bytes | PathLike) or not isinstance(value, Iterable)
-        items = [value] if is_single else value
-        return [fspath(item) if isinstance(item, PathLike) else item for item in items]
-    if isinstance(value, list) and str in kinds:
-        return ",".join(map(str, value))
-    if isinstance(value, PathLike) and Path not in kinds:
-        return fspath(value)
-    return value
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """Return the types of an annotation, of which a value has one."""
-    if get_origin(hint) is Annotated:
-        return _alternatives(get_args(hint)[0])
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 @cache
@@ -153,18 +144,6 @@ def _adapter(hint: Any) -> Any:
 
     settings = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False)
     return TypeAdapter(hint, config=settings)
-
-
-def _check(name: str, value: Any, hint: Any) -> None:
-    """Raise UsageError if the number *value* is out of the bounds in *hint*."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    limit = MAX_INTEGER if isinstance(value, int) else MAX_FLOAT
-    for bounds in get_args(hint)[1:]:  # the Option beside the type
-        smallest = -limit if bounds.min is None else bounds.min
-        largest = limit if bounds.max is None else bounds.max
-        if not smallest <= value <= largest:
-            raise UsageError(f"{value} must be from {smallest} to {largest}.", option=name)
 
 
 def check_text(name: str, text: str) -> None:

@@ -1,14 +1,16 @@
 """Release folder of a model or a data set; the same inputs and options give the same bytes."""
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, formatting, hub
+from countdown_rl.core import artifacts, hub
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
+from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import (
     MADE_BY,
     MANIFEST,
@@ -88,7 +90,7 @@ def read_inputs(options: PublishOptions) -> Release:
     if (comparison / MANIFEST).exists():
         compared = artifacts.read(comparison, "comparison")
         if digest in [link.digest for link in compared.lineage]:
-            table = formatting.as_section((comparison / "comparison.md").read_text("utf-8"))
+            table = (comparison / "comparison.md").read_text("utf-8").strip()
             inputs["comparison"] = compared.as_input()
 
     log = Path(options.log or root / "train" / "log.csv")
@@ -172,8 +174,8 @@ def _write_model(release: Release, draft: artifacts.ArtifactWriter) -> None:
     _copy_weights(release, draft)
     evaluation = release.evaluation
     if evaluation:
-        for name, entry in evaluation.manifest.files.items():
-            draft.copy(evaluation.path / name, f"eval/{name}", entry)
+        for name in evaluation.manifest.files:
+            _copy(evaluation.path / name, draft.path / "eval" / name)
         (draft.path / "eval" / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
         for key in ("accuracy", "n", "interval"):
             draft.facts[key] = getattr(evaluation.metrics, key)
@@ -193,12 +195,17 @@ def _write_model(release: Release, draft: artifacts.ArtifactWriter) -> None:
     }
 
 
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
 def _copy_weights(release: Release, draft: artifacts.ArtifactWriter) -> None:
     """Copy the files of the weights; sampling settings are left out, as no evaluation applies them."""
     weights = release.weights
-    for name, entry in weights.manifest.files.items():
+    for name in weights.manifest.files:
         if FILES.fullmatch(name):
-            draft.copy(weights.path / name, name, entry)
+            _copy(weights.path / name, draft.path / name)
     if model_files.GENERATION in weights.manifest.files:
         config = model_files.generation_config(weights.path)
         ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
@@ -209,12 +216,24 @@ def _copy_weights(release: Release, draft: artifacts.ArtifactWriter) -> None:
         (draft.path / ADAPTER_CONFIG).write_text(f"{text}\n")
 
 
+def _typed(options: Mapping[str, Any]) -> str:
+    """Return *options* as they are typed after a command."""
+    words = []
+    for key, option in options.items():
+        if isinstance(option, bool):
+            words.append(flag(key if option else f"no-{key}"))
+        elif option is not None:
+            items = option if isinstance(option, list) else [option]
+            words += [f"{flag(key)} {item}" for item in items]
+    return " ".join(words)
+
+
 def _write_data(options: PublishOptions, draft: artifacts.ArtifactWriter) -> None:
     """Write the splits of the data artifact ``options.data``, and a card from which ``load_dataset`` reads them."""
     data = Path(str(options.data))
-    manifest = artifacts.read(data, "data", verify=False)
-    for name, entry in manifest.files.items():
-        draft.copy(data / name, name, entry)
+    manifest = artifacts.read(data, "data")
+    for name in manifest.files:
+        _copy(data / name, draft.path / name)
     task = task_of(manifest.options)
     splits = manifest.facts["splits"]
     rows = {split: splits[split]["rows"] for split in _SPLITS if splits.get(split, {}).get("rows")}
@@ -237,7 +256,7 @@ def _write_data(options: PublishOptions, draft: artifacts.ArtifactWriter) -> Non
         splits=splits,
         columns=sorted(columns),
         fields=fields,
-        command=f"{MADE_BY['data']} {formatting.flags(manifest.options)}",
+        command=f"{MADE_BY['data']} {_typed(manifest.options)}",
         source=source.get("hub") or source.get("file"),
         revision=source.get("revision"),
         own_test="test" in manifest.inputs,

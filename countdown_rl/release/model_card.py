@@ -45,7 +45,7 @@ class Weights:
     def read(cls, source: str) -> "Weights":
         """Return the weights that *source*, a shipped model or a directory, names; files are compared by size alone."""
         path = SHIPPED.get(source) or Path(source).expanduser()
-        manifest = artifacts.read(path, ("quantized", "merged", "model", "adapter"), verify=False)
+        manifest = artifacts.read(path, ("quantized", "merged", "model", "adapter"))
         ref = ModelRef(
             source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest
         )

@@ -132,7 +132,6 @@ class Checkpoints:
             raise UsageError(
                 f"--log {log} lies in --out {out}, which is replaced; give another path."
             )
-        artifacts.check_place(log, "--log")
         if log.is_dir():
             raise UsageError(f"{log} is a directory; give a file.", option="log")
         others = self._directories()
