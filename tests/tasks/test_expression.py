@@ -63,6 +63,15 @@ def test_values_are_those_of_pythons_own_tree_in_fractions(pair):
     assert expression.numbers == [int(number) for number in re.findall("[0-9]+", text)]
 
 
+@given(_expressions())
+def test_latex_in_a_box_and_a_leading_plus_change_nothing(pair):
+    text, _ = pair
+    latex = re.sub(f"[{SPELLINGS['*']}]", r"\\cdot ", text)
+    latex = re.sub(f"[{SPELLINGS['/']}]", r"\\div", latex)
+    assert parse(rf"\boxed{{+{latex}}}.") == parse(f"+({text})") == parse(text)
+    assert parse(rf"\boxed{{\frac{{{latex}}}{{\frac{{2}}{{3}}}}}}") == parse(f"({text})/(2/3)")
+
+
 @given(st.text(alphabet="0123456789+-*/()= x×.e_^!٣²\n", max_size=40))
 def test_any_text_is_parsed_or_refused(text):
     with contextlib.suppress(ExpressionError):
@@ -75,12 +84,20 @@ REFUSED = {
     "power": ["2**3", "2^3"],
     "floor-division": ["7//2"],
     "decimal": ["5.5", ".5*8", "5..", "5. + 3"],
-    "bad-character": ["1e5", "1_0", "٣ + 4", "__import__('os')", r"\boxed{5} + 3"],
+    "bad-character": [
+        *("1e5", "1_0", "٣ + 4", "__import__('os')", r"3 \times 4", r"\boxed{3 \timesx 4}"),
+        *(
+            r"\boxed{5} + 3",
+            r"\boxed{5} + \boxed{3}",
+            r"\boxed{\frac{4}2}",
+            r"\boxed{\frac{4}{2=2}}",
+        ),
+    ],
     "juxtaposition": ["2(3)", "2 3"],
-    "leading-sign": ["+5", "4 * -2", "3 - -2", "--5"],
-    "missing-number": ["-", "(-)", "3 +", "()", "2 * * 3"],
+    "leading-sign": ["4 * -2", "3 - +2", "--5", "++5", "+-5", "-+5", "1*(+5)*(++3)"],
+    "missing-number": ["-", "+", "(-)", r"\boxed{\frac{4}{+}}", "3 +", "()", "2 * * 3"],
     "leading-zero": ["07 + 1"],
-    "unbalanced": ["(1 + 2", "1 + 2)"],
+    "unbalanced": ["(1 + 2", "1 + 2)", r"\boxed{\frac{1)+(2}{3}}"],
     "too-long": ["1" * 16, "+".join(["1"] * (MAX_NUMBERS + 1)), "1 + " + " " * MAX_LENGTH + "1"],
 }
 
@@ -105,6 +122,7 @@ def test_each_refusal_has_its_own_reason(text, reason):
             ("3 + 4 = 7.", "7"),
         ),
         *((r"\boxed{30 + 30 - 5}", "55"), (r" \boxed {-1 + 3 = 2}.", "2")),
+        *((r"\boxed{(+8) \times \frac{1}{2} = 4}", "4"), ("1*(+5)*(+3) = +15", "15")),
     ],
 )
 def test_a_leading_minus_a_final_full_stop_and_a_box_belong_to_the_language(text, value):

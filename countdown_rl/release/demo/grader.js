@@ -21,7 +21,7 @@ function combine(operator, [a, b], [p, q]) {
 function evaluate(text) {
   const numbers = [], values = [], pending = [];
   const reduce = () => { const right = values.pop(); values.push(combine(pending.pop(), values.pop(), right)); };
-  let operand = true;
+  let operand = true, signed = false; // signed: after a leading plus
   for (const [, lexeme] of text.matchAll(/\s*([0-9]+|\*\*|\/\/|\S)/gu)) {
     const operator = OPERATORS[lexeme];
     if (operand) {
@@ -31,9 +31,14 @@ function evaluate(text) {
         numbers.push(Number(lexeme));
         values.push([BigInt(lexeme), 1n]);
         operand = false;
-      } else if (lexeme === "(") pending.push(lexeme);
+      } else if (lexeme === "(") {
+        pending.push(lexeme);
+        signed = false;
+      }
       else if (lexeme === ")") refuse(pending.includes("(") ? "missing-number" : "unbalanced");
-      else if (operator === "-" && (!pending.length || pending.at(-1) === "(")) {
+      else if (!signed && PRECEDENCE[operator] === 1 && (!pending.length || pending.at(-1) === "(")) {
+        signed = operator === "+";
+        if (signed) continue;
         values.push([0n, 1n]); // a leading minus
         pending.push(operator);
       } else refuse(!operator ? foreign(lexeme) : PRECEDENCE[operator] === 1 ? "leading-sign" : "missing-number");
@@ -48,9 +53,22 @@ function evaluate(text) {
     } else if (!pending.length) refuse("unbalanced");
     else pending.pop();
   }
-  if (operand) refuse(numbers.length || pending.length ? "missing-number" : "empty");
+  if (operand) refuse(numbers.length || pending.length || signed ? "missing-number" : "empty");
   while (pending.length) pending.at(-1) === "(" ? refuse("unbalanced") : reduce();
   return {value: values[0], numbers};
+}
+
+// The content of a box in the notation of the other answers; fractions from the innermost outward.
+function withoutLatex(text) {
+  text = text.replace(/\\(times|cdot|div)(?![A-Za-z])/g, (_, name) => name === "div" ? " / " : " * ");
+  for (let before = ""; before !== text; ) {
+    before = text;
+    text = text.replace(/\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}/g, (_, top, bottom) => {
+      for (const part of [top, bottom]) evaluate(part); // each is an expression on its own
+      return `((${top})/(${bottom}))`;
+    });
+  }
+  return text;
 }
 
 // A solution as text, or null; items are [value, text].
@@ -93,8 +111,8 @@ function gradeAnswer(answer, numbers, target) {
   let value = null;
   try {
     if (answer.length > 4096) refuse("too-long");
-    const text = answer.replace(/\.$/, ""), boxed = text.match(/^\s*\\boxed\s*\{([^{}]*)\}\s*$/);
-    const [head, ...claims] = (boxed ? boxed[1] : text).split("="), expression = evaluate(head), [top, bottom] = expression.value;
+    const text = answer.replace(/\.$/, ""), boxed = text.match(/^\s*\\boxed\s*\{(.*)\}\s*$/s);
+    const [head, ...claims] = (boxed ? withoutLatex(boxed[1]) : text).split("="), expression = evaluate(head), [top, bottom] = expression.value;
     let agrees = true;
     for (const claim of claims) {
       const integer = claim.match(/^\s*([-+−–]?)\s*([0-9]{1,15})\s*$/);

@@ -1,15 +1,16 @@
 """The answer language: parsing an arithmetic expression over whole numbers, its exact value, form and steps.
 
     answer     = expression { "=" claim }
-    expression = [ "-" ] term { ("+" | "-") term }
+    expression = [ "+" | "-" ] term { ("+" | "-") term }
     term       = factor { ("*" | "/") factor }
     factor     = number | "(" expression ")"
 
 ``x`` and ``X`` between numbers, ``×``, ``·``, ``⋅`` and ``∗`` are ``*``; ``÷`` and ``∕`` are ``/``; ``−`` and ``–``
 are ``-``. White space may stand between tokens. A claim after ``=`` must have the value of the expression.
 
-A minus may begin an answer, a parenthesis or a claim: ``-3 + 5`` is ``5 - 3``. No other sign may precede a number
-(``+5``, ``3 * -5``), and ``07`` is not 7. One full stop may end an answer, and ``\\boxed{}`` may enclose it.
+A sign may begin an answer, a parenthesis or a claim: ``-3 + 5`` is ``5 - 3``, and a plus changes nothing. No other sign
+may precede a number (``3 * -5``), and ``07`` is not 7. One full stop may end an answer, and ``\\boxed{}`` may enclose
+it. In the box ``\\times`` and ``\\cdot`` are ``*``, ``\\div`` is ``/``, and ``\\frac{a}{b}`` is ``((a)/(b))``.
 
 Python evaluates no part of the text. Parsing is one pass with two stacks, linear in the length; values are pairs of
 integers. Length, digits and count of numbers are limited before any arithmetic.
@@ -23,8 +24,9 @@ from typing import NamedTuple
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.response_format import Piece, Step, tagged
 
-#: Version of the answer language. Version 2 added the minus at the beginning, the final full stop and ``\boxed{}``.
-GRAMMAR_VERSION = 2
+#: Version of the answer language. Version 2 added the minus at the beginning, the final full stop and ``\boxed{}``,
+#: version 3 the plus at the beginning and LaTeX in the box.
+GRAMMAR_VERSION = 3
 
 #: Limits on the characters of an answer, the digits of a number and the numbers of an expression.
 MAX_LENGTH = 4_096
@@ -35,7 +37,11 @@ PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 _LEXEMES = re.compile(r"\s*([0-9]+|\*\*|//|\S)").findall
 _INTEGER = re.compile(r"\s*([-+−–]?)\s*([0-9]+)\s*").fullmatch
-_BOXED = re.compile(r"\s*\\boxed\s*\{([^{}]*)\}\s*").fullmatch
+_BOXED = re.compile(r"(?s)\s*\\boxed\s*\{(.*)\}\s*").fullmatch
+_LATEX = re.compile(r"\\(times|cdot|div)(?![A-Za-z])")
+_LATEX_OPERATORS = {"times": " * ", "cdot": " * ", "div": " / "}
+#: A fraction without another one in it.
+_FRACTION = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _OPERATORS = dict.fromkeys("+", "+") | dict.fromkeys("-−–", "-")
 _OPERATORS |= dict.fromkeys("*x×X·⋅∗", "*") | dict.fromkeys("/÷∕", "/")
 
@@ -115,7 +121,8 @@ def parse(text: str) -> Expression:
         raise ExpressionError("too-long")
     if text.endswith((".", "}")):
         text = text.removesuffix(".")
-        text = match[1] if (match := _BOXED(text)) else text
+        if box := _BOXED(text):
+            text = _without_latex(box[1])
     head, *claims = text.split("=")
     tree, numbers = _tree(head)
     numerator, denominator, whole = evaluate(tree)
@@ -128,6 +135,21 @@ def parse(text: str) -> Expression:
             top, bottom, _ = evaluate(_tree(claim)[0])
         agrees = agrees and bottom != 0 and numerator * bottom == top * denominator
     return Expression(tree, numbers, numerator, denominator, whole, agrees)
+
+
+def _without_latex(text: str) -> str:
+    """The content of a box in the notation of the other answers; fractions from the innermost outward."""
+    text = _LATEX.sub(lambda match: _LATEX_OPERATORS[match[1]], text)
+    count = 1
+    while count:
+        text, count = _FRACTION.subn(_division, text)
+    return text
+
+
+def _division(fraction: re.Match[str]) -> str:
+    for part in fraction.groups():
+        _tree(part)  # each is an expression on its own: no parenthesis reaches beyond its braces
+    return f"(({fraction[1]})/({fraction[2]}))"
 
 
 def evaluate(tree: Tree) -> tuple[int, int, bool]:
@@ -163,6 +185,7 @@ def _tree(text: str) -> tuple[Tree, list[int]]:
     values: list[Tree] = []
     pending: list[str] = []  # operators and open parentheses that await their right-hand operand
     operand = True  # a number or an open parenthesis comes next
+    signed = False  # a plus was read there
     for lexeme in _LEXEMES(text):
         if operand:
             if "0" <= lexeme[0] <= "9":
@@ -175,13 +198,16 @@ def _tree(text: str) -> tuple[Tree, list[int]]:
                 operand = False
             elif lexeme == "(":
                 pending.append(lexeme)
+                signed = False
             elif lexeme == ")":
                 raise ExpressionError("missing-number" if "(" in pending else "unbalanced")
             else:
                 sign = _OPERATORS.get(lexeme)
-                if sign == "-" and (
-                    not pending or pending[-1] == "("
-                ):  # 0 minus the first term; 0 is no number of it
+                begins = not signed and (not pending or pending[-1] == "(")
+                if begins and sign == "+":
+                    signed = True
+                    continue
+                if begins and sign == "-":  # 0 minus the first term; 0 is no number of it
                     values.append(0)
                     pending.append(sign)
                     continue
@@ -206,7 +232,7 @@ def _tree(text: str) -> tuple[Tree, list[int]]:
         else:
             pending.pop()
     if operand:
-        raise ExpressionError("missing-number" if numbers or pending else "empty")
+        raise ExpressionError("missing-number" if numbers or pending or signed else "empty")
     while pending:
         if pending[-1] == "(":
             raise ExpressionError("unbalanced")
