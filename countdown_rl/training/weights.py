@@ -117,6 +117,7 @@ def trainer_arguments(
         "logging_nan_inf_filter": False,  # training stops there
         "project": "countdown-rl",
         "disable_tqdm": True,
+        "log_level_replica": "error",  # what rank 0 says is enough
     }
 
 
