@@ -135,7 +135,7 @@ def vllm_rollouts(place: Place) -> dict[str, Any]:
         micro_batch=place.pick(8, 2),
         max_completion_length=place.pick(256, 8),
         learning_rate=1e-2,
-        gradient_checkpointing=True,
+        trl=("gradient_checkpointing=true",),
         precision="bf16",
         rollouts="vllm",
         reward=(VARIED,),

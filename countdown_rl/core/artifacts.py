@@ -85,7 +85,13 @@ def writing(
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path for a file that replaces *path* when the block succeeds; hard links keep the old contents."""
+    """Yield a path for a file that replaces *path* when the block succeeds; hard links keep the old contents.
+
+    A device or pipe is no file to replace: it is written itself.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
     partial = path.with_name(f".{path.name}.partial")
     with locked(path):
         try:

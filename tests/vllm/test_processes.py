@@ -1,6 +1,5 @@
-"""Rollouts by vLLM in two processes and in a run that is killed, and an evaluation that is ended by a signal."""
+"""Rollouts by vLLM in a run that is killed, and an evaluation that is ended by a signal."""
 
-import csv
 import hashlib
 import json
 import os
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fsdp_on_cpu import ROOT, run_two
 from tests.support.vllm_engine import MARKS, start
 
 pytestmark = MARKS
@@ -36,11 +34,7 @@ TRAIN = (
 )
 
 
-#: Two processes on this machine.
-TWO = ("--num_processes", 2, "--num_machines", 1, "--main_process_port", 0)
-
-
-def train(place, name, *options, launch=()):
+def train(place, name, *options):
     return start(
         place,
         "train",
@@ -49,7 +43,6 @@ def train(place, name, *options, launch=()):
         f"{name}/adapter",
         "--json",
         *options,
-        launch=launch,
         stdout=subprocess.PIPE,
     )
 
@@ -57,58 +50,6 @@ def train(place, name, *options, launch=()):
 def facts(process):
     """The result that a command prints."""
     return json.loads(process.communicate()[0])
-
-
-def test_in_two_processes_each_engine_follows_the_policy(place):
-    facts(
-        train(place, "two", "--max-steps", 3, "--learning-rate", 1e-2, launch=("--multi_gpu", *TWO))
-    )
-    check(place / "two/adapter-run/log.csv")
-
-
-def check(path):
-    """The run with the log *path* trained, and its engine drew from its policy."""
-    with open(path) as file:
-        rows = list(csv.DictReader(file))
-    assert max(float(row["grad_norm"]) for row in rows) > 0
-    assert [float(row["importance_sampling_ratio"]) for row in rows] == pytest.approx(
-        [1.0] * 3, abs=0.1
-    )
-
-
-@pytest.mark.parametrize(
-    ("tune", "precision"), [("lora", "fp32"), ("lora", "bf16"), ("all", "fp32")]
-)
-def test_the_engine_follows_a_policy_in_parts(place, tmp_path, tune, precision):
-    paths = (
-        "--out",
-        tmp_path / "out",
-        "--log",
-        tmp_path / "log.csv",
-        "--tune",
-        tune,
-        "--precision",
-        precision,
-    )
-    options = ("--max-steps", 3, "--learning-rate", 1e-2 if tune == "lora" else 1e-3)
-    run_two(place, "train", *TRAIN, *paths, *options)
-    check(tmp_path / "log.csv")
-
-
-@pytest.mark.parametrize("tune", ["lora", "all"])
-def test_the_engine_follows_a_policy_in_the_parts_of_zero3(place, tmp_path, monkeypatch, tune):
-    pytest.importorskip("deepspeed")
-    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    options = (
-        "--precision",
-        "fp32",
-        "--log",
-        tmp_path / "log.csv",
-    )
-    steps = ("--max-steps", 3, "--learning-rate", 1e-2 if tune == "lora" else 1e-3)
-    launch = ("--config_file", ROOT / "stages/recipes/zero3.yaml", *TWO)
-    facts(train(place, tmp_path, *steps, *options, "--tune", tune, launch=launch))
-    check(tmp_path / "log.csv")
 
 
 def test_a_killed_run_continues_to_the_bytes_of_one_that_was_not(place):

@@ -32,8 +32,8 @@ def chosen(options: TrainOptions, loaded: load.Loaded, adapted: torch.nn.Module)
     reason = unsupported_weights(loaded.ref) or engines.missing_package("vllm")
     if not reason and any(map(lora.is_special, adapted.modules())):
         reason = "supports LoRA without variants and biases"
-    if options.tune == "lora" and processes.shards_weights():
-        reason = "gets the adapter from one process, and FSDP and ZeRO-3 split it"
+    if options.tune == "lora" and processes.world_size() > 1:
+        reason = "gets the adapter from one process, and this run has several"
     if reason and options.rollouts == "vllm":
         raise ModelError(f"vllm {reason}; use --rollouts transformers.", option="rollouts")
     automatic = loaded.device == "cuda" and loaded.precision != "nf4" and options.tune == "lora"

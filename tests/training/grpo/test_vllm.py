@@ -107,3 +107,12 @@ def test_weights_that_vllm_cannot_run_are_refused(monkeypatch):
     loaded = SimpleNamespace(device="cuda", precision="bf16", ref=None)
     with pytest.raises(ModelError, match="GGUF"):
         vllm.chosen(SMALL, loaded, torch.nn.Linear(1, 1))
+
+
+def test_an_engine_of_several_processes_is_refused(monkeypatch):
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    monkeypatch.setattr(vllm, "unsupported_weights", lambda ref: "")
+    monkeypatch.setattr(vllm.processes, "world_size", lambda: 2)
+    loaded = SimpleNamespace(device="cuda", precision="bf16", ref=None)
+    with pytest.raises(ModelError, match="several"):
+        vllm.chosen(replace(SMALL, rollouts="vllm"), loaded, torch.nn.Linear(1, 1))
