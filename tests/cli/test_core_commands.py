@@ -198,28 +198,6 @@ def test_test_puzzles_of_ones_own_are_kept_out_of_the_other_splits(command, tmp_
     assert artifacts.read(tmp_path / "data", "data").inputs["test"]["file"] == "own.jsonl"
 
 
-def test_verl_rows_are_imported_and_what_is_read_and_left_out_is_said(command, tmp_path):
-    rows = [
-        {"data_source": "c", "reward_model": {"style": "rule", "ground_truth": row}}
-        for row in IMPORTED
-    ]
-    jsonl.write_rows(tmp_path / "rows.jsonl", rows)
-    jsonl.write_rows(tmp_path / "out.jsonl", rows[-1:])
-    arguments = [
-        "--from",
-        tmp_path / "rows.jsonl",
-        "--exclude",
-        tmp_path / "out.jsonl",
-        "--out",
-        tmp_path / "data",
-    ]
-    status, out, err = command("gen-data", *arguments, "--json")
-    assert status == 0, err
-    assert json.loads(out)["dropped"]["excluded"] == 1
-    assert "reward_model.ground_truth" in err
-    assert "data_source" in err
-
-
 def test_solve_prints_a_solution_and_the_number_of_solutions(command):
     assert command("solve", 3, 7, 50, "--target", 46)[:2] == (0, "50 + 3 - 7 = 46\n")
     assert command("solve", "3,7,", "50", "--target", 46)[:2] == (0, "50 + 3 - 7 = 46\n")
@@ -293,7 +271,6 @@ def test_a_bad_line_ends_grade_or_is_marked_on_request(command):
 
 
 REPLY = {"role": "assistant", "content": "<answer>50 + 3 - 7</answer>"}
-PUZZLE = {"numbers": [3, 7, 50], "target": 46}
 
 
 @pytest.mark.parametrize(
@@ -301,12 +278,6 @@ PUZZLE = {"numbers": [3, 7, 50], "target": 46}
     [
         ({"nums": [3, 7, 50], "target": 46, "completion": [REPLY]}, "parquet"),
         ({"num": [3, 7, 50], "target": 46, "response": [REPLY["content"]]}, "csv"),
-        ({"reward_model": {"ground_truth": PUZZLE}, "output": REPLY["content"]}, "csv"),
-        ({"metadata": PUZZLE, "messages": [{"role": "user", "content": "?"}, REPLY]}, "array"),
-        (
-            {"custom_id": "3-7-50=46", "response": {"body": {"choices": [{"message": REPLY}]}}},
-            "lines",
-        ),
     ],
 )
 def test_grade_reads_layouts_of_others_in_every_format(command, tmp_path, fields, kind):
@@ -314,7 +285,6 @@ def test_grade_reads_layouts_of_others_in_every_format(command, tmp_path, fields
     status, out, err = command("grade", tmp_path / "rows")
     assert status == 0, err
     assert [json.loads(line)["correct"] for line in out.splitlines()] == [True, True]
-    assert ("read from" in err) == ("target" not in fields)
 
 
 @pytest.mark.parametrize("name", ["id", "custom_id"])
@@ -338,14 +308,6 @@ def test_grade_finds_rows_by_the_ids_of_its_data(command, tmp_path, name):
         True,
         False,
     ), err
-
-
-def test_eval_says_which_columns_it_does_not_use(command, tmp_path):
-    write(tmp_path / "rows", [IMPORTED[0] | {"prompt": "?"}, IMPORTED[1] | {"prompt": "?"}], "csv")
-    words = ("--model", "solver", "--data", tmp_path / "rows", "--out", tmp_path / "o", "--json")
-    status, out, err = command("eval", *words)
-    assert (status, json.loads(out)["accuracy"]) == (0, 1.0), err
-    assert "not used: prompt" in err
 
 
 def test_grade_writes_its_file_whole_or_not_at_all(command, tmp_path):

@@ -468,7 +468,7 @@ def test_puzzles_are_called_by_their_split(three, split, words):
     assert tables.subject(compared(paths, Path("out"))) == "12 validation puzzles"
     rewritten(
         paths["a"],
-        data=Manifest("data", {}, {"from": {"digest": "f", "file": "own.jsonl"}}, files={}),
+        data=Manifest.of("data", {}, {"from": {"digest": "f", "file": "own.jsonl"}}),
     )
     assert results.split(results.read(paths["a"])) == ""
     assert tables.subject(compared(paths, Path("out"))) == "12 puzzles"

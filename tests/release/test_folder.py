@@ -96,7 +96,7 @@ def test_an_evaluation_of_other_weights_is_refused(root):
 
 def test_the_command_takes_the_results_beside_the_weights(root, command):
     done = command("publish", "--model", "merged", "--out", "release", "--json")
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["accuracy"], result["n"]) == (0.62, 100)
     assert {"eval", "comparison"} <= artifacts.read(OUT, "release").inputs.keys()
