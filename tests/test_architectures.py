@@ -12,7 +12,7 @@ from countdown_rl.inference.generate import Decoding, Generator
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import find_model
-from countdown_rl.tasks import jsonl
+from countdown_rl.tasks import jsonl, records
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Grade
@@ -55,7 +55,9 @@ def loss_by_hand(model: str) -> float:
     """The mean negative log-likelihood of the tokens of all completions, one at a time."""
     loaded = load_model(find_model(model), precision="fp32")
     rows = [*jsonl.read_objects(Path("demos.jsonl"))]
-    known = demonstrations.Demonstrations([demonstrations.parse(fields, "") for fields in rows])
+    known = demonstrations.Demonstrations(
+        [each for fields in rows for each in demonstrations.parse(records.Reader(), fields, "")]
+    )
     total, count = 0.0, 0
     for example in tokens.tokenize(known, loaded.tokenizer, 1024):
         ids, labels = torch.tensor(example["input_ids"]), torch.tensor(example["labels"])

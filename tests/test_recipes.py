@@ -240,7 +240,6 @@ def test_the_hacking_lab_trains_one_start_with_all_graders(world, tmp_path, monk
         )
     compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
     assert [row["name"] for row in compared] == ["start", *os.environ["GRADERS"].split()]
-    assert "Reward hacking" in Path("report.html").read_text().partition("More curves")[0]
 
 
 #: Of the step of each system: prompts, completions of one, of a micro-batch, and steps; the other words are flags.

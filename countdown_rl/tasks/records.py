@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -80,6 +80,15 @@ class Layout:
 
 _TRACE = "length(traces) == `1` && traces[0]"
 _BODY = "response.body"
+_INSPECT = Layout(
+    "an Inspect log",
+    ("epoch", "input", "output"),
+    row="metadata",
+    completion="!error && output.choices[].message",
+    prompt="input",
+    tokens="output.usage.output_tokens",
+    end="output.choices[].stop_reason",
+)
 LAYOUTS = (
     Layout(
         "lm-eval samples",
@@ -90,15 +99,8 @@ LAYOUTS = (
         id="doc.id",
         repeats="filter",
     ),
-    Layout(
-        "an Inspect log",
-        ("epoch", "input", "output"),
-        row="metadata",
-        completion="output.choices[].message",
-        prompt="input",
-        tokens="output.usage.output_tokens",
-        end="output.choices[].stop_reason",
-    ),
+    _INSPECT,
+    replace(_INSPECT, fields=(*_INSPECT.fields, "choices")),  # of the question
     Layout(
         "verifiers traces",
         ("env", "task", "traces"),

@@ -180,8 +180,7 @@ def test_a_disk_without_two_checkpoints_is_a_warning(
 
 def test_rows_of_held_out_splits_are_not_trained_on(check, llama, tmp_path):
     rows = [
-        {"info": {"nums": [1, 2, n], "target": 6}, "extra_info": {"split": s}}
-        for n, s in ((3, "val"), (4, "test"))
+        {"nums": [1, 2, n], "target": 6, "split": split} for n, split in ((3, "valid"), (4, "test"))
     ]
     jsonl.write_rows(tmp_path / "rows.jsonl", rows)
     status, _, err = check("--model", llama, "--data", tmp_path / "rows.jsonl")
