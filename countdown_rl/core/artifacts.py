@@ -157,8 +157,9 @@ def check_writable(out: Path, kind: str) -> None:
         raise ArtifactError(
             f"{out} holds {contents}; give --out another directory, or remove it first."
         )
-    with locked(out):
-        pass
+    parent = next(parent for parent in real.parents if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ArtifactError(f"{out} cannot be written; give another path.")
 
 
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
