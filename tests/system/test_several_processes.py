@@ -109,7 +109,7 @@ def test_two_processes_resume_after_a_kill(place, two):
     (place / "dying.py").write_text(
         "import os, signal\n"
         "def reward(grade, row, tokens):\n"
-        "    kept = os.path.exists('killed/kept/checkpoint-2/complete')\n"
+        "    kept = os.path.exists('killed/checkpoints/checkpoint-2/complete')\n"
         "    if kept and not os.path.exists('killed/once'):\n"
         "        open('killed/once', 'w').close()\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -163,8 +163,8 @@ def test_workers_finish_their_round_and_save_a_checkpoint_after_sigterm(place):
     launcher.send_signal(signal.SIGTERM)
     _, err = launcher.communicate(timeout=240)
     assert launcher.returncode != 0
-    assert (place / "late" / "kept" / "checkpoint-1" / "complete").is_file()
-    assert "The run continues after step 1" in err
+    assert (place / "late" / "checkpoints" / "checkpoint-1" / "complete").is_file()
+    assert "continues after step 1" in err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux ends them")
