@@ -22,7 +22,7 @@ STAGES = {
     "merged": "merge --adapter adapter --out out",
     "quantized": "quantize --model merged --out out",
     "eval": "eval --data data --limit 8 --max-new-tokens 4 --model merged --out out",
-    "release": "publish --license mit --name x --model merged --out out",
+    "release": "publish --license mit --model merged --out out",
 }
 
 
@@ -116,7 +116,7 @@ def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings
         assert out == ""
         assert not Path("stopped", "adapter").exists()
     assert stopped.returncode == 130
-    assert "The run continues after step" in err
+    assert "continues after step" in err
 
     again = train("stopped", "--json")
     out, err = again.communicate()
