@@ -279,7 +279,10 @@ def test_a_notebook_installs_the_wheel_beside_it_else_its_clone_else_the_index(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "models", "last"),
-    [("free-gpu.ipynb", ["0.5B"], "3 7 50 → 46"), ("gpu.md", ["1.5B", "3B"], "memory of this device")],
+    [
+        ("free-gpu.ipynb", ["0.5B"], "3 7 50 → 46"),
+        ("gpu.md", ["1.5B", "3B"], "memory of this device"),
+    ],
 )
 def test_the_commands_for_one_gpu_run(shell, tmp_path, page, models, last):
     named = [f"Qwen/Qwen2.5-{size}-Instruct" for size in models]
