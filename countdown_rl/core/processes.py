@@ -73,9 +73,6 @@ def deferred_signals() -> Iterator[None]:
         _deferred = False
 
 
-_trains = False
-
-
 def received_signal() -> int | None:
     return _received
 
