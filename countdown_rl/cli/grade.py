@@ -16,7 +16,7 @@ from countdown_rl.evaluation.config import (
     CompletionStyle,
     OnError,
 )
-from countdown_rl.tasks.options import Fields, RecordsPath
+from countdown_rl.tasks.options import Fields
 
 if TYPE_CHECKING:
     from countdown_rl.tasks.task import Row
@@ -36,7 +36,6 @@ def grade(
     rule: CompletionRule = None,
     operators: CompletionOperators = None,
     field: Fields = (),
-    records: RecordsPath = None,
     on_error: OnError = "stop",
 ) -> None:
     """Grade completions exactly, one line of output per completion.
@@ -64,7 +63,7 @@ def grade(
     name = "standard input" if source == "-" else source
     jsonl.check_rules(data, rule=rule, operators=operators)
     known = jsonl.read_rows(jsonl.test_file(data), console.note) if data else ()
-    reader = Reader(known, field, records or "", style=style, rule=rule, operators=operators)
+    reader = Reader(known, field, style=style, rule=rule, operators=operators)
 
     with ExitStack() as stack:
         lines = stack.enter_context(_opened(source))

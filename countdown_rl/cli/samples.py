@@ -20,8 +20,9 @@ def samples(
         "artifacts/eval/adapter"
     ),
     n: Annotated[int, option("Number of completions to show.", min=1)] = 5,
-    correct: Annotated[bool, option("Only correct ones.", name="--correct")] = False,
-    incorrect: Annotated[bool, option("Only incorrect ones.", name="--incorrect")] = False,
+    correct: Annotated[
+        bool | None, option("Only correct or incorrect ones.", name="--correct/--incorrect")
+    ] = None,
     reason: Annotated[
         str | None, option("Only those incorrect for this reason, such as number-used-twice.")
     ] = None,
@@ -46,14 +47,14 @@ def samples(
         countdown-rl samples artifacts/eval/base --reason wrong-value --n 3
         countdown-rl samples artifacts/train --step 50-100 --n 20
     """
-    if correct and (incorrect or reason):
-        raise UsageError("excludes --incorrect and --reason; leave them out.", option="correct")
+    if correct and reason:
+        raise UsageError("excludes --reason; leave one out.", option="correct")
     if errors:
         _show_causes(result)
         return
     samples = _read(result)
     selected = list(samples)
-    if correct or incorrect:
+    if correct is not None:
         selected = [sample for sample in selected if sample.grade.correct == correct]
     if reason:
         selected = [sample for sample in selected if sample.grade.reason == reason]

@@ -106,7 +106,7 @@ def _published(
 
     def part(is_held_out: bool) -> Iterator[files.Record]:
         reader = source.reader()
-        for place, record in files.records(file, options.records or ""):
+        for place, record in files.records(file, reader.location):
             if bool(held_out(reader.split(record))) == is_held_out:
                 yield place, record
 

@@ -25,7 +25,6 @@ class Reader:
     Args:
         known: the rows that the completions belong to; none if the file has them.
         fields: where a record has what, as ``NAME=EXPR``.
-        expression: where the records are in a JSON document.
         settings: fields of the rows: ``style`` replaces theirs, ``rule`` and ``operators`` fill theirs.
     """
 
@@ -33,12 +32,10 @@ class Reader:
         self,
         known: Sequence[Row] = (),
         fields: Sequence[str] = (),
-        expression: str = "",
         **settings: str | None,
     ) -> None:
         self._settings = {name: value for name, value in settings.items() if value is not None}
         self._reader = records.Reader(fields, own=self._settings)
-        self._expression = expression
         known = [self._with_settings(row) for row in known]
         self.rows = {row.id: row for row in known}
         self._by_name = _unique((str(row["id"]), row) for row in known if "id" in row)
@@ -50,7 +47,7 @@ class Reader:
         self, stream: BinaryIO, source: str, on_error: files.OnError = files.stop
     ) -> Iterator[Answered]:
         """The completions of *stream*; *on_error* is called with the fault of a record that has none."""
-        for place, record in files.read(stream, source, self._expression, on_error):
+        for place, record in files.read(stream, source, self._reader.location, on_error):
             try:
                 with files.at(place):
                     if self._reader.is_repeated(record):

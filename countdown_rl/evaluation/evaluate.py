@@ -197,7 +197,7 @@ def _made_elsewhere(
     If *fill*, rows of *known* without a completion count as incorrect; else they are left out.
     """
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
-    reader = Reader(known, options.field, options.records or "", **settings)
+    reader = Reader(known, options.field, **settings)
     answers: dict[str, list[Sample]] = {}  # by the id of the row
     repeats: dict[str, str] = {}  # the place of the second record of a row
     with file.open("rb") as stream:

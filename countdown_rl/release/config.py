@@ -36,15 +36,10 @@ class PublishOptions(Options):
     license: Annotated[
         str | None, option("License id of the Hub: apache-2.0.", show_default="the base's")
     ] = None
-    benchmark: Annotated[
-        str | None,
-        option("Hub data set evaluated on, for its leaderboard.", metavar="NAME/DATA"),
-    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_hub_id("base_model", self.base_model)
-        _check_hub_id("benchmark", self.benchmark)
         if self.license is not None and not self.license.isprintable():
             raise UsageError("should be one line of printable characters.", option="license")
         if self.data is None:

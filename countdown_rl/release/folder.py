@@ -179,10 +179,6 @@ def _write_model(release: Release, draft: artifacts.ArtifactWriter) -> None:
         (draft.path / "eval" / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
         for key in ("accuracy", "n", "interval"):
             draft.facts[key] = getattr(evaluation.metrics, key)
-    if evaluation and release.options.benchmark:
-        file = draft.path / f".eval_results/{evaluation.metrics.task}.yaml"
-        file.parent.mkdir()
-        file.write_text(model_card.eval_results(evaluation, release.options.benchmark), "utf-8")
     if release.curves:
         (draft.path / model_card.CURVES).write_text(charts.picture(release.curves), "utf-8")
     (draft.path / model_card.CARD).write_text(model_card.render(release), "utf-8")
@@ -263,5 +259,3 @@ def _write_data(options: PublishOptions, draft: artifacts.ArtifactWriter) -> Non
         split_names=_SPLITS,
     )
     (draft.path / model_card.CARD).write_text(card, "utf-8")
-    if "test" in rows:
-        (draft.path / model_card.DEFINITION).write_text(model_card.definition(task), "utf-8")

@@ -1,8 +1,4 @@
-"""Weights of a release, and the files about them that others read.
-
-They are the model card, ``model_card.md.jinja`` with values from manifests and the evaluation, and the Hub's files of a
-benchmark and of results on it, https://huggingface.co/docs/hub/eval-results.
-"""
+"""Weights of a release, and its card: ``model_card.md.jinja`` with values from manifests and the evaluation."""
 
 import json
 import re
@@ -17,7 +13,6 @@ from countdown_rl.core import artifacts, formatting, typed_json
 from countdown_rl.core.manifest import Manifest, ProvenanceEntry, initial_model
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.results import Result, breakdowns, split
-from countdown_rl.evaluation.tables import decoding_text
 from countdown_rl.models import chat_template, load, model_files
 from countdown_rl.models.formats import WeightFormat, format_of
 from countdown_rl.models.reference import SHIPPED, ModelRef
@@ -27,7 +22,7 @@ from countdown_rl.tasks import registry
 from countdown_rl.tasks.probe import layout, model_name, trained_on
 from countdown_rl.tasks.task import Task
 
-CARD, CURVES, DEFINITION = "README.md", "curves.svg", "eval.yaml"
+CARD, CURVES = "README.md", "curves.svg"
 ADAPTER_CONFIG = "adapter_config.json"
 #: Names of the files of an artifact of weights that go into a release.
 FILES = re.compile(r"[\w-][\w.-]*\.(safetensors|gguf|json|jinja|model|txt)|Modelfile", re.ASCII)
@@ -188,38 +183,3 @@ def _prompt(release: Release) -> dict[str, Any]:
         "arguments": {key: text for key, text in arguments if key in template},
         "texts": {turn["role"]: turn["content"] for turn in messages},
     }
-
-
-def definition(task: Task) -> str:
-    """The ``eval.yaml`` of a data set of *task*, whose test split is the benchmark."""
-    from huggingface_hub.utils import yaml_dump
-
-    grading = "Graded exactly by the Inspect task of countdown-rl: inspect eval countdown_rl/exact -T data=DIRECTORY."
-    values = {
-        "name": task.title,
-        "description": f"{task.purpose} {grading}",
-        "evaluation_framework": "inspect-ai",
-        "tasks": [{"id": task.name, "config": "default", "split": "test"}],
-    }
-    return yaml_dump(values, sort_keys=False, width=120)
-
-
-def eval_results(evaluation: Result, dataset: str) -> str:
-    """Return the file in ``.eval_results`` with the accuracy on the Hub's data set *dataset*."""
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-    from huggingface_hub.utils import yaml_dump
-
-    metrics = evaluation.metrics
-    suite = metrics.data.get("suite")
-    puzzles = formatting.plural(metrics.n, registry.task(metrics.task).noun)
-    notes = [
-        decoding_text(typed_json.dump(metrics.decoding)),
-        f"{puzzles}, 95% interval {formatting.interval(metrics.interval)}",
-    ]
-    if suite:
-        notes.append(f"suite {suite}, sha256 {metrics.data['digest']}, grammar {metrics.grammar}")
-    if metrics.of:
-        notes.append(f"the first {metrics.n:,} of {metrics.of:,} alone")
-    accuracy = round(100 * metrics.accuracy, 2)
-    entry = EvalResultEntry(dataset, metrics.task, accuracy, notes="; ".join(notes))
-    return yaml_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)

@@ -91,7 +91,6 @@ def read_rows(
     path: Path,
     on_note: Callable[[str], None] = lambda _: None,
     fields: Sequence[str] = (),
-    expression: str = "",
 ) -> list[Row]:
     """The rows of the file or directory at *path*, all of one task.
 
@@ -99,10 +98,9 @@ def read_rows(
         path: a file of any layout.
         on_note: called with the layout, if it is that of another tool.
         fields: where a record has what, as ``NAME=EXPR``.
-        expression: where the records are in a JSON document.
     """
     reader, rows = records.Reader(fields), list[Row]()
-    for place, record in files.records(Path(path), expression):
+    for place, record in files.records(Path(path), reader.location):
         with files.at(place):
             row = reader.row(record)
             if rows and row.task != rows[0].task:

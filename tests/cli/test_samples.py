@@ -86,7 +86,7 @@ def test_the_view_shows_step_and_verdict_and_escapes_control_characters(run):
         "--step=1-",
         "--step=-3",
         "--step=1-2-3",
-        "--correct --incorrect",
+        "--correct --reason=no-answer",
     ],
 )
 def test_an_invalid_choice_is_a_usage_error(run, words):

@@ -159,7 +159,7 @@ def published(data, tmp_path) -> Path:
 
 def test_a_release_of_data_is_the_splits_and_a_card(data, published):
     manifest, source = artifacts.read(published, "data-release"), artifacts.read(data, "data")
-    assert manifest.files.keys() - source.files.keys() == {"README.md", "eval.yaml"}
+    assert manifest.files.keys() - source.files.keys() == {"README.md"}
     assert source.files.items() <= manifest.files.items()
     assert manifest.inputs["data"]["digest"] == source.digest
     assert manifest.facts["rows"] == {"train": 30, "valid": 5, "test": 5}

@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
-from huggingface_hub import ModelCard, parse_eval_result_entries
+from huggingface_hub import ModelCard
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, UsageError
@@ -173,7 +172,6 @@ def test_weights_other_than_safetensors_and_gguf_are_left_out(root):
     [
         {"license": "x\nname: y"},
         {"base_model": "not an id"},
-        {"benchmark": "not an id"},
         {"data": "data", "evaluation": "eval"},
     ],
 )
@@ -211,11 +209,3 @@ def test_a_token_is_in_no_release(root, place):
         build(model="gguf")
     assert TOKEN not in str(raised.value)
     assert not OUT.exists()
-
-
-def test_results_are_written_for_the_leaderboard_of_a_benchmark(root):
-    build(benchmark="me/puzzles")
-    text = Path("release/.eval_results/countdown.yaml").read_text()
-    (entry,) = parse_eval_result_entries(yaml.safe_load(text))
-    assert (entry.dataset_id, entry.task_id, entry.value) == ("me/puzzles", "countdown", 62.0)
-    assert "greedy, at most 256 tokens" in entry.notes

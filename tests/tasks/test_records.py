@@ -111,7 +111,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def answered(tmp_path, content, fields=(), rows=(), expression=""):
+def answered(tmp_path, content, fields=(), rows=()):
     file = tmp_path / "made.jsonl"
     if isinstance(content, list):
         jsonl.write_rows(file, content)
@@ -119,9 +119,7 @@ def answered(tmp_path, content, fields=(), rows=(), expression=""):
         file.write_text(json.dumps(content))
     faults = []
     with file.open("rb") as stream:
-        read = Reader([*map(parse_row, rows)], fields, expression).read(
-            stream, "made.jsonl", faults.append
-        )
+        read = Reader([*map(parse_row, rows)], fields).read(stream, "made.jsonl", faults.append)
         found = [(part.row, text) for part in read for text in part.completions]
     return found, " ".join(map(str, faults))
 
@@ -149,9 +147,9 @@ def test_a_wrong_field_is_wrong_usage(stated):
 
 def test_records_are_where_the_expression_says(tmp_path):
     document = {"of": {"model": [{**PUZZLE, "completion": RIGHT}]}, "sample_details": []}
-    assert len(answered(tmp_path, document, expression="of.model")[0]) == 1
+    assert len(answered(tmp_path, document, ["records=of.model"])[0]) == 1
     with pytest.raises(UsageError, match="records"):
-        answered(tmp_path, document, expression="of.nothing")
+        answered(tmp_path, document, ["records=of.nothing"])
     assert "no completion" in answered(tmp_path, document)[1]
 
 

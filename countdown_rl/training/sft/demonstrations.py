@@ -247,7 +247,7 @@ def _published(
     """The records of files and of Hub data sets, with their readers; adds their entries to *inputs*."""
     for index, path in enumerate(paths):
         reader = records.Reader(options.field)
-        for record in files.records(path, options.records or ""):
+        for record in files.records(path, reader.location):
             yield reader, record
         inputs[f"from-{index}" if index else "from"] = file_input(path)
     for index, name in enumerate(options.from_hub):
