@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import bench
+from benchmarks.controls import difference
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -47,6 +48,8 @@ WEIGHTS = {
 }
 #: Seeds of a complete arm.
 DECLARED = 5
+#: Seeds from which an interval over seeds is shown.
+MIN_SEEDS = 3
 EXACT_ROUNDS = ("1", "5", "12", "25")
 #: Rows of the table of countdown-bench-1: the record in its folder, and what the model is called there.
 SUITE = {
@@ -56,7 +59,39 @@ SUITE = {
     "nf4": "the same in 4 bits (NF4)",
     "solver": "the exact solver",
 }
-#: What computes completions, by the name of ``--rollouts``.
+#: Rows of the table of options: what is changed and from what, the file, and the names of both settings there.
+OPTIONS = [
+    ("`--discount 1`: one reward for all lines", "0.9", "arms", "grpo-whole", "grpo"),
+    (
+        "a cosine schedule (`--trl lr_scheduler_type=cosine`)",
+        "constant",
+        "variants",
+        "pipeline",
+        "constant rate",
+    ),
+    (
+        "`--trl num_iterations=2`",
+        "1",
+        "variants",
+        "constant rate, 2 updates per round",
+        "constant rate",
+    ),
+    (
+        "`--trl num_iterations=2`, half the rate",
+        "1",
+        "variants",
+        "constant rate, 2 updates per round, half the rate",
+        "constant rate",
+    ),
+    (
+        "`--trl num_iterations=4`",
+        "1",
+        "variants",
+        "constant rate, 4 updates per round",
+        "constant rate",
+    ),
+    ("positives only, without a baseline", "GRPO's", "arms", "positive", "grpo"),
+]
 
 
 def render(text: str) -> str:
@@ -101,7 +136,7 @@ def summary() -> str:
     }
     rows, lines = compared(), []
     for name, text in SUMMARY.items():
-        sampled = rows.get(f"{name}-sampled", {"solved": "", "pass@2": ""})
+        sampled = rows.get(f"{name}-sampled", {"solved": "–", "pass@2": "–"})
         cells = (rows[name][column] for column in columns)
         lines.append((text, sampled["solved"], sampled["pass@2"], *cells))
     return table(("", "sampled", "pass@2", *columns.values()), lines)
@@ -144,10 +179,25 @@ def differences() -> str:
     return table(("", "less", "seeds", "sampled", "pass@4"), lines)
 
 
-def over_seeds(difference: Any) -> str:
+def options() -> str:
+    """Changes of sampled accuracy by one option, with the seed as the unit."""
+    runs = {"arms": result("arms")["arms"], "variants": {}}
+    for run in result("variants")["runs"]:
+        by_seed = runs["variants"].setdefault(run["variant"], {})
+        by_seed[str(run["seed"])] = {"accuracy": run["sampled"]["accuracy"]}
+    lines = []
+    for option, usual, file, changed, reference in OPTIONS:
+        change = difference(runs[file][changed], runs[file][reference], "accuracy")
+        seeds = len(change["seeds"])
+        shown = over_seeds(change) if seeds >= MIN_SEEDS else points(change["mean"])
+        lines.append((option, usual, shown, str(seeds), f"`{file}.json`"))
+    return table(("option", "instead of", "change", "seeds", "file"), lines)
+
+
+def over_seeds(change: Any) -> str:
     """A mean difference in points, and its interval."""
-    low, high = map(points, difference["interval"])
-    return f"{points(difference['mean'])} ({low} to {high})"
+    low, high = map(points, change["interval"])
+    return f"{points(change['mean'])} ({low} to {high})"
 
 
 def exact() -> str:
@@ -247,7 +297,7 @@ def points(value: float) -> str:
 
 TABLES = {
     function.__name__: function
-    for function in (summary, comparison, learning, arms, differences, exact, suite)
+    for function in (summary, learning, arms, options, differences, exact, suite)
 }
 
 
