@@ -185,9 +185,14 @@ def _row(kind: type[Any], line: Mapping[str, str], groups: Sequence[str]) -> Any
     return kind(**values | {"step": int(line["step"]), "groups": shares})
 
 
+def beside(log: Path, name: str) -> Path:
+    """The file *name* of the run of *log*, named after it so that runs with logs in one directory keep their own."""
+    return log.with_name(name if log.stem == "log" else f"{log.stem}-{name}")
+
+
 def samples_file(log: Path) -> Path:
-    """The file of completions beside *log*, named after it so that runs with logs in one directory keep their own."""
-    return log.with_name(SAMPLES if log.stem == "log" else f"{log.stem}-{SAMPLES}")
+    """The file of completions beside *log*."""
+    return beside(log, SAMPLES)
 
 
 def samples_of(log: Path) -> list[Sample]:

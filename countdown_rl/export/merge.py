@@ -52,6 +52,7 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
         tokenizer = load.load_tokenizer(ref)
         has_tokenizer = (directory / "tokenizer_config.json").is_file()
         model_files.copy(directory if has_tokenizer else base, draft.path)
+        model_files.copy(directory, draft.path, [model_files.TRAINED_IDS])
         if not (
             draft.path / "tokenizer.json"
         ).is_file():  # a slow tokenizer, or that of a GGUF file

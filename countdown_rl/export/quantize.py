@@ -66,7 +66,7 @@ def quantize_model(
     ) as draft:
         write = gguf.write if options.format == "gguf" else write_nf4
         facts = write(source, draft.path, options)
-        model_files.copy(directory, draft.path)
+        model_files.copy(directory, draft.path, [*model_files.TOKENIZER, model_files.TRAINED_IDS])
         stops = ends.of_checkpoint(tokenizer, directory)
         ends.write(draft.path, stops, tokenizer.pad_token_id)
         draft.facts |= facts | {"format": options.format, "parameters": parameters}

@@ -13,6 +13,8 @@ from countdown_rl.core.errors import CountdownError, ModelError, first_line, out
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 GENERATION = "generation_config.json"
+#: Ids of the puzzles that the weights were trained on, one a line, sorted; also beside the log of the run.
+TRAINED_IDS = "trained_ids.txt"
 
 #: Files of a tokenizer.
 TOKENIZER = (

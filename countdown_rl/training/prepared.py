@@ -1,7 +1,7 @@
 """A run of ``train`` or ``sft`` that was checked and can start."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -15,7 +15,7 @@ from countdown_rl.core.identity import Identity
 from countdown_rl.core.manifest import installed_versions
 from countdown_rl.evaluation.training_log import LogRow
 from countdown_rl.inference.engine import Completion
-from countdown_rl.models import chat_template, load, reference, shape
+from countdown_rl.models import chat_template, load, model_files, reference, shape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import trl_fields, weights
@@ -121,6 +121,18 @@ class Start(Places, Generic[Settings]):
         check_log(self.log, row_type)
         return {"inputs": inputs, "identity": identity, "resume": resume}
 
+    def trained_ids(self, rows: Iterable[Row | None]) -> list[str] | None:
+        """Return the sorted ids of *rows* and of what the model was trained on before; None if unknown."""
+        path = reference.local_path(self.loaded.ref) / model_files.TRAINED_IDS
+        if self.ref.base is not None and not path.is_file():
+            return None
+        ids = set(path.read_text().split()) if path.is_file() else set()
+        for row in rows:
+            if row is None:
+                return None
+            ids.add(row.id)
+        return sorted(ids)
+
     def longest_prompt(self, rows: Sequence[Row], limit: int) -> int:
         """Return the tokens of the longest prompt; ModelError if *limit* more do not fit."""
         prompts = chat_template.encode(self.loaded.tokenizer, (row.messages() for row in rows))
@@ -144,6 +156,7 @@ class Prepared(Start[Settings], ABC):
     identity: Identity
     resume: Path | None
     max_steps: int
+    ids: Sequence[str] | None  # of the puzzles trained on, see :meth:`Start.trained_ids`
     longest: int  # tokens of the longest prompt (GRPO) or example
     first: str  # the first prompt as text, special tokens included
     learned: str = ""  # the completion after it, of ``sft``

@@ -18,9 +18,10 @@ from transformers import Trainer
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ModelError, out_of_memory
 from countdown_rl.core.identity import Identity, finished
+from countdown_rl.core.manifest import file_sha256
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import LogRow
-from countdown_rl.models import chat_template, load
+from countdown_rl.models import chat_template, load, model_files
 from countdown_rl.training import trl_fields, weights
 from countdown_rl.training.callbacks import Validation
 from countdown_rl.training.options import RunArguments
@@ -256,6 +257,13 @@ def _write(
             chat_template.complete_user_turn(loaded.tokenizer, run.example)
         loaded.tokenizer.save_pretrained(writer.path)
         writer.facts.update(facts)
+        if run.ids is not None:
+            ids = writer.path / model_files.TRAINED_IDS
+            ids.write_text("".join(f"{name}\n" for name in run.ids))
+            shutil.copyfile(ids, training_log.beside(run.log, ids.name))
+            digest = file_sha256(ids)
+            count = len(run.ids)
+            writer.facts["trained_ids"] = {"file": ids.name, "sha256": digest, "count": count}
     if not options.keep_checkpoints:
         run.checkpoints.clear()
 

@@ -160,9 +160,8 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
             f"{loaded.ref.source}; give it as safetensors, or leave --beta out.",
             option="beta",
         )
-    longest = start.longest_prompt(
-        [*_used(options, rows), *start.validation], options.max_completion_length
-    )
+    used = _used(options, rows)
+    longest = start.longest_prompt([*used, *start.validation], options.max_completion_length)
     reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
     if options.sampler == "curriculum":
         noun = task_of(rows[0]).noun
@@ -178,6 +177,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         rewards=reward_weights,
         rollouts=engine,
         max_steps=options.max_steps,
+        ids=start.trained_ids(used),
         longest=longest,
         first=loaded.tokenizer.decode(chat_template.encode(loaded.tokenizer, [example])[0]),
         example=example,
@@ -203,17 +203,11 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
         entry = artifacts.read(data, "data").as_input()
         return jsonl.read_rows(data / "train.jsonl", reporter.note), entry
     entry, rows = file_input(data), jsonl.read_rows(data, reporter.note)
-    used = [
-        row for row in rows if row.get("split") not in ("valid", "test") and not jsonl.in_suite(row)
-    ]
+    used = [row for row in rows if row.split != "test" and row.get("split") != "valid"]
     if held_out := len(rows) - len(used):
-        reporter.note(
-            f"{data}: left out {plural(held_out, 'row')} of a test or validation split or of a benchmark."
-        )
+        reporter.note(f"{data}: left out {plural(held_out, 'row')} of a test or validation split.")
     if not used:
-        raise InputError(
-            f"{data} has no rows for training beside those of held-out splits and of benchmarks."
-        )
+        raise InputError(f"{data} has no rows for training beside those of held-out splits.")
     return used, entry
 
 

@@ -175,6 +175,7 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
             Demonstrations(known.validation), tokenizer, options.max_length
         ),
         max_steps=max_steps,
+        ids=start.trained_ids(each.row for each in known.filtered),
         longest=longest,
         first=tokenizer.decode(ids[:count]),
         learned=tokenizer.decode(ids[count:]),

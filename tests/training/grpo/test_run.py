@@ -25,12 +25,13 @@ from countdown_rl.core.errors import (
     ModelError,
     UsageError,
 )
-from countdown_rl.core.manifest import initial_model, provenance_chain
+from countdown_rl.core.manifest import file_sha256, initial_model, provenance_chain
 from countdown_rl.evaluation import training_log
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference.engine import Completion
 from countdown_rl.models import chat_template, load, reference
+from countdown_rl.tasks import jsonl
 from countdown_rl.training import run as training
 from countdown_rl.training import state, weights
 from countdown_rl.training.grpo import callback, engines, rewards, trainer
@@ -124,7 +125,8 @@ def unbroken(place, tmp_path_factory):
 def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
     out = unbroken.out.parent
     manifest = artifacts.read(unbroken.out, "adapter")
-    assert {path.name for path in out.iterdir()} == {"adapter", "log.csv", "samples.jsonl"}
+    names = {"adapter", "log.csv", "samples.jsonl", "trained_ids.txt"}
+    assert {path.name for path in out.iterdir()} == names
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(
         manifest.files
     )
@@ -147,6 +149,29 @@ def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
     assert training_log.is_log_of(out / "log.csv", provenance_chain(manifest.as_input()))
     assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
     assert all(row.grad_norm > 0 for row in rows)
+
+
+def test_a_run_records_the_ids_of_its_puzzles_and_of_those_before(place, unbroken, tmp_path):
+    rows = jsonl.read_rows(place / "data" / "train.jsonl")
+    known = {row.id for row in rows}
+    file = unbroken.out / "trained_ids.txt"
+    ids = file.read_text().splitlines()
+    assert ids == sorted(set(ids) & known)
+    assert len(ids) == SMALL.max_steps * SMALL.prompts
+    fact = artifacts.read(unbroken.out, "adapter").facts["trained_ids"]
+    assert fact == {"file": file.name, "sha256": file_sha256(file), "count": len(ids)}
+    assert (unbroken.out.parent / file.name).read_bytes() == file.read_bytes()
+
+    again = replace(SMALL, seed=1, max_steps=1, lora_r=TrainOptions.lora_r)
+    more = run(place, tmp_path, again, model=str(unbroken.out))
+    assert set(ids) <= set((more.out / file.name).read_text().split()) <= known
+    file.rename(tmp_path / file.name)  # an adapter of another tool
+    (unbroken.out / "manifest.json").rename(tmp_path / "manifest.json")
+    unknown = run(place, tmp_path / "unknown", again, model=str(unbroken.out))
+    for name in (file.name, "manifest.json"):
+        (tmp_path / name).rename(unbroken.out / name)
+    assert not (unknown.out / file.name).exists()
+    assert "trained_ids" not in unknown.facts
 
 
 def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
