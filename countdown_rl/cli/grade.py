@@ -95,8 +95,10 @@ def grade(
                 for verdict in _VERDICTS:
                     counts[verdict] += getattr(graded, verdict)
                 reasons[graded.reason] += 1
-                if graded.reason == "no-answer" and len(unanswered) < caveats.TRIED:
-                    unanswered.append((row, completion.text))
+                if not graded.well_formed:
+                    counts["unread"] += 1
+                    if len(unanswered) < caveats.TRIED:
+                        unanswered.append((row, completion.text))
                 sample = {"sample": index} if len(completions) > 1 else {}
                 write(labels | sample | graded.to_json())
 
@@ -104,8 +106,8 @@ def grade(
     if not n:
         cause = faults[0] if faults else f"{name} has no rows."
         raise InputError(f"no completion was graded: {cause}")
-    if advice := caveats.bare_answers(unanswered, reasons["no-answer"], n):
-        console.warn(advice)
+    if unanswered:
+        console.warn(caveats.no_answers(unanswered, counts["unread"], n))
     del reasons[""]
     summary: dict[str, Any] = {key: counts[key] for key in ("n", *_VERDICTS)}
     if on_error == "mark":

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from countdown_rl.core.options import RULE, Options, Prompt, option
 from countdown_rl.tasks.options import Fields
 from countdown_rl.tasks.registry import DEFAULT
-from countdown_rl.tasks.response_format import StyleName, style_name
+from countdown_rl.tasks.response_format import StyleName
 
 PUZZLES, SPLITS, IMPORT, RUN = "Puzzles", "Splits", "Import", "Run"
 _TENTH = "a tenth, at most 1,000"
@@ -69,7 +69,3 @@ class DataOptions(Options):
         option("Rows to leave out; without target, all of their numbers.", IMPORT, metavar="FILE"),
     ] = ()
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "style", style_name(self.style))
-        super().__post_init__()

@@ -1,7 +1,7 @@
 """Warnings about evaluations that a referee would give."""
 
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 from countdown_rl.core.formatting import percent, plural
@@ -12,8 +12,8 @@ from countdown_rl.tasks.task import Row
 
 #: The widest interval of an accuracy, and the largest share of truncated completions, without a warning.
 WIDEST, MOST_TRUNCATED = 0.2, 0.05
-#: Share of completions without an answer from which their style may be another, and how many of them are tried.
-NO_ANSWERS, TRIED = 0.9, 200
+#: Completions without an answer that are tried in other styles.
+TRIED = 200
 #: Shares below this count as near 0.
 NEAR_0 = 0.02
 #: Kinds of models that a training run may have made; others are published or belong to a server.
@@ -96,13 +96,13 @@ def _caveats(result: Result) -> list[str]:
         measured = f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions"
         sentences.append(f"{measured}, and the others are not counted.")
     if metrics.model.kind == "completions":
-        unanswered = (
-            (one.row, one.completion) for one in result.samples if one.grade.reason == "no-answer"
-        )
-        if advice := bare_answers(
-            unanswered, metrics.reasons.get("no-answer", 0), len(result.samples)
-        ):
-            sentences.append(advice)
+        unanswered = [
+            (sample.row, sample.completion)
+            for sample in result.samples
+            if sample.completion and not sample.grade.well_formed
+        ]
+        if unanswered:
+            sentences.append(no_answers(unanswered[:TRIED], len(unanswered), len(result.samples)))
     if chain(result) and split(result) == "training":
         sentences.append(
             f"these are training {noun}s, which say little about new ones; evaluate on the test split."
@@ -110,23 +110,24 @@ def _caveats(result: Result) -> list[str]:
     return sentences
 
 
-def bare_answers(unanswered: Iterable[tuple[Row, str]], count: int, n: int) -> str:
-    """Advice if nearly all of *n* completions have no answer, and most are answers without tags; else "".
+def no_answers(tried: Sequence[tuple[Row, str]], count: int, n: int) -> str:
+    """A sentence about the *count* of *n* completions without an answer that can be read in their style.
 
-    *unanswered* are rows and completions, the first of the *count* without an answer.
+    If these are most, it names the styles in which they have one, of the first ones *tried*, with their rows.
     """
-    if not count or count < NO_ANSWERS * n:
-        return ""
-    tried = [*islice(unanswered, TRIED)]
-    if any("direct" not in row.styles for row, _ in tried):
-        return ""
-    bare = sum(
-        type(row)({**row, "style": "direct"}).grade(text).value is not None for row, text in tried
-    )
-    if 2 * bare <= len(tried):
-        return ""
-    text = f"no <answer> in {count:,} of {plural(n, 'completion')}, and most of these are answers without tags"
-    return f"{text}; give --style direct."
+    text = f"in {count:,} of {plural(n, 'completion')} no answer can be read in its style"
+    answers: Counter[str] = Counter()
+    if 2 * count > n:
+        for row, completion in tried:
+            for style in row.styles:
+                grade = type(row)({**row, "style": style}).grade(completion)
+                answers[style] += grade.well_formed
+    others = [
+        f"--style {style} finds one in {found:,} of {len(tried):,}"
+        for style, found in answers.most_common()
+        if found
+    ]
+    return f"{'; '.join([text, *others])}."
 
 
 def no_format(form: float, correct: float, truncated: float, limit: str) -> str:

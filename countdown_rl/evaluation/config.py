@@ -8,7 +8,7 @@ from countdown_rl.core.options import MAX_INTEGER, RULE, Precision, option
 from countdown_rl.inference.config import DECODING, MACHINE, OPENAI, SamplingOptions
 from countdown_rl.inference.engines import EngineName
 from countdown_rl.tasks.options import Fields
-from countdown_rl.tasks.response_format import StyleChoice, style_name
+from countdown_rl.tasks.response_format import StyleChoice
 
 COMPLETIONS = "Completions made elsewhere"
 #: Options that change the speed, not the result; a server's URL is recorded with its model.
@@ -19,10 +19,9 @@ OF_COMPLETIONS = ("style", "rule", "operators", "field")
 CompletionStyle = Annotated[
     StyleChoice | None,
     option(
-        "Response format of all completions; direct: the answer alone, without tags.",
+        "Response format of all completions; direct, boxed, answer_line: without tags.",
         COMPLETIONS,
         show_default="of the row",
-        parser=style_name,
     ),
 ]
 CompletionRule = Annotated[

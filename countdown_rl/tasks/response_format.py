@@ -2,13 +2,14 @@
 
 The answer is the last complete answer block after the thinking, which ends at the first closing tag. A completion
 that opens the thinking and does not close it has no answer; one without thinking is read from its start, and its
-format is wrong. In the style ``direct`` the whole completion is the answer.
+format is wrong. In the style ``direct`` the whole completion is the answer; in ``boxed`` it is the last ``\\boxed{}``
+after the thinking, and in ``answer_line`` what follows the last ``Answer:``.
 """
 
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.core.options import PROMPT, option
@@ -58,9 +59,9 @@ class Style:
     tag: str = "think"  # of the thinking, or ``thinking``
     model_opens: bool = False  # the model writes the opening tag; else the prompt ends in it, and it may be repeated
     lines: bool = False  # a line break after each tag; otherwise only one between the blocks
-    direct: bool = (
-        False  # no tags; the completion is the answer, and its format is right if it is one line
-    )
+    direct: bool = False  # no tags; the completion is the answer, in one line, or contains it
+    pattern: str = ""  # of an answer that a completion contains, as its first group
+    written: str = "{}"  # the answer alone, in a style without tags
 
     @cached_property
     def _strict(self) -> re.Pattern[str]:
@@ -109,7 +110,7 @@ class Style:
     def answer(self, answer: str, thinking: str = "") -> str:
         """The completion that gives *answer* after the lines of *thinking*."""
         if self.direct:
-            return answer
+            return self.written.format(answer)
         return f"{self.opening}\n{thinking}</{self.tag}>\n{ANSWER_OPEN}{self._break}{answer}{self._break}{ANSWER_CLOSE}"
 
     def completion(self, content: str, reasoning: str | None, *, closed: bool = True) -> str:
@@ -122,9 +123,9 @@ class Style:
     def read(self, completion: str) -> Blocks:
         """The blocks of *completion*, in time linear in its length."""
         if self.direct:
-            answer = completion.strip() or None
-            single_line = answer is not None and "\n" not in answer
-            return single_line, single_line, answer, False
+            answer = self._untagged(completion)
+            is_right = answer is not None and "\n" not in answer
+            return is_right, is_right, answer, False
         if match := self._strict.fullmatch(completion):
             return True, True, match[1].strip(), False
         opened, closed = completion.find(f"<{self.tag}>"), completion.find(f"</{self.tag}>")
@@ -140,6 +141,20 @@ class Style:
         trailing = end >= 0 and bool(completion[end + len(ANSWER_CLOSE) :].strip())
         return thought and answer is not None, False, answer, trailing
 
+    def _untagged(self, completion: str) -> str | None:
+        """The answer in a *completion* without answer tags."""
+        if not self.pattern:
+            return completion.strip() or None
+        _, closing, text = completion.rpartition(f"</{self.tag}>")
+        if not closing and f"<{self.tag}>" in text:
+            return None
+        answers = re.findall(self.pattern, text)
+        return (answers[-1].strip(_QUOTES) or None) if answers else None
+
+
+#: What may enclose an answer in a line of text.
+_QUOTES = " \t\r\"'`*$"
+_IN_BRACES = r"[^{}]*(?:\{[^{}]*(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}[^{}]*)*\}[^{}]*)*"
 
 #: By the name in a row's ``style``.
 STYLES = {
@@ -147,25 +162,26 @@ STYLES = {
     "model_opens": Style(model_opens=True),
     "lines": Style(tag="thinking", model_opens=True, lines=True),
     "direct": Style(model_opens=True, direct=True),
+    "boxed": Style(
+        model_opens=True,
+        direct=True,
+        pattern=rf"(\\boxed\s*\{{{_IN_BRACES}\}})",
+        written=r"\boxed{{{}}}",
+    ),
+    "answer_line": Style(
+        model_opens=True, direct=True, pattern=r"(?i)\banswer:\s*(.*)", written="Answer: {}"
+    ),
 }
-#: Names of styles in data and commands of earlier versions.
-_EARLIER = {"begun": "prefilled", "own": "model_opens"}
 
 
-def style_name(name: Any) -> Any:
-    """The present name of a style of an earlier version; anything else unchanged."""
-    return _EARLIER.get(name, name) if isinstance(name, str) else name
-
-
-StyleChoice = Literal["prefilled", "model_opens", "lines", "direct"]
+StyleChoice = Literal["prefilled", "model_opens", "lines", "direct", "boxed", "answer_line"]
 #: The flag of a style.
 StyleName = Annotated[
     StyleChoice | None,
     option(
         "Response format. prefilled: the prompt opens <think>; model_opens: the model opens it; direct: answer only; "
-        "lines: GSM8K only.",
+        "boxed: in \\boxed{}; answer_line: after Answer:; lines: GSM8K only.",
         PROMPT,
         metavar="NAME",
-        parser=style_name,
     ),
 ]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
-from countdown_rl.tasks.response_format import STYLES, Piece, Step, Style, style_name, tagged
+from countdown_rl.tasks.response_format import STYLES, Piece, Step, Style, tagged
 from countdown_rl.tasks.splits import PARTS, split_at
 
 
@@ -38,13 +38,13 @@ class Grade:
 
     @property
     def well_formed(self) -> bool:
-        """The answer could be parsed: it has a value, or is "impossible". The reward ``well-formed`` reads it."""
+        """The answer could be parsed: it has a value, or is "impossible", in the style of the row."""
         return self.value is not None or self.correct or self.reason == "not-impossible"
 
 
 #: Reasons that any task may give; a task adds its own.
 REASONS = {
-    "no-answer": "no complete <answer> after the thinking",
+    "no-answer": "no complete answer block after the thinking",
     "empty": "an empty answer",
     "not-a-number": "an answer that is no number",
     "wrong-value": "a value other than the right one",
@@ -74,10 +74,8 @@ class Row(Mapping[str, Any]):
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = dict(fields)
-        if "style" in fields:
-            self._fields["style"] = style_name(fields["style"])
-            if self._fields["style"] not in (None, "", *self.styles):
-                raise InputError(f"`style` should be one of {', '.join(self.styles)}")
+        if fields.get("style") not in (None, "", *self.styles):
+            raise InputError(f"`style` should be one of {', '.join(self.styles)}")
         self.template: str | None = fields.get("template")
         if not isinstance(self.template, str | None):
             raise InputError("`template` should be text")

@@ -261,10 +261,24 @@ def test_rule_and_operators_are_options_for_what_does_not_state_them(
         assert [sample.grade.reason for sample in result.samples] == [grades]
 
 
-def test_answers_without_tags_need_the_style_direct_and_are_told(
-    tmp_path, run_command, capsys, monkeypatch
+@pytest.mark.parametrize(
+    ("style", "layout"),
+    [
+        ("direct", "{}"),
+        ("boxed", r"Thus \boxed{{{}}}."),
+        ("answer_line", "6 = 2 * 3\n**Answer: {}**"),
+        ("prefilled", "</think>\n<answer>{}</answer>"),
+    ],
+)
+def test_answers_in_another_style_are_told_with_their_option(
+    tmp_path, run_command, capsys, monkeypatch, style, layout
 ):
-    lines = [{**row, "response": text[8:-9]} for row, text in zip(ROWS, RIGHT, strict=True)]
+    stated = {"style": "direct"} if style == "prefilled" else {}
+    answers = [text[8:-9] for text in RIGHT]
+    lines = [
+        {**row, **stated, "response": layout.format(answer)}
+        for row, answer in zip(ROWS, answers, strict=True)
+    ]
     jsonl.write_rows(tmp_path / "made.jsonl", lines)
     for command in (
         ("grade", "made.jsonl"),
@@ -272,14 +286,14 @@ def test_answers_without_tags_need_the_style_direct_and_are_told(
     ):
         monkeypatch.chdir(tmp_path)
         said = run_command(*command).err
-        assert "--style direct" in said
+        assert f"--style {style} finds one in {len(lines)} of {len(lines)}" in said
         assert "sft" not in said
         assert (
             status(
                 monkeypatch,
                 *command,
                 "--style",
-                "direct",
+                style,
                 "--json",
                 *["--overwrite"][: len(command) - 2],
             )

@@ -132,7 +132,7 @@ def test_a_row_holds_only_settings_that_are_not_the_default():
             " a</think>\n<answer>impossible</answer>",
             "✗ incorrect: impossible: a refusal, but there is a solution",
         ),
-        (" a", "✗ incorrect: no complete <answer> after the thinking"),
+        (" a", "✗ incorrect: no complete answer block after the thinking"),
     ],
 )
 def test_the_grade_is_printed_in_words_beside_the_solvers_solution(

@@ -120,7 +120,7 @@ def test_the_verdict_explains_the_score_and_reasoning_kept_apart_counts_as_think
     scores = [sample.scores["grade"] for sample in run(contents, data=data).samples]
     assert [score.explanation for score in scores] == [
         "3 + 4 = 7",
-        "no complete <answer> after the thinking",
+        "no complete answer block after the thinking",
         "5 + 6 = 11, not 5",
     ]
     assert [score.metadata["strict_format"] for score in scores] == [True, False, False]

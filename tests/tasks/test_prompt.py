@@ -201,11 +201,3 @@ def test_gen_data_refuses_a_prompt_that_does_not_show_the_puzzle(template):
 
 def test_a_prompt_file_that_is_not_there_is_named(run_command):
     assert "nowhere.jinja" in run_command("gen-data", "--prompt", "nowhere.jinja", code=2).err
-
-
-def test_styles_of_earlier_versions_are_read_by_their_present_names():
-    assert [parse_row({**ROW, "style": name})["style"] for name in ("begun", "own")] == [
-        "prefilled",
-        "model_opens",
-    ]
-    assert DataOptions(style="own").style == "model_opens"

@@ -106,7 +106,7 @@ function answerOf(text) {
 
 // The grade of an answer: its value as text or null, and the reason why it is not right, or "".
 function gradeAnswer(answer, numbers, target) {
-  if (["impossible", "impossible.", "impossible!"].includes(answer.toLowerCase()))
+  if (["impossible", "impossible.", "impossible!", "\\boxed{impossible}"].includes(answer.toLowerCase()))
     return {value: null, reason: numbers.length > 5 || target < 1 ? "not-proved" : solution(numbers, target) ? "not-impossible" : ""};
   let value = null;
   try {

@@ -88,6 +88,10 @@ def _prompt(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
     if not task.demo:
         raise UsageError(f"{file} was trained on {task.name}, which the demo page is not for.")
     row = task.row({**task.demo, **layout(chain)})
+    if row.style.pattern:
+        raise UsageError(
+            f"{file} answers in the style {row.style_name}, which the demo page does not read."
+        )
     *numbers, target = row.asked
     prompt = chat_template.render(
         load.load_tokenizer(reference.find_model(str(file))), row.messages()

@@ -21,8 +21,12 @@ SYSTEM = (
     "You are a careful solver of number puzzles. First reason inside <think> and </think>, "
     "then give the final answer inside <answer> and </answer>."
 )
-#: The system turn of the style ``direct``.
-DIRECT = "You are a careful solver of number puzzles. Give the final answer alone."
+#: The system turns of the styles without tags.
+_UNTAGGED = {
+    "direct": "You are a careful solver of number puzzles. Give the final answer alone.",
+    "boxed": "You are a careful solver of number puzzles. First reason, then give the final answer in \\boxed{}.",
+    "answer_line": "You are a careful solver of number puzzles. First reason, then write Answer: and the final answer.",
+}
 #: The prefill of the style ``prefilled``.
 PREFILL = "Let me work through this step by step.\n<think>"
 
@@ -34,7 +38,7 @@ _INTEGER = re.compile(r"\s*([-−]?(?:0|[1-9][0-9]{0,14}))(?:\.0+)?\s*").fullmat
 _LIST = re.compile(
     r"[\s\[({]*([^\s,;]+(?:(?: *,\s*[^\s,;]+)*|(?: *;\s*[^\s,;]+)*|(?:\s+[^\s,;]+)*))[\s\])}]*"
 ).fullmatch
-_IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
+_IMPOSSIBLE = ("impossible", "impossible.", "impossible!", r"\boxed{impossible}")
 
 #: Reasons why an expression is not right; those of its syntax are the expression's own.
 _REASONS = {
@@ -55,7 +59,7 @@ class CountdownRow(Row):
     """A puzzle: ``nums``, ``target``, and ``rule``, ``operators`` and ``style`` if they are not the default."""
 
     task = "countdown"
-    styles = ("prefilled", "model_opens", "direct")
+    styles = ("prefilled", "model_opens", *_UNTAGGED)
     kept_fields = ("nums", "target", "needs", "operators", "rule", "tier")
     prompt_fields = ("nums", "target")
 
@@ -94,11 +98,11 @@ class CountdownRow(Row):
             f"Reach the target with {' '.join(puzzle.operators)} and parentheses, "
             f"{puzzle.rule.words}. If there is no way, answer impossible."
         )
-        return Prompt(user, DIRECT if self.style.direct else SYSTEM, PREFILL)
+        return Prompt(user, _UNTAGGED.get(self.style_name, SYSTEM), PREFILL)
 
     def judge(self, answer: str) -> tuple[str | None, str]:
         puzzle = self.puzzle
-        if len(answer) < 12 and answer.lower() in _IMPOSSIBLE:
+        if len(answer) < 20 and answer.lower() in _IMPOSSIBLE:
             solved = _solved(puzzle)
             return (
                 None,
