@@ -44,8 +44,8 @@ def train(
     Args:
         model: "countdown-tiny", a directory, a GGUF file or a Hub id.
         data: a data directory, whose training split is used, a file of rows, or rows.
-        rewards: names or functions, or a mapping of them to weights. A function is ``f(grade, row, tokens)`` of one
-            completion, or a TRL reward function.
+        rewards: names or functions, or a mapping of them to weights. A function is called by the names
+            of its parameters (docs/rewards.md); a reward function of TRL or verl runs unchanged.
         options: fields of ``TrainOptions`` and ``RunArguments`` in :mod:`countdown_rl.training.options`; ``overwrite``
             replaces a finished artifact of another run at *out*; ``on_step``, ``on_note`` and ``on_warning``.
     """

@@ -117,7 +117,7 @@ def grade(row, completion):
 def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
     monkeypatch.setattr(CountdownRow, "grade", grade)
     monkeypatch.setattr(
-        rewards, "reward", lambda name: lambda grade, row, n: sum(map(ord, grade.answer)) % 7 / 7
+        rewards, "reward", lambda name: lambda grade: sum(map(ord, grade.answer)) % 7 / 7
     )
     write_data(Path("data"), dict.fromkeys(SPLITS, ROWS))
     options = TrainOptions(

@@ -39,7 +39,11 @@ def imported(name: str) -> Callable[..., Any]:
     """Return the function *name*, of a module that is installed or in the working directory, else a UsageError."""
     if name in _GIVEN:
         return _GIVEN[name]
-    if not name.partition(":")[2]:
+    file, _, function = name.partition(":")
+    if file.endswith(".py"):
+        module = file.removesuffix(".py").replace("/", ".")
+        raise UsageError(f"{name} names a file; give its module, {module}:{function}.")
+    if not function:
         raise UsageError(f"{name} is not of the form module:function.")
     directory = str(Path.cwd())
     if directory not in sys.path:  # of an installed command it is the directory of the command

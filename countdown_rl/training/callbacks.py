@@ -201,6 +201,11 @@ class CheckpointCallback(TrainerCallback):
             ]
             validation = f", validation accuracy {shares[-1]:.1%}" if shares else ""
             self.run.reporter.progress(row.step, self.journal.max_steps, row.summary + validation)
+        self.journal.warn(self.warnings(), self.run.reporter.warning)
+
+    def warnings(self) -> dict[str, str]:
+        """Return warnings about the steps in the journal: sentences by a short name."""
+        return {}
 
     def on_save(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         PartialState().wait_for_everyone()  # each process writes a part of the checkpoint

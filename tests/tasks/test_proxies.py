@@ -113,7 +113,7 @@ def test_the_copied_grader_pays_for_more_than_the_rules_allow(nums, target, answ
 
 def test_a_task_without_such_a_proxy_is_refused():
     with pytest.raises(UsageError, match="eval"):
-        rewards.check_rewards(["proxy:none"], [parse_row(ROW)])
+        rewards.check_rewards(["proxy:none"], parse_row(ROW))
     problem = parse_row({"task": "gsm8k", "question": "?", "gold": "3"})
     with pytest.raises(UsageError, match="gsm8k"):
-        rewards.check_rewards(["proxy:value"], [problem])
+        rewards.check_rewards(["proxy:value"], problem)

@@ -16,7 +16,7 @@ from countdown_rl.training.options import SftOptions, TrainOptions
 from tests.support import standins, tiny_llama
 from tests.support.command import status
 
-ROWS = [{"id": f"row-{n}", "nums": [3, 7, 50 + n], "target": 46} for n in range(20)]
+ROWS = [{"id": f"row-{n}", "nums": [3, 7, 50 + n], "target": 46} for n in range(19)]
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +178,20 @@ def test_a_disk_without_two_checkpoints_is_a_warning(
     assert places[-1] == tmp_path  # where the directory will be made
 
 
+def half(tokens):
+    return tokens / 2
+
+
+def test_check_prints_what_a_correct_and_an_incorrect_completion_get(check, llama, rows):
+    names = ["correct", f"{__name__}:half"]
+    words = [word for name in names for word in ("--reward", name)]
+    _, out, err = check("--model", llama, "--data", rows, "--json", *words)
+    assert json.loads(out)["rewards"] == {names[0]: [1, 0], names[1]: [4, 4]}
+    printed = " ".join(err.split())
+    assert f"completion: correct 1.0 and 0.0, {names[1]} 4.0 and 4.0." in printed
+    assert f"warning: {names[1]} gives" in printed
+
+
 def test_rows_of_held_out_splits_are_not_trained_on(check, llama, tmp_path):
     rows = [
         {"nums": [1, 2, n], "target": 6, "split": split} for n, split in ((3, "valid"), (4, "test"))
@@ -185,9 +199,8 @@ def test_rows_of_held_out_splits_are_not_trained_on(check, llama, tmp_path):
     jsonl.write_rows(tmp_path / "rows.jsonl", rows)
     status, _, err = check("--model", llama, "--data", tmp_path / "rows.jsonl")
     assert (status, "no rows for training" in " ".join(err.split())) == (1, True)
+    rows.append({"nums": [3, 7, 69], "target": 46})  # its puzzle is of the test split
     jsonl.write_rows(tmp_path / "rows.jsonl", [*ROWS, *rows])
     status, out, err = check("--model", llama, "--data", tmp_path / "rows.jsonl", "--json")
-    generated = sum(CountdownRow(row).split == "test" for row in ROWS)
-    assert generated  # their puzzles are of the test split, whatever file they are in
-    assert (status, json.loads(out)["rows"]) == (0, len(ROWS) - generated), err
-    assert f"left out {2 + generated} rows" in " ".join(err.split())
+    assert (status, json.loads(out)["rows"]) == (0, len(ROWS)), err
+    assert "left out 3 rows of a test or validation split" in " ".join(err.split())

@@ -2,12 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from accelerate.utils import gather_object
-from transformers import TrainerControl as Control
-from transformers import TrainerState as State
-from transformers import TrainingArguments as Arguments
 
 from countdown_rl.core import processes
 from countdown_rl.evaluation.sample import Sample
@@ -50,13 +46,8 @@ class GrpoCallback(CheckpointCallback):
             groups = [replace(sample, group=n // size) for n, sample in enumerate(samples)]
             self.journal.add_samples([sample.to_json() for sample in groups])
 
-    def on_log(
-        self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any
-    ) -> None:
-        super().on_log(args, state, control, logs, **rest)
-        if "grad_norm" in logs:
-            texts = warnings.warnings(self.journal.rows, self._round)
-            self.journal.warn(texts, self.run.reporter.warning)
+    def warnings(self) -> dict[str, str]:
+        return warnings.warnings(self.journal.rows, self._round)
 
     def row(self, step: int, logs: Logs, seconds: float) -> LogRow:
         if "reward" in logs:  # a step that reuses completions has none of its own

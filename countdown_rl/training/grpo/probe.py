@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 
 import torch
@@ -34,6 +35,7 @@ class Shares:
 
     groups: int
     mixed: float
+    mixed_accuracy: float  # share of groups with reward variance whose accuracy varies
     interval: Interval  # 95%, of mixed
     solved: float
     format: float
@@ -41,26 +43,42 @@ class Shares:
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> "Shares":
-        mixed = sum(varies for _, varies in groups)
+        mixed = [[graded.sample for graded in group] for group, varies in groups if varies]
+        learned = sum(len({sample.grade.correct for sample in group}) > 1 for group in mixed)
         samples = [graded.sample for group, _ in groups for graded in group]
-        flags = [
-            (sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples
-        ]
-        solved, form, truncated = (
-            sum(values) / len(samples) for values in zip(*flags, strict=True)
+        count = len(groups)
+        low, high = (round(end, 6) for end in wilson(len(mixed), count))
+        return cls(
+            groups=count,
+            mixed=len(mixed) / count,
+            mixed_accuracy=learned / count,
+            interval=(low, high),
+            solved=fmean(sample.grade.correct for sample in samples),
+            format=fmean(sample.grade.format for sample in samples),
+            truncated=fmean(bool(sample.truncated) for sample in samples),
         )
-        low, high = (round(end, 6) for end in wilson(mixed, len(groups)))
-        return cls(len(groups), mixed / len(groups), (low, high), solved, form, truncated)
 
     @property
     def verdict(self) -> str:
         """``ready``, ``thin`` or ``no signal``."""
-        return "ready" if self.mixed >= READY else "thin" if self.mixed > NO_SIGNAL else "no signal"
+        if self.mixed <= NO_SIGNAL:
+            return "no signal"
+        return "ready" if self.mixed_accuracy >= READY else "thin"
 
     @property
     def advice(self) -> str:
-        """Advice if the groups hardly have reward variance."""
-        return f"GRPO will hardly learn; {warnings.no_signal(self.format, self.solved, self.truncated)}"
+        """The meaning of the verdict for GRPO."""
+        if self.verdict == "ready":
+            return "GRPO has something to learn from."
+        remedy = warnings.no_signal(self.format, self.solved, self.truncated)
+        if self.verdict == "no signal":
+            return f"GRPO will hardly learn; {remedy}"
+        if self.mixed >= READY:
+            return f"accuracy varies in {self.mixed_accuracy:.0%}; {remedy}"
+        return (
+            "GRPO will learn slowly; larger groups (--num-generations) or --sampler dynamic give it "
+            "more."
+        )
 
 
 @dataclass(frozen=True)
@@ -99,10 +117,7 @@ def probe(run: GrpoRun, count: int) -> Probe:
         for name in sorted(by_kind, key=lambda name: (len(name), name))
     }
     total = Shares.of(groups)
-    more = "larger groups (--num-generations) or --sampler dynamic give it more."
-    thin, ready = f"GRPO will learn slowly; {more}", "GRPO has something to learn from."
-    text = {"no signal": total.advice, "thin": thin, "ready": ready}[total.verdict]
-    advice = [f"{total.mixed:.0%} of the groups have reward variance: {text}"]
+    advice = [f"{total.mixed:.0%} of the groups have reward variance: {total.advice}"]
     for name, shares in kinds.items():
         if shares.verdict == "no signal" != total.verdict:
             advice.append(f"{name}: {shares.mixed:.0%} have reward variance, and {shares.advice}")

@@ -1,22 +1,24 @@
-"""Reward functions: named, pure functions of a grade, their weights, and the form in which TRL calls them.
+"""Reward functions: named, pure functions of a grade, their weights, and how they are called.
 
-A reward is given as ``NAME=WEIGHT``; docs/rewards.md describes the names. A function of the user's own scores one
-completion, ``f(grade, row, tokens) -> float``, or a batch as TRL calls it, ``f(completions, **columns)``, whose columns
-are the fields of the rows and ``prompts``.
+A reward is given as ``NAME=WEIGHT``; docs/rewards.md describes the names. A function is called by the names of its
+parameters: for one completion; or for a batch, with a list for each, if it asks for names of :data:`BATCH` and for none
+of :data:`SINGLE`.
 """
 
 import inspect
+import json
 import math
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from fractions import Fraction
 from numbers import Real
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from countdown_rl.core import user_code
 from countdown_rl.core.errors import UsageError
+from countdown_rl.core.options import nearest
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import group_columns
 from countdown_rl.inference.engine import Completion
@@ -60,6 +62,34 @@ _PLAIN: dict[str, Reward] = {
 PROXY = "proxy:"
 NAMES = (*_BOOLEAN, *_PLAIN, "length")
 
+#: Parameters of a function that is called for a batch, and their names for one completion.
+BATCH = {
+    "completions": "completion",
+    "prompts": "prompt",
+    "grades": "grade",
+    "rows": "row",
+    "completion_ids": "completion_ids",
+}
+#: Parameters of a function that is called for one completion.
+SINGLE = {"completion", "prompt", "grade", "row", "tokens", "solution_str"}
+
+
+class Text(str):
+    """A text that functions for TRL can read as messages too: ``text[0]["content"]`` is the text."""
+
+    def __new__(cls, text: str, whole: str | None = None) -> "Text":
+        self = super().__new__(cls, text)
+        self.message = {"role": "assistant", "content": text if whole is None else whole}
+        return self
+
+    message: dict[str, str]
+
+    def __getitem__(self, key: SupportsIndex | slice | str) -> str:
+        if isinstance(key, str):
+            return self.message[key]
+        part = str(self)[key] if self else ""  # an empty completion is a message too
+        return Text(part, self.message["content"])
+
 
 def parse(specs: Sequence[str]) -> dict[str, float]:
     """The weights of *specs* by name, e.g. of ``["correct=1", "format=0.1"]``; the default weight is 1."""
@@ -89,16 +119,18 @@ def reward(name: str) -> Callable[..., Any]:
         return lambda grade, row, tokens: task(row.task).proxies[name.removeprefix(PROXY)](
             row, grade.answer
         )
-    if ":" in name:
-        return user_code.imported(name)
     boolean, slash, no = name.partition("/")
+    if ":" in name and plain not in NAMES:
+        return user_code.imported(name)
     if boolean in _BOOLEAN:
         field, otherwise = boolean.replace("-", "_"), _number(no, name) if slash else 0.0
         return lambda grade, row, tokens: 1.0 if getattr(grade, field) else otherwise
-    names = ", ".join(NAMES)
-    raise UsageError(
-        f"There is no reward {name!r}; the rewards are {names}, proxy:NAME and module:function."
-    )
+    remedy = f"the rewards are {', '.join(NAMES)}, proxy:NAME and module:function."
+    if ":" in name:
+        remedy = f"a weight follows an equals sign: {plain}={budget}."
+    elif match := nearest(name, NAMES):
+        remedy = f"did you mean {match}?"
+    raise UsageError(f"There is no reward {name!r}; {remedy}")
 
 
 def _number(text: str, spec: str) -> float:
@@ -107,27 +139,32 @@ def _number(text: str, spec: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f"{spec}: {text!r} is not a finite number.")
+        raise UsageError(
+            f"{spec}: {text!r} is not a finite number; give each reward by a --reward NAME=WEIGHT."
+        )
     return number
 
 
-def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
-    """Call each reward once, on a completion of each of *rows*."""
-    for row in rows:
-        graders = [f"{PROXY}{name}" for name in task(row.task).proxies]
-        if unknown := [name for name in names if name.startswith(PROXY) and name not in graders]:
-            raise UsageError(
-                f"The task {row.task} has no reward {unknown[0]}; it has {', '.join(graders) or 'none'}."
-            )
-    samples = [Sample.of(row, Completion("</think>\n<answer>1</answer>", 8, True)) for row in rows]
+def check_rewards(names: Iterable[str], row: Row) -> dict[str, list[float | None]]:
+    """Call each reward on a correct completion of *row*, if one is known, and on an incorrect one.
+
+    Returns their values by name. Raises UsageError if one cannot be called.
+    """
+    graders = [f"{PROXY}{name}" for name in task(row.task).proxies]
+    if unknown := [name for name in names if name.startswith(PROXY) and name not in graders]:
+        raise UsageError(
+            f"The task {row.task} has no reward {unknown[0]}; it has {', '.join(graders) or 'none'}."
+        )
+    answers = [row.right_answer, f"{row.reference}1"]
+    texts = [row.style.answer(answer) for answer in answers if answer]
+    samples = [Sample.of(row, Completion(text, 8, True)) for text in texts]
     columns = {
-        "prompts": [row.messages()[-1]["content"] for row in rows],
-        "completion_ids": [[0] * 8] * len(rows),
+        "prompts": [row.messages()[-1]["content"]] * len(texts),
+        "completion_ids": [[0] * 8] * len(texts),
         "trainer_state": SimpleNamespace(global_step=0),
         "log_metric": lambda name, value: None,
     }
-    for name in names:
-        values(name, reward(name), samples, columns)
+    return {name: values(name, reward(name), samples, columns) for name in names}
 
 
 def metrics(sample: Sample, rewards: Mapping[str, float | None]) -> dict[str, float]:
@@ -168,45 +205,84 @@ def metrics_into(
 def values(
     name: str, function: Callable[..., Any], samples: Sequence[Sample], columns: Mapping[str, Any]
 ) -> list[float | None]:
-    """The rewards *name* of *samples*; *columns* are TRL's arguments beside the fields. The function gets copies."""
-    rows = [deepcopy(sample.row) for sample in samples]
-    columns = {
-        **{
-            key: [row.get(key) for row in rows]
-            for key in dict.fromkeys(key for row in rows for key in row)
-        },
-        **{
-            key: deepcopy(column) if isinstance(column, list) else column
-            for key, column in columns.items()
-        },
-        "log_extra": lambda column, values: None,  # for TRL's table of completions
-        "completions": [sample.completion for sample in samples],
-    }
+    """Return the rewards *name* of *samples*; the function gets copies.
+
+    Args:
+        name: of the reward, for errors.
+        function: that computes it.
+        samples: completions.
+        columns: lists of ``prompts`` and ``completion_ids``, and what TRL passes once for all.
+    """
+    fields = dict.fromkeys(field for sample in samples for field in sample.row)
+    given = []
+    for sample, prompt, ids in zip(
+        samples, columns["prompts"], columns["completion_ids"], strict=True
+    ):
+        row = deepcopy(sample.row)
+        text = Text(sample.completion)
+        given.append(
+            {
+                "data_source": f"countdown_rl/{row.task}",  # as in the data for verl
+                "ground_truth": json.dumps(dict(row)),
+                **{field: row.get(field) for field in fields},
+                "completion": text,
+                "solution_str": text,
+                "prompt": Text(prompt),
+                "grade": copy(sample.grade),
+                "row": row,
+                "tokens": sample.tokens,
+                "completion_ids": list(ids),
+            }
+        )
+    shared = {key: value for key, value in columns.items() if key not in BATCH}
+    shared["log_extra"] = lambda column, values: None  # for TRL's table of completions
     with user_code.running(f"reward {name}"):
-        if batch := _takes_batches(function, columns):
-            numbers = function(**columns)
-        else:
-            pairs = zip(samples, rows, strict=True)
-            numbers = [function(copy(sample.grade), row, sample.tokens) for sample, row in pairs]
+        parameters = inspect.signature(function).parameters
+    asked = parameters.keys()
+    in_batch = bool(asked & BATCH.keys()) and not asked & SINGLE
+    calls = [each | shared for each in given]
+    if in_batch:
+        singular = {field: field for field in given[0]} | BATCH
+        batch = {key: [each[one] for each in given] for key, one in singular.items()}
+        calls = [batch | shared]
+    wanted = _wanted(name, parameters.values(), calls[0])
+    with user_code.running(f"reward {name}"):
+        results = [function(**{key: call[key] for key in wanted}) for call in calls]
+    numbers = results[0] if in_batch else results
     numbers = numbers.tolist() if hasattr(numbers, "tolist") else numbers  # an array
     if not isinstance(numbers, Sequence) or len(numbers) != len(samples):
         raise UsageError(
             f"The reward {name} should return a list of one number for each of the completions."
         )
-    for value in numbers:
-        is_finite = isinstance(value, Real) and abs(value) <= sys.float_info.max  # type: ignore[operator]
-        if not is_finite and not (value is None and batch):
+    return [_finite(name, value, may_be_none=in_batch) for value in numbers]
+
+
+def _wanted(
+    name: str, parameters: Iterable[inspect.Parameter], known: Mapping[str, Any]
+) -> list[str]:
+    """Return the arguments that the reward *name* asks for by its *parameters*."""
+    wanted = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return list(known)
+        if parameter.name in known:
+            wanted.append(parameter.name)
+        elif parameter.default is parameter.empty and parameter.kind != parameter.VAR_POSITIONAL:
             raise UsageError(
-                f"The reward {name} returned {value!r:.100}, which is not a finite number."
+                f"The reward {name} has a parameter {parameter.name}, which is none of: "
+                f"{', '.join(sorted({*known, *BATCH}))}."
             )
-    return [None if value is None else float(value) for value in numbers]
+    return wanted
 
 
-def _takes_batches(function: Callable[..., Any], columns: Container[str]) -> bool:
-    """Return True if *function* is written for TRL, which calls it by the names of the *columns*."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.name in ("completions", "prompts") for parameter in parameters):
-        return True
-    required = (parameter for parameter in parameters if parameter.default is parameter.empty)
-    unknown = [parameter.kind for parameter in required if parameter.name not in columns]
-    return unknown == [inspect.Parameter.VAR_KEYWORD]
+def _finite(name: str, value: Any, *, may_be_none: bool) -> float | None:
+    """Return *value* of the reward *name*, or its ``score``, as a finite number."""
+    if isinstance(value, Mapping):  # as verl's functions may return
+        value = value.get("score")
+    elif value is None and may_be_none:
+        return None
+    if not isinstance(value, Real) or not abs(value) <= sys.float_info.max:  # type: ignore[operator]
+        raise UsageError(
+            f"The reward {name} returned {value!r:.100}, which is not a finite number."
+        )
+    return float(value)

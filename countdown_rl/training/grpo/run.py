@@ -148,7 +148,8 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     loaded = start.loaded
     rows, data = _read(arguments, reporter)
     reward_weights = rewards.parse(options.reward)
-    rewards.check_rewards(reward_weights, rows[:2])
+    values = rewards.check_rewards(reward_weights, rows[0])
+    _report(values, reporter)
     next(prompts.chosen(options, rows)())
     advantages.advantage(options)  # of the user's own
     if options.own_loss:
@@ -181,7 +182,12 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         longest=longest,
         first=loaded.tokenizer.decode(chat_template.encode(loaded.tokenizer, [example])[0]),
         example=example,
-        details={"rows": len(rows), "longest_prompt": longest, "rollouts": engine},
+        details={
+            "rows": len(rows),
+            "longest_prompt": longest,
+            "rollouts": engine,
+            "rewards": values,
+        },
         memory=memory.of_run(
             loaded,
             start.adapted,
@@ -209,6 +215,18 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
     if not used:
         raise InputError(f"{data} has no rows for training beside those of held-out splits.")
     return used, entry
+
+
+def _report(values: Mapping[str, Sequence[float | None]], reporter: Reporter) -> None:
+    """Report the *values* of rewards for a correct completion, if one is known, and an incorrect one."""
+    known = {name: pair for name, pair in values.items() if len(pair) == 2}
+    pairs = [f"{name} {right} and {wrong}" for name, (right, wrong) in known.items()]
+    if pairs:
+        reporter.note(f"Rewards of a correct and of an incorrect completion: {', '.join(pairs)}.")
+    for name, (right, wrong) in known.items():
+        is_own = ":" in name and not name.startswith((rewards.PROXY, "length:"))
+        if is_own and right == wrong:
+            reporter.warning(f"{name} gives a correct and an incorrect completion the same reward.")
 
 
 def _used(options: TrainOptions, rows: Sequence[Row]) -> Sequence[Row]:

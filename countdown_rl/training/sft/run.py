@@ -6,7 +6,7 @@ weights are held in fp32.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, log
 from typing import Any
 
 import datasets
@@ -30,6 +30,21 @@ from countdown_rl.training.prepared import SILENT, Prepared, Reporter, Start
 from countdown_rl.training.sft import demonstrations, tokens
 from countdown_rl.training.sft.demonstrations import Demonstrations
 from countdown_rl.training.state import Journal
+
+
+class SftCallback(CheckpointCallback):
+    """Warns of a model that predicts worse than a guess."""
+
+    def warnings(self) -> dict[str, str]:
+        first = self.journal.rows[0].loss
+        uniform = log(self.run.loaded.model.config.get_text_config().vocab_size)
+        if first <= uniform:
+            return {}
+        text = (
+            f"the first loss is {first:.2f}, above {uniform:.2f} of a uniform guess; the model is "
+            "not trained, or has another tokenizer."
+        )
+        return {"start": text}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +79,7 @@ class SftRun(Prepared[SftOptions]):
             self.options,
             args=weights.config(SFTConfig, self.options, fields, defaults),
             train_dataset=self.examples,
-            callbacks=[CheckpointCallback(self, journal)],
+            callbacks=[SftCallback(self, journal)],
         )
 
     def validate(

@@ -84,6 +84,20 @@ def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch
     )
 
 
+def test_a_start_is_not_ready_where_the_format_alone_varies(probe, monkeypatch):
+    def grade(self, sampled):
+        grade.count += 1
+        text = "</think>\n<answer>1</answer>" if grade.count % 2 else "1"
+        return Graded(sampled, Sample.of(self.rows[sampled.index], Completion(text, 5, True)))
+
+    grade.count = 0
+    monkeypatch.setattr(Trainer, "grade", grade)
+    told = json.loads(probe("--probe", 8, "--json"))
+    assert (told["total"]["mixed"], told["verdict"]) == (1, "thin")
+    assert "accuracy varies in 0%" in told["advice"]
+    assert "countdown-rl sft" in told["advice"]
+
+
 @pytest.mark.parametrize(
     ("right", "words"),
     [((False,), ["0.0% of the completions", "countdown-rl sft"]), ((True,), ["harder data"])],
@@ -126,7 +140,7 @@ def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
 
 def test_the_verdict_is_by_published_shares():
     verdicts = {
-        mixed: Shares(100, mixed, (0, 1), 0.1, 1, 0).verdict
+        mixed: Shares(100, mixed, mixed, (0, 1), 0.1, 1, 0).verdict
         for mixed in (0.0, 0.02, 0.05, 0.15, 0.28)
     }
     assert list(verdicts.values()) == ["no signal", "no signal", "thin", "ready", "ready"]

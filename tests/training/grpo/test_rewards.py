@@ -30,7 +30,7 @@ def total(specs, completion, row, n_tokens=50):
     )
 
 
-def half_off(grade, row, n_tokens):
+def half_off(grade, row, tokens):
     return 0.5 if grade.correct else 0.0
 
 
@@ -89,15 +89,26 @@ def test_a_budget_limits_tokens_and_closeness_rewards_legal_expressions_by_dista
 
 
 WRONG = (
-    "corect=1 correct=much correct=nan length:few=1 no.such:thing=1 math:tau=1 format/x =1 format=0"
+    ("corect=1", "did you mean correct"),
+    ("correct:1", "correct=1"),
+    ("correct=1,format=1", "--reward NAME=WEIGHT"),
+    ("rewards/own.py:f", "rewards.own:f"),
+    ("correct=much", "finite"),
+    ("correct=nan", "finite"),
+    ("length:few=1", "finite"),
+    ("no.such:thing=1", "imported"),
+    ("math:tau=1", "not a function"),
+    ("format/x", "finite"),
+    ("=1", "module:function"),
+    ("format=0", "weight"),
 )
 
 
-@pytest.mark.parametrize("spec", WRONG.split())
-def test_weights_are_parsed_and_an_invalid_or_repeated_reward_is_refused(spec):
+@pytest.mark.parametrize(("spec", "remedy"), WRONG)
+def test_weights_are_parsed_and_an_invalid_or_repeated_reward_is_refused(spec, remedy):
     expected = {"correct": 1.0, "format": 0.1, "length:200": -2.0, "integer": 1.0}
     assert rewards.parse(["correct=1", "format=0.1", "length:200=-2", "integer"]) == expected
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=remedy):
         rewards.parse([spec])
     with pytest.raises(UsageError, match="twice"):
         rewards.parse(["correct=1", "correct=2"])
@@ -112,12 +123,23 @@ def written_for_trl(completions, target, trainer_state, log_metric, log_extra, *
     ]
 
 
-def with_more_keywords(grade, row, tokens, **_):
-    return float(grade.correct)
+def by_name(completion, grade, row, tokens, completion_ids, nums, solution_str, known=1, **rest):
+    assert row.grade(completion) == grade
+    assert (row["nums"], solution_str, tokens) == (nums, completion, len(completion_ids))
+    return rest["target"] * known
 
 
-def of_columns(target, **columns):
-    return [float(number > 1) for number in target]
+def of_messages(prompts, completions, target, **columns):
+    """As in TRL's documentation."""
+    contents = [completion[0]["content"] for completion in completions]
+    assert all(prompt[-1]["content"] for prompt in prompts)
+    assert contents == completions
+    return [float(str(number) in text) for text, number in zip(contents, target, strict=True)]
+
+
+def shorter(completion_ids, **kwargs):
+    """As in TRL's documentation."""
+    return [-float(len(ids)) for ids in completion_ids]
 
 
 def ends(*_):
@@ -134,14 +156,22 @@ def too_few(completions, **columns):
     return [1.0]
 
 
-def too_many_arguments(grade, row, tokens, more):
+def unknown_name(grade, n_tokens):
     return 1.0
 
 
-@pytest.mark.parametrize("name", [*RETURNED, "too_few", "too_many_arguments", "ends"])
-def test_a_reward_of_the_wrong_kind_is_refused_before_training(name):
-    with pytest.raises(UsageError, match=name):
-        rewards.check_rewards([f"{__name__}:{name}"], ROWS)
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        *((name, "finite number") for name in RETURNED),
+        ("too_few", "one number for each"),
+        ("unknown_name", "parameter n_tokens, which is none of: .*completions.*target.*tokens"),
+        ("ends", "SystemExit"),
+    ],
+)
+def test_a_reward_of_the_wrong_kind_is_refused_before_training(name, says):
+    with pytest.raises(UsageError, match=f"{name}.*{says}"):
+        rewards.check_rewards([f"{__name__}:{name}"], ROWS[0])
 
 
 def graded_of(row, text):
@@ -169,10 +199,10 @@ def spoils_row(grade, row, tokens):
     return 1.0
 
 
-def spoils_columns(completions, nums, completion_ids, prompts, **columns):
-    nums[0].append(99)
+def spoils_columns(completions, nums, completion_ids, rows, grades):
+    nums[0].append(99), rows[0]["nums"].append(99)
     completion_ids[0].clear()
-    completions.clear(), prompts.clear(), columns["target"].clear()
+    grades[0].correct = None
     return np.ones(len(nums))
 
 
@@ -208,7 +238,7 @@ def logs(*_):
 
 def test_a_reward_written_for_trl_runs_unchanged():
     name, logged = f"{__name__}:written_for_trl", []
-    rewards.check_rewards([name], ROWS)
+    rewards.check_rewards([name], ROWS[0])
     graded = [
         graded_of(row, text)
         for row, text in zip(ROWS, ("</think><answer>65</answer>", ""), strict=True)
@@ -237,18 +267,33 @@ def test_the_hacking_rate_is_the_share_of_wrong_completions_that_a_proxy_pays():
     assert [value for name, value in logged if name == "hacking"] == [1.0, 0.0, 0.0, 0.0]
 
 
-def test_every_reward_is_called_once_before_training_with_keywords_of_a_batch_only_beside_columns():
-    own = (f"{__name__}:{name}" for name in ("with_more_keywords", "of_columns"))
-    rewards.check_rewards(
-        ["strict-format/-1", "length:5", "proxy:value", *rewards.NAMES, *own], ROWS
-    )
+def test_a_reward_is_called_by_the_names_of_its_parameters():
+    known = {
+        "correct": [1, 0],
+        "closeness": [1, 0],
+        "strict-format/-1": [1, 1],
+        "format": [1, 1],
+        "countdown_rl.rewards:compute_score": [1, 0],  # as verl calls it
+        f"{__name__}:by_name": [65, 65],
+        f"{__name__}:of_messages": [0, 1],
+        f"{__name__}:shorter": [-8, -8],
+    }
+    assert rewards.check_rewards(known, ROWS[0]) == known
+    everything = ["length:5", "proxy:value", *rewards.NAMES]
+    assert rewards.check_rewards(everything, ROWS[0]).keys() == set(everything)
+
+
+@pytest.mark.parametrize("text", ["", "a"])
+def test_a_completion_is_a_text_and_a_message(text):
+    completion = rewards.Text(text)
+    assert (completion, completion[-1]["content"], completion[:1] + "") == (text, text, text)
 
 
 def test_a_module_in_the_working_directory_is_found(here, monkeypatch):
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     (here / "my_own_reward.py").write_text("def f(grade, row, tokens):\n    return 1\n")
     (here / "leaves.py").write_text("raise SystemExit\n")
-    rewards.check_rewards(["my_own_reward:f"], ROWS)
+    rewards.check_rewards(["my_own_reward:f"], ROWS[0])
     with pytest.raises(UsageError, match="leaves:f cannot be imported"):
         rewards.reward("leaves:f")
 

@@ -683,7 +683,7 @@ def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(
 def test_groups_with_equal_rewards_are_left_out_whatever_rounding_leaves(
     place, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, n: 1.0)
+    monkeypatch.setattr(rewards, "reward", lambda name: lambda grade: 1.0)
     options = replace(SMALL, num_generations=8, max_steps=1, reward=("format=0.6",))
     (row,) = run(place, tmp_path, options).rows
     assert (row.reward, row.entropy, row.grad_norm, row.frac_reward_zero_std) == (

@@ -84,7 +84,8 @@ def test_a_run_writes_an_adapter_and_a_log(unbroken):
     assert manifest.facts["command"] == "countdown-rl sft"
     assert manifest.facts["demonstrations"] == {"read": 20, "graded": 20, "kept": 20}
     assert manifest.inputs["from"]["file"] == "demos.jsonl"
-    assert {path.name for path in unbroken.out.parent.iterdir()} == {"out", "log.csv"}
+    names = {path.name for path in unbroken.out.parent.iterdir()}
+    assert names == {"out", "log.csv", "trained_ids.txt"}
     rows = training_log.read(unbroken.out.parent / "log.csv", SftRow)
     assert rows == unbroken.rows
     assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
@@ -197,6 +198,7 @@ def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(
     run(
         place, tmp_path, options, reporter=Reporter(warning=warnings.append), data=tmp_path / "data"
     )
+    assert "uniform guess" in warnings.pop(1 - solved)  # the first loss of a random model
     assert len(warnings) == 2 * (1 - solved)  # after the first evaluation, and at the end
     assert all(
         "50% of the completions keep the format" in text and "for 90 7 → 97" in text
