@@ -1,4 +1,3 @@
-from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Annotated
 
@@ -52,13 +51,10 @@ def ask(
 
     def write(text: str) -> None:
         nonlocal opening
-        waiting.close()
         console.stream(opening + text)
         opening = ""
 
-    with ExitStack() as waiting:
-        waiting.enter_context(console.status(f"waiting for {model}"))
-        completion = generate.ask(loaded, row, options, None if console.as_json else write)
+    completion = generate.ask(loaded, row, options, None if console.as_json else write)
     sample = Sample.of(row, completion)
     solved = solver.solve(row.puzzle)
     about = {"model": {"source": ref.source, "kind": ref.kind}, "solver": asdict(solved)}

@@ -39,7 +39,7 @@ def collect(
     view = (
         f"{plural(facts['read'], 'completion')} read, {facts['correct']:,} correct; {kept} of {puzzles} kept "
         f"({facts['kept'] / facts['puzzles']:.1f} per row), "
-        f"{facts['mean_tokens']:.0f} tokens per correct completion → {out / collect.FILE}"
+        f"{facts['mean_tokens']:.0f} tokens per correct completion"
     )
     console.result({"out": str(out)} | facts, view)
     console.done(f"Wrote {out}.", f"countdown-rl sft --from {out / collect.FILE}")

@@ -12,8 +12,6 @@ from countdown_rl.cli.parameters import Out, option
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import percent, plural
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.tasks import registry
-from countdown_rl.tasks.registry import parse_row
 
 
 def compare(
@@ -31,55 +29,49 @@ def compare(
     table: Annotated[
         Literal["latex", "markdown"] | None, option("Print the table as LaTeX or Markdown.")
     ] = None,
-    changed: Annotated[
-        int, option("Show N puzzles whose grade changed, with both completions.", min=0)
-    ] = 0,
 ) -> None:
     """Compare evaluations on the same puzzles.
 
     Each result is compared with the first and the previous one decoded in the same way, or with --against alone: the
     difference, paired by puzzle, with its 95% interval and McNemar's exact test. With several completions per puzzle,
     pass@k is compared too. Baselines (eval --model random or solver) are compared only with a single model. Runs of one
-    setting, such as its seeds in the same order, are averaged; ± is their standard deviation.
+    setting, such as its seeds in the same order, are averaged; ± is their standard deviation. changes.jsonl has the
+    puzzles whose grade changed, with both completions; report shows them.
 
     Examples:
-        countdown-rl compare artifacts/eval/base artifacts/eval/adapter --changed 5
+        countdown-rl compare artifacts/eval/base artifacts/eval/adapter
         countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --table latex
     """
     from countdown_rl.evaluation import compare as comparison
     from countdown_rl.evaluation import tables
-    from countdown_rl.tasks import jsonl
 
     if table and console.as_json:
         raise UsageError("has a format of its own; leave it or --table out.", option="json")
-    settings = comparison.by_setting(results)
+    settings = comparison.by_setting(list(map(_directory, results)))
     evaluations = {name: [*map(_evaluation, paths)] for name, paths in settings.items()}
     values = comparison.compare(evaluations, out, against, console.warn)
     view: RenderableType = (
         Text(tables.FORMATS[table](values).rstrip("\n")) if table else _view(values)
     )
-    if changed:
-        changes = [*jsonl.read_objects(out / comparison.CHANGES)]
-        values["changes"] = changes[:changed]
-        count = Text(
-            f"\n{len(values['changes'])} of {len(changes):,} whose grade changed", style="dim"
-        )
-        view = Group(view, *map(_change, values["changes"]), count)
     console.result({"out": str(out)} | values, view)
     console.done(f"Wrote {out / comparison.TABLE}.", "countdown-rl report")
 
 
+def _directory(word: str) -> str:
+    """Return the directory of the evaluation of which *word* may be a file."""
+    from countdown_rl.evaluation.results import DETAILS, METRICS, SAMPLES
+
+    path = Path(word)
+    is_part = path.name in (METRICS, DETAILS, SAMPLES) and (path.parent / DETAILS).is_file()
+    return str(path.parent) if is_part else word
+
+
 def _evaluation(path: Path) -> Path:
     """Return the directory of the evaluation at *path*; a file of completions is evaluated first."""
-    from countdown_rl.evaluation import evaluate, results
-
-    if (
-        path.name in (results.METRICS, results.DETAILS, results.SAMPLES)
-        and (path.parent / results.DETAILS).is_file()
-    ):
-        return path.parent
     if not path.is_file():
         return path
+    from countdown_rl.evaluation import evaluate
+
     out = evaluate.default_out(path.with_suffix(""))
     options = EvalOptions()
     evaluate.evaluate(options, completions=path, out=out, overwrite=False, on_note=console.note)
@@ -122,20 +114,3 @@ def _view(values: dict[str, Any]) -> Group:
         grids.append(table)
         title = ""
     return Group(*grids)
-
-
-def _change(change: dict[str, Any]) -> Text:
-    row = parse_row(change)
-    text = Text(f"\n{row.headline}", style="bold")
-    text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
-    for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
-        text.append(
-            f"{'✓' if sample['correct'] else '✗'} {name}",
-            style="green" if sample["correct"] else "red",
-        )
-        verdict = registry.verdict(
-            row, *(sample[name] for name in ("answer", "value", "reason", "truncated"))
-        )
-        text.append(f"  {verdict}\n", style="dim")
-        text.append(sample["completion"].strip("\n") + "\n", style="default")
-    return text

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -77,9 +77,9 @@ def stream(text: str) -> None:
     _out.print(Text(text, "dim"), end="")
 
 
-def done(text: str, following: str) -> None:
+def done(text: str, following: str = "") -> None:
     """Print the last line of a command: what it did, and the command that usually follows."""
-    note(f"{text} Next: {following}")
+    note(f"{text} Next: {following}" if following else text)
 
 
 def note(text: str) -> None:
@@ -92,13 +92,6 @@ def warn(text: str) -> None:
 
 def failure(sentence: str) -> None:
     people.print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
-
-
-@contextmanager
-def status(text: str) -> Iterator[None]:
-    """Show *text* while a step of unknown length runs, if stderr is a terminal."""
-    with people.status(Text(text, "dim")) if people.is_interactive else nullcontext():
-        yield
 
 
 @contextmanager
@@ -125,15 +118,11 @@ def progress(description: str) -> Iterator[Callable[..., None]]:
 
         def update(done: int, total: int, detail: str = "") -> None:
             nonlocal due
-            bar.update(task.id, completed=done, total=total)
-            rate = f"{task.speed:,.0f}/s" if task.speed and task.speed >= 1 else ""
-            detail = ", ".join(filter(None, (detail, rate)))
-            bar.update(task.id, detail=detail)
+            bar.update(task.id, completed=done, total=total, detail=detail)
             if not people.is_interactive and time.monotonic() >= due:
                 due = time.monotonic() + INTERVAL
                 left = f"{duration(task.time_remaining)} left" if task.time_remaining else ""
-                note(
-                    ", ".join(filter(None, (f"{description}: {done:,} of {total:,}", detail, left)))
-                )
+                parts = (f"{description}: {done:,} of {total:,}", detail, left)
+                note(", ".join(filter(None, parts)))
 
         yield update

@@ -51,8 +51,6 @@ def eval(
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
     """
-    if not completions and options.engine != "openai":
-        console.note(f"Loading {model} ...")
     from countdown_rl.evaluation import evaluate
     from countdown_rl.evaluation.caveats import of_evaluation
 
@@ -74,7 +72,7 @@ def eval(
     for sentence in of_evaluation(result):
         console.warn(sentence)
     console.result({"out": str(out)} | result.metrics.to_json(), _view(str(out), result.metrics))
-    console.done(f"Wrote {out}.", f"countdown-rl samples {out} --errors")
+    console.done(f"Results are in {out}.", f"countdown-rl samples {out} --errors")
 
 
 def _view(out: str, metrics: Metrics) -> Table:

@@ -51,7 +51,5 @@ def export_task(
         name = export.write(to, rows, draft.path)
     counts = {split: len(part) for split, part in rows.items()}
     console.result({"out": str(out), "task": name, "rows": sum(counts.values())})
-    if not console.as_json:
-        console.note(
-            f"Wrote {out}: {name} for {to}, {', '.join(plural(n, f'{split} row') for split, n in counts.items())}."
-        )
+    numbers = ", ".join(plural(count, f"{split} row") for split, count in counts.items())
+    console.done(f"Wrote {out}: {name} for {to}, {numbers}.")

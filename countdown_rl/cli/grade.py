@@ -9,7 +9,7 @@ import typer
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import option
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.formatting import percent
+from countdown_rl.core.formatting import percent, plural
 from countdown_rl.evaluation.config import (
     CompletionOperators,
     CompletionRule,
@@ -73,11 +73,7 @@ def grade(
                 raise UsageError("is the input file; give another one.", option="out")
             partial = stack.enter_context(artifacts.replacing(out.resolve()))
             stream = stack.enter_context(partial.open("w", encoding="utf-8", newline="\n"))
-        writer = jsonl.writer(stream) if stream else None
-
-        def write(line: dict[str, Any]) -> None:
-            if writer:
-                writer.write(line)
+        write = jsonl.writer(stream).write if stream else lambda _: None
 
         def refuse(error: InputError) -> None:
             if on_error == "stop":
@@ -92,8 +88,7 @@ def grade(
             for index, completion in enumerate(completions):
                 graded = row.grade(completion.text)
                 counts["n"] += 1
-                for verdict in _VERDICTS:
-                    counts[verdict] += getattr(graded, verdict)
+                counts.update(verdict for verdict in _VERDICTS if getattr(graded, verdict))
                 reasons[graded.reason] += 1
                 if not graded.well_formed:
                     counts["unread"] += 1
@@ -114,14 +109,17 @@ def grade(
         summary["errors"] = len(faults)
     console.result({**summary, "reasons": dict(reasons.most_common())})
 
-    if not console.as_json:
-        correct = counts["correct"]
-        console.note(f"{n:,} graded, {correct:,} correct ({percent(correct / n)}).")
-        task = registry.task(row.task)
-        for reason, count in reasons.most_common(5):
-            console.note(f"{count:7,}  {task.reason(reason)}")
-        if faults:
-            console.note(f"{len(faults):7,}  records that cannot be graded")
+    if console.as_json:
+        return
+    task = registry.task(row.task)
+    causes = {task.reason(reason): count for reason, count in reasons.most_common(5)}
+    causes["records that cannot be graded"] = len(faults)
+    for cause, count in causes.items():
+        if count:
+            console.note(f"{count:7,}  {cause}")
+    correct = counts["correct"]
+    share = f"Graded {plural(n, 'completion')}: {correct:,} correct ({percent(correct / n)})"
+    console.done(f"{share}; grades are in {out}." if out else f"{share}.")
 
 
 def _opened(source: str) -> AbstractContextManager[BinaryIO]:

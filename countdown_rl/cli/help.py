@@ -3,7 +3,6 @@
 import inspect
 import os
 import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -21,12 +20,7 @@ _NOISE = re.compile(r" range(?=>)|list\[|\](?=>)")
 
 
 class _Panels:
-    """Lists options and commands below headings, on narrow terminals too."""
-
-    def get_help(self: Any, ctx: Any) -> str:
-        columns = min(shutil.get_terminal_size().columns, 80)
-        ctx.terminal_width = max(columns - 2, 20)  # Click's own minimum is 50
-        return super().get_help(ctx)  # type: ignore[misc]
+    """Lists options and commands below headings."""
 
     def format_options(self: Any, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -40,10 +34,9 @@ class _Panels:
         for name, command in getattr(self, "commands", {}).items():
             panels.setdefault(command.rich_help_panel, []).append((name, command.help))
 
-        first_column = 30 if formatter.width > 60 else 4  # else texts get lines of their own
         for heading, rows in panels.items():
             with formatter.section(heading):
-                formatter.write_dl(rows, col_max=first_column)
+                formatter.write_dl(rows, col_max=30)
 
 
 class Command(_Panels, TyperCommand):

@@ -32,6 +32,4 @@ def init(
         config = directory / ".dvc" / "config"
         config.write_text(config.read_text().replace("[core]", "[core]\n    no_scm = true"))
     console.result({"out": str(directory), "files": sorted(map(Path.as_posix, files))})
-    console.note(
-        f"Wrote the pipeline into {directory}. Its options are in stages/; run `dvc repro` there."
-    )
+    console.done(f"Wrote the pipeline into {directory}; its options are in stages/.", "dvc repro")

@@ -43,14 +43,14 @@ def merge(
     from countdown_rl.export import agreement
     from countdown_rl.export.merge import merge_adapter
 
-    with console.status(f"merging {adapter}"):
-        facts = merge_adapter(ref, out, options).facts
+    console.note(f"Merging {adapter} ...")
+    facts = merge_adapter(ref, out, options).facts
     if facts.get("changes_nothing"):
         console.warn(
             f"{adapter} changes nothing: its weights are zero. {out} holds the base alone."
         )
     lines = [
-        f"Wrote {out}: {plural(facts['parameters'], 'parameter')}, {facts['bytes'] / 1e6:,.1f} MB, "
+        f"{plural(facts['parameters'], 'parameter')}, {facts['bytes'] / 1e6:,.1f} MB, "
         f"{plural(facts['adapted_modules'], 'module')} merged into the {facts['base']} base"
     ]
     names = {
@@ -62,4 +62,4 @@ def merge(
     for name, agreed in different.values():
         lines += agreement.described(name, agreed)
     console.result({"out": str(out), **facts}, "\n".join(lines))
-    console.note(f"Next: countdown-rl quantize --model {out}")
+    console.done(f"Wrote {out}.", f"countdown-rl quantize --model {out}")

@@ -4,7 +4,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -12,7 +11,7 @@ import typer
 
 from countdown_rl.cli import config, console
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.options import Option, Options, choices, convert, field_hints, option
+from countdown_rl.core.options import Option, Options, convert, field_hints, option
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
 BaseModel = Annotated[
@@ -77,11 +76,7 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
     if kind == int | str:  # Typer knows no unions
         kind = str
     if get_origin(kind) is tuple:
-        allowed = choices(kind)  # Typer has no list of a Literal
-        item = (
-            StrEnum(name, {choice: choice for choice in allowed}) if allowed else get_args(kind)[0]
-        )
-        kind, default = list[item], list(default)  # type: ignore[valid-type]
+        kind, default = list[get_args(kind)[0]], list(default)  # type: ignore[misc]
     parser = None if {int, float, bool} & {*(get_args(kind) or [kind])} else str
     if isinstance(declared, Option):
         settings = asdict(declared) | {"parser": parser}

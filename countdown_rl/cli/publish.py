@@ -48,10 +48,12 @@ def publish(
         "files": count,
         "bytes": size,
     }
-    view = f"Wrote {out}: {plural(count, 'file')}, {size / 1e6:,.1f} MB, {summary}"
     if result:
         values["upload"] = asdict(result)
-        view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"
-    console.result(values, view)
-    if result is None:
-        console.note("Next: countdown-rl publish --push NAME/MODEL")
+    console.result(values, f"{plural(count, 'file')}, {size / 1e6:,.1f} MB, {summary}")
+    if result:
+        visibility = "private" if result.private else "public"
+        verification = f"countdown-rl verify {upload.repo_id}" if "accuracy" in facts else ""
+        console.done(f"Uploaded {out} to {result.url} ({visibility}, {result.tag}).", verification)
+    else:
+        console.done(f"Wrote {out}.", "countdown-rl publish --push NAME/MODEL")

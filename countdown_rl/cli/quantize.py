@@ -43,10 +43,10 @@ def quantize(
     from countdown_rl.export import agreement
     from countdown_rl.export.quantize import quantize_model
 
-    with console.status(f"writing {options.format} weights"):
-        facts = quantize_model(ref, out, options, console.warn).facts
+    console.note(f"Quantizing {model} ...")
+    facts = quantize_model(ref, out, options, console.warn).facts
     lines = [
-        f"Wrote {out}: {facts['bytes_before'] / 1e6:,.1f} MB to {facts['bytes'] / 1e6:,.1f} MB, "
+        f"{facts['bytes_before'] / 1e6:,.1f} MB to {facts['bytes'] / 1e6:,.1f} MB, "
         f"{plural(facts['parameters'], 'parameter')} ({facts['bits_per_parameter']:.2f} bits per parameter)"
     ]
     if "agreement" in facts:
@@ -61,4 +61,4 @@ def quantize(
     if facts["format"] == "gguf" and not (out / "Modelfile").is_file():
         lines.append("  no Modelfile: Ollama cannot render such a chat template")
     console.result({"out": str(out), **facts}, "\n".join(lines))
-    console.note(f"Next: countdown-rl eval --model {out}")
+    console.done(f"Wrote {out}.", f"countdown-rl eval --model {out}")

@@ -2,7 +2,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import option
@@ -66,10 +65,7 @@ def report(
         "logs": {name: [path.as_posix() for path in paths] for name, paths in runs.items()},
         "demo": str(beside) if model else None,
     }
-    names = (", ".join(results) or "no evaluation") + ("" if runs else "; no training log")
-    summary = Text.assemble("Wrote ", (f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
-    if model:
-        summary.append(f"\n{beside} ", "bold").append(
-            f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}"
-        )
-    console.result(values, summary)
+    console.result(values)
+    names = ", ".join(results) or "no evaluation"
+    demonstration = f", and {beside}, which runs {model}" if model else ""
+    console.done(f"Wrote {out} about {names}{demonstration}.")

@@ -1,13 +1,13 @@
 """What ``train`` and ``sft`` share: the output of a run or of a check."""
 
-import shutil
 from typing import TYPE_CHECKING, Annotated, Any
 
 from countdown_rl.cli import console
-from countdown_rl.core import processes
+from countdown_rl.core import artifacts, processes
 from countdown_rl.core.formatting import plural, printable
 from countdown_rl.core.options import option
-from countdown_rl.training.options import RUN
+from countdown_rl.training.options import RUN, RunArguments, TuningOptions
+from countdown_rl.training.state import Places
 
 if TYPE_CHECKING:
     from countdown_rl.training.prepared import Prepared, Reporter, Settings
@@ -18,8 +18,15 @@ Check = Annotated[
 ]
 
 
+def check_paths(arguments: RunArguments, options: TuningOptions) -> None:
+    """Check the paths of a run, and say whether its artifact is there, before torch is imported."""
+    out = Places.of(arguments, options).out
+    if artifacts.peek(out) == options.kind:
+        console.note(f"{out} is finished; comparing it with this command.")
+
+
 def reporter(update: Any) -> "Reporter":
-    """Print notes and warnings of a run, that of a GPU that torch does not see first; show its progress by *update*."""
+    """Return the callbacks that print notes and warnings, and show progress by *update*."""
     from countdown_rl.models import load
     from countdown_rl.training.prepared import Reporter
 
@@ -49,17 +56,17 @@ def perform(
         _show_check(run)
         return
     about: dict[str, Any] = {"out": str(result.out), "log": str(result.log)}
+    text = f"{result.out} is up to date (use --overwrite to rebuild)."
     if result.rows:
         about |= {"resumed": result.resumed, "warnings": result.warnings}
         about["peak_memory"] = result.peak_memory
-    else:
-        console.note(f"{result.out} is up to date (use --overwrite to rebuild).")
+        text = f"Logged the run in {result.log}."
     console.result({**about, **result.facts})
-    console.done(f"Log: {result.log}.", f"countdown-rl eval --model {result.out}")
+    console.done(text, f"countdown-rl eval --model {result.out}")
 
 
 def _show_check(run: "Prepared[Settings]") -> None:
-    """Print what was checked, as JSON or with a table of memory; warn if memory or disk are small."""
+    """Print what was checked, as JSON or with a table of memory; warn if memory is small."""
     memory = run.memory
     values = run.check_result()
     noun = "demonstration" if run.options.method == "sft" else "prompt"
@@ -73,15 +80,6 @@ def _show_check(run: "Prepared[Settings]") -> None:
             f"the run needs {_size(memory.total)} before the loss, and this machine has "
             f"{_size(memory.device_memory)}; lower {run.less_memory}, or take a smaller model."
         )
-    place = run.checkpoints.directory.absolute()
-    place = next(path for path in place.parents if path.is_dir())
-    needed = (run.options.keep_checkpoints + 2) * memory.checkpoint
-    free = shutil.disk_usage(place).free
-    if needed > free:
-        console.warn(
-            f"checkpoints need {_size(needed)}, and {place} has {_size(free)} free; give --log on "
-            "another disk, or --tune lora."
-        )
     parts = {
         "weights": memory.weights,
         "trained weights, gradients, optimizer states": memory.states,
@@ -94,9 +92,10 @@ def _show_check(run: "Prepared[Settings]") -> None:
     for name, size in parts.items():
         table.add_row(name, _size(size))
     if not console.as_json:
+        marked = f"▶{run.learned}" if run.learned else ""
         learned = ", learned from ▶ on" if run.learned else ""
         console.data(f"first {noun}, as the model reads it{learned}:")
-        console.data(printable(run.first + (f"▶{run.learned}" if run.learned else "")))
+        console.data(printable(run.first + marked))
     console.result(values, table)
 
 

@@ -21,9 +21,7 @@ def sft(
         countdown-rl sft --model Qwen/Qwen3-0.6B --from demos.jsonl --tune all
         countdown-rl sft --demonstrator solver --data artifacts/data
     """
-    from countdown_rl.training.state import Places
-
-    Places.of(arguments, options)  # a wrong path is told before torch is imported
+    runs.check_paths(arguments, options)
     from countdown_rl.training.sft.run import prepare
 
     runs.perform(prepare, arguments, options, check=check, overwrite=overwrite)

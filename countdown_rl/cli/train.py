@@ -37,10 +37,9 @@ def train(
         accelerate launch -m countdown_rl train --model Qwen/Qwen3-8B
     """
     from countdown_rl.training.grpo import rewards
-    from countdown_rl.training.state import Places
 
-    rewards.parse(options.reward)  # a misspelled name or path is told before torch is imported
-    Places.of(arguments, options)
+    rewards.parse(options.reward)  # a misspelled name is told before torch is imported
+    runs.check_paths(arguments, options)
     from countdown_rl.training.grpo.run import prepare
 
     if probe is None or check:

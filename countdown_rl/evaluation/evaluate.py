@@ -105,7 +105,9 @@ def evaluate(
             "trust_remote_code": trust_remote_code,
             "base_model": base_model,
         }
-        inputs["model"], made_by = _made_by(model, rows, options, reading, on_batch, on_warning)
+        inputs["model"], made_by = _made_by(
+            model, rows, options, reading, on_batch, on_warning, on_note
+        )
     shares = [
         f".{rank}" if rank else "" for rank in range(processes.world_size())
     ]  # of each process
@@ -145,6 +147,7 @@ def _made_by(
     reading: Mapping[str, Any],
     on_batch: OnBatch | None,
     on_warning: OnText,
+    on_note: OnText,
 ) -> tuple[dict[str, Any], _MadeBy]:
     """The entry of *model* among the inputs of a manifest, and the function that completes *rows* with it."""
     if baseline := registry.baseline(model, rows):
@@ -163,15 +166,18 @@ def _made_by(
             return _Made(rows, graded(rows, texts), {"decoding": decoding})
 
         return {"source": model, "kind": baseline.kind}, drawn
-    if options.engine == "openai":
-        server = engines.engine_class("openai")(model, options)
-        entry, load = server.as_input(), lambda: server
-    else:
-        ref = reference.find_model(model, **reading)
-        entry, load = ref.as_input(), lambda: load_engine(ref, options, len(rows), on_warning)
+    is_server = options.engine == "openai"
+    source: Any = (
+        engines.engine_class("openai")(model, options)
+        if is_server
+        else reference.find_model(model, **reading)
+    )
 
     def generated(inputs: Mapping[str, Any], unfinished: Path) -> _Made:
-        engine = load()
+        engine: Engine = source
+        if not is_server:
+            on_note(f"Loading {model} ...")
+            engine = load_engine(source, options, len(rows), on_warning)
         done, completions = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
         return _Made(
             done,
@@ -180,7 +186,7 @@ def _made_by(
             engine.libraries,
         )
 
-    return entry, generated
+    return source.as_input(), generated
 
 
 def default_out(source: Path) -> Path:

@@ -36,7 +36,7 @@ def test_a_terminal_shows_no_markup(monkeypatch):
     monkeypatch.setattr(
         console, "people", console.Printer(file=out, force_terminal=True, markup=False)
     )
-    with console.progress("rows [b]") as update, console.status("[dim]writing[/dim]"):
+    with console.progress("rows [b]") as update:
         update(1, 2, "[red]reward[/red] 1.0")
     for part in ("rows [b]", "[red]reward[/red] 1.0"):
         assert part in out.getvalue()
@@ -60,11 +60,8 @@ def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):
         update(150, 200, "loss 0.500")
     resumed, last = capsys.readouterr().err.splitlines()
     assert resumed == "completions: 100 of 200"
-    rate, left = re.fullmatch(
-        r"completions: 150 of 200, loss 0.500, (\d+)/s, (\d+)s left", last
-    ).groups()
-    assert int(rate) <= 50
-    assert int(left) >= 1
+    left = re.fullmatch(r"completions: 150 of 200, loss 0.500, (\d+)s left", last)[1]
+    assert int(left) >= 1  # not as if it had done 150
 
 
 def test_progress_in_a_file_is_a_line_each_minute(monkeypatch, capsys):

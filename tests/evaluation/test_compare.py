@@ -538,10 +538,6 @@ def test_the_command_prints_one_object_or_a_table(three, run_command):
     text = run_command("compare", "base", "adapter", "merged", "--out", "out").out
     assert "12 held-out puzzles" in text
     assert "+33.3" in text
-    text = run_command("compare", "base", "adapter", "--out", "out", "--changed", "2").out
-    assert "2 of 4 whose grade changed" in text
-    assert "base says r2" in text
-    assert "adapter says r2" in text
 
 
 def test_the_command_names_results_by_directory_or_by_path(three, run_command, monkeypatch):

@@ -294,7 +294,7 @@ def test_the_command_prints_what_it_wrote(run, run_command, monkeypatch, capsys)
         "logs": {"log.csv": ["artifacts/train/log.csv"]},
         "demo": None,
     }
-    assert "page.html" in run_command("report", "--out", "page.html").out
+    assert "page.html" in run_command("report", "--out", "page.html").err
     assert status(monkeypatch, "report", "nowhere") == 1
     twice = ("--result", "artifacts/eval/base") * 2
     assert status(monkeypatch, "report", *twice) == 2

@@ -1,9 +1,7 @@
 """`train --check`: the memory estimate, and the errors that prevent a run."""
 
 import json
-import shutil
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 
@@ -161,21 +159,6 @@ def test_an_invalid_run_is_refused_in_one_sentence(check, llama, rows, words, st
     assert (found, out) == (status, "")
     assert says in err
     assert "Traceback" not in err
-
-
-@pytest.mark.parametrize(("share", "warned"), [(1, True), (3, False)])
-def test_a_disk_without_two_checkpoints_is_a_warning(
-    check, llama, rows, tmp_path, monkeypatch, share, warned
-):
-    size = json.loads(check("--model", llama, "--data", rows, "--json")[1])["checkpoint"]
-    places = []
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: places.append(path) or SimpleNamespace(free=share * size)
-    )
-    status, out, err = check("--model", llama, "--data", rows)
-    assert (status, "a checkpoint on disk" in out) == (0, True)
-    assert ("warning: checkpoints need" in err) == warned
-    assert places[-1] == tmp_path  # where the directory will be made
 
 
 def half(tokens):
