@@ -12,6 +12,9 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import Task
 
+#: Seconds between two updates of the progress.
+INTERVAL = 0.2
+
 
 def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None:
     """Generate or import puzzles, split for training and testing.
@@ -28,13 +31,15 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None
     os.environ.setdefault("NUMBA_OPT", "1")
     from countdown_rl.data import build
 
-    start = time.monotonic()
+    start = due = time.monotonic()
     with console.progress("rows") as update:
         if not (options.from_ or options.from_hub):
             update(0, options.n, "compiling at first use")
 
         def on_row(count: int, total: int) -> None:
-            if count % 64 == 0:
+            nonlocal due
+            if time.monotonic() >= due:
+                due = time.monotonic() + INTERVAL
                 update(count, total)
 
         facts = build.make(options, out, on_row)

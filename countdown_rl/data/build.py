@@ -105,8 +105,9 @@ def _published(
     jsonl.check_training(file)
 
     def part(is_held_out: bool) -> Iterator[files.Record]:
-        reader = source.reader()
+        reader, source.total = source.reader(), 0
         for place, record in files.records(file, reader.location):
+            source.total += 1
             if bool(held_out(reader.split(record))) == is_held_out:
                 yield place, record
 

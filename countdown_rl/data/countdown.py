@@ -65,6 +65,7 @@ class CountdownSource(RowSource):
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
         wanted, seed = (self._distribution, self._excluded), self.options.seed
         plans = [generate.SplitPlan(*wanted, split, n, seed=seed) for split, n in sizes.items()]
+        generate.check_sizes(plans)
         workers = processes.cpu_threads()
         return {plan.split: generate.rows(plan, workers=workers) for plan in plans}
 

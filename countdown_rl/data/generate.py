@@ -2,15 +2,16 @@
 
 The random numbers of row *i* are a hash of the seed and *i*. They are drawn again until the puzzle is of the wanted
 kind and differs from all earlier rows. So a longer file begins with the shorter one, and the number of workers
-changes nothing.
+changes nothing. Where there are few puzzles, all of them are listed, and drawn from the list.
 """
 
-from collections import deque
+import random
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
-from math import prod
+from itertools import chain, combinations, combinations_with_replacement, islice
+from math import comb, prod
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,20 @@ import numpy as np
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.tasks.countdown import kernel, kernel_numba, solver
-from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, RULES, Puzzle, Rule
+from countdown_rl.tasks.countdown.rules import (
+    DEFAULT_RULE,
+    OPERATORS,
+    RULES,
+    Puzzle,
+    Rule,
+    split_of,
+)
 from countdown_rl.tasks.splits import PARTS, SPLITS, parts_of
 
-#: Rows of one chunk.
-CHUNK = 1_024
+#: Rows of one chunk, by the largest count of numbers: some seconds of work at most.
+CHUNK = {5: 64, 6: 8}
+#: Sets of numbers times targets up to which all puzzles are listed.
+LISTED = 20_000
 #: Sets of numbers that are tried for one row, by their count, before its puzzle is said not to exist: about a minute.
 LIMITS = np.array((0, 300_000, 300_000, 300_000, 300_000, 100_000, 10_000), dtype=np.int64)
 #: Repetitions of earlier or excluded puzzles before a size is taken to be exhausted.
@@ -52,11 +62,18 @@ class Distribution:
     operators: str = OPERATORS
     impossible: float = 0.0
 
+    @property
+    def is_narrow(self) -> bool:
+        """True if there are few puzzles."""
+        values = len(self.values)
+        sets = [comb(values if self.tiles else values + size - 1, size) for size in self.sizes]
+        return sum(sets) * (self.high - self.low + 1) <= LISTED
+
 
 _TILES = (25, 50, 75, 100, *sorted([*range(1, 11)] * 2))
 PRESETS = {
     "3to4": Distribution({3: 1, 4: 1}, tuple(range(1, 100)), 10, 100),
-    "24": Distribution({2: 0.1, 3: 0.4, 4: 0.5}, tuple(range(1, 25)), 10, 25),
+    "24": Distribution({4: 1}, tuple(range(1, 14)), 24, 24),
     "tv": Distribution({6: 1}, _TILES, 101, 999, tiles=True, rule=RULES["television"]),
 }
 
@@ -74,7 +91,8 @@ def zeros(*shape: int) -> Array:
 class SplitPlan:
     """The *n* rows of *split*: their count of numbers (``sizes``), and whether they are to have a solution, (rows,).
 
-    ``limits`` are draws of one row by count of numbers, with those of other splits, which are not tried.
+    ``limits`` are draws of one row by count of numbers, with those of other splits, which are not tried. ``listed`` are
+    all puzzles of a narrow distribution, else none, by whether they have a solution and by their count of numbers.
     """
 
     def __init__(
@@ -96,6 +114,7 @@ class SplitPlan:
         first, last = parts_of(split)
         self.limits = LIMITS * PARTS // (last - first + 1)
         self.choose_sizes(np.arange(n, dtype=np.int64), distribution.sizes)
+        self.listed = _listed(self) if distribution.is_narrow else {}
         # Compile in this thread, as signals need it.
         _sample(self, np.arange(0, dtype=np.int64), 0, self.tables(), zeros(1), self.limits)
 
@@ -122,6 +141,11 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
 
     If no new puzzle of a size is found, rows of the other sizes make up for it; of any size, InputError is raised.
     """
+    if plan.listed:
+        for solvable, size in zip(plan.solvable.tolist(), plan.sizes.tolist(), strict=True):
+            same = {key[1]: puzzles for key, puzzles in plan.listed.items() if key[0] == solvable}
+            yield (same.get(size) or max(same.values(), key=len)).pop()
+        return
     seen: set[str] = set()
     weights = {
         solvable: dict(plan.distribution.sizes) for solvable in (True, False)
@@ -153,6 +177,46 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
             attempt, _, row = _sample_one(plan, index, attempt, tables)
         seen.add(row["id"])
         yield row
+
+
+def check_sizes(plans: Sequence[SplitPlan]) -> None:
+    """Raise UsageError if a narrow distribution has fewer puzzles than the rows of *plans*."""
+    counts: dict[str, int] = {}
+    enough = True
+    for plan in plans:
+        available = {True: 0, False: 0}
+        for (solvable, _), puzzles in plan.listed.items():
+            available[solvable] += len(puzzles)
+        wanted = int(plan.solvable.sum())
+        unsolvable = len(plan.solvable) - wanted
+        counts[plan.split] = available[True]
+        enough = enough and wanted <= available[True] and unsolvable <= available[False]
+    if plans[0].distribution.is_narrow and not enough:
+        puzzles = ", ".join(f"{count:,} for {split}" for split, count in counts.items())
+        sizes = " ".join(f"--{split} {counts[split]}" for split in counts if split != "train")
+        raise UsageError(
+            f"{sum(counts.values())} {sizes} is the most: there are {puzzles}, of all numbers and targets.",
+            option="n",
+        )
+
+
+def _listed(plan: SplitPlan) -> dict[tuple[bool, int], list[dict[str, Any]]]:
+    """The puzzles of a narrow distribution in the split of *plan*, in a random order."""
+    wanted, rng = plan.distribution, random.Random(f"{plan.seed} {plan.split}")
+    choose: Any = combinations if wanted.tiles else combinations_with_replacement
+    puzzles = defaultdict[tuple[bool, int], list[dict[str, Any]]](list)
+    for size in wanted.sizes:
+        for numbers in sorted(set(choose(sorted(wanted.values), size))):
+            if split_of(numbers) != plan.split:
+                continue
+            for target in range(wanted.low, wanted.high + 1):
+                nums = tuple(rng.sample(numbers, size))
+                if not is_excluded(plan.exclude, nums, target):
+                    row = solved_row(Puzzle(nums, target, wanted.rule, wanted.operators))
+                    puzzles[row["solutions"] > 0, size].append(row)
+    for rows_of_size in puzzles.values():
+        rng.shuffle(rows_of_size)
+    return puzzles
 
 
 def solved_row(puzzle: Puzzle) -> dict[str, Any]:
@@ -236,14 +300,14 @@ def _sample(
 
 def _chunks(plan: SplitPlan, workers: int) -> Iterator[list[Sampled]]:
     """The rows in chunks, sampled ahead by threads, as the kernel releases the GIL."""
-    stop = zeros(1)
+    stop, size = zeros(1), CHUNK.get(max(plan.distribution.sizes), 1_024)
 
     def sample(first: int) -> list[Sampled]:
-        indices = np.arange(first, min(first + CHUNK, len(plan.sizes)), dtype=np.int64)
+        indices = np.arange(first, min(first + size, len(plan.sizes)), dtype=np.int64)
         return _sample(plan, indices, 0, plan.tables(), stop, plan.limits)
 
     pool = ThreadPoolExecutor(workers)
-    pending = (pool.submit(sample, first) for first in range(0, len(plan.sizes), CHUNK))
+    pending = (pool.submit(sample, first) for first in range(0, len(plan.sizes), size))
     ahead = deque(islice(pending, workers + 1))
     try:
         while ahead:

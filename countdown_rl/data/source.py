@@ -40,7 +40,7 @@ class RowSource:
     """
 
     def __init__(self, task: Task, options: DataOptions) -> None:
-        self.task, self.options, self.read = task, options, 0
+        self.task, self.options, self.read, self.total = task, options, 0, 0
         self.splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
         self.dropped, self.examples = Counter[str](), dict[str, str]()
         self.notes, self.unused = set[str](), set[str]()
@@ -120,7 +120,7 @@ class RowSource:
             if count == n:
                 break
             self.read += 1
-            on_row(count, n)
+            on_row(self.read, self.total or n)
             try:
                 with files.at(place):
                     unused = self._import(reader, record, limits, own_test)

@@ -21,7 +21,7 @@ arguments=1
 . "$(dirname "$0")/common.bash"
 model=${MODEL:-Qwen/Qwen2.5-3B-Instruct}
 
-data=(--preset 24 --rule at-most-once --n 200000 --valid 1000 --test 1000 --seed 42)
+data=(--size 2=0.1 --size 3=0.4 --size 4=0.5 --numbers 1-24 --targets 10-25 --rule at-most-once --n 200000 --valid 1000 --test 1000 --seed 42)
 train=(
   --precision bf16 --lora-r 64 --lora-alpha 64 --trl gradient_checkpointing=true
   --prompts 256 --num-generations 8 --micro-batch 8 --max-steps 930 # 1.2 passes over 198,000 puzzles

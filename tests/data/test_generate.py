@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.core.errors import InputError
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import build, generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.generate import PRESETS, Distribution, is_excluded
@@ -26,6 +27,7 @@ TILES = {"rule": "television", "numbers": "25,50,1-10x2", "targets": "101-999", 
 
 def make(wanted, split="train", n=200, *, seed=1, exclude=None, workers=1):
     plan = generate.SplitPlan(wanted, exclude or set(), split, n, seed=seed)
+    generate.check_sizes([plan])
     return list(generate.rows(plan, workers=workers))
 
 
@@ -70,7 +72,12 @@ def test_every_row_is_of_the_split_of_its_numbers_for_any_seed_size_and_rule():
     ("options", "split", "digest"),
     [
         ({}, "train", "a47db1074e91a2c4"),
-        ({"seed": 7, "preset": "24", "impossible": 0.3}, "valid", "9620ca83cf884780"),
+        (
+            {"seed": 7, "impossible": 0.3, "numbers": "1-24", "targets": "10-25"}
+            | {"size": ("2=0.1", "3=0.4", "4=0.5")},
+            "valid",
+            "9620ca83cf884780",
+        ),
         (
             {"rule": "at-most-once", "size": ("3=2", "5"), "operators": "+-"},
             "test",
@@ -109,8 +116,10 @@ def test_the_split_of_a_puzzle_never_changes():
 
 def test_rows_do_not_depend_on_workers_and_a_longer_file_begins_with_the_shorter_one(monkeypatch):
     assert make(PRESETS["3to4"], n=100) == make(PRESETS["3to4"], n=300)[:100]
-    monkeypatch.setattr(generate, "CHUNK", 16)
-    assert make(SMALL, n=150, workers=1) == make(SMALL, n=150, workers=3)
+    monkeypatch.setattr(generate, "CHUNK", {3: 16})
+    wanted = replace(SMALL, values=tuple(range(1, 25)))
+    assert make(wanted, n=150, workers=1) == make(wanted, n=150, workers=3)
+    assert make(SMALL, n=150) == make(SMALL, n=300)[:150]
 
 
 def test_sizes_follow_their_weights_and_impossible_rows_have_their_exact_share():
@@ -140,7 +149,7 @@ def test_all_puzzles_can_be_generated_and_no_more():
     every = _brute_puzzles(TINY, "train")
     rows = make(TINY, n=len(every))
     assert {(tuple(sorted(row["nums"])), row["target"]) for row in rows} == every
-    with pytest.raises(InputError, match=f"After {len(every):,} rows for train"):
+    with pytest.raises(UsageError, match=f"{len(every):,} for train"):
         make(TINY, n=len(every) + 1)
 
 
@@ -153,8 +162,18 @@ def test_tiles_are_drawn_without_replacement():
         for item in _brute_puzzles(wanted, "train")
         if not Counter(item[0]) - Counter(wanted.values)
     }
-    with pytest.raises(InputError, match=f"After {len(every):,} rows"):
+    with pytest.raises(UsageError, match=f"{len(every):,} for train"):
         make(wanted, n=125)
+
+
+def test_the_preset_24_is_the_game_of_24_and_says_at_once_how_many_puzzles_it_has(tmp_path):
+    with pytest.raises(UsageError) as error:
+        build.make(DataOptions(preset="24"), tmp_path / "data")
+    most = re.search(r"(\d+) --valid (\d+) --test (\d+)", str(error.value)).groups()
+    sizes = dict(zip(("n", "valid", "test"), map(int, most), strict=True))
+    assert sizes["n"] == 1_362
+    facts = build.make(DataOptions(preset="24", **sizes), tmp_path / "data")
+    assert sum(split["rows"] for split in facts["splits"].values()) == 1_362
 
 
 @pytest.mark.parametrize("n", [20, 60])
@@ -165,7 +184,7 @@ def test_excluded_puzzles_are_not_generated(n):
     rows = make(TINY, n=n, exclude=exclude)
     assert not any(is_excluded(exclude, row["nums"], row["target"]) for row in rows)
     left = sum(not is_excluded(exclude, *item) for item in every)
-    with pytest.raises(InputError, match=f"After {left:,} rows"):
+    with pytest.raises(UsageError, match=f"{left:,} for train"):
         make(TINY, n=len(every), exclude=exclude)
 
 
@@ -191,8 +210,7 @@ def test_puzzles_that_do_not_exist_are_reported(monkeypatch, sizes):
         make(wanted, n=20_000)
 
 
-def test_the_threads_of_a_generator_end_with_it(monkeypatch):
-    monkeypatch.setattr(generate, "CHUNK", 8)
+def test_the_threads_of_a_generator_end_with_it():
     plan = generate.SplitPlan(PRESETS["tv"], set(), "train", 50_000, seed=1)
     rows = generate.rows(plan, workers=2)
     before = threading.active_count()
@@ -202,8 +220,11 @@ def test_the_threads_of_a_generator_end_with_it(monkeypatch):
     assert threading.active_count() == before
 
 
-def test_other_sizes_make_up_for_one_that_runs_out():
-    rows = make(replace(SMALL, sizes={2: 10, 3: 1}), n=900)
+@pytest.mark.parametrize("largest", [12, 24])
+def test_other_sizes_make_up_for_one_that_runs_out(largest):
+    wanted = replace(SMALL, sizes={2: 10, 3: 1}, values=tuple(range(1, largest + 1)))
+    assert wanted.is_narrow == (largest == 12)
+    rows = make(wanted, n=900)
     pairs = sum(row["size"] == 2 for row in rows)
-    assert pairs == len(_brute_puzzles(replace(SMALL, sizes={2: 1}), "train"))
+    assert pairs == len(_brute_puzzles(replace(wanted, sizes={2: 1}), "train"))
     assert len({row["id"] for row in rows}) == 900
