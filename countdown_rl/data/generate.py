@@ -185,8 +185,8 @@ def check_sizes(plans: Sequence[SplitPlan]) -> None:
     enough = True
     for plan in plans:
         available = {True: 0, False: 0}
-        for (solvable, _), puzzles in plan.listed.items():
-            available[solvable] += len(puzzles)
+        for (solvable, _), rows_of_size in plan.listed.items():
+            available[solvable] += len(rows_of_size)
         wanted = int(plan.solvable.sum())
         unsolvable = len(plan.solvable) - wanted
         counts[plan.split] = available[True]
