@@ -4,7 +4,6 @@ import random
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import combinations
 from typing import Any
 
 from countdown_rl.core.errors import InputError
@@ -61,13 +60,6 @@ class Gsm8kRow(Row):
     @property
     def identity(self) -> str:
         return _identity(self["question"])
-
-    @classmethod
-    def identities_in(cls, text: str) -> set[str]:
-        parts = [match.end() for match in _SENTENCE_END(text)][:_MAX_PARTS]
-        return {
-            _identity(text[begin:end]) for begin, end in combinations((0, *parts, len(text)), 2)
-        }
 
     @property
     def asked(self) -> list[str]:

@@ -4,7 +4,7 @@ import hashlib
 import random
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -147,17 +147,6 @@ class Row(Mapping[str, Any]):
     def id(self) -> str:
         """The identifier of the row, equal for rows that ask the same."""
         return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
-
-    @classmethod
-    def identities_in(cls, text: str) -> set[str]:
-        """The identities of rows that the prompt *text*, in any words, certainly asks."""
-        return set()
-
-    @classmethod
-    def finder(cls, rows: Iterable["Row"]) -> Callable[[str], bool]:
-        """A function that tells whether a prompt asks one of *rows*, in any words."""
-        identities = {row.identity for row in rows}
-        return lambda text: bool(cls.identities_in(text) & identities)
 
     @classmethod
     def asked_by(cls, text: str) -> dict[str, Any] | None:

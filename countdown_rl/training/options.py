@@ -17,8 +17,6 @@ from countdown_rl.training import trl_fields
 DEMONSTRATIONS, BATCH, LOSS, COMPLETIONS = "Demonstrations", "Batch", "Loss", "Completions"
 OPTIMIZER, MODEL, RUN = "Optimizer", "Weights and precision", "Run"
 
-#: Most examples of an optimizer step.
-MAX_STEP = 2**20
 #: Largest ``micro_batch`` that is chosen where the option is 0.
 MAX_MICRO_BATCH = 16
 #: Puzzles of an evaluation during training, the first of the validation split.
@@ -190,9 +188,6 @@ class TuningOptions(Options):
 
     def _conflicts(self) -> Iterator[str]:
         """Sentences about options that exclude each other, or have no effect without another."""
-        if self.step_size > MAX_STEP:
-            examples = plural(self.step_size, "example")
-            yield f"a step has {examples}, more than {MAX_STEP:,}; give it fewer."
         count = processes.world_size()
         if self.step_size % (self.per_device_batch * count):
             yield (

@@ -32,7 +32,7 @@ MARK = "complete"
 #: Beginning of the name of the directory of checkpoints, beside the log.
 CHECKPOINTS = "checkpoints"
 #: The file of a journal in a checkpoint, and its fields beside the rows.
-_FILE, _FIELDS = "journal.json", ("start", "warnings", "samples", "outcomes", "states", "threads")
+_FILE, _FIELDS = "journal.json", ("start", "warnings", "samples", "outcomes", "threads")
 
 
 @dataclass
@@ -53,9 +53,6 @@ class Journal:
     outcomes: list[Any] = field(
         default_factory=list
     )  # of each round, where a sampler observes them
-    states: dict[str, Any] = field(
-        default_factory=dict
-    )  # of a sampler before the last rounds, by their numbers
     threads: int | None = None  # their number decides the rounding of sums
     #: Metrics of the last evaluation, which the row of its step gets.
     evaluation: dict[str, Any] = field(default_factory=dict)

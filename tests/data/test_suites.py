@@ -83,25 +83,11 @@ def test_no_training_run_sees_a_suite(tmp_path, rows):
     read, _ = grpo._read(arguments, SimpleNamespace(note=notes.append))
     assert [row["nums"] for row in read] == [other["nums"]]
     assert "left out 9 rows" in notes[-1]
-    joined = [", ", " & ", " plus ", "\n", " | "]
-    texts = [
-        f"Make {row['target']} from {joined[i % 5].join(map(str, row['nums']))}"
-        for i, row in enumerate(rows[:9])
-    ]
     told = [{"prompt": row.prompt().user, "completion": "a"} for row in rows[:9]]
-    told += [{"prompt": text, "completion": "a"} for text in texts]
-    alpaca = [{"instruction": "Go.", "system": text, "output": "a"} for text in texts]
-    jsonl.write_rows(tmp_path / "alpaca.jsonl", alpaca)
     own = other | {"completion": "<answer>50 - 7 + 3</answer>"}
-    told += [
-        own | {"prompt": f"{text}\nNow make 46 from 3, 7 and 50."} for text in texts
-    ]  # as an example
-    jsonl.write_rows(
-        tmp_path / "demos.jsonl", [*told, own, own | {"prompt": "Make 46 from 3, 7 and 50."}]
-    )
-    files = [tmp_path / "demos.jsonl", tmp_path / "alpaca.jsonl"]
-    known, _ = demonstrations.read(SftOptions(keep_wrong=True), files, None)
-    assert (known.left_out, len(known.filtered)) == ({"of a benchmark": 36}, 2)
+    jsonl.write_rows(tmp_path / "demos.jsonl", [*told, own])
+    known, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], None)
+    assert (known.left_out, len(known.filtered)) == ({"of a benchmark": 9}, 1)
 
 
 @pytest.mark.parametrize(

@@ -284,15 +284,3 @@ def test_problems_are_the_same_where_they_differ_in_punctuation_and_not_in_a_sig
     assert len({identity(question) for question in questions}) == (
         1 if questions in SAME else len(questions)
     )
-
-
-ASKED = ["{}", "Question: {}\nAnswer:", "<|im_start|>user\n{}\n<|im_end|>"]
-ASKED += ["Solve the problem. {} Think step by step, e.g. 3.5 is a number."]
-
-
-@pytest.mark.parametrize("text", ASKED)
-def test_a_word_problem_is_found_in_a_prompt(text):
-    question = "A shelf holds 3 rows. Each has 12 - 2 books! How many are there?"
-    row = parse_row({"task": "gsm8k", "question": question, "gold": "30"})
-    assert row.identity in type(row).identities_in(text.format(question))
-    assert row.identity not in type(row).identities_in(text.format(question.replace("-", "+")))

@@ -1,9 +1,6 @@
-"""Puzzles in prompts: fixed texts of this package and published templates, and a search for numbers of held-out puzzles."""
+"""Puzzles in prompts: fixed texts of this package and published templates."""
 
 import re
-import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -78,17 +75,3 @@ def asked(text: str) -> dict[str, Any] | None:
     fields = {"nums": nums, "target": int(match["target"])}
     fields |= {} if rule == DEFAULT_RULE else {"rule": rule}
     return fields | ({} if operators == OPERATORS else {"operators": operators})
-
-
-def has_any(rows: Iterable[tuple[int, ...]]) -> Callable[[str], bool]:
-    """A function that tells whether a text has all numbers of one of *rows*, which are sorted."""
-    by_first: dict[int, list[Counter[int]]] = {}
-    for row in rows:
-        by_first.setdefault(row[0], []).append(Counter(row))
-
-    def has_one(text: str) -> bool:
-        digits = re.findall(r"\d+", unicodedata.normalize("NFKC", text))
-        numbers = Counter(int(number[:30]) for number in digits)
-        return any(row <= numbers for number in numbers for row in by_first.get(number, ()))
-
-    return has_one

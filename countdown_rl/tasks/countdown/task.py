@@ -3,7 +3,7 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -154,10 +154,6 @@ class CountdownRow(Row):
     @property
     def id(self) -> str:
         return self.puzzle.id
-
-    @classmethod
-    def finder(cls, rows: Iterable[Row]) -> Callable[[str], bool]:
-        return prompts.has_any({tuple(sorted(row["nums"])) for row in rows})
 
     @classmethod
     def asked_by(cls, text: str) -> dict[str, Any] | None:

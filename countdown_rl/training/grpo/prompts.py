@@ -6,9 +6,6 @@ with them and not learned. Each ``yield`` returns the :class:`Outcome` of every 
 returns none. Data loaders prefetch, so the outcomes of a round are known when the second round after it is sampled. A
 resumed run runs the sampler again, on the outcomes in its checkpoint: a sampler depends on its arguments and these
 alone.
-
-A class of the same arguments is a sampler too: ``sample()`` returns a round, ``observe(outcomes)`` is called before
-each but the first, and the attribute ``state``, which JSON can hold, is in the checkpoints and set in a resumed run.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
@@ -153,58 +150,38 @@ def order(
     *,
     start: int = 0,
     outcomes: Sequence[Sequence[Any]] = (),
-    states: dict[str, Any] | None = None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Prompt]:
     """Endless prompts from round *start* on; a round is sampled when its first prompt is requested.
 
-    The caller adds the *outcomes* of each round. *states* get the state of a sampler of a class before the last rounds.
-    Where the sampler *name* yields less than a round, *warn* is called, and rows sampled from all alike fill it.
+    The caller adds the *outcomes* of each round. Where the sampler *name* yields less than a round, *warn* is called,
+    and rows sampled from all alike fill it.
     """
-    states = {} if states is None else states
     with running(f"sampler {name}"):
         rounds = sampler(rows if sampler is curriculum else deepcopy(list(rows)), size, seed)
-    if not isinstance(rounds, Generator) and not all(
-        map(partial(hasattr, rounds), ("sample", "observe", "state"))
-    ):
-        kinds = "a generator function of lists of row indices, or a class with sample, observe and state"
-        raise UsageError(f"The sampler {name} should be {kinds}.")
-    for number in count(max((int(key) for key in states if int(key) <= start), default=0)):
+    if not isinstance(rounds, Generator):
+        raise UsageError(f"The sampler {name} should be a generator function of row indices.")
+    for number in count():
         groups = outcomes[number - 2] if number > 1 else ()
         observed = [Outcome(row, *map(tuple, columns)) for row, *columns in groups]  # immutable
         with running(f"sampler {name}"):
-            sampled = _sample(rounds, number, observed, states)
-        sampled = _checked(sampled, name, len(rows), size)
-        if len(sampled) < size:
-            few = f"{len(sampled)} of {plural(size, 'row')}"
+            try:
+                sampled = rounds.send(observed if number else None)
+            except StopIteration:
+                sampled = []
+        prompts = _checked(sampled, name, len(rows), size)
+        if missing := size - len(prompts):
+            few = f"{len(prompts)} of {plural(size, 'row')}"
             warn(f"the sampler {name} yielded {few}; random rows fill round {number + 1}.")
-            fill = np.random.default_rng((seed, number)).integers(
-                len(rows), size=size - len(sampled)
-            )
-            sampled += [(row, "") for row in fill.tolist()]
+            fill = np.random.default_rng((seed, number)).integers(len(rows), size=missing)
+            prompts += [(row, "") for row in fill.tolist()]
         if number >= start:
-            yield from sampled
-        elif sorted(row for row, _ in sampled) != sorted(row for row, *_ in outcomes[number]):
+            yield from prompts
+        elif sorted(row for row, _ in prompts) != sorted(row for row, *_ in outcomes[number]):
             raise UsageError(
                 f"The sampler {name} yields other rows for round {number + 1} than before the run was interrupted; "
                 f"let it depend on its arguments and outcomes alone, and remove its checkpoints to begin again."
             )
-
-
-def _sample(rounds: Any, number: int, observed: list[Outcome], states: dict[str, Any]) -> Any:
-    """Round *number* of the sampler *rounds*, which has the state of *states* if it is that of a resumed run."""
-    if isinstance(rounds, Generator):
-        try:
-            return rounds.send(observed if number else None)
-        except StopIteration:
-            return []
-    if (key := str(number)) in states:
-        rounds.state = deepcopy(states[key])
-    elif number:
-        rounds.observe(observed)
-    states[key] = deepcopy(rounds.state)
-    states.pop(str(number - 2), None)
-    return rounds.sample()
 
 
 def _checked(sampled: Any, name: str, count: int, size: int) -> list[tuple[int, str]]:
@@ -212,17 +189,13 @@ def _checked(sampled: Any, name: str, count: int, size: int) -> list[tuple[int, 
     try:
         pairs = [item if isinstance(item, tuple) else (item, "") for item in sampled]
         prompts = [(index(row), hint) for row, hint in pairs]
+        for _, hint in prompts:
+            check_text(hint, f"a hint of the sampler {name}")
     except (TypeError, ValueError):  # not a sequence of integers or pairs
         prompts = [(-1, "")]
-    for _, hint in prompts:
-        check_text(str(hint), f"a hint of the sampler {name}")
-    if len(prompts) > size or not all(
-        0 <= row < count and isinstance(hint, str) for row, hint in prompts
-    ):
-        indices = (
-            f"at most {size} row indices from 0 to {count - 1}, or pairs of an index and a hint"
-        )
+    if len(prompts) > size or not all(0 <= row < count for row, _ in prompts):
         raise UsageError(
-            f"The sampler {name} should yield a list of {indices}, not {sampled!r:.100}."
+            f"The sampler {name} should yield a list of at most {size} row indices from 0 to {count - 1}, or pairs of "
+            f"an index and a hint, not {sampled!r:.100}."
         )
     return prompts

@@ -62,7 +62,6 @@ class GrpoRun(Prepared[TrainOptions]):
             self.rows,
             first_round,
             outcomes=journal.outcomes,
-            states=journal.states,
             warn=lambda text: journal.warn({"sampler": text}, self.reporter.warning),
         )
         engine = self._engine(loaded, stop)
@@ -129,13 +128,13 @@ def grpo_config(
         "use_vllm": rollouts == "vllm" and options.tune == "all",
         "vllm_mode": "colocate",
         "multi_objective_aggregation": "sum_then_normalize",
+        "vllm_importance_sampling_mode": "token_truncate",
     }
     # Truncated importance sampling by token. The ratio of a whole completion is far from 1 if it is
     # long, and near 0 if it is sampled without unlikely tokens. The cap is that of Yao et al. 2025,
     # "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
     defaults = {
         "epsilon_high": options.aggregation.epsilon_high,
-        "vllm_importance_sampling_mode": "token_truncate",
         "vllm_importance_sampling_clip_max": 2.0,
     }
     return weights.config(GRPOConfig, options, fields, defaults)

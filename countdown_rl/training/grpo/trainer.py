@@ -289,30 +289,19 @@ class Trainer(GRPOTrainer):
             return self.log_probabilities(self.model, batch)
 
     def importance_ratio(self, difference: Tensor, mask: Tensor) -> Tensor:
-        """Return the weights (B, T) or (B, 1) that correct the loss for another engine's samples.
+        """Return the weights (B, T) that correct the loss for another engine's samples.
 
         Args:
             difference: (B, T) log-probabilities by the policy less those by the engine.
             mask: (B, T), 1 for the tokens of completions.
         """
-        difference = difference.nan_to_num() * mask
-        if self.vllm_importance_sampling_mode.startswith("sequence"):
-            ratio = difference.sum(1, keepdim=True).exp()
-            mean = ratio.mean()
-        else:
-            ratio = difference.exp()
-            mean = ratio[mask.bool()].mean()
+        ratio = (difference.nan_to_num() * mask).exp()
         # The cap would hide a mean above it.
-        mean = self.accelerator.gather(mean).nanmean()
+        mean = self.accelerator.gather(ratio[mask.bool()].mean()).nanmean()
         self.metrics["sampling/importance_sampling_ratio/mean"].append(mean.item())
-        low = self.vllm_importance_sampling_clip_min
-        high = self.vllm_importance_sampling_clip_max
-        if low is None and high is None:
-            return ratio
-        capped = ratio.clamp(low, high)
-        if self.vllm_importance_sampling_mode.endswith("truncate"):
-            return capped
-        return ratio.where(capped == ratio, 0.0)
+        return ratio.clamp(
+            self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
+        )
 
     def advantages(self, totals: Tensor, batch: Batch) -> Tensor:
         """Return the advantages (B,), or (B, T) by token, of the completions of this process."""

@@ -6,11 +6,10 @@ then the task writes the prompt.
 """
 
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data import external
 from countdown_rl.tasks import files, jsonl, records, registry
-from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.splits import held_out
@@ -43,27 +41,13 @@ class Demonstration:
     notes: tuple[str, ...] = ()  # remarks on how the record was read
     generated: bool = False  # by a baseline; if it is too long, it is skipped
 
-    def turns(self, *roles: str) -> str:
-        """The prompt that is text, or its turns of the *roles*."""
+    @property
+    def text(self) -> str:
+        """The prompt in one line, without its turns of the system and the assistant."""
         if isinstance(self.prompt, str):
-            return self.prompt
-        return "\n".join(turn["content"] for turn in self.prompt if turn["role"] in roles)
-
-    @property
-    def every_turn(self) -> str:
-        """The prompt with all its turns; and the completion, where the prompt has too few numbers for a puzzle."""
-        text = self.turns("system", "user", "assistant")
-        return text if len(re.findall(r"\d+", text)) > 2 else f"{text}\n{self.completion}"
-
-    @property
-    def shows_row(self) -> bool:
-        """True if there is a row, and the prompt shows it."""
-        return self.row is not None and not Prompt(self.every_turn).missing(self.row.asked)
-
-    @cached_property
-    def asked_row(self) -> Row | None:
-        """The row, else the one that the prompt asks in words that are known."""
-        return self.row or records.asked(self.turns("user"))[0]
+            return _in_one_line(self.prompt)
+        turns = (turn["content"] for turn in self.prompt if turn["role"] == "user")
+        return _in_one_line("\n".join(turns))
 
 
 @dataclass
@@ -77,7 +61,6 @@ class Demonstrations:
     read: int = 0
     graded: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
-    has_test: bool = False  # there are test rows, whose demonstrations are left out
     wrong: Counter[str] = field(default_factory=Counter)  # by the grader's reason
     example: str = ""  # the first wrong one
 
@@ -89,17 +72,14 @@ class Demonstrations:
 
     @property
     def warning(self) -> str:
-        """The numbers of demonstrations that are not graded, or not compared with test rows by their fields; or ""."""
-        of = f"of {plural(len(self.filtered), 'demonstration')}"
-        texts = []
-        if ungraded := sum(each.row is None for each in self.filtered):
-            reason = "have no known row, so they are not graded, and incorrect ones are kept"
-            texts.append(f"{ungraded:,} {of} {reason}")
-        if self.has_test and (unread := sum(not each.shows_row for each in self.filtered)):
-            texts.append(
-                f"{unread:,} {of} are compared with the test rows by their numbers or words alone"
-            )
-        return "; ".join(texts) + "." * bool(texts)
+        """The number of demonstrations whose puzzle is not known; or ""."""
+        unknown = sum(each.row is None for each in self.filtered)
+        if not unknown:
+            return ""
+        return (
+            f"{unknown:,} of {plural(len(self.filtered), 'demonstration')} have no known row, so they "
+            "are not graded, and compared with test rows by the whole prompt alone."
+        )
 
     def why_wrong(self) -> str:
         return f"{', '.join(f'{count:,} {reason}' for reason, count in self.wrong.most_common(3))}; {self.example}"
@@ -124,49 +104,20 @@ class Demonstrations:
 
 
 class _HeldOut:
-    """Rows whose demonstrations are skipped, recognized by their fields and by their prompts."""
+    """Rows whose demonstrations are skipped."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self._kind, self._identities = type(rows[0]), {row.identity for row in rows}
         self.noun = task_of(rows[0]).noun
-        self._asked = self._kind.finder(rows)
+        self._known = {(row.task, row.identity) for row in rows}
         self._prompts = {_in_one_line(row.prompt().user) for row in rows}
 
     def has(self, demonstration: Demonstration) -> bool:
-        row = demonstration.asked_row
-        if isinstance(row, self._kind) and row.identity in self._identities:
+        row = demonstration.row
+        if row is not None and (row.task, row.identity) in self._known:
             return True
-        is_read = isinstance(demonstration.row, self._kind) and demonstration.shows_row
-        if not is_read and self._asked(demonstration.every_turn):
-            return True
-        text = _in_one_line(demonstration.turns("user"))
+        text = demonstration.text
         rendered = isinstance(demonstration.prompt, str)
-        return text in self._prompts or (
-            rendered and any(prompt in text for prompt in self._prompts)
-        )
-
-
-def _of_suite(demonstration: Demonstration) -> bool:
-    """Return True if *demonstration* is of a puzzle of a benchmark, or has the numbers and the result of one: in the
-    prompt, which may show another puzzle as an example; in words that are not read, also in the completion."""
-    asked = demonstration.asked_row
-    if asked is not None and jsonl.in_suite(asked):
-        return True
-    text = demonstration.every_turn
-    if (
-        demonstration.row is not None
-        and demonstration.shows_row
-        and task_of(demonstration.row).suites
-    ):
-        text = demonstration.turns("system", "user", "assistant")
-        for number in demonstration.row.asked:  # what is left may be an example
-            text = re.sub(rf"(?<!\d){re.escape(number)}(?!\d)", "", text, count=1)
-    numbers = {*re.findall(r"[0-9]+", text)}
-    for task in map(registry.task, registry.names()) if numbers else ():
-        named = [row for row in jsonl.suite_rows(task.name) if row.reference in numbers]
-        if named and task.row.finder(named)(text):
-            return True
-    return False
+        return text in self._prompts or (rendered and any(each in text for each in self._prompts))
 
 
 def _in_one_line(text: str) -> str:
@@ -201,7 +152,6 @@ def read(
                 rows = jsonl.read_rows(path)
                 held_out[name] = _HeldOut(rows)
                 layout = layout or {"task": rows[0].task, **rows[0].layout}
-    result.has_test = "test" in held_out
     parsed = _parsed(_published(options, paths, inputs), layout, result.left_out)
     for demonstration in chain(parsed, _generated(options, data, tokenizer)):
         result.read += 1
@@ -213,7 +163,7 @@ def read(
             result.left_out[f"of {split} {held_out[split].noun}s"] += 1
             result.validation += [demonstration] if split == "validation" else []
             continue
-        if _of_suite(demonstration):
+        if row is not None and jsonl.in_suite(row):
             result.left_out["of a benchmark"] += 1
             continue
         if row is not None:
@@ -341,7 +291,6 @@ def parse(
     layout: Mapping[str, str] = {},
 ) -> Iterator[Demonstration]:
     """The demonstrations in a *record*; *layout* has the default style and template for its task."""
-    _check_other_fields(record)
     completions = reader.completions(record)
     asked = reader.prompt(record)
     row = _row(reader, record, asked)
@@ -392,17 +341,6 @@ def _row(reader: records.Reader, record: Mapping[str, Any], prompt: Any) -> Row 
     if asked is not None and asked.id != row.id:
         raise InputError(f"its prompt asks another puzzle than {row.headline}, or by other rules")
     return row
-
-
-def _check_other_fields(record: Mapping[str, Any]) -> None:
-    """Raise InputError if *record* has fields that change the prompt or say that the completion is wrong."""
-    for name in ("tools", "history", "images"):
-        if records.decoded(record.get(name)):
-            raise InputError(f"`{name}` would change the prompt and is not used")
-    for name in ("label", "labels", "kto_tag"):
-        label = record.get(name)
-        if label is False or (isinstance(label, list) and False in label):
-            raise InputError(f"`{name}` says that the completion is wrong; leave such rows out")
 
 
 def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, str]) -> None:

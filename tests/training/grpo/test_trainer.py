@@ -337,22 +337,13 @@ def test_the_divergence_from_the_start_is_that_of_separate_forward_passes(loaded
     assert trainer.divergence(prompts, completions) == []  # the start is not in memory
 
 
-@pytest.mark.parametrize(
-    ("mode", "expected"),
-    [
-        ("token_truncate", [[2.0, 0.5, 1.0]]),
-        ("token_mask", [[0.0, 0.5, 1.0]]),
-        ("sequence_truncate", [[2.0]]),
-        ("sequence_mask", [[0.0]]),
-    ],
-)
-def test_the_ratio_to_another_engine_is_capped_as_in_trl(loaded, tmp_path, mode, expected):
-    trainer = made(loaded, tmp_path, {"trl": (f"vllm_importance_sampling_mode={mode}",)})
+def test_the_ratio_to_another_engine_is_capped(loaded, tmp_path):
+    trainer = made(loaded, tmp_path)
     difference = torch.tensor([[8.0, 0.5, 9.0]]).log()
-    mask = torch.tensor([[1, 1, 0]])
-    torch.testing.assert_close(trainer.importance_ratio(difference, mask), torch.tensor(expected))
+    ratio = trainer.importance_ratio(difference, torch.tensor([[1, 1, 0]]))
+    torch.testing.assert_close(ratio, torch.tensor([[2.0, 0.5, 1.0]]))
     (mean,) = trainer.metrics["sampling/importance_sampling_ratio/mean"]
-    assert mean == pytest.approx(4.0 if mode.startswith("sequence") else 4.25)
+    assert mean == pytest.approx(4.25)
 
 
 def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
