@@ -32,7 +32,7 @@ def limited(result, limit):
         )
         for sample in result.samples
     ]
-    figures = measure(samples, [group[0].row for group in result.by_puzzle])
+    figures = measure(samples)
     return Result(replace(result.metrics, **vars(figures)), samples)
 
 

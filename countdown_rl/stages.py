@@ -128,8 +128,7 @@ def evaluate(
         temperature: by default 0 for one sample, and 1 for several.
         out: the directory of an ``eval`` artifact to write; by default nothing stays on disk.
         options: fields of :class:`countdown_rl.evaluation.config.EvalOptions`, such as ``limit=100``. With several
-            ``samples`` per row, ``metrics.pass_at`` holds pass@k; with several ``max_new_tokens``, such as
-            ``[256, 512]``, ``metrics.budgets`` has the accuracy by limit.
+            ``samples`` per row, ``metrics.pass_at`` holds pass@k.
     """
     from countdown_rl.evaluation import evaluate as evaluation
     from countdown_rl.evaluation.caveats import of_evaluation

@@ -93,12 +93,6 @@ def _view(out: str, metrics: Metrics) -> Table:
     shares |= {"majority vote": metrics.majority} if metrics.majority else {}
     for name, share in shares.items():
         add(name, share.share, share.interval)
-    for limit, budget in metrics.budgets.items():
-        add(
-            f"within {plural(limit, 'token')}, {budget.truncated:.1%} truncated",
-            budget.accuracy,
-            budget.interval,
-        )
     last = ""
     breakdowns = results.breakdowns(metrics)
     for title, kind, solved in (

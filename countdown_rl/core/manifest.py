@@ -78,6 +78,11 @@ class ProvenanceEntry:
         return str(self.facts.get("command") or made_by)
 
     @property
+    def is_trained(self) -> bool:
+        """True if a training run made the artifact from another model."""
+        return self.kind in ("adapter", "model") and "model" in self.inputs
+
+    @property
     def by_grpo(self) -> bool:
         """True if GRPO made the artifact."""
         return bool(self.facts.get("method") == "grpo")

@@ -1,11 +1,12 @@
 """Warnings about evaluations that a referee would give."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 
-from countdown_rl.core.formatting import percent, plural
-from countdown_rl.evaluation.results import Result, chain, split
+from countdown_rl.core.formatting import interval, percent, plural
+from countdown_rl.evaluation.results import Result, chain
+from countdown_rl.evaluation.sample import Metrics, Overlap
 from countdown_rl.evaluation.statistics import Z
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
@@ -26,39 +27,40 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
     if not models:
         return []
     names: dict[str, list[str]] = {}
-    truncated: dict[int | None, list[str]] = {}
     for name, result in models.items():
         for sentence in _caveats(result):
             names.setdefault(sentence, []).append(name)
-        if (cut := result.metrics.truncated or 0.0) > MOST_TRUNCATED:
-            share = f"{name} {percent(cut)}" if len(results) > 1 else percent(cut)
-            truncated.setdefault(result.metrics.decoding.max_new_tokens, []).append(share)
-    sentences = [
-        f"{', '.join(of)}: {sentence}" if len(results) > 1 else sentence
-        for sentence, of in names.items()
-    ]
-    for limit, shares in truncated.items():
-        at = (
-            f"at {plural(limit, 'token')}; raise --max-new-tokens"
-            if limit
-            else "by a token limit; raise it"
-        )
-        sentences.append(f"{', '.join(shares)} of the completions are truncated {at}.")
+    sentences = list(names)
+    if len(results) > 1:
+        sentences = [f"{', '.join(of)}: {sentence}" for sentence, of in names.items()]
+    return sentences + list(_comparison(models))
+
+
+def of_evaluation(result: Result) -> list[str]:
+    """Sentences on what limits the conclusions from *result* alone, and on a format that it does not keep."""
+    metrics = result.metrics
+    hint = no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens")
+    sentences = caveats({metrics.model.source: result})
+    if hint and metrics.model.kind != "completions":
+        sentences.insert(0, hint)
+    return sentences
+
+
+def _comparison(models: Mapping[str, Result]) -> Iterator[str]:
+    """Yield the sentences about *models* in comparison with the first."""
     (first, start), *others = models.items()
-    trained = [
-        (name, other)
-        for name, other in others
-        if other.metrics.model.kind in _TRAINED and not other.runs
-    ]
-    if single := [name for name, other in trained if _origin(other) != _origin(start)]:
+    single = []
+    for name, other in others:
+        is_trained = other.metrics.model.kind in _TRAINED and not other.runs
+        if is_trained and _origin(other) != _origin(start):
+            single.append(name)
+    if single:
         reason = "single seed, so these differences may lie within seed-to-seed variation"
-        sentences.append(f"{', '.join(single)}: {reason}; give several seeds as NAME=DIR,DIR,...")
+        yield f"{', '.join(single)}: {reason}; give several seeds as NAME=DIR,DIR,..."
     noun = task(start.metrics.task).noun
-    return sentences + [
-        f"{name} and {first} have different {noun}s; do not compare their accuracies."
-        for name, other in others
-        if sorted(other.puzzles) != sorted(start.puzzles)
-    ]
+    for name, other in others:
+        if sorted(other.puzzles) != sorted(start.puzzles):
+            yield f"{name} and {first} have different {noun}s; do not compare their accuracies."
 
 
 def _origin(result: Result) -> str | None:
@@ -67,34 +69,40 @@ def _origin(result: Result) -> str | None:
     return runs[-1] if runs else result.metrics.model.digest
 
 
-def of_evaluation(result: Result) -> list[str]:
-    """Sentences on what limits the conclusions from *result* alone, and on a format that it does not keep."""
+def _caveats(result: Result) -> Iterator[str]:
+    """Yield the sentences about *result* alone."""
     metrics = result.metrics
-    hint = no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens")
-    hints = [hint] if hint and metrics.model.kind != "completions" else []
-    return hints + caveats({metrics.model.source: result})
-
-
-def _caveats(result: Result) -> list[str]:
-    """The sentences about *result* alone."""
-    metrics, sentences = result.metrics, []
+    puzzles = result.by_puzzle
     noun = task(metrics.task).noun
+    total = plural(metrics.n, noun)
+
     width = metrics.interval[1] - metrics.interval[0]
     if width > WIDEST:
         # The square of the width of Wilson's interval, times n + Z², never grows with n.
         enough = ceil((metrics.n + Z**2) * (width / WIDEST) ** 2 - Z**2)
-        wide = f"the 95% interval is {100 * width:.1f} points wide with {plural(metrics.n, noun)}"
-        sentences.append(
-            f"{wide}; {plural(enough, noun)} would make it at most {100 * WIDEST:.0f}."
+        yield (
+            f"the 95% interval is {100 * width:.1f} points wide with {total}; "
+            f"{plural(enough, noun)} would make it at most {100 * WIDEST:.0f}."
         )
-    if metrics.of and metrics.model.kind != "completions":
-        part = f"only the first {metrics.n:,} of the {plural(metrics.of, noun)} were evaluated"
-        sentences.append(
-            f"{part}, which is no result of {metrics.data.get('suite')}; leave --limit out."
+    if metrics.of:
+        yield _partial(metrics, noun)
+    truncated = metrics.truncated or 0.0
+    if truncated > MOST_TRUNCATED:
+        limit = metrics.decoding.max_new_tokens
+        remedy = f"at {limit} tokens; raise --max-new-tokens" if limit else "; raise their limit"
+        yield f"{percent(truncated)} of the completions are truncated {remedy}."
+    if metrics.overlap and metrics.overlap.trained:
+        yield _trained_on(metrics.overlap, total)
+    refusals = [puzzle[0].row.refusal for puzzle in puzzles]
+    if any(refusals):
+        count = len(refusals) - refusals.count("")
+        yield f"{count:,} of {total} have no solution, where {max(refusals)!r} is the right answer."
+    sizes = sorted(set(map(len, puzzles)))
+    if len(sizes) > 1:
+        yield (
+            f"the {noun}s have {sizes[0]} to {sizes[-1]} completions, so there is the mean accuracy and no pass@k; "
+            "give equally many of each."
         )
-    elif metrics.of:
-        measured = f"only {metrics.n:,} of the {plural(metrics.of, noun)} have completions"
-        sentences.append(f"{measured}, and the others are not counted.")
     if metrics.model.kind == "completions":
         unanswered = [
             (sample.row, sample.completion)
@@ -102,12 +110,30 @@ def _caveats(result: Result) -> list[str]:
             if sample.completion and not sample.grade.well_formed
         ]
         if unanswered:
-            sentences.append(no_answers(unanswered[:TRIED], len(unanswered), len(result.samples)))
-    if chain(result) and split(result) == "training":
-        sentences.append(
-            f"these are training {noun}s, which say little about new ones; evaluate on the test split."
+            yield no_answers(unanswered[:TRIED], len(unanswered), len(result.samples))
+
+
+def _partial(metrics: Metrics, noun: str) -> str:
+    """The sentence about rows that were not measured."""
+    asked = plural(metrics.of or 0, noun)
+    if metrics.model.kind == "completions":
+        return (
+            f"only {metrics.n:,} of the {asked} have completions, and the others are not counted."
         )
-    return sentences
+    return (
+        f"only the first {metrics.n:,} of the {asked} were evaluated, which is no result of "
+        f"{metrics.data.get('suite')}; leave --limit out."
+    )
+
+
+def _trained_on(overlap: Overlap, total: str) -> str:
+    """The sentence about the *overlap* of *total* rows with those of training."""
+    text = f"{overlap.trained:,} of {total} were trained on"
+    if overlap.others is None:
+        return f"{text}, which say little about new ones; evaluate on the test split."
+    others = overlap.others
+    solved = f"{percent(others.accuracy)} ({interval(others.interval)})"
+    return f"{text}; on the other {others.n:,}: {solved}."
 
 
 def no_answers(tried: Sequence[tuple[Row, str]], count: int, n: int) -> str:
@@ -122,12 +148,10 @@ def no_answers(tried: Sequence[tuple[Row, str]], count: int, n: int) -> str:
             for style in row.styles:
                 grade = type(row)({**row, "style": style}).grade(completion)
                 answers[style] += grade.well_formed
-    others = [
-        f"--style {style} finds one in {found:,} of {len(tried):,}"
-        for style, found in answers.most_common()
-        if found
-    ]
-    return f"{'; '.join([text, *others])}."
+    for style, found in answers.most_common():
+        if found:
+            text += f"; --style {style} finds one in {found:,} of {len(tried):,}"
+    return f"{text}."
 
 
 def no_format(form: float, correct: float, truncated: float, limit: str) -> str:

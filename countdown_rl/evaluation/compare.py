@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -160,12 +160,13 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
         {(run.metrics.model.digest, *(sample.completion for sample in run.samples)) for run in runs}
     ) < len(runs):
         raise InputError(f"two runs of {name} have the same completions; give each run once.")
-    puzzles = zip(*(run.by_puzzle for run in runs), strict=True)
-    samples = [sample for puzzle in puzzles for of_run in puzzle for sample in of_run]
-    rows = [puzzle[0].row for puzzle in first.by_puzzle]
+    samples: list[Sample] = []
+    for puzzle in zip(*(run.by_puzzle for run in runs), strict=True):
+        completions = chain.from_iterable(puzzle)
+        samples += [replace(sample, turn=turn) for turn, sample in enumerate(completions)]
     pass_at = [k for k in first.metrics.pass_at if all(k in run.metrics.pass_at for run in runs)]
     metrics = Metrics(
-        **vars(measure(samples, rows, pass_at, len(runs))),
+        **vars(measure(samples, pass_at, len(runs))),
         decoding=decoding(first),
         data=first.metrics.data,
         model=EvaluatedModel(source=name, kind=first.metrics.model.kind),

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,8 @@ def load_engine(
     import torch
 
     torch.set_num_threads(processes.cpu_threads())
-    *shorter, limit = options.limits
-    decoding = replace(Decoding.of(options), max_new_tokens=limit, shorter_limits=tuple(shorter))
     kind = engines.choose_engine(ref, options)
-    engine: Engine = kind.load(ref, decoding, options)
+    engine: Engine = kind.load(ref, Decoding.of(options), options)
     if note := chat_template.note(engine.tokenizer):
         on_warning(note)
     return engine
@@ -62,7 +60,7 @@ def complete(
     finished batches of a run that was interrupted. Returns the rows as *engine* completed them, and the completions,
     those of a row side by side.
     """
-    limit = options.limits[-1]
+    limit = options.max_new_tokens
     rows, prompts = engine.prompts(rows, limit)
     machine = {
         "versions": installed_versions(engine.libraries),
@@ -71,6 +69,7 @@ def complete(
             "storage": engine.storage,
             "precision": engine.precision,
             "device": engine.device.partition(":")[0],
+            "batch_size": options.batch_size,
             "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
         },
     }

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.options import MAX_INTEGER, RULE, Precision, option
+from countdown_rl.core.options import RULE, Precision, option
 from countdown_rl.inference.config import DECODING, MACHINE, OPENAI, SamplingOptions
 from countdown_rl.inference.engines import EngineName
 from countdown_rl.tasks.options import Fields
@@ -12,7 +12,7 @@ from countdown_rl.tasks.response_format import StyleChoice
 
 COMPLETIONS = "Completions made elsewhere"
 #: Options that change the speed, not the result; a server's URL is recorded with its model.
-_SPEED = ("base_url",)
+_SPEED = ("base_url", "batch_size")
 #: Options for a file of completions alone.
 OF_COMPLETIONS = ("style", "rule", "operators", "field")
 
@@ -45,14 +45,7 @@ class EvalOptions(SamplingOptions):
     limit: Annotated[
         int | None, option("Evaluate only the first N rows.", min=1, show_default="all")
     ] = None
-    max_new_tokens: Annotated[
-        int | str,
-        option(
-            "Maximum tokens of a completion; 256,512 scores it at both limits.",
-            DECODING,
-            metavar="N[,N...]",
-        ),
-    ] = 256
+    max_new_tokens: Annotated[int, option("Maximum tokens of a completion.", DECODING, min=1)] = 256
     samples: Annotated[
         int, option("Completions per puzzle; pass@k is reported.", DECODING, min=1, max=4096)
     ] = 1
@@ -79,10 +72,6 @@ class EvalOptions(SamplingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         of_server = self.engine == "openai"
-        if len(self.limits) > 1 and of_server:
-            raise UsageError(
-                "should be one limit: a server sends no token ids.", option="max_new_tokens"
-            )
         if self.base_url != OPENAI and not of_server:
             raise UsageError("is for servers; add --engine openai.", option="base_url")
         if self.precision != "auto" and of_server:
@@ -93,12 +82,11 @@ class EvalOptions(SamplingOptions):
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The options that decide the result of a model."""
-        limits = self.limits[0] if len(self.limits) == 1 else ",".join(map(str, self.limits))
-        values = asdict(self) | {"max_new_tokens": limits}
-        return {
-            name: value for name, value in values.items() if name not in (*_SPEED, *OF_COMPLETIONS)
-        }
+        """The options that decide the result of a model, of which greedy decoding needs no seed."""
+        without = {*_SPEED, *OF_COMPLETIONS}
+        if self.temperature == 0:
+            without.add("seed")
+        return {name: value for name, value in asdict(self).items() if name not in without}
 
     @property
     def of_completions(self) -> dict[str, Any]:
@@ -108,17 +96,6 @@ class EvalOptions(SamplingOptions):
 
     @property
     def of_models(self) -> list[str]:
-        """The options that decide what a model writes and are not at their default."""
-        defaults = type(self)().recorded
-        return [name for name, value in self.recorded.items() if value != defaults[name]]
-
-    @property
-    def limits(self) -> list[int]:
-        """The token limits in ``max_new_tokens``, smallest first."""
-        words = str(self.max_new_tokens).split(",")
-        if not all(word.isdecimal() and 0 < int(word) <= MAX_INTEGER for word in words):
-            raise UsageError(
-                f"{self.max_new_tokens} should be positive numbers such as 256,512.",
-                option="max_new_tokens",
-            )
-        return sorted({int(word) for word in words})
+        """The options for a model that are not at their default."""
+        changed = asdict(self).items() - asdict(type(self)()).items()
+        return sorted(dict(changed).keys() - set(OF_COMPLETIONS))

@@ -1,17 +1,14 @@
 """Evaluation: rows completed by a model, server or baseline, or elsewhere, graded, as an ``eval`` artifact."""
 
-import hashlib
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from countdown_rl.core import artifacts, processes
-from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, UsageError
+from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input
@@ -20,28 +17,40 @@ from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
 from countdown_rl.evaluation.completions import Reader
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
+from countdown_rl.evaluation.overlap import overlap, trained_ids
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample
 from countdown_rl.inference import engines
 from countdown_rl.inference.engine import Completion, Engine
 from countdown_rl.models import reference
 from countdown_rl.tasks import jsonl, registry
-from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.task import Baseline, Row
 
 OnText = Callable[[str], None]
 
 
-class _Made(NamedTuple):
-    """Rows with their graded completions, the fields of :class:`Metrics` about these, and the libraries used."""
+@dataclass(frozen=True)
+class _Graded:
+    """Graded completions, the fields of :class:`Metrics` about them, and the libraries used."""
 
-    rows: Sequence[Row]
     samples: Sequence[Sample]
     description: dict[str, Any]
     libraries: tuple[str, ...] = ()
 
 
-#: Completes rows: from the inputs of the manifest and the file of unfinished work.
-_MadeBy = Callable[[Mapping[str, Any], Path], _Made]
+@dataclass(frozen=True)
+class _Source:
+    """What completes rows: its *entry* among the inputs of a manifest, and its options that decide the result.
+
+    *complete* is called with the inputs and the file of unfinished work. *trained* are the ids that the model was
+    trained on, if they are known.
+    """
+
+    entry: dict[str, Any]
+    recorded: dict[str, Any]
+    complete: Callable[[Mapping[str, Any], Path], _Graded]
+    trained: set[str] | None = None
+    inputs: dict[str, Any] = field(default_factory=dict)
 
 
 def evaluate(
@@ -68,192 +77,79 @@ def evaluate(
         overwrite: replace a finished evaluation at *out*. If False, the same one is returned, and another is an error.
         on_batch: called after every batch and within slow ones.
     """
-    out, suite = Path(out), jsonl.suite_name(data)
+    out = Path(out)
     jsonl.check_rules(data, rule=options.rule, operators=options.operators)
     file = jsonl.test_file(Path(data)) if data else completions
     if file is None or not (model or completions):
         raise UsageError("give a model and rows, or completions.")
-    if not completions and (unused := [*map(flag, options.of_completions)]):
-        raise UsageError(
-            f"{unused[0]} is for completions made elsewhere; give them as --completions."
-        )
-    if completions and (unused := [*map(flag, options.of_models)]):
-        raise UsageError(
-            f"{unused[0]} is for a model that completes rows; leave it out with --completions."
-        )
+    _check_options(options, completions)
     artifacts.check_writable(out, "eval")
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
-    if completions and not completions.is_file():
-        raise InputError(f"{completions} does not exist or is no file.")
-    inputs: dict[str, Any] = {"data": file_input(file) | ({"suite": suite} if suite else {})}
-    part: dict[str, Any] = {}  # of a suite
+    asked = len(rows)
+    suite = jsonl.suite_name(data)
+    of_suite = {"suite": suite} if suite else {}
+
     if completions:
-        compared = recorded = options.of_completions
-        inputs |= {
-            "completions": file_input(completions),
-            "model": {"source": completions.name, "kind": "completions"},
-        }
-        with suppress(CountdownError):  # nothing is there
-            registry.task(results.read_metrics(out).task)  # whose code is a part of the identity
-        made_by: _MadeBy = partial(_made_elsewhere, completions, rows, options, bool(suite))
+        source = _elsewhere(completions, rows, options, fill=bool(suite))
     else:
-        compared = recorded = options.recorded
-        asked, rows = len(rows), _selected(rows, str(data), options, on_warning)
-        part = {"of": asked} if suite and len(rows) < asked else {}
-        reading = {
-            "revision": revision,
-            "trust_remote_code": trust_remote_code,
-            "base_model": base_model,
-        }
-        inputs["model"], made_by = _made_by(
-            model, rows, options, reading, on_batch, on_warning, on_note
-        )
-    shares = [
-        f".{rank}" if rank else "" for rank in range(processes.world_size())
-    ]  # of each process
+        rows = _selected(rows, str(data), options, on_warning)
+        baseline = registry.baseline(model, rows)
+        if baseline:
+            source = _of_baseline(model, baseline, rows, options)
+        elif options.engine == "openai":
+            source = _of_server(model, rows, options, on_batch)
+        else:
+            ref = reference.find_model(
+                model,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                base_model=base_model,
+            )
+            source = _of_model(ref, rows, options, on_batch, on_warning, on_note)
+    inputs = {"data": file_input(file) | of_suite, "model": source.entry, **source.inputs}
+
+    run = Identity.of(source.recorded, inputs)
+    shares = [f".{rank}" if rank else "" for rank in range(processes.world_size())]
     unfinished = [out.with_name(f".{out.name}.progress{share}.jsonl") for share in shares]
-    run = Identity.of(compared, inputs)
     if finished(out, "eval", run, overwrite=overwrite):
         unfinished[0].unlink(missing_ok=True)  # if the run was killed between its last two steps
-        result = results.read(out)
-        grammar = registry.task(result.metrics.task).grammar
-        if result.metrics.grammar != grammar:
-            raise ArtifactError(
-                f"{out} was graded by version {result.metrics.grammar} of the answer grammar, and "
-                f"{grammar} is the present one; give --overwrite to grade it again."
-            )
         on_note(f"{out} is up to date (use --overwrite to rebuild).")
-        return result
-    limits = options.limits if len(options.limits) > 1 and not completions else []
-    made = made_by(inputs, unfinished[processes.rank()])
-    result = measured(made.rows, made.samples, inputs, limits, **made.description | part)
+        return _read_finished(out)
+
+    graded = source.complete(inputs, unfinished[processes.rank()])
+    description = dict(graded.description)
+    if suite and not completions and len(rows) < asked:
+        description["of"] = asked
+    if source.trained is not None:
+        description["overlap"] = overlap(graded.samples, source.trained)
+    result = measured(graded.samples, inputs, **description)
     if not processes.is_main():
         return result
     with artifacts.writing(
-        out, "eval", options=recorded, inputs=inputs, libraries=made.libraries
+        out, "eval", options=source.recorded, inputs=inputs, libraries=graded.libraries
     ) as writer:
-        code = Identity.of(recorded, inputs).machine["code"]  # now the tasks of all rows are known
-        writer.facts |= {"code": code} if code else {}
+        if code := run.machine["code"]:
+            writer.facts["code"] = code
         results.write(writer.path, result.metrics, result.samples)
-    for file in unfinished:
-        file.unlink(missing_ok=True)
+    for share in unfinished:
+        share.unlink(missing_ok=True)
     return replace(result, manifest=artifacts.read(out, "eval", verify=False), path=out)
 
 
-def _made_by(
-    model: str,
-    rows: Sequence[Row],
-    options: EvalOptions,
-    reading: Mapping[str, Any],
-    on_batch: OnBatch | None,
-    on_warning: OnText,
-    on_note: OnText,
-) -> tuple[dict[str, Any], _MadeBy]:
-    """The entry of *model* among the inputs of a manifest, and the function that completes *rows* with it."""
-    if baseline := registry.baseline(model, rows):
-        draws = [
-            (row, f"{options.seed} {i} {turn}")
-            for i, row in enumerate(rows)
-            for turn in range(options.samples)
-        ]
-
-        def drawn(*_: Any) -> _Made:
-            texts = [
-                Completion(baseline.completion(row, random.Random(seed)), 0, True)
-                for row, seed in draws
-            ]
-            decoding = DecodingSettings(samples=options.samples, seed=options.seed)
-            return _Made(rows, graded(rows, texts), {"decoding": decoding})
-
-        return {"source": model, "kind": baseline.kind}, drawn
-    is_server = options.engine == "openai"
-    source: Any = (
-        engines.engine_class("openai")(model, options)
-        if is_server
-        else reference.find_model(model, **reading)
-    )
-
-    def generated(inputs: Mapping[str, Any], unfinished: Path) -> _Made:
-        engine: Engine = source
-        if not is_server:
-            on_note(f"Loading {model} ...")
-            engine = load_engine(source, options, len(rows), on_warning)
-        done, completions = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
-        return _Made(
-            done,
-            graded(done, completions),
-            _description(engine, options, completions),
-            engine.libraries,
-        )
-
-    return source.as_input(), generated
-
-
-def default_out(source: Path) -> Path:
-    """The directory of an evaluation of the model, or of the completions, at *source*."""
-    name = source.resolve().name if source.exists() else source.name
-    return Path("artifacts/eval", name.removesuffix(".gguf") or "model")
-
-
-def _made_elsewhere(
-    file: Path, known: Sequence[Row], options: EvalOptions, fill: bool, *others: Any
-) -> _Made:
-    """The rows and graded completions of *file*, which needs nothing of *others*.
-
-    If *fill*, rows of *known* without a completion count as incorrect; else they are left out.
-    """
-    settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
-    reader = Reader(known, options.field, **settings)
-    answers: dict[str, list[Sample]] = {}  # by the id of the row
-    repeats: dict[str, str] = {}  # the place of the second record of a row
-    with file.open("rb") as stream:
-        for row, completions, place in reader.read(stream, str(file)):
-            if row.id in answers:
-                repeats.setdefault(row.id, place)
-            samples = answers.setdefault(row.id, [])
-            for completion in completions:
-                samples.append(Sample.of(row, completion, len(samples)))
-    if not answers:
-        raise InputError(f"{file} has no completion that can be graded.")
-    most = max(map(len, answers.values()))
-    _check_counts(file, answers, repeats, fill)
-
-    rows = [row for row in reader.rows.values() if fill or row.id in answers]
-    rows = rows or [samples[0].row for samples in answers.values()]
-    missing = Completion("", None, None, {"reason": "missing"})
-    ordered: list[Sample] = []
-    for row in rows:
-        samples = answers.get(row.id, [])
-        ordered += samples
-        ordered += [Sample.of(row, missing, turn) for turn in range(len(samples), most)]
-    if most == 1:
-        ordered = [replace(sample, turn=None) for sample in ordered]
-    asked = len(reader.rows) if len(reader.rows) > len(rows) else None
-    return _Made(rows, ordered, {"decoding": DecodingSettings(samples=most), "of": asked})
-
-
-def _check_counts(
-    file: Path, answers: Mapping[str, Sequence[Sample]], repeats: Mapping[str, str], fill: bool
-) -> None:
-    """Raise InputError if some rows have more completions than others, or fewer unless *fill*."""
-    counts = Counter(map(len, answers.values()))
-    most = max(counts)
-    usual, share = counts.most_common(1)[0]
-    if usual < most and share > len(answers) / 2:
-        extra = [name for name, samples in answers.items() if len(samples) > usual]
-        noun = registry.task(answers[extra[0]][0].row.task).noun
-        place = next((place for name, place in repeats.items() if name in extra), file)
-        repeated = plural(len(extra), f"repeated {noun}")
-        raise InputError(
-            f"{place}: the first of {repeated}, of {len(answers):,} in all; remove the repeats."
-        )
-    for samples in answers.values():
-        if len(samples) < most and not fill:
-            count = plural(len(samples), "completion")
-            raise InputError(
-                f"{file}: {samples[0].row.headline} has {count}, others {most}; "
-                "give all as many, or use `countdown-rl grade` for their share."
+def _check_options(options: EvalOptions, completions: Path | None) -> None:
+    """Raise UsageError at an option that does not apply."""
+    if completions is None:
+        for name in options.of_completions:
+            raise UsageError(
+                f"{flag(name)} is for completions made elsewhere; give them as --completions."
             )
+        return
+    for name in options.of_models:
+        raise UsageError(
+            f"{flag(name)} is for a model that completes rows; leave it out with --completions."
+        )
+    if not completions.is_file():
+        raise InputError(f"{completions} does not exist or is no file.")
 
 
 def _selected(
@@ -269,11 +165,130 @@ def _selected(
             f"{name} has {plural(len(rows), 'row')}, fewer than --limit {options.limit}."
         )
     rows = rows[: options.limit]
-    if repeats := len(rows) - len({row.id for row in rows}):
+    repeats = len(rows) - len({row.id for row in rows})
+    if repeats:
         remedy = "remove them, and give --samples for several completions of a row"
         count = f"{repeats:,} of the {plural(len(rows), 'row')} in {name}"
         on_warning(f"{count} are repeats, which the intervals count as independent; {remedy}.")
     return rows
+
+
+def _read_finished(out: Path) -> Result:
+    """The evaluation at *out*. Raises ArtifactError if it was graded by another version of the answer grammar."""
+    result = results.read(out)
+    grammar = registry.task(result.metrics.task).grammar
+    if result.metrics.grammar != grammar:
+        raise ArtifactError(
+            f"{out} was graded by version {result.metrics.grammar} of the answer grammar, and "
+            f"{grammar} is the present one; give --overwrite to grade it again."
+        )
+    return result
+
+
+def _of_baseline(
+    name: str, baseline: Baseline, rows: Sequence[Row], options: EvalOptions
+) -> _Source:
+    def complete_rows(*_: Any) -> _Graded:
+        completions = []
+        for index, row in enumerate(rows):
+            for turn in range(options.samples):
+                rng = random.Random(f"{options.seed} {index} {turn}")
+                completions.append(Completion(baseline.completion(row, rng), 0, True))
+        decoding = DecodingSettings(samples=options.samples, seed=options.seed)
+        return _Graded(graded(rows, completions), {"decoding": decoding})
+
+    recorded = options.recorded | {"seed": options.seed}
+    return _Source({"source": name, "kind": baseline.kind}, recorded, complete_rows)
+
+
+def _of_server(
+    model: str, rows: Sequence[Row], options: EvalOptions, on_batch: OnBatch | None
+) -> _Source:
+    server = engines.engine_class("openai")(model, options)
+    complete_rows = partial(_complete, lambda: server, rows, options, on_batch)
+    return _Source(server.as_input(), options.recorded, complete_rows)
+
+
+def _of_model(
+    ref: reference.ModelRef,
+    rows: Sequence[Row],
+    options: EvalOptions,
+    on_batch: OnBatch | None,
+    on_warning: OnText,
+    on_note: OnText,
+) -> _Source:
+    def load() -> Engine:
+        on_note(f"Loading {ref.source} ...")
+        return load_engine(ref, options, len(rows), on_warning)
+
+    complete_rows = partial(_complete, load, rows, options, on_batch)
+    return _Source(ref.as_input(), options.recorded, complete_rows, trained_ids(ref))
+
+
+def _complete(
+    load: Callable[[], Engine],
+    rows: Sequence[Row],
+    options: EvalOptions,
+    on_batch: OnBatch | None,
+    inputs: Mapping[str, Any],
+    unfinished: Path,
+) -> _Graded:
+    """Complete and grade *rows* by the engine that *load* returns."""
+    engine = load()
+    done, completions = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
+    description = _description(engine, options, completions)
+    return _Graded(graded(done, completions), description, engine.libraries)
+
+
+def default_out(source: Path) -> Path:
+    """The directory of an evaluation of the model, or of the completions, at *source*."""
+    name = source.resolve().name if source.exists() else source.name
+    return Path("artifacts/eval", name.removesuffix(".gguf") or "model")
+
+
+def _elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *, fill: bool) -> _Source:
+    """The completions of *file*, which are read here, as their task is a part of the identity.
+
+    If *fill*, rows of *known* without a completion count as incorrect; else they are left out.
+    """
+    settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
+    reader = Reader(known, options.field, **settings)
+    answers: dict[str, list[Sample]] = {}  # by the id of the row
+    with file.open("rb") as stream:
+        for row, completions, _ in reader.read(stream, str(file)):
+            samples = answers.setdefault(row.id, [])
+            for completion in completions:
+                samples.append(Sample.of(row, completion, len(samples)))
+    if not answers:
+        raise InputError(f"{file} has no completion that can be graded.")
+
+    most = max(map(len, answers.values()))
+    order = reader.rows or answers
+    ordered: list[Sample] = []
+    for name in order:
+        samples = answers.get(name, [])
+        if fill:
+            missing = Completion("", None, None, {"reason": "missing"})
+            for turn in range(len(samples), most):
+                samples.append(Sample.of(reader.rows[name], missing, turn))
+        ordered += samples
+    count: int | None = most
+    if len(ordered) < most * len(answers):
+        count = None  # they differ
+    if most == 1:
+        ordered = [replace(sample, turn=None) for sample in ordered]
+    asked = len(reader.rows)
+    description = {
+        "decoding": DecodingSettings(samples=count),
+        "of": asked if asked > len(answers) and not fill else None,
+    }
+    entry = {"source": file.name, "kind": "completions"}
+    return _Source(
+        entry,
+        options.of_completions,
+        lambda *_: _Graded(ordered, description),
+        inputs={"completions": file_input(file)},
+    )
 
 
 def graded(rows: Sequence[Row], completions: Sequence[Completion]) -> list[Sample]:
@@ -285,34 +300,23 @@ def graded(rows: Sequence[Row], completions: Sequence[Completion]) -> list[Sampl
     ]
 
 
-def measured(
-    rows: Sequence[Row],
-    samples: Sequence[Sample],
-    inputs: Mapping[str, Any],
-    limits: Sequence[int] = (),
-    **description: Any,
-) -> Result:
-    """Measure the *samples* of *rows*.
+def measured(samples: Sequence[Sample], inputs: Mapping[str, Any], **description: Any) -> Result:
+    """Measure *samples*.
 
-    *inputs* are entries of a manifest: ``data``, the file of the rows, and ``model``. *description* has the other
-    fields of :class:`Metrics`, at least ``decoding``.
+    Args:
+        samples: graded completions, those of a row side by side.
+        inputs: entries of a manifest: ``data``, the file of the rows, and ``model``.
+        description: the other fields of :class:`Metrics`, at least ``decoding``.
     """
+    model = {name: inputs["model"].get(name) for name in ("source", "kind", "digest")}
     metrics = Metrics(
-        **vars(measure(samples, rows, limits=limits)),
+        **vars(measure(samples)),
         data=inputs["data"],
-        model=EvaluatedModel(
-            **{key: inputs["model"].get(key) for key in ("source", "kind", "digest")}
-        ),
-        **identity(rows),
+        model=EvaluatedModel(**model),
+        grammar=registry.task(samples[0].row.task).grammar,
         **description,
     )
     return Result(metrics, samples)
-
-
-def identity(rows: Sequence[Row]) -> dict[str, Any]:
-    """The fields of :class:`Metrics` on what was graded: the sha256 of the ids of *rows*, and the grammar."""
-    digest = hashlib.sha256("\n".join(sorted(row.id for row in rows)).encode()).hexdigest()
-    return {"puzzles": digest, "grammar": registry.task(rows[0].task).grammar}
 
 
 def _description(
@@ -320,20 +324,23 @@ def _description(
 ) -> dict[str, Any]:
     """The fields of :class:`Metrics` on how *engine* made *completions*."""
     names = {field.name for field in fields(DecodingSettings)}
-    used = {name: value for name, value in options.recorded.items() if name in names}
-    used |= {
-        "max_new_tokens": options.limits[-1],
-        "top_k": options.top_k or None,
+    used = {name: value for name, value in asdict(options).items() if name in names}
+    used["top_k"] = options.top_k or None
+    about: dict[str, Any] = {
+        "decoding": DecodingSettings(greedy=options.temperature == 0, **used),
+        "engine": engine.name,
+        "precision": engine.precision,
+        "path": engine.storage,
     }
-    about: dict[str, Any] = {"decoding": DecodingSettings(greedy=options.temperature == 0, **used)}
-    about |= {"engine": engine.name, "precision": engine.precision, "path": engine.storage}
-    if engine.endpoint is not None:
-        details = [completion.details for completion in completions]
-        about["endpoint"] = engine.endpoint | {
-            "refused": sum(part.get("reason") == "refused" for part in details),
-            "prompt_tokens": sum(part.get("prompt_tokens", 0) for part in details),
-            "completion_tokens": sum(completion.tokens or 0 for completion in completions),
-        }
-        if any("cost" in part for part in details):
-            about["endpoint"]["cost"] = round(sum(part.get("cost", 0) for part in details), 6)
-    return about
+    if engine.endpoint is None:
+        return about
+    details = [completion.details for completion in completions]
+    endpoint = engine.endpoint | {
+        "refused": sum(part.get("reason") == "refused" for part in details),
+        "prompt_tokens": sum(part.get("prompt_tokens", 0) for part in details),
+        "completion_tokens": sum(completion.tokens or 0 for completion in completions),
+    }
+    costs = [part["cost"] for part in details if "cost" in part]
+    if costs:
+        endpoint["cost"] = round(sum(costs), 6)
+    return about | {"endpoint": endpoint}

@@ -5,67 +5,58 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import comb
+from operator import truediv
 from statistics import fmean, median
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.evaluation.sample import (
-    Accuracy,
-    Budget,
-    Sample,
-    Scores,
-    Share,
-    Tokens,
-    by_puzzle,
-)
+from countdown_rl.evaluation.sample import Accuracy, Sample, Scores, Share, Tokens, by_puzzle
 from countdown_rl.evaluation.statistics import Interval, mean_interval
 from countdown_rl.tasks.registry import task
-from countdown_rl.tasks.task import Row
 
 
-def measure(
-    samples: Sequence[Sample],
-    rows: Sequence[Row],
-    pass_at: Sequence[int] = (),
-    runs: int = 1,
-    limits: Sequence[int] = (),
-) -> Scores:
-    """The scores of *samples*: equally many completions of each of *rows*, those of a row side by side.
+def measure(samples: Sequence[Sample], pass_at: Sequence[int] = (), runs: int = 1) -> Scores:
+    """The scores of *samples*, those of a row side by side.
 
-    With several completions per row, ``accuracy`` is the mean share of correct ones, which is pass@1. ``pass_at`` holds
-    pass@k for each k of *pass_at*, by default the powers of two. ``majority`` is the accuracy of majority voting. The
-    completions of a row belong to so many *runs*, one after another, and scores are means over runs. *limits* are the
-    token limits for ``budgets``, the accuracy of the beginnings of the same completions.
+    With several completions per row, ``accuracy`` is the mean share of correct ones, which is pass@1. Where all rows
+    have equally many, ``pass_at`` holds pass@k for each k of *pass_at*, by default the powers of two, and ``majority``
+    the accuracy of majority voting.
+
+    Args:
+        samples: graded completions.
+        pass_at: each k of pass@k.
+        runs: to which the completions of a row belong, one after another; scores are means over runs.
     """
-    puzzles = by_puzzle(samples, len(rows))
-    per_row = len(puzzles[0])
+    puzzles = by_puzzle(samples)
+    counts = set(map(len, puzzles))
+    per_row = counts.pop() if len(counts) == 1 else 1
     per_run = per_row // runs
     if max(pass_at, default=1) > per_run:
         raise InputError(
             f"pass@{max(pass_at)} needs that many completions of each row, not {per_run}."
         )
-    correct = [_count(puzzle, lambda sample: sample.grade.correct) for puzzle in puzzles]
+
     forms = {
         "format": _share(puzzles, lambda sample: sample.grade.format),
         "strict_format": _share(puzzles, lambda sample: sample.grade.strict_format),
     }
     if all(sample.truncated is not None for sample in samples):
         forms["truncated"] = _share(puzzles, lambda sample: bool(sample.truncated))
-    accuracies: dict[str, Any] = {name: share.accuracy for name, share in forms.items()}
+    form_shares: dict[str, Any] = {name: share.accuracy for name, share in forms.items()}
     tokens = _tokens(samples)
+    rules = {sample.row.rule for sample in samples}
     return Scores(
-        **vars(_accuracy(correct, per_row, runs)),
+        **vars(accuracy(puzzles, runs)),
         pass_at={k: _pass_at(puzzles, k, runs) for k in reported_ks(pass_at, per_run)},
         majority=_majority(puzzles) if per_row > 1 and runs == 1 else None,
-        budgets={limit: _budget(puzzles, limit) for limit in limits},
-        groups=_groups(rows, correct, per_row, runs),
-        **accuracies,
+        groups=_groups(puzzles, runs),
+        **form_shares,
         intervals={name: share.interval for name, share in forms.items()},
         mean_tokens=round(fmean(sample.tokens or 0 for sample in samples), 2) if tokens else None,
         tokens=tokens,
         reasons=_reasons(samples),
-        task=rows[0].task,
-        rules=sorted({row.rule for row in rows} - {""}),
+        task=samples[0].row.task,
+        rules=sorted(rules - {""}),
     )
 
 
@@ -76,54 +67,55 @@ def reported_ks(requested: Sequence[int], per_run: int) -> Sequence[int]:
     return requested or [1 << power for power in range(per_run.bit_length())]
 
 
-def _count(samples: Sequence[Sample], flag: Callable[[Sample], bool]) -> int:
-    return sum(map(flag, samples))
+def accuracy(puzzles: Sequence[Sequence[Sample]], runs: int = 1) -> Accuracy:
+    """The mean share of correct completions of *puzzles*."""
+    return _share(puzzles, lambda sample: sample.grade.correct, runs)
 
 
-def _share(puzzles: Sequence[Sequence[Sample]], flag: Callable[[Sample], bool]) -> Accuracy:
+def _share(
+    puzzles: Sequence[Sequence[Sample]], flag: Callable[[Sample], bool], runs: int = 1
+) -> Accuracy:
     """The share of the completions for which *flag* is True."""
-    return _accuracy([_count(puzzle, flag) for puzzle in puzzles], len(puzzles[0]))
+    counts = [sum(map(flag, puzzle)) for puzzle in puzzles]
+    sizes = list(map(len, puzzles))
+    shares = list(map(truediv, counts, sizes))
+    return Accuracy(
+        accuracy=round(fmean(shares), 6),
+        n=len(puzzles),
+        correct=round(sum(counts) / runs, 6) if runs > 1 else sum(counts),
+        interval=rounded(mean_interval(shares, min(sizes))),
+    )
 
 
 def _pass_at(puzzles: Sequence[Sequence[Sample]], k: int, runs: int) -> Share:
     shares = [puzzle_share(puzzle, k, runs) for puzzle in puzzles]
     disjoint_sets = len(puzzles[0]) // runs // k
     interval = rounded(mean_interval(shares, runs * disjoint_sets))
-    return Share(share=round(sum(shares) / len(shares), 6), interval=interval)
+    return Share(share=round(fmean(shares), 6), interval=interval)
 
 
 def _majority(puzzles: Sequence[Sequence[Sample]]) -> Share:
-    voted = _accuracy([int(vote(puzzle)) for puzzle in puzzles], 1)
-    return Share(share=voted.accuracy, n=voted.n, count=voted.correct, interval=voted.interval)
+    votes = list(map(vote, puzzles))
+    return Share(
+        share=round(fmean(votes), 6),
+        n=len(votes),
+        count=sum(votes),
+        interval=rounded(mean_interval(votes)),
+    )
 
 
-def _budget(puzzles: Sequence[Sequence[Sample]], limit: int) -> Budget:
-    """The accuracy of the first *limit* tokens of each completion."""
-
-    def correct(sample: Sample) -> bool:
-        text = sample.beginning(limit)
-        return sample.grade.correct if text is None else sample.row.grade(text).correct
-
-    def truncated(sample: Sample) -> bool:
-        return bool(sample.truncated) or sample.beginning(limit) is not None
-
-    shares = vars(_share(puzzles, correct))
-    return Budget(**shares, truncated=_share(puzzles, truncated).accuracy)
-
-
-def _groups(
-    rows: Sequence[Row], correct: Sequence[int], per_row: int, runs: int
-) -> dict[str, dict[str, Accuracy]]:
-    """The accuracy by the value of each group of *rows*, from their numbers of *correct* completions."""
-    counts: dict[str, dict[str, list[int]]] = {}
-    for row, count in zip(rows, correct, strict=True):
-        for group, value in row.groups.items():
-            counts.setdefault(group, {}).setdefault(value, []).append(count)
+def _groups(puzzles: Sequence[Sequence[Sample]], runs: int) -> dict[str, dict[str, Accuracy]]:
+    """The accuracy by the value of each group of the rows of *puzzles*."""
+    members: dict[str, dict[str, list[Sequence[Sample]]]] = {}
+    for puzzle in puzzles:
+        for group, value in puzzle[0].row.evaluated_groups.items():
+            members.setdefault(group, {}).setdefault(value, []).append(puzzle)
+    of_task = task(puzzles[0][0].row.task)
     groups = {}
-    for group, values in counts.items():
-        names = list(task(rows[0].task).group(group).names)
+    for group, values in members.items():
+        names = list(of_task.group(group).names)
         ordered = sorted(values, key=partial(_position, names))
-        groups[group] = {value: _accuracy(values[value], per_row, runs) for value in ordered}
+        groups[group] = {value: accuracy(values[value], runs) for value in ordered}
     return groups
 
 
@@ -140,10 +132,12 @@ def pass_at_k(k: int, correct: int, n: int) -> float:
 
 def puzzle_share(samples: Sequence[Sample], k: int = 1, runs: int = 1) -> float:
     """pass@k of the *samples* of one puzzle, the mean over *runs*."""
-    return fmean(
-        pass_at_k(k, sum(sample.grade.correct for sample in of_run), len(of_run))
-        for of_run in by_puzzle(samples, runs)
-    )
+    correct = [sample.grade.correct for sample in samples]
+    if k == 1:
+        return fmean(correct)
+    size = len(correct) // runs
+    starts = range(0, len(correct), size)
+    return fmean(pass_at_k(k, sum(correct[start : start + size]), size) for start in starts)
 
 
 def vote(samples: Sequence[Sample]) -> bool:
@@ -153,9 +147,11 @@ def vote(samples: Sequence[Sample]) -> bool:
     Completions without an answer do not vote.
     """
     votes: dict[str, list[bool]] = {}
-    for row, grade in ((sample.row, sample.grade) for sample in samples):
+    for sample in samples:
+        grade = sample.grade
         if grade.answer is not None:
-            votes.setdefault(row.vote_key(grade.answer, grade.value), []).append(grade.correct)
+            key = sample.row.vote_key(grade.answer, grade.value)
+            votes.setdefault(key, []).append(grade.correct)
     return max(votes.values(), key=len, default=[False])[0]
 
 
@@ -173,8 +169,9 @@ def _tokens(samples: Sequence[Sample]) -> Tokens | None:
     for sample in samples:
         if sample.tokens is None:
             return None
-        (right if sample.grade.correct else wrong).append(sample.tokens)
-    lengths = sorted([*right, *wrong])
+        side = right if sample.grade.correct else wrong
+        side.append(sample.tokens)
+    lengths = sorted(right + wrong)
     return Tokens(
         median=median(lengths),
         p95=lengths[-(-95 * len(lengths) // 100) - 1],
@@ -182,15 +179,6 @@ def _tokens(samples: Sequence[Sample]) -> Tokens | None:
         mean_correct=round(fmean(right), 2) if right else None,
         mean_incorrect=round(fmean(wrong), 2) if wrong else None,
         per_correct_answer=round(sum(lengths) / len(right), 2) if right else None,
-    )
-
-
-def _accuracy(counts: Sequence[int], per_row: int, runs: int = 1) -> Accuracy:
-    return Accuracy(
-        accuracy=round(sum(counts) / (len(counts) * per_row), 6),
-        n=len(counts),
-        correct=round(sum(counts) / runs, 6) if runs > 1 else sum(counts),
-        interval=rounded(mean_interval([count / per_row for count in counts], per_row)),
     )
 
 

@@ -21,9 +21,6 @@ from countdown_rl.tasks.registry import task
 
 METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"
 
-#: Adjectives for the rows of a split.
-_SPLITS = {"train": "training", "valid": "validation", "test": "held-out"}
-
 
 @dataclass(frozen=True)
 class Result:
@@ -39,20 +36,18 @@ class Result:
         metrics = self.metrics
         of = f" of {metrics.of}" if metrics.of else ""
         solved = f"{percent(metrics.accuracy)} ({interval(metrics.interval)}), n={metrics.n}{of}"
-        return f"Result({metrics.model.source}: {solved}" + (
-            f", {self.path})" if self.path != Path() else ")"
-        )
+        path = f", {self.path}" if self.path != Path() else ""
+        return f"Result({metrics.model.source}: {solved}{path})"
 
     @property
-    def by_puzzle(self) -> list[Sequence[Sample]]:
-        return sample.by_puzzle(self.samples, self.metrics.n)
+    def by_puzzle(self) -> list[list[Sample]]:
+        return sample.by_puzzle(self.samples)
 
     @cached_property
     def puzzles(self) -> list[tuple[str, str, str]]:
         """The task, the rule and the id of the row of each puzzle."""
-        return [
-            (row.task, row.rule, row.id) for row in (samples[0].row for samples in self.by_puzzle)
-        ]
+        rows = [samples[0].row for samples in self.by_puzzle]
+        return [(row.task, row.rule, row.id) for row in rows]
 
 
 def read(path: Path) -> Result:
@@ -77,10 +72,8 @@ def read_metrics(path: Path) -> Metrics:
 
 def write(directory: Path, metrics: Metrics, samples: Sequence[Sample]) -> None:
     """Write the files of an evaluation into *directory*."""
-    for name, values in (
-        (METRICS, flat(metrics, metrics.of)),
-        (DETAILS, metrics.to_json()),
-    ):
+    files = {METRICS: flat(metrics, metrics.of), DETAILS: metrics.to_json()}
+    for name, values in files.items():
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
     jsonl.write_rows(directory / SAMPLES, (sample.to_json() for sample in samples))
 
@@ -91,44 +84,17 @@ def chain(result: Result) -> list[ProvenanceEntry]:
 
 
 def split(*results: Result) -> str:
-    """The adjective for the puzzles of *results*: "held-out", "validation" or "training"; "" if unknown or mixed.
-
-    It is of the split of their file in the chain of the model, else of their own, which puzzles do not have if the
-    model was trained on imported data.
-    """
-    splits: set[str] = set()
-    for run in (run for result in results for run in result.runs or [result]):
-        links, digest = chain(run), str(run.metrics.data.get("digest"))
-        data = [link for link in links if link.kind == "data"]
-        own = (
-            {""}
-            if any(link.inputs for link in data)
-            else {samples[0].row.split for samples in run.by_puzzle}
-        )
-        own -= (
-            {"train"} if run.metrics.model.kind == "completions" else set()
-        )  # nobody knows what it was trained on
-        of_file = {
-            Path(name).stem
-            for link in data
-            for name, file in link.files.items()
-            if file["sha256"] == digest
-        }
-        splits |= {"train"} if digest in training_data(links) else of_file or own
-    return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""
-
-
-def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
-    """The sha256 of each file that a model in the chain *links* was trained on."""
-    files = {link.digest: link.files.get("train.jsonl", {}) for link in links}
-    trained_on = set()
-    for link in links:
-        if link.kind not in ("adapter", "model"):
-            continue
-        for name, digest in link.inputs.items():
-            if name.startswith(("data", "from")):
-                trained_on.add(files.get(digest, {}).get("sha256", digest))
-    return trained_on
+    """The adjective for the puzzles of *results* by their counted overlap with training; "" if unknown or mixed."""
+    runs: list[Result] = []
+    for result in results:
+        runs += result.runs or [result]
+    counted = [run.metrics.overlap for run in runs if run.metrics.overlap is not None]
+    if not counted:
+        return ""
+    if any(overlap.trained for overlap in counted):
+        return "" if any(overlap.others for overlap in counted) else "training"
+    splits = {samples[0].row.split for samples in runs[0].by_puzzle}
+    return "validation" if splits == {"valid"} else "held-out"
 
 
 def breakdowns(metrics: Scores) -> Iterator[tuple[str, str, Accuracy]]:
@@ -142,19 +108,23 @@ def flat(metrics: Scores, of: int | None = None) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
     *of* is the number of rows that completions were asked for, if some have none. ``low`` and ``high`` are the ends of
-    the interval of ``accuracy``. Accuracies by the first main group of the task follow, such as ``numbers_3``; then
-    accuracies by token limit.
+    the interval of ``accuracy``. Accuracies by the first main group of the task follow, such as ``numbers_3``.
     """
     low, high = metrics.interval
     shares = {"accuracy": metrics.accuracy, "low": low, "high": high}
-    main = next((group for group in metrics.groups if task(metrics.task).group(group).main), "")
-    shares |= {
-        f"{main}_{value}": share.accuracy for value, share in metrics.groups.get(main, {}).items()
-    }
-    shares |= {f"accuracy@{limit}": budget.accuracy for limit, budget in metrics.budgets.items()}
-    shares |= {"format": metrics.format} | (
-        {} if metrics.truncated is None else {"trunc": metrics.truncated}
-    )
-    tokens = {} if metrics.mean_tokens is None else {"tokens": round(metrics.mean_tokens, 1)}
-    counts = {"n": metrics.n} | ({"of": of} if of else {})
-    return {**counts, **{name: round(share, 3) for name, share in shares.items()}, **tokens}
+    of_task = task(metrics.task)
+    main = next((group for group in metrics.groups if of_task.group(group).main), "")
+    for value, scores in metrics.groups.get(main, {}).items():
+        shares[f"{main}_{value}"] = scores.accuracy
+    shares["format"] = metrics.format
+    if metrics.truncated is not None:
+        shares["trunc"] = metrics.truncated
+
+    values: dict[str, float] = {"n": metrics.n}
+    if of:
+        values["of"] = of
+    for name, share in shares.items():
+        values[name] = round(share, 3)
+    if metrics.mean_tokens is not None:
+        values["tokens"] = round(metrics.mean_tokens, 1)
+    return values

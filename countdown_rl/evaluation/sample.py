@@ -30,8 +30,7 @@ class Sample:
     tokens: int | None  # None if unknown, like the next
     truncated: bool | None
     turn: int | None = None  # the number among the completions of one row
-    #: What a server reports, and ``beginnings``, the text of the first tokens by shorter limit.
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)  # what a server reports
     step: int | None = None
     validation: bool | None = None
     group: int | None = None  # its number in the round
@@ -46,10 +45,6 @@ class Sample:
         grade.reason = details.pop("reason", grade.reason)  # such as a server's refusal
         truncated = None if completion.ended is None else not completion.ended
         return cls(row, completion.text, grade, completion.tokens, truncated, turn, details)
-
-    def beginning(self, limit: int) -> str | None:
-        """The text of the first *limit* tokens if there are more, and the evaluation had that limit."""
-        return self.details.get("beginnings", {}).get(str(limit))
 
     @property
     def verdict(self) -> str:
@@ -111,16 +106,19 @@ class _Line(Grade):
     group: int | None = None
     rewards: dict[str, float | None] | None = None
     advantage: float | None = None
-    beginnings: dict[str, str] | None = None
 
 
-_FIELDS = Grade.__annotations__.keys() | _Line.__annotations__.keys() - {"beginnings"}
+_FIELDS = Grade.__annotations__.keys() | _Line.__annotations__.keys()
 
 
-def by_puzzle(samples: Sequence[Sample], puzzles: int) -> list[Sequence[Sample]]:
-    """Split *samples* into those of each of so many *puzzles*."""
-    count = len(samples) // puzzles
-    return [samples[start : start + count] for start in range(0, len(samples), count)]
+def by_puzzle(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Split *samples*, those of a puzzle side by side, into those of each."""
+    puzzles: list[list[Sample]] = []
+    for sample in samples:
+        if not sample.turn or not puzzles:
+            puzzles.append([])
+        puzzles[-1].append(sample)
+    return puzzles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +132,11 @@ class Accuracy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget(Accuracy):
-    """Accuracy within a token limit, and the share of completions that it truncates."""
+class Overlap:
+    """The number of rows that the model was *trained* on, and the accuracy on the *others*; None if there are none."""
 
-    truncated: float
+    trained: int
+    others: Accuracy | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +189,6 @@ class Scores(Accuracy):
 
     pass_at: dict[int, Share] = field(default_factory=dict)
     majority: Share | None = None
-    budgets: dict[int, Budget] = field(default_factory=dict)
     groups: dict[str, dict[str, Accuracy]]
     format: float
     strict_format: float | None = None
@@ -225,7 +223,7 @@ class Metrics(Scores):
     path: str | None = None
     endpoint: dict[str, Any] | None = None  # counts of the requests to a server
     of: int | None = None  # the number of rows that completions were asked for, if some have none
-    puzzles: str | None = None  # the digest of the ids of the rows
+    overlap: Overlap | None = None  # with what the model was trained on; None if not known
     grammar: int | None = None  # the version of the answer grammar of the task
 
     @property

@@ -18,8 +18,8 @@ class Completion:
     """A completion.
 
     ``ended`` is False if the token limit cut it off. ``tokens`` and ``ended`` are None in a file of
-    completions that lacks them. ``details`` are further fields of its sample, such as its
-    ``beginnings`` of shorter limits and what only a server knows.
+    completions that lacks them. ``details`` are further fields of its sample, which only a server
+    knows.
     """
 
     text: str
@@ -30,12 +30,7 @@ class Completion:
     def after(self, row: Row, prompt: str) -> "Completion":
         """This completion of *row* with the thinking that its rendered *prompt* opened."""
         answer = chat_template.Rendered(prompt, row.prompt().prefill).answer
-        details = dict(self.details)
-        if beginnings := details.get("beginnings"):
-            details["beginnings"] = {
-                limit: row.style.joined(answer, text) for limit, text in beginnings.items()
-            }
-        return replace(self, text=row.style.joined(answer, self.text), details=details)
+        return replace(self, text=row.style.joined(answer, self.text))
 
 
 class Engine:
@@ -124,15 +119,9 @@ def row_seed(seed: int, number: int, index: int) -> int:
     return seed * 1_000_003 + number * 4096 + index
 
 
-def to_completion(
-    stop: Stop, ids: Sequence[int], *, ended: bool = False, shorter_limits: Sequence[int] = ()
-) -> Completion:
+def to_completion(stop: Stop, ids: Sequence[int], *, ended: bool = False) -> Completion:
     """The completion of the token *ids*; *ended* where its engine knows that it was not cut off."""
     known = bool(ids) and stop(ids)
     # An engine may know an end token, the last one, that the tokenizer does not.
     text = stop.decode(ids[:-1] if ended and not known else ids)
-    beginnings = {
-        str(limit): stop.decode(ids[:limit]) for limit in shorter_limits if limit < len(ids)
-    }
-    details = {"beginnings": beginnings} if beginnings else {}
-    return Completion(text, len(ids), ended or known, details)
+    return Completion(text, len(ids), ended or known)

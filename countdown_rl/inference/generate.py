@@ -105,10 +105,7 @@ class Generator(Engine):
                 completions = generate(
                     self._loaded.model, self.stop, prompts, on_step=self.on_step, **settings
                 )
-        return [
-            to_completion(self.stop, ids, shorter_limits=decoding.shorter_limits)
-            for ids in completions
-        ]
+        return [to_completion(self.stop, ids) for ids in completions]
 
 
 def max_rows(model: Any, decoder: Any, prompt: int, completion: int) -> int:

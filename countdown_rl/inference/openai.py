@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent import futures
-from dataclasses import replace
 from typing import Any
 
 from countdown_rl.core.errors import ModelError, UsageError, first_line
@@ -57,7 +56,7 @@ class OpenAI(Engine):
         engines.check_installed(self.name)
         self._url, self._model, self._timeout = options.base_url, model, TIMEOUT
         self._concurrency = options.batch_size or CONCURRENCY
-        self._decoding = replace(Decoding.of(options), max_new_tokens=options.limits[-1])
+        self._decoding = Decoding.of(options)
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
         if not re.fullmatch(r"[!-~]+", self._key):
             raise UsageError("OPENAI_API_KEY holds a character that no key has; set it again.")

@@ -16,7 +16,7 @@ SAMPLERS = ("temperature", "top_k", "top_p", "min_p")
 
 @dataclass(frozen=True)
 class Decoding:
-    """Sampling parameters; temperature 0 is greedy decoding. Completions have their beginnings of *shorter_limits*."""
+    """Sampling parameters; temperature 0 is greedy decoding."""
 
     max_new_tokens: int
     temperature: float = 0.0
@@ -24,7 +24,6 @@ class Decoding:
     top_k: int = 0
     min_p: float = 0.0
     seed: int = 0
-    shorter_limits: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, options: Any) -> "Decoding":

@@ -141,9 +141,8 @@ class Vllm(Engine):
         return _ROWS
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-        limits = self._decoding.shorter_limits
         return [
-            to_completion(self.stop, sampled.ids, ended=sampled.ended, shorter_limits=limits)
+            to_completion(self.stop, sampled.ids, ended=sampled.ended)
             for sampled in self.sample(prompts, self._decoding, number, self._adapter)
         ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, hub
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
-from countdown_rl.core.formatting import flag
+from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.manifest import (
     MADE_BY,
     MANIFEST,
@@ -80,7 +80,7 @@ def read_inputs(options: PublishOptions) -> Release:
     root = weights.path.parent
     inputs: dict[str, Any] = {"model": weights.entry}
 
-    evaluation = _evaluation(options, weights, chain)
+    evaluation = _evaluation(options, weights)
     if evaluation:
         inputs["eval"] = evaluation.manifest.as_input()
 
@@ -120,9 +120,7 @@ def read_inputs(options: PublishOptions) -> Release:
     )
 
 
-def _evaluation(
-    options: PublishOptions, weights: Weights, chain: list[ProvenanceEntry]
-) -> Result | None:
+def _evaluation(options: PublishOptions, weights: Weights) -> Result | None:
     """Return the evaluation of *weights*, named or beside them; ArtifactError if it is of others."""
     path = Path(options.evaluation or weights.path.parent / "eval" / weights.path.name)
     if not options.evaluation and not (path / MANIFEST).exists():
@@ -133,9 +131,10 @@ def _evaluation(
         raise ArtifactError(
             f"{path} is of other weights than {weights.path} holds now; run `{again}`."
         )
-    if evaluation.metrics.data["digest"] in results.training_data(chain):
+    overlap = evaluation.metrics.overlap
+    if overlap and overlap.trained:
         raise ArtifactError(
-            f"{path} is on rows used in training; run `countdown-rl eval` on the test split."
+            f"{path} has {plural(overlap.trained, 'row')} used in training; run `countdown-rl eval` on the test split."
         )
     return evaluation
 

@@ -184,7 +184,7 @@ def _regraded(recorded: Result, rows: Sequence[Row]) -> list[str]:
     for index, sample in enumerate(recorded.samples):
         row = rows[index // per_row]
         samples.append(replace(sample, row=row, grade=row.grade(sample.completion)))
-    scores = measure(samples, rows, limits=[*metrics.budgets])
+    scores = measure(samples)
     names = [field.name for field in fields(Scores)]
     return [name for name in names if getattr(scores, name) != getattr(metrics, name)]
 
@@ -214,9 +214,9 @@ def _measure(
     regressed = changes.count((True, False))
     improved = changes.count((False, True))
     p = statistics.mcnemar(regressed, improved)
-    report.measured.append(_measurement("recorded", measure(again, rows), p))
+    report.measured.append(_measurement("recorded", measure(again), p))
     if new:
-        scores = measure(result.samples[border:], new)
+        scores = measure(result.samples[border:])
         counts = [_counts(recorded.metrics), _counts(scores)]
         p = float(fisher_exact(counts).pvalue)
         report.measured.append(_measurement("new", scores, p))

@@ -131,6 +131,16 @@ class Row(Mapping[str, Any]):
         """The values that results are broken down by, such as ``{"numbers": "4"}``; names without underscore."""
         return {}
 
+    @property
+    def refusal(self) -> str:
+        """The answer that says that there is none, where that is proved; else ""."""
+        return ""
+
+    @property
+    def evaluated_groups(self) -> dict[str, str]:
+        """:attr:`groups` with those that take a computation."""
+        return self.groups
+
     def vote_key(self, answer: str, value: str | None) -> str:
         """The canonical form of an *answer* with its *value*, for majority voting."""
         return value or " ".join(answer.lower().split()).rstrip(".!")

@@ -73,7 +73,6 @@ def test_values_are_converted_to_the_types_of_their_fields():
     assert Example(size=torch.tensor(2), from_="x") == Example(size=2, from_=("x",))
     options = DataOptions(size=[3, 4], exclude=Path("rows.jsonl"))
     assert (options.size, options.exclude) == (("3", "4"), ("rows.jsonl",))
-    assert EvalOptions(max_new_tokens=[256, 512]).max_new_tokens == "256,512"
 
 
 @pytest.mark.parametrize("value", [object(), b"\xff", 1 + 1j, "", "a\0"])

@@ -94,7 +94,7 @@ def scored(tmp_path, right: str, **decoding) -> results.Result:
         evaluations.sample(mark == "+", row=row) for row, mark in zip(rows, right, strict=True)
     ]
     about = {"decoding": GREEDY | decoding, "data": floor.metrics.data, "precision": "fp32"}
-    return results.Result(evaluations.metrics(samples, rows, **about), samples)
+    return results.Result(evaluations.metrics(samples, **about), samples)
 
 
 def test_models_are_compared_with_models_and_not_with_baselines(tmp_path):

@@ -1,6 +1,8 @@
 """Warnings about evaluations: each where it applies, and nowhere else."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,6 +10,7 @@ from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import caveats as module
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.sample import Accuracy, Overlap
 from countdown_rl.evaluation.statistics import wilson
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
@@ -22,16 +25,23 @@ ROW = next(row for row in ROWS if row.split == "test")
 
 
 def result(
-    correct: int, n: int, *, truncated: int = 0, file: str = "d", kind: str = "adapter", **fields
+    correct: int,
+    n: int,
+    *,
+    truncated: int = 0,
+    file: str = "d",
+    kind: str = "adapter",
+    row: Mapping[str, Any] = ROW,
+    **fields: Any,
 ) -> Result:
     """An evaluation in which a model solves *correct* of *n* puzzles, of which *truncated* completions are cut off."""
     samples = [
-        evaluations.sample(index < correct, row=ROW, truncated=index < truncated)
+        evaluations.sample(index < correct, row=row, truncated=index < truncated)
         for index in range(n)
     ]
     data = {"file": "test.jsonl", "digest": file}
     about = {"source": "m", "kind": kind, "digest": f"{kind} {correct}"}
-    metrics = replace(evaluations.metrics(samples, [ROW] * n, data=data, model=about), **fields)
+    metrics = replace(evaluations.metrics(samples, data=data, model=about), **fields)
     trained = kind == "adapter"
     inputs = {"data": DATA.as_input()} if trained else {}
     model = Manifest.of(kind, {}, inputs, facts={"method": "grpo"} if trained else {}).as_input()
@@ -61,16 +71,28 @@ def test_nothing_is_said_of_enough_held_out_puzzles_and_of_baselines():
     assert caveats({"random": floor}) == []
 
 
-def test_truncated_completions_and_training_puzzles_are_warned_of():
+def test_truncated_completions_are_warned_of():
     (sentence,) = caveats({"m": result(50, 200, truncated=11)})
     assert "5.5% of the completions are truncated at 256 tokens; raise --max-new-tokens" in sentence
     several = {name: result(50, 200, truncated=n) for name, n in (("a", 11), ("b", 22), ("c", 0))}
-    (sentence,) = [sentence for sentence in caveats(several) if "truncated" in sentence]
-    assert sentence.startswith("a 5.5%, b 11.0% of the completions")
-    (sentence,) = caveats(
-        {"m": result(50, 200, file="t"), "again": result(40, 200, file="t", kind="hub")}
-    )[:1]
-    assert "training puzzles" in sentence
+    sentences = [sentence for sentence in caveats(several) if "truncated" in sentence]
+    assert [sentence.split(" of ")[0] for sentence in sentences] == ["a: 5.5%", "b: 11.0%"]
+
+
+def test_puzzles_of_training_are_counted_with_the_accuracy_on_the_others():
+    others = result(40, 150).metrics
+    others = Accuracy(accuracy=others.accuracy, n=150, correct=40, interval=others.interval)
+    (sentence,) = caveats({"m": result(50, 200, overlap=Overlap(trained=50, others=others))})
+    assert sentence.startswith("50 of 200 puzzles were trained on; on the other 150: 26.7% (")
+    (sentence,) = caveats({"m": result(50, 200, overlap=Overlap(trained=200))})
+    assert "test split" in sentence
+
+
+def test_puzzles_without_a_solution_are_counted():
+    (sentence,) = caveats({"m": result(50, 200, row={"nums": [1, 1], "target": 9})})
+    assert (
+        sentence == "200 of 200 puzzles have no solution, where 'impossible' is the right answer."
+    )
 
 
 def test_a_single_training_run_is_warned_of_and_several_are_not():

@@ -16,8 +16,8 @@ from countdown_rl.cli import compare as command_line
 from countdown_rl.cli import console
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
-from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import compare, results, tables
+from countdown_rl.evaluation.sample import Accuracy, Overlap
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.release.report import page as report
 from countdown_rl.tasks import jsonl
@@ -48,13 +48,14 @@ def made(
             mark == "+",
             row=({"id": f"r{at}"} if ids else {}) | {"nums": row["nums"], "target": 1},
             completion=f"{path.name} says r{at}",
+            turn=turn if per_puzzle > 1 else None,
         )
         for at, (mark, row) in enumerate(zip(marks, rows, strict=True))
-        for _ in range(per_puzzle)
+        for turn in range(per_puzzle)
     ]
     model = {"source": path.name, "kind": "directory", "digest": path.name}
     metrics = evaluations.metrics(
-        samples, rows, decoding=decoding, data=data, model=model, precision="fp32"
+        samples, decoding=decoding, data=data, model=model, precision="fp32"
     )
     with artifacts.writing(path, "eval", options={}, inputs={"data": data}) as draft:
         results.write(draft.path, metrics, samples)
@@ -444,34 +445,32 @@ def test_few_puzzles_with_several_completions_all_won_are_no_certainty(tmp_path)
     assert low < 0 < high
 
 
-def rewritten(path: Path, *, data: Manifest | None = None, **changes) -> None:
-    """The evaluation at *path* again, of a model trained on *data*, with other metrics."""
+def rewritten(path: Path, **changes) -> None:
+    """The evaluation at *path* again, with other metrics."""
     recorded = results.read(path)
-    inputs = {"data": DATA} | (
-        {"model": Manifest.of("model", {}, {"data": data.as_input()}).as_input()} if data else {}
-    )
-    with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
+    with artifacts.writing(path, "eval", options={}, inputs={"data": DATA}) as draft:
         results.write(draft.path, replace(recorded.metrics, **changes), recorded.samples)
 
 
 @pytest.mark.parametrize(
-    ("split", "words"), [("test", "12 held-out puzzles"), ("train", "12 training puzzles")]
+    ("split", "trained", "words"),
+    [
+        ("test", [0, 0], "12 held-out puzzles"),
+        ("valid", [0, None], "12 validation puzzles"),
+        ("test", [12, 12], "12 training puzzles"),
+        ("test", [3, 0], "12 puzzles"),
+        ("test", [None, None], "12 puzzles"),
+    ],
 )
-def test_puzzles_are_called_by_their_split(three, split, words):
+def test_puzzles_are_called_by_their_counted_overlap_with_training(here, split, trained, words):
     paths = {name: made(Path(name), BASE, split=split) for name in ("a", "b")}
+    others = Accuracy(accuracy=0.5, n=9, correct=4, interval=(0.2, 0.8))
+    for path, number in zip(paths.values(), trained, strict=True):
+        known = None
+        if number is not None:
+            known = Overlap(trained=number, others=others if number == 3 else None)
+        rewritten(path, overlap=known)
     assert tables.subject(compared(paths, Path("out"))) == words
-    for path in paths.values():
-        rewritten(
-            path,
-            data=Manifest("data", {}, files={"valid.jsonl": {"sha256": DATA["digest"], "size": 9}}),
-        )
-    assert tables.subject(compared(paths, Path("out"))) == "12 validation puzzles"
-    rewritten(
-        paths["a"],
-        data=Manifest.of("data", {}, {"from": {"digest": "f", "file": "own.jsonl"}}),
-    )
-    assert results.split(results.read(paths["a"])) == ""
-    assert tables.subject(compared(paths, Path("out"))) == "12 puzzles"
 
 
 def test_results_with_other_groups_and_rules_that_are_hostile_are_tabulated(three):

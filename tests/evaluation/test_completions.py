@@ -204,8 +204,6 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeyp
     [
         ([{"nums": [3, 4], "target": 7}], "line 1.*completion"),
         ([{"completion": "x"}], "line 1.*certain"),
-        ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": ["x", "y"]}], "1 completion, others 2"),
-        ([{**row, "completion": "x"} for row in (*ROWS, ROWS[1])], "line 4: the first of 1 rep.*remove"),
         ([{**ROWS[0], "response": None}], "line 1.*`response` is null"),
         ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": 3}], "line 2"),
         ([{**ROWS[0], "id": "b", "completion": "x"}], "id is that of 2 3 4"),
@@ -322,6 +320,15 @@ def test_the_denominator_is_recorded(rows, tmp_path):
     assert "1 of the 3 puzzles" in " ".join(caveats({"out": result}))
 
 
+def test_unequal_numbers_of_completions_are_averaged_and_told(tmp_path):
+    lines = [{**ROWS[0], "completion": [RIGHT[0], WRONG]}, {**ROWS[1], "completion": WRONG}]
+    jsonl.write_rows(tmp_path / "made.jsonl", lines)
+    result = evaluate(completions=tmp_path / "made.jsonl")
+    metrics = result.metrics
+    assert (metrics.accuracy, metrics.pass_at, metrics.decoding.samples) == (0.25, {}, None)
+    assert "have 1 to 2 completions" in " ".join(caveats({"m": result}))
+
+
 def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order(tmp_path):
     suite = jsonl.read_rows(jsonl.test_file(Path("suite:countdown-bench-1")))
     chosen = [row for row in suite if row["tier"] == "impossible"][:1] + suite[:1]
@@ -373,11 +380,7 @@ def test_the_command_writes_an_evaluation_that_the_others_read(rows, here, monke
         file = str(written(here, tool))
         words = ("--completions", file, "--data", str(rows), "--out", tool)
         assert status(monkeypatch, "eval", *words) == 0
-        with monkeypatch.context() as patch:  # it is there: nothing is graded again
-            patch.setattr(
-                evaluation, "Reader", lambda *_, **__: pytest.fail("reads the completions")
-            )
-            assert status(monkeypatch, "eval", *words) == 0
+        assert status(monkeypatch, "eval", *words) == 0
     assert "up to date" in capsys.readouterr().err
     for command in (
         "samples trl --errors",

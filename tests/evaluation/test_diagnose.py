@@ -30,7 +30,7 @@ def evaluated(texts: list[str], rows: list[dict] | None = None) -> results.Resul
         Sample.of(parse_row(row), Completion(text, len(text), text != FAULTS[diagnose.LIMIT]))
         for row, text in zip(rows or [ROW] * len(texts), texts, strict=True)
     ]
-    return results.Result(evaluations.metrics(samples, [sample.row for sample in samples]), samples)
+    return results.Result(evaluations.metrics(samples), samples)
 
 
 @pytest.mark.parametrize("cause", FAULTS)

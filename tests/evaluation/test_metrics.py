@@ -6,8 +6,6 @@ from statistics import NormalDist, stdev
 import numpy as np
 import pytest
 
-from countdown_rl.core.errors import UsageError
-from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure, pass_at_k, vote
 from countdown_rl.evaluation.sample import Sample, Share, Tokens
 from countdown_rl.evaluation.statistics import mean_interval, paired_mean, wilson
@@ -16,13 +14,14 @@ from countdown_rl.tasks.registry import parse_row
 from tests.support.evaluations import sample
 
 
-def graded(right, *, size=3):
-    """*right* as samples of one row after another, and the rows."""
-    rows = [parse_row({"nums": [1] * size, "target": 1})] * len(right)
-    samples = [
-        sample(ok, "wrong-value", answer="1", value="1", tokens=5) for row in right for ok in row
-    ]
-    return samples, rows
+def graded(right):
+    """*right* as samples of one row after another."""
+    samples = []
+    for puzzle in right:
+        for turn, ok in enumerate(puzzle):
+            answer = "1" if ok else "2"
+            samples.append(sample(ok, "wrong-value", answer=answer, value=answer, turn=turn))
+    return samples
 
 
 @pytest.mark.parametrize("each", range(1, 7))
@@ -101,16 +100,14 @@ def test_the_most_frequent_answer_wins_in_canonical_form(texts, right):
 
 
 def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
-    samples, rows = graded(
+    samples = graded(
         [(True, False, False), (True, True, True), (False, False, True), (True, False, False)]
     )
-    for each in samples:
-        each.grade.answer = each.grade.value = "1" if each.grade.correct else "2"
-    metrics = measure(samples, rows, pass_at=[1, 3])
+    metrics = measure(samples, pass_at=[1, 3])
     assert (metrics.majority.count, metrics.majority.share, metrics.majority.n) == (1, 0.25, 4)
     assert metrics.majority.interval == tuple(round(limit, 6) for limit in wilson(1, 4))
     assert list(metrics.pass_at) == [1, 3]
-    assert list(measure(samples, rows).pass_at) == [1, 2]
+    assert list(measure(samples).pass_at) == [1, 2]
     assert metrics.pass_at[3] == Share(
         share=1.0, interval=tuple(round(limit, 6) for limit in wilson(4, 4))
     )
@@ -121,23 +118,17 @@ def test_token_counts_by_correctness_and_per_correct_answer():
     samples = [
         sample(ok, tokens=n) for n, ok in [(10, True), (20, True), (30, False), (200, False)]
     ]
-    metrics = measure(samples, [parse_row({"nums": [1], "target": 1})] * 4)
+    metrics = measure(samples)
     assert metrics.tokens == Tokens(
         median=25, p95=200, longest=200, mean_correct=15, mean_incorrect=115, per_correct_answer=130
     )
     assert metrics.intervals["format"] == tuple(round(limit, 6) for limit in wilson(4, 4))
-    none = measure([samples[2]], [parse_row({"nums": [1], "target": 1})]).tokens
+    none = measure([samples[2]]).tokens
     assert (none.mean_correct, none.per_correct_answer) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"samples": 5000}, "samples"),
-        ({"max_new_tokens": "256,0"}, "max_new_tokens"),
-        ({"max_new_tokens": "64,128", "engine": "openai"}, "max_new_tokens"),
-    ],
-)
-def test_impossible_options_are_refused(options, says):
-    with pytest.raises(UsageError, match=says):
-        EvalOptions(**options)
+def test_unequal_numbers_of_completions_give_the_mean_share_and_no_pass_at_k():
+    metrics = measure(graded([(True, False), (True,), (False, False, True)]))
+    assert metrics.accuracy == pytest.approx((1 / 2 + 1 + 1 / 3) / 3, abs=1e-6)
+    assert (metrics.n, metrics.correct, metrics.pass_at, metrics.majority) == (3, 3, {}, None)
+    assert metrics.groups["numbers"]["1"].interval == metrics.interval

@@ -41,7 +41,7 @@ SAMPLES = [
 
 
 def test_metrics_are_flat_few_and_rounded():
-    flat = results.flat(measure(SAMPLES, ROWS))
+    flat = results.flat(measure(SAMPLES))
     accuracies = {"numbers_3": 0.667, "numbers_4": 0.667}
     ends = {"n": 6, "accuracy": 0.667, "low": 0.3, "high": 0.903}
     assert flat == ends | accuracies | {"format": 0.833, "trunc": 0.167, "tokens": 12.5}

@@ -4,7 +4,6 @@ import math
 import re
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -54,16 +53,6 @@ def test_seeds_are_drawn_as_their_mean_with_their_range():
         re.search(r'class="range c0" d="([^"]*)"', drawn["Entropy"].content)[1],
     )
     assert len(set(heights)) == 2  # of the least and the greatest
-
-
-def test_accuracy_by_token_limit_is_a_curve():
-    limits = {limit: SimpleNamespace(accuracy=share) for limit, share in ((64, 0.25), (128, 0.5))}
-    figures = {"a": SimpleNamespace(budgets=limits), "b": SimpleNamespace(budgets={})}
-    assert re.findall(r"tokens ([\d,]+: [\d.%]+)<", charts.budgets(figures).content) == [
-        "64: 25.0%",
-        "128: 50.0%",
-    ]
-    assert charts.budgets({"b": figures["b"]}) is None
 
 
 def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):

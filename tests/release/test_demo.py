@@ -191,9 +191,9 @@ def test_the_page_states_the_greedy_accuracy_and_offers_the_test_puzzles(tiny):
     digest = reference.find_model(str(tiny)).digest
     about = {"model": {"source": "gguf", "kind": "gguf", "digest": digest}, "data": {"digest": "d"}}
     greedy = {"greedy": True, "temperature": 0.0, "samples": 1}
-    measured = Result(evaluations.metrics(samples, rows, decoding=greedy, **about), samples)
+    measured = Result(evaluations.metrics(samples, decoding=greedy, **about), samples)
     sampled = Result(
-        evaluations.metrics(right, rows, decoding=greedy | {"greedy": False}, **about), right
+        evaluations.metrics(right, decoding=greedy | {"greedy": False}, **about), right
     )
     page = demo.of_model(tiny, [measured, sampled])
     assert "It solved <b>75.0%</b> of 40 puzzles" in re.sub(

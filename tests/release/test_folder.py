@@ -14,7 +14,7 @@ from countdown_rl.evaluation import results
 from countdown_rl.models import reference
 from countdown_rl.release import folder
 from countdown_rl.release.config import PublishOptions, UploadOptions
-from tests.support import release_chain, tiny_llama
+from tests.support import release_chain
 from tests.support.runs import files
 
 OUT = Path("release")
@@ -133,14 +133,8 @@ def test_a_comparison_and_a_log_of_others_are_left_out(root):
     assert "curves.svg" not in manifest.files
 
 
-def test_weights_evaluated_on_the_file_that_they_were_trained_on_are_refused(root):
-    file = Path("data/test.jsonl")
-    shutil.rmtree("merged")
-    with artifacts.writing(
-        Path("merged"), "model", options={}, inputs={"data": file_input(file)}
-    ) as draft:
-        tiny_llama.checkpoint(draft.path)
-    release_chain.evaluate(Path(), "merged", accuracy=0.99, puzzles=file)
+def test_weights_evaluated_on_puzzles_that_they_were_trained_on_are_refused(root):
+    release_chain.evaluate(Path(), "merged", accuracy=0.99, trained=3)
     with pytest.raises(ArtifactError, match="used in training"):
         build()
 

@@ -75,7 +75,8 @@ def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **chang
             if mark == "+"
             else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
         )
-        kept.append(Sample.of(parse_row(row), Completion(completion, 9, mark != ".")))
+        turn = index % samples if samples > 1 else None
+        kept.append(Sample.of(parse_row(row), Completion(completion, 9, mark != "."), turn))
         assert "impossible" in completion or kept[-1].grade.correct == (mark == "+")
     entry = chained(*CHAINS.get(path.name, ("model",)))
     model = {"source": entry["source"], "kind": "directory", "digest": entry["digest"]}
@@ -85,9 +86,7 @@ def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **chang
         "model": model,
         "precision": "fp32",
     } | changes
-    metrics = evaluations.metrics(
-        kept, [parse_row(row) for row in rows[: len(marks) // samples]], **about
-    )
+    metrics = evaluations.metrics(kept, **about)
     inputs = {"data": DATA} if metrics.is_baseline else {"data": DATA, "model": entry}
     with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
         results.write(draft.path, metrics, kept)

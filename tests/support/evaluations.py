@@ -4,9 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from countdown_rl.evaluation.metrics import measure
-from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample
+from countdown_rl.evaluation.sample import (
+    DecodingSettings,
+    EvaluatedModel,
+    Metrics,
+    Overlap,
+    Sample,
+)
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.tasks.task import Grade, Row
+from countdown_rl.tasks.task import Grade
 
 GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
 
@@ -32,16 +38,16 @@ def sample(
 
 def metrics(
     samples: Sequence[Sample],
-    rows: Sequence[Row],
     *,
     decoding: dict[str, Any] = GREEDY,
     model: dict[str, Any] | None = None,
     data: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Metrics:
-    """The figures of *samples*, described by the rest."""
+    """The metrics of *samples*, described by the rest; the model was trained on none of their puzzles."""
+    fields.setdefault("overlap", Overlap(trained=0))
     return Metrics(
-        **vars(measure(samples, rows)),
+        **vars(measure(samples)),
         decoding=DecodingSettings(**decoding),
         data=data or {"file": "f", "digest": "d"},
         model=EvaluatedModel(**model or {"source": "m", "kind": "directory"}),

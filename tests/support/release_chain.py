@@ -99,9 +99,18 @@ def log_of(root: Path, *, steps: int = 4) -> Path:
 
 
 def evaluate(
-    root: Path, name: str, *, accuracy: float, puzzles: Path | None = None, task: str = "countdown"
+    root: Path,
+    name: str,
+    *,
+    accuracy: float,
+    puzzles: Path | None = None,
+    task: str = "countdown",
+    trained: int = 0,
 ) -> Path:
-    """An eval artifact of the model at *root*/*name*, with that accuracy; *puzzles* None are the test split."""
+    """An eval artifact of the model at *root*/*name*, with that accuracy; *puzzles* None are the test split.
+
+    *trained* is the number of its puzzles that the model was trained on.
+    """
     manifest = artifacts.read(root / name, reference.LOADABLE)
     data = file_input(puzzles or root / "data" / "test.jsonl")
     share = {"accuracy": accuracy, "n": 100, "correct": round(100 * accuracy)}
@@ -115,6 +124,7 @@ def evaluate(
     }
     metrics |= {"groups": {"numbers": {"3": share, "4": share}, "needs": {"mul-div": share}}}
     metrics |= {"task": task, "decoding": evaluations.GREEDY, "data": data}
+    metrics["overlap"] = {"trained": trained}
     metrics |= {"model": {"source": name, "kind": "directory", "digest": manifest.digest}}
     example = registry.task(task).example
     sample = evaluations.sample(row={"task": task, **example})

@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from countdown_rl.core.formatting import html_templates, percent, printable
-from countdown_rl.evaluation.sample import Scores
 from countdown_rl.evaluation.training_log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
 
@@ -147,17 +146,6 @@ def _single(panels: Sequence[Curve]) -> list[Curve]:
             title = name[:1].upper() + name[1:] or panel.title
             charts.append(panel._replace(title=title, columns={column: ""}))
     return charts
-
-
-def budgets(evaluations: Mapping[str, Scores]) -> Curve | None:
-    """Draw accuracy by token limit, for *evaluations* with several limits; None if there are none."""
-    lines = []
-    for index, (name, scores) in enumerate(evaluations.items()):
-        series = [(limit, budget.accuracy) for limit, budget in scores.budgets.items()]
-        if series:
-            lines.append(Line(name, index % STYLES, series, []))
-    panel = Curve("Solved by token limit", "the same completions, cut", percent, {})
-    return draw(panel, lines, "tokens") if lines else None
 
 
 def picture(charts: Sequence[Curve]) -> str:

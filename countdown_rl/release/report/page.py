@@ -274,7 +274,6 @@ def _table(group: Group) -> dict[str, Any]:
         "reasons": dict(by_count),
         "pass_at": sorted(ks),
         "lengths": all(row["metrics"].tokens for row in models),
-        "budgets": charts.budgets({row["name"]: row["metrics"] for row in models}),
     }
 
 

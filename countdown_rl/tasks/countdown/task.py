@@ -177,6 +177,20 @@ class CountdownRow(Row):
         return groups
 
     @property
+    def refusal(self) -> str:
+        count = self.get("solutions")
+        if count is None and (solved := _solved(self.puzzle)):
+            count = solved.solutions
+        return "impossible" if count == 0 else ""
+
+    @property
+    def evaluated_groups(self) -> dict[str, str]:
+        groups = self.groups
+        if self.refusal and "tier" not in groups:
+            groups["solutions"] = "0"
+        return groups
+
+    @property
     def right_answer(self) -> str | None:
         solved = _solved(self.puzzle)
         return solved.solution if solved else None

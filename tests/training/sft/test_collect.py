@@ -47,7 +47,7 @@ def evaluation(
         "data": {"file": file, "digest": digest},
     }
     with artifacts.writing(path, "eval", options={}, inputs=inputs or of) as draft:
-        results.write(draft.path, evaluations.metrics(samples, rows, **of), samples)
+        results.write(draft.path, evaluations.metrics(samples, **of), samples)
     return path
 
 
