@@ -14,7 +14,7 @@ def sft(
     A demonstration has the fields of TRL (prompt and completion, as text or messages; or messages), of Alpaca, of
     ShareGPT, or of a puzzle (nums and target, or question and gold) with completion. Only completions and the end of
     their turn are trained on. Demonstrations that the grader rejects are skipped unless --keep-wrong is given;
-    demonstrations for the test puzzles of --data are always skipped. If the run is interrupted, repeat the command to
+    demonstrations for the test puzzles of --data are skipped. If the run is interrupted, repeat the command to
     resume.
 
     Examples:

@@ -398,31 +398,15 @@ def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path):
 OBSERVED = []
 
 
-class Least:
-    """A sampler of the rows with the lowest rewards so far, with its state in checkpoints."""
-
-    def __init__(self, rows, size, seed):
-        self.state, self.size, self.seed = {"sums": [0.0] * len(rows)}, size, seed
-
-    def sample(self):
-        sums = self.state["sums"]
-        return sorted(range(len(sums)), key=lambda row: (sums[row], (row * self.seed) % 17))[
-            : self.size
-        ]
-
-    def observe(self, outcomes):
-        OBSERVED.append(outcomes)
-        for outcome in outcomes:
-            self.state["sums"][outcome.row] += (
-                sum(outcome.rewards) + sum(outcome.correct) - sum(outcome.truncated) / 2
-            )
-
-
 def least_rewarded(rows, size, seed):
-    """:class:`Least` as a generator, without a state."""
-    sampler = Least(rows, size, seed)
+    """Sample the rows with the lowest rewards so far."""
+    sums = [0.0] * len(rows)
     while True:
-        sampler.observe((yield sampler.sample()))
+        order = sorted(range(len(sums)), key=lambda row: (sums[row], (row * seed) % 17))
+        outcomes = yield order[:size]
+        OBSERVED.append(outcomes)
+        for each in outcomes:
+            sums[each.row] += sum(each.rewards) + sum(each.correct) - sum(each.truncated) / 2
 
 
 def changing(rows, size, seed):
@@ -459,17 +443,6 @@ def test_a_sampler_advantages_a_loss_and_a_reward_of_the_user_resume_exactly(pla
     for name, default in {"advantage": "group", "loss_type": "dapo"}.items():
         other = run(place, tmp_path / name, replace(options, **{name: default}))
         assert files(other.out)[WEIGHTS] != files(whole.out)[WEIGHTS]
-
-
-def test_a_sampler_of_a_class_resumes_from_its_state(place, tmp_path):
-    OBSERVED.clear()
-    _, again = resumed(
-        place, tmp_path, replace(SMALL, sampler=f"{__name__}:Least", save_steps=1), 5
-    )
-    assert again.resumed == 4
-    assert (
-        len(OBSERVED) <= 5 + 5 + 2 + 2
-    )  # of six rounds, of five and the next, and of what followed: none is replayed
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,7 @@ def test_the_divergence_from_the_start_is_that_of_separate_forward_passes(loaded
 
 
 def test_the_ratio_to_another_engine_is_capped(loaded, tmp_path):
-    trainer = made(loaded, tmp_path)
+    trainer = made(loaded, tmp_path, {})
     difference = torch.tensor([[8.0, 0.5, 9.0]]).log()
     ratio = trainer.importance_ratio(difference, torch.tensor([[1, 1, 0]]))
     torch.testing.assert_close(ratio, torch.tensor([[2.0, 0.5, 1.0]]))
