@@ -29,19 +29,33 @@ if TYPE_CHECKING:
     from countdown_rl.tasks.countdown.solver import Solved
     from countdown_rl.tasks.task import Grade, Row, Task  # noqa: F401
 
-#: Names that are imported on first use, by module.
-_NAMES = {
-    "models.load": ("Loaded",),
-    "stages": ("compare", "evaluate", "merge", "publish", "quantize", "sft", "train"),
-    "tasks.countdown.rules": ("Puzzle",),
-    "tasks.countdown.solver": ("Solved",),
-    "tasks.task": ("Grade", "Row", "Task"),
+#: Names that are imported on first use, and their modules.
+_MODULES = {
+    "Grade": "tasks.task",
+    "Loaded": "models.load",
+    "Puzzle": "tasks.countdown.rules",
+    "Row": "tasks.task",
+    "Solved": "tasks.countdown.solver",
+    "Task": "tasks.task",
+    **dict.fromkeys(
+        ("compare", "evaluate", "merge", "publish", "quantize", "sft", "train"), "stages"
+    ),
 }
-_MODULES = {name: f"countdown_rl.{module}" for module, names in _NAMES.items() for name in names}
-_ERRORS = (ArtifactError, CountdownError, HubError, InputError, ModelError, UsageError)
 
-__all__ = [*_MODULES, *(error.__name__ for error in _ERRORS)]
-__all__ += ["generate", "grade", "load_model", "read_rows", "solve"]
+__all__ = [
+    *_MODULES,
+    "ArtifactError",
+    "CountdownError",
+    "HubError",
+    "InputError",
+    "ModelError",
+    "UsageError",
+    "generate",
+    "grade",
+    "load_model",
+    "read_rows",
+    "solve",
+]
 
 
 def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grade":
@@ -114,22 +128,20 @@ def generate(
 
     if split not in SPLITS:
         raise UsageError(f"split {split!r} is not one of: {', '.join(SPLITS)}.")
-    if n < 0:
-        raise UsageError(f"n {n} should not be negative.")
-    counts: dict[str, Any] = {name: n * (split == name) for name in ("valid", "test")}
-    counts |= {"n": max(3, n + (split != "train"))}  # the training split needs at least one row
-    ranges: dict[str, Any] = {
+    weights = sizes if isinstance(sizes, Mapping) else dict.fromkeys(sizes, 1)
+    options = {
+        "n": max(3, 3 * n),  # of which one split is made
+        "valid": n,
+        "test": n,
+        "size": [f"{size}={weight}" for size, weight in weights.items()],
         "numbers": "{}-{}".format(*numbers),
         "targets": "{}-{}".format(*targets),
+        "rule": rule,
+        "operators": operators,
+        "style": style,
+        "seed": seed,
     }
-    if isinstance(sizes, Mapping):
-        ranges["size"] = [f"{size}={weight}" for size, weight in sizes.items()]
-    else:
-        ranges["size"] = list(sizes)
-    ranges["style"] = style
-    options = DataOptions(**counts, **ranges, rule=rule, operators=operators, seed=seed)
-    rows = islice(build.generate(options, split), n)
-
+    rows = islice(build.generate(DataOptions.of(options), split), n)
     return (parse_row(row) for row in rows)
 
 
@@ -166,7 +178,7 @@ def load_model(
 def __getattr__(name: str) -> Any:
     """Import a public name, or read ``__version__``, on first use."""
     if name in _MODULES:
-        value: Any = getattr(import_module(_MODULES[name]), name)
+        value: Any = getattr(import_module(f"countdown_rl.{_MODULES[name]}"), name)
     elif name == "__version__":
         from countdown_rl.core.packages import version
 

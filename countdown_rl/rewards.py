@@ -7,14 +7,13 @@ The columns of the data set describe the puzzle: ``nums`` and ``target``, or the
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.core.options import plain, shown
 from countdown_rl.tasks.registry import parse_row, task_of
-from countdown_rl.tasks.task import Grade, Row
-from countdown_rl.training.grpo.rewards import reward, too_long
+from countdown_rl.tasks.task import Grade
 
 #: Text, or messages of which the last is the completion.
 Completion = str | Sequence[Mapping[str, Any]]
@@ -35,26 +34,19 @@ def text_of(completion: Completion) -> str:
 
 def correct(completions: Sequence[Completion], **columns: Any) -> list[float]:
     """1.0 for each completion whose answer is correct by exact arithmetic, else 0.0."""
-    return [reward("correct")(grade, row, 0) for row, grade in _graded(completions, columns)]
+    return [float(grade.correct) for grade in _graded(completions, columns)]
 
 
 def format_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
     """1.0 for each completion that has reasoning and then an answer, each in its tags, else 0.0."""
-    return [reward("format")(grade, row, 0) for row, grade in _graded(completions, columns)]
+    return [float(grade.format) for grade in _graded(completions, columns)]
 
 
 def length(budget: int, penalty: float = 0.5) -> Callable[..., list[float]]:
     """Return a reward function: minus *penalty* for each completion of at least *budget* tokens, else 0.0."""
 
-    def length_reward(
-        completions: Sequence[Completion], completion_ids: Any, **_: Any
-    ) -> list[float]:
-        try:
-            return [too_long(len(ids), budget, penalty) for ids in completion_ids]
-        except TypeError:
-            raise InputError(
-                f"completion_ids should be token ids of each completion, not {shown(completion_ids)}."
-            ) from None
+    def length_reward(completions: Any, completion_ids: Sequence[Any], **_: Any) -> list[float]:
+        return [-penalty if len(ids) >= budget else 0.0 for ids in completion_ids]
 
     return length_reward
 
@@ -79,46 +71,33 @@ def compute_score(
     Returns:
         ``score``, which verl trains on, and ``acc`` and ``format``, which it logs.
     """
-    try:
-        grade = parse_row(
-            json.loads(ground_truth) if isinstance(ground_truth, str) else plain(ground_truth)
-        ).grade(text_of(solution_str))
-    except (InputError, json.JSONDecodeError) as error:
-        raise InputError(f"solution_str or ground_truth: {error}") from error
+    fields = json.loads(ground_truth) if isinstance(ground_truth, str) else plain(ground_truth)
+    grade = parse_row(fields).grade(solution_str)
     value = format_score if grade.format else 0.0
     if grade.correct:
         value = score
     return {"score": value, "acc": float(grade.correct), "format": float(grade.format)}
 
 
-def _graded(
-    completions: Sequence[Completion], columns: Mapping[str, Any]
-) -> list[tuple[Row, Grade]]:
-    texts, cells = list(map(text_of, _items("completions", completions))), dict[str, list[Any]]()
+def _graded(completions: Sequence[Completion], columns: Mapping[str, Any]) -> list[Grade]:
+    """Grade *completions* by those of *columns* that describe the rows of their tasks."""
+    texts = list(map(text_of, completions))
 
-    def cell(name: str, index: int) -> Any:
-        if name not in cells:
-            cells[name] = _items(name, columns[name])
-            if len(cells[name]) != len(texts):
-                raise InputError(
-                    f"{name} has {len(cells[name])} values, and there are {len(texts)} completions."
-                )
-        return cells[name][index]
+    def column(name: str) -> list[Any]:
+        values = plain(columns[name])
+        if not isinstance(values, list) or len(values) != len(texts):
+            raise InputError(f"{name} should be a list of {len(texts)}, not {shown(values)}.")
+        return values
 
-    graded = []
+    names = {"task", "style", "template"}
+    for task in {*column("task")} if "task" in columns else {None}:
+        known = task_of({"task": task})
+        names.update(known.aliases, known.fields)
+    table = {name: column(name) for name in names & columns.keys()}
+
+    grades = []
     for index, text in enumerate(texts):
-        known = task_of({"task": cell("task", index) if "task" in columns else None})
-        names = ("task", "style", "template", *known.aliases, *known.fields)
-        fields = {name: cell(name, index) for name in names if name in columns}
-        row = parse_row({name: value for name, value in fields.items() if value is not None})
-        graded.append((row, row.grade(text)))
-    return graded
-
-
-def _items(name: str, column: Any) -> list[Any]:
-    items = plain([*column] if isinstance(column, Iterator) else column)
-    if not isinstance(items, list):
-        raise InputError(
-            f"{name} should be a list with an item for each completion, not {shown(column)}."
-        )
-    return items
+        cells = {name: values[index] for name, values in table.items()}
+        row = parse_row({name: cell for name, cell in cells.items() if cell is not None})
+        grades.append(row.grade(text))
+    return grades

@@ -8,18 +8,17 @@ It raises UsageError if options contradict each other, and InputError, ModelErro
 or invalid, or *out* cannot be written; ``publish`` raises HubError if the Hub refuses the upload.
 """
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import fields, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import user_code
 from countdown_rl.core.errors import InputError
-from countdown_rl.core.options import plain, shown
+from countdown_rl.core.options import Options, field_hints, plain, shown
 
 if TYPE_CHECKING:
     from countdown_rl.core.manifest import Manifest
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from countdown_rl.training.run import Result
 
 Source = str | Path
-Callback = Callable[[str], None]
+#: Keywords of :func:`evaluate` that are no options of an evaluation.
+_READING = ("overwrite", "revision", "base_model", "trust_remote_code", "on_note")
 
 
 def _warn(text: str) -> None:
@@ -82,24 +82,22 @@ def sft(
 
 def _run(
     prepare: Any,
-    kind: Any,
-    arguments: Any,
+    kind: type[Options],
+    arguments: type[Options],
     *,
     overwrite: bool = False,
-    on_step: Callable[[Any], None] = lambda _: None,
-    on_note: Callback = lambda _: None,
-    on_warning: Callback = _warn,
+    on_step: Callable[[Any], None] = lambda row: None,
+    on_note: Callable[[str], None] = lambda text: None,
+    on_warning: Callable[[str], None] = _warn,
     **options: Any,
 ) -> "Result":
     from countdown_rl.training.prepared import Reporter
     from countdown_rl.training.run import execute
 
-    names = {field.name for field in fields(arguments)}
-    settings = kind.of(options, *names)
-    reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
-    return execute(
-        prepare, arguments.of(options, *options), settings, reporter, overwrite=overwrite
-    )
+    settings: Any = kind.of(options, *field_hints(arguments))
+    paths: Any = arguments.of(options, *options)
+    reporter: Any = Reporter(step=on_step, note=on_note, warning=on_warning)
+    return execute(prepare, paths, settings, reporter, overwrite=overwrite)
 
 
 def evaluate(
@@ -109,12 +107,7 @@ def evaluate(
     completions: Any = None,
     temperature: float | None = None,
     out: Source | None = None,
-    overwrite: bool = False,
-    revision: str | None = None,
-    base_model: str | None = None,
-    trust_remote_code: bool = False,
-    on_note: Callback = lambda _: None,
-    on_warning: Callback = _warn,
+    on_warning: Callable[[str], None] = _warn,
     **options: Any,
 ) -> "Evaluation":
     """Complete *rows* with a model, grade the completions, and return an object with ``metrics`` and ``samples``.
@@ -127,8 +120,9 @@ def evaluate(
             needed only for ids and prompts.
         temperature: by default 0 for one sample, and 1 for several.
         out: the directory of an ``eval`` artifact to write; by default nothing stays on disk.
-        options: fields of :class:`countdown_rl.evaluation.config.EvalOptions`, such as ``limit=100``. With several
-            ``samples`` per row, ``metrics.pass_at`` holds pass@k.
+        options: fields of :class:`countdown_rl.evaluation.config.EvalOptions`, such as ``limit=100``; ``overwrite``,
+            ``revision``, ``base_model``, ``trust_remote_code`` and ``on_note``. With several ``samples`` per row,
+            ``metrics.pass_at`` holds pass@k.
     """
     from countdown_rl.evaluation import evaluate as evaluation
     from countdown_rl.evaluation.caveats import of_evaluation
@@ -136,26 +130,21 @@ def evaluate(
 
     if temperature is None:
         temperature = 0.0 if options.get("samples", 1) == 1 else 1.0
-    settings = EvalOptions.of({**options, "temperature": temperature})
-    with TemporaryDirectory() as scratch, ExitStack() as stack:
-
-        def file(name: str, source: Any) -> Path | None:
-            if source is None:
-                return None
-            return stack.enter_context(_file(name, source, Path(scratch, f"{name}.jsonl")))
-
+    settings = EvalOptions.of(options | {"temperature": temperature}, *_READING)
+    given = {"overwrite": False} | {name: options[name] for name in _READING if name in options}
+    with (
+        TemporaryDirectory() as scratch,
+        _file("rows", rows, Path(scratch, "rows.jsonl")) as data,
+        _file("completions", completions, Path(scratch, "completions.jsonl")) as made,
+    ):
         result = evaluation.evaluate(
             settings,
             model=str(model),
-            data=file("rows", rows),
-            completions=file("completions", completions),
+            data=data,
+            completions=made,
             out=Path(out or f"{scratch}/eval"),
-            overwrite=overwrite,
-            revision=revision,
-            base_model=base_model,
-            trust_remote_code=trust_remote_code,
-            on_note=on_note,
             on_warning=on_warning,
+            **given,
         )
     for sentence in of_evaluation(result):
         on_warning(sentence)
@@ -167,7 +156,7 @@ def compare(
     out: Source | None = None,
     against: str | None = None,
     *,
-    on_warning: Callback = _warn,
+    on_warning: Callable[[str], None] = _warn,
 ) -> dict[str, Any]:
     """Compare evaluations of the same rows: paired differences with 95% intervals, as in ``comparison.json``.
 
@@ -182,10 +171,7 @@ def compare(
     from countdown_rl.evaluation import compare as comparison
     from countdown_rl.evaluation.results import Result
 
-    if isinstance(evaluations, Mapping):
-        names = [str(name) for name in evaluations]
-        results = list(evaluations.values())
-    else:
+    if not isinstance(evaluations, Mapping):
         results = list(evaluations)
         names = [
             result.metrics.model.source if isinstance(result, Result) else str(result)
@@ -193,18 +179,16 @@ def compare(
         ]
         if len(set(names)) < len(names):
             names = [f"{name} {number}" for number, name in enumerate(names, 1)]
-    each = [[item if isinstance(item, Result) else Path(item)] for item in results]
-    return comparison.compare(
-        dict(zip(names, each, strict=True)), Path(out) if out else None, against, on_warning
-    )
+        evaluations = dict(zip(names, results, strict=True))
+    runs = {
+        str(name): [result if isinstance(result, Result) else Path(result)]
+        for name, result in evaluations.items()
+    }
+    return comparison.compare(runs, Path(out) if out else None, against, on_warning)
 
 
 def merge(
-    adapter: Source,
-    out: Source,
-    *,
-    base_model: str | None = None,
-    **options: Any,
+    adapter: Source, out: Source, *, base_model: str | None = None, **options: Any
 ) -> "Manifest":
     """Merge a LoRA adapter into its base, and write a ``merged`` artifact of ordinary safetensors at *out*.
 
@@ -221,11 +205,7 @@ def merge(
 
 
 def quantize(
-    model: Source,
-    out: Source,
-    *,
-    on_warning: Callback = _warn,
-    **options: Any,
+    model: Source, out: Source, *, on_warning: Callable[[str], None] = _warn, **options: Any
 ) -> "Manifest":
     """Quantize the weights of *model*, and write a ``quantized`` artifact at *out*.
 
@@ -243,30 +223,27 @@ def quantize(
 
 
 def publish(
-    out: Source,
-    *,
-    repo_id: str | None = None,
-    public: bool = False,
-    on_warning: Callback = _warn,
-    **options: Any,
+    out: Source, *, on_warning: Callable[[str], None] = _warn, **options: Any
 ) -> "Manifest":
-    """Build the release folder of a model or data set at *out*; with *repo_id* upload it to the Hub.
+    """Build the release folder of a model or data set at *out*; with ``repo_id`` upload it to the Hub.
 
     Args:
-        options: fields of :class:`countdown_rl.release.config.PublishOptions`, such as ``model`` or ``data``.
+        options: fields of ``PublishOptions``, such as ``model`` or ``data``, and of ``UploadOptions``, ``repo_id`` and
+            ``public``, in :mod:`countdown_rl.release.config`.
     """
     from countdown_rl.release import folder
     from countdown_rl.release.config import PublishOptions, UploadOptions
 
-    target = UploadOptions(repo_id=repo_id, public=public)
-    return folder.publish(PublishOptions.of(options), Path(out), target, on_warning)[0]
+    settings = PublishOptions.of(options, "repo_id", "public")
+    target = UploadOptions.of(options, *options)
+    return folder.publish(settings, Path(out), target, on_warning)[0]
 
 
 @contextmanager
-def _file(name: str, source: Any, file: Path) -> Iterator[Path]:
+def _file(name: str, source: Any, file: Path) -> Iterator[Any]:
     """Yield the path *source*; if *source*, the argument *name*, is rows, *file* with them, which no error names."""
-    if isinstance(source, Source):
-        yield Path(source)
+    if source is None or isinstance(source, Source):
+        yield source and Path(source)
         return
     from countdown_rl.tasks import jsonl
 
@@ -280,25 +257,18 @@ def _file(name: str, source: Any, file: Path) -> Iterator[Path]:
 
 
 def _records(name: str, source: Any) -> list[dict[str, Any]]:
-    """Return a data frame, data set, row or iterable of rows as rows with plain values and no missing cells."""
-    if hasattr(source, "to_dict") and hasattr(source, "columns"):
-        source = source.to_dict("records")
+    """Return a data set, row or iterable of rows as rows with plain values and no missing cells."""
     rows = [source] if isinstance(source, Mapping) else source
     if not isinstance(rows, Iterable):
         raise InputError(f"should be a path or rows, not {shown(source)}.", option=name)
     records = []
-    for index, row in enumerate(rows):
+    for row in rows:
         if not isinstance(row, Mapping):
-            raise InputError(f"row {index} should be a mapping, not {shown(row)}.", option=name)
-        cells = plain(row).items()
-        records.append({str(key): cell for key, cell in cells if not _is_missing(cell)})
+            raise InputError(f"should be rows, not {shown(row)}.", option=name)
+        records.append({key: cell for key, cell in plain(row).items() if cell is not None})
     if not records:
         raise InputError("has no rows.", option=name)
     return records
-
-
-def _is_missing(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
 def _rewards(given: Any) -> tuple[str, ...]:

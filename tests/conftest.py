@@ -23,6 +23,9 @@ URL_TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
 #: The number of modules that :func:`pytest_runtest_logstart` has frozen.
 _frozen = [0]
 
+# Before a conftest of a folder loads the libraries.
+processes.begin()
+silence_libraries()
 # Tests are not timed: the machine may be busy.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -34,8 +37,6 @@ def pytest_configure(config: pytest.Config) -> None:
     Where tests run side by side, each worker keeps to cores of its own: torch crawls where two share them.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    processes.begin()
-    silence_libraries()
     os.fsync = lambda handle: None  # no test ends the machine
     worker = getattr(config, "workerinput", None)
     if worker and hasattr(os, "sched_setaffinity"):

@@ -153,7 +153,7 @@ def base(run: partial[None]) -> None:
         "--out",
         "tiny",
     )
-    run(*tiny, failing="extra `train`")
+    run(*tiny, failing=".[train]")
     use(
         "train", Path(sys.executable).parent, *tiny, cwd=run.keywords["cwd"]
     )  # elsewhere, where torch is

@@ -5,13 +5,12 @@ import tempfile
 from itertools import islice
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import countdown_rl
 from countdown_rl import (
-    Grade,
     InputError,
+    ModelError,
     UsageError,
     compare,
     evaluate,
@@ -61,9 +60,7 @@ print([name for name in ("torch", "typer", "rich", "transformers", "datasets") i
 )
 def test_a_completion_is_graded_by_the_fields_of_its_row(completion, fields, expected):
     puzzle = {} if "task" in fields else PUZZLE
-    result = grade(completion, **puzzle | fields)
-    assert isinstance(result, Grade)
-    assert result.correct is expected
+    assert grade(completion, **puzzle | fields).correct is expected
 
 
 def test_solve_counts_as_the_oracle_does():
@@ -92,18 +89,15 @@ def test_generated_puzzles_are_of_the_split_and_sizes_that_were_asked_for(split,
 
 def test_rewards_take_text_and_messages_and_ignore_other_columns():
     completions = [RIGHT, [{"role": "assistant", "content": WRONG}], "50 - 7 + 3"]
-    columns = {key: [value] * 3 for key, value in PUZZLE.items()}
-    columns |= {
-        "prompts": ["p"] * 3,
-        "completion_ids": [[1] * 9, [1] * 10, [1] * 11],
-        "difficulty": [None] * 3,
-    }
+    puzzles = {key: [value] * 3 for key, value in PUZZLE.items()}
+    columns = {**puzzles, "prompts": ["p"] * 3, "difficulty": 3, "trainer_state": None}
     assert correct(completions=completions, **columns) == [1.0, 0.0, 0.0]
+    assert correct(completions, **columns, style=[None, None, "direct"]) == [1.0, 0.0, 1.0]
     assert format_reward(completions=completions, **columns) == [1.0, 1.0, 0.0]
-    assert length(10)(completions=completions, **columns) == [0.0, -0.5, -0.5]
-    assert correct(
-        completions[2:], **{key: values[2:] for key, values in columns.items()}, style=["direct"]
-    ) == [1.0]
+    ids = [[1] * 9, [1] * 10, [1] * 11]
+    assert length(10)(completions=completions, completion_ids=ids) == [0.0, -0.5, -0.5]
+    with pytest.raises(InputError, match=r"^rule should be a list of 3"):
+        correct(completions, **columns, rule=["at-most-once"])
 
 
 def test_a_batch_may_mix_tasks_and_rules():
@@ -117,94 +111,45 @@ def test_a_batch_may_mix_tasks_and_rules():
 )
 def test_compute_score_has_the_form_of_verl(truth):
     assert compute_score("countdown", RIGHT, truth) == {"score": 1.0, "acc": 1.0, "format": 1.0}
-    assert (
-        compute_score("countdown", WRONG, truth, extra_info={"index": 3}, format_score=0.1)["score"]
-        == 0.1
-    )
-    assert compute_score("countdown", "no", truth)["score"] == 0.0
+    for text, score in ((WRONG, 0.1), ("no", 0.0)):
+        score_of = compute_score(
+            "countdown", text, truth, extra_info={"index": 3}, format_score=0.1
+        )
+        assert score_of["score"] == score
 
 
 def closeness(grade, row, tokens):
     return tokens / 1000 + grade.correct
 
 
+ROWS = list(generate(3))
+TRAIN = ("train", "countdown-tiny")
+SFT = ("sft", "countdown-tiny")
+
+
 @pytest.mark.parametrize(
-    ("call", "error", "words"),
+    ("call", "options", "error", "words"),
     [
-        (
-            lambda rows: countdown_rl.merge("adapter", "y", base="foo"),
-            UsageError,
-            "base foo is not one",
-        ),
-        (
-            lambda rows: countdown_rl.quantize("countdown-tiny", "x", format="foo"),
-            UsageError,
-            "format foo is not one",
-        ),
-        (
-            lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"),
-            UsageError,
-            "eval-every",
-        ),
-        (
-            lambda rows: countdown_rl.train("no-such-model", rows, "z"),
-            countdown_rl.ModelError,
-            "no-such-model",
-        ),
-        (
-            lambda rows: countdown_rl.sft("countdown-tiny", [], "z"),
-            InputError,
-            "^demonstrations has no rows",
-        ),
-        (
-            lambda rows: countdown_rl.sft("countdown-tiny", [{"x": 1}], "z"),
-            InputError,
-            "^demonstrations, line 1",
-        ),
-        (
-            lambda rows: countdown_rl.train("countdown-tiny", [], "z"),
-            InputError,
-            "^data has no rows",
-        ),
-        (
-            lambda rows: countdown_rl.train("countdown-tiny", [{"nums": [1]}], "z"),
-            InputError,
-            "^data, line 1",
-        ),
-        (
-            lambda rows: countdown_rl.train("countdown-tiny", rows, "z", rewards=[]),
-            UsageError,
-            "no reward .*correct=1",
-        ),
-        (lambda rows: evaluate("random", rows, max_tokens=3), UsageError, "max_new_tokens"),
-        (
-            lambda rows: evaluate("random", rows, samples=2, temperature=0),
-            UsageError,
-            "temperature",
-        ),
-        (lambda rows: evaluate("random", []), InputError, "^rows has no rows"),
-        (
-            lambda rows: evaluate("random", [{"nums": [1]}]),
-            InputError,
-            "^rows, line 1.*target",
-        ),  # not the file written
-        (lambda rows: evaluate("random", "nowhere.jsonl"), InputError, "nowhere"),
-        (
-            lambda rows: countdown_rl.sft("countdown-tiny", rows, "z", style="x"),
-            UsageError,
-            r"style; (?!.*\bpast\b)",
-        ),
-        (lambda rows: grade("1", nums=[1]), InputError, "target"),
-        (
-            lambda rows: countdown_rl.publish("z", model="nowhere"),
-            countdown_rl.ArtifactError,
-            "nowhere",
-        ),
+        (("merge", "adapter", "z"), {"base": "foo"}, UsageError, "base foo is not one"),
+        (("train", "no-such-model", ROWS, "z"), {}, ModelError, "no-such-model"),
+        ((*TRAIN, ROWS, "z"), {"keep": "best"}, UsageError, "eval-every"),
+        ((*TRAIN, ROWS, "z"), {"rewards": []}, UsageError, "no reward .*correct=1"),
+        ((*TRAIN, [], "z"), {}, InputError, "^data has no rows"),
+        ((*TRAIN, [{"nums": [1]}], "z"), {}, InputError, "^data, line 1"),
+        ((*SFT, [{"x": 1}], "z"), {}, InputError, "^demonstrations, line 1"),
+        ((*SFT, ROWS, "z"), {"stile": "direct"}, UsageError, "no option stile"),
+        (("evaluate", "random", ROWS), {"max_tokens": 3}, UsageError, "max_new_tokens"),
+        (("evaluate", "random", [{"nums": [1]}]), {}, InputError, "^rows, line 1.*target"),
+        (("evaluate", "random", 3), {}, InputError, "^rows should be a path or rows"),
+        (("grade", "1"), {"nums": [1]}, InputError, "target"),
+        (("generate", -1), {}, UsageError, "-1"),
+        (("generate", 1), {"split": "dev"}, UsageError, "split 'dev' is not one of: train"),
     ],
 )
-def test_errors_of_the_stages_name_options_as_python_does(call, error, words, here):
+def test_errors_of_the_stages_name_options_as_python_does(call, options, error, words, here):
+    name, *arguments = call
     with pytest.raises(error, match=words):
-        call(list(generate(3)))
+        getattr(countdown_rl, name)(*arguments, **options)
     assert not [path for path in here.iterdir() if not path.name.endswith("-run")]
 
 
@@ -212,28 +157,16 @@ def test_errors_of_the_stages_name_options_as_python_does(call, error, words, he
 def test_the_stages_go_from_rows_to_quantized_weights(here):
     rows = list(generate(40))
     right = [{**row, "completion": row.style.answer(row["solution"])} for row in rows]
-    assert (
-        countdown_rl.sft("countdown-tiny", right, "start", max_steps=2, batch_size=4).facts["steps"]
-        == 2
-    )
+    tuned = countdown_rl.sft("countdown-tiny", right, "start", max_steps=2, batch_size=4)
+    assert tuned.facts["steps"] == 2
     steps = []
-    settings = {
-        "max_steps": 2,
-        "prompts": 4,
-        "num_generations": 4,
-        "max_completion_length": 48,
-        "temperature": 1.5,
-    }
-    rewards = {"correct": 1.0, closeness: 0.5}
-    result = countdown_rl.train(
-        "start", iter(rows), "adapter", rewards=rewards, on_step=steps.append, **settings
-    )
+    settings = {"max_steps": 2, "prompts": 4, "num_generations": 4, "temperature": 1.5}
+    settings |= {"max_completion_length": 48, "rewards": {"correct": 1.0, closeness: 0.5}}
+    result = countdown_rl.train("start", iter(rows), "adapter", on_step=steps.append, **settings)
     assert [row.step for row in steps] == [1, 2]
     assert result.rows == steps
-    assert (
-        countdown_rl.train("start", rows, "adapter", rewards=rewards, **settings).facts
-        == result.facts
-    )  # is there
+    again = countdown_rl.train("start", rows, "adapter", **settings)
+    assert (again.facts, again.rows) == (result.facts, [])  # is there
     assert countdown_rl.merge("adapter", "merged").kind == "merged"
     assert countdown_rl.quantize("merged", "nf4").facts["format"] == "nf4"
     assert countdown_rl.publish("release", model="nf4").kind == "release"
@@ -243,40 +176,35 @@ def test_a_model_is_evaluated_and_compared_and_leaves_nothing_on_disk(here, monk
     monkeypatch.setattr(tempfile, "tempdir", str(here))
     rows = list(generate(3, split="test"))
     result = evaluate("countdown-tiny", iter(rows), samples=2, max_new_tokens=8)
-    assert (
-        result.metrics.decoding.temperature,
-        len(result.samples),
-        set(result.metrics.pass_at),
-    ) == (1.0, 6, {1, 2})
-    assert [sample.row["nums"] for sample in result.samples[::2]] == [row["nums"] for row in rows]
-    assert result.samples[0].grade.reason == "no-answer"
+    assert (result.metrics.decoding.temperature, set(result.metrics.pass_at)) == (1.0, {1, 2})
+    graded = [sample.row["nums"] for sample in result.samples]
+    assert graded == [row["nums"] for row in rows for _ in range(2)]
     other = evaluate("countdown-tiny", rows, samples=2, max_new_tokens=8, seed=1)
     compared = compare({"first": result, "second": other})
     assert [row["name"] for row in compared["results"]] == ["first", "second"]
     assert compared["split"] == ""  # not known of this model
     assert compare([result, other])["results"][1]["name"] == "countdown-tiny 2"
-    assert not list(here.glob("*eval*"))
-    assert not list(here.rglob("*.jsonl"))
+    assert list(here.rglob("*")) == []
 
 
 def test_evaluations_are_written_where_that_is_asked_for(tmp_path):
-    file = tmp_path / "rows.jsonl"
+    file, out = tmp_path / "rows.jsonl", tmp_path / "solver"
     file.write_text(json.dumps(PUZZLE) + "\n")
     assert [row["target"] for row in read_rows(str(file))] == [46]
-    result = evaluate("solver", str(file), out=tmp_path / "solver")
+    result = evaluate("solver", str(file), out=out)
     assert (result.metrics.accuracy, result.metrics.decoding.samples) == (1.0, 1)
-    assert (
-        json.loads((tmp_path / "solver" / "details.json").read_text()) == result.metrics.to_json()
-    )
-    assert evaluate("solver", file, out=tmp_path / "solver").metrics == result.metrics
+    assert json.loads((out / "details.json").read_text()) == result.metrics.to_json()
+    notes = []
+    assert evaluate("solver", file, out=out, on_note=notes.append).metrics == result.metrics
+    assert "up to date" in notes[0]
     model = evaluate("countdown-tiny", file, max_new_tokens=4)
     assert model.metrics.decoding.greedy
-    values = compare([tmp_path / "solver", model], out=tmp_path / "comparison")
+    values = compare([out, model], out=tmp_path / "comparison")
     assert values == json.loads((tmp_path / "comparison" / "comparison.json").read_text())
 
 
-def test_a_data_frame_and_numpy_values_are_rows(here):
-    frame = pd.DataFrame([PUZZLE, {**PUZZLE, "rule": "at-most-once"}])
-    result = evaluate("solver", frame, limit=np.int64(2))
+def test_numpy_values_and_missing_cells_are_in_rows(here):
+    rows = [PUZZLE, {**PUZZLE, "rule": None, "nums": np.array(PUZZLE["nums"])}]
+    result = evaluate("solver", rows, limit=np.int64(2))
     assert [sample.grade.correct for sample in result.samples] == [True, True]
     assert grade(RIGHT, nums=np.array(PUZZLE["nums"]), target=np.int64(46)).correct

@@ -1,3 +1,4 @@
+import os
 import sys
 from collections import Counter
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -69,7 +70,7 @@ def grade(
         lines = stack.enter_context(_opened(source))
         stream: TextIO | None = None if console.as_json else sys.stdout
         if out is not None:
-            if out.resolve() == Path(source).resolve():
+            if _is_read(lines, out):
                 raise UsageError("is the input file; give another one.", option="out")
             partial = stack.enter_context(artifacts.replacing(out.resolve()))
             stream = stack.enter_context(partial.open("w", encoding="utf-8", newline="\n"))
@@ -120,6 +121,14 @@ def grade(
     correct = counts["correct"]
     share = f"Graded {plural(n, 'completion')}: {correct:,} correct ({percent(correct / n)})"
     console.done(f"{share}; grades are in {out}." if out else f"{share}.")
+
+
+def _is_read(lines: BinaryIO, file: Path) -> bool:
+    """Return True if *lines* come from *file*, which stdin may be redirected from."""
+    try:
+        return file.is_file() and os.path.samestat(os.fstat(lines.fileno()), file.stat())
+    except OSError:  # a stream of no file
+        return False
 
 
 def _opened(source: str) -> AbstractContextManager[BinaryIO]:

@@ -147,13 +147,13 @@ def _outcome(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt | processes.Terminated):
         number = getattr(error, "number", signal.SIGINT)
         return 128 + number, processes.ended_by(number)
-    if isinstance(error, ModuleNotFoundError) and (sentence := packages.missing(error.name or "")):
-        return 1, sentence
-    if sentence := errors.machine_failure(error):
-        return 1, sentence
     if isinstance(error, errors.CountdownError):
         subject = f"{flag(error.option)} " if error.option else ""
         return 2 if isinstance(error, errors.UsageError) else 1, subject + error.sentence
-    if errors.raised_by_user(error):
+    if isinstance(error, ModuleNotFoundError) and (command := packages.install(error.name or "")):
+        return 1, f"{error.name} is not installed: {command}."
+    if sentence := errors.machine_failure(error):
+        return 1, sentence
+    if errors.user_frames(error):
         return 1, f"{type(error).__name__}: {errors.first_line(error)}."
     return 1, BUG

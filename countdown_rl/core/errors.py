@@ -66,37 +66,24 @@ def first_line(error: BaseException) -> str:
     return re.sub(r"\[Errno -?\d+\] | ?\(os error \d+\)", "", text).rstrip(".")
 
 
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield *error* and the exceptions that it was raised from or during, newest first."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
 _PACKAGE = str(Path(__file__).parents[1])
 _STDLIB = re.escape(sysconfig.get_path("stdlib"))
 #: Files of libraries; Jinja calls those of a template ``<template>``.
 _LIBRARY = re.compile(rf"[/\\](site|dist)-packages[/\\]|^{_STDLIB}|^<(?!template>|unknown>)")
 
 
-def user_frames(error: BaseException) -> str:
-    """Return the frames of a user's code in *error* or its causes; "" if that code raised a CountdownError itself."""
-    for cause in reversed([*causes(error)]):
-        frames = list(traceback.walk_tb(cause.__traceback__))
-        frames_of_user = [frame for frame in frames if is_users(frame[0].f_code.co_filename)]
-        if not frames_of_user:
-            continue
-        if isinstance(cause, CountdownError) and frames[-1] == frames_of_user[-1]:
-            continue
-        return "".join(traceback.StackSummary.extract(iter(frames_of_user)).format()).rstrip()
-    return ""
-
-
-def raised_by_user(error: BaseException) -> bool:
-    """Return True if the last frame of *error* outside of libraries belongs to a user's code, not to this package."""
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    own = [file for file in files if file.startswith(_PACKAGE) or is_users(file)]
-    return bool(own) and is_users(own[-1])
+def user_frames(error: BaseException | None) -> str:
+    """Return the frames of a user's code in the first exception, of *error* and those that it was raised from or
+    during, that has some; "" if there is none, or that code raised a CountdownError itself.
+    """
+    if error is None:
+        return ""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    of_user = [frame for frame in frames if is_users(frame[0].f_code.co_filename)]
+    if isinstance(error, CountdownError) and frames[-1:] == of_user[-1:]:
+        of_user = []
+    earlier = user_frames(error.__cause__ or error.__context__)
+    return earlier or "".join(traceback.StackSummary.extract(iter(of_user)).format()).rstrip()
 
 
 def is_users(file: str) -> bool:
@@ -115,8 +102,6 @@ _MEMORY = re.compile(
 
 def machine_failure(error: BaseException) -> str | None:
     """Return the sentence for an *error* that the machine caused, such as a full disk; None for others."""
-    if isinstance(error, CountdownError):
-        return None
     if out_of_memory(error):
         return "out of memory; close programs, or ask for less work at a time."
     cause = first_line(error)

@@ -10,7 +10,7 @@ from countdown_rl.core import user_code
 from countdown_rl.core.artifacts import read, with_article
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.manifest import Manifest, portable, without_lineage
+from countdown_rl.core.manifest import Manifest, portable
 
 #: The file beside the checkpoints of an unfinished run.
 RUN = "run.json"
@@ -44,17 +44,17 @@ class Identity:
         return cls(options, inputs, {"code": code, **machine})
 
     def to_json(self) -> dict[str, Any]:
-        inputs = without_lineage(self.inputs)
-        sections = {"options": self.options, "inputs": inputs, **self.machine}
+        sections = {"options": self.options, "inputs": self.inputs, **self.machine}
         return dict(json.loads(json.dumps(portable(sections), default=str)))
 
-    def differences(self, before: Any) -> str:
+    def differences(self, before: Mapping[str, Any] | None) -> str:
         """Return the first differences from the JSON of a run, such as ``--seed was 42, is 1; other data``; "" if none."""
-        if not isinstance(before, Mapping) or not before.keys() >= {"options", "inputs"}:
+        if before is None:
             return "it cannot be read"
         phrases = list(self._differences(before))
-        more = ["..."] if len(phrases) > _NAMED else []
-        return "; ".join(phrases[:_NAMED] + more)
+        if len(phrases) > _NAMED:
+            phrases[_NAMED:] = ["..."]
+        return "; ".join(phrases)
 
     def _differences(self, before: Mapping[str, Any]) -> Iterator[str]:
         for section, now in self.to_json().items():
@@ -69,11 +69,7 @@ class Identity:
                     yield f"other {key}"
                 else:
                     name = flag(key) if section == "options" else key
-                    yield f"{name} was {_value(old)}, is {_value(new)}"
-
-
-def _value(value: Any) -> str:
-    return "not given" if value is None else str(value)
+                    yield f"{name} was {old}, is {new}"
 
 
 def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifest | None:

@@ -47,7 +47,7 @@ class _Input(TypedDict, total=False):
     base: dict[str, Any]
 
 
-class File(TypedDict):
+class _File(TypedDict):
     """An entry among the ``files`` of a manifest."""
 
     sha256: str
@@ -111,7 +111,7 @@ class Manifest:
         return cls(
             kind,
             portable(options),
-            inputs=portable(without_lineage(inputs)),
+            inputs=portable(inputs),
             lineage=provenance_chain(*entries),
             **contents,
         )
@@ -121,16 +121,8 @@ class Manifest:
         """Return the manifest *data* of *source*; ArtifactError if it is damaged or lists a file outside of it."""
         manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
         typed_json.build(manifest.inputs, dict[str, _Input | list[_Input]], source)
-        earlier = set[str]()
-        for ancestor in manifest.lineage:
-            if not earlier.issuperset(ancestor.inputs.values()):
-                raise ArtifactError(
-                    f"{source} is damaged (its lineage is not in order); make it again."
-                )
-            earlier.add(ancestor.digest)
-
         for files in (manifest.files, *(ancestor.files for ancestor in manifest.lineage)):
-            for name in typed_json.build(files, dict[str, File], source):
+            for name in typed_json.build(files, dict[str, _File], source):
                 if not _is_below(name):
                     raise ArtifactError(
                         f"{source} lists {name!r}, which is no file below it; do not use this artifact."
@@ -160,27 +152,15 @@ class Manifest:
         )
         return {"digest": digest, "kind": self.kind, "lineage": [*self.lineage, own]}
 
-    def entry(self, name: str) -> dict[str, Any]:
-        """Return the input *name* with its lineage, as :meth:`as_input` of that artifact returned it; {} if absent."""
-        entry = self.inputs.get(name)
-        if not isinstance(entry, dict) or "digest" not in entry:
-            return {}
-        wanted = {str(entry["digest"])}
-        ancestors: list[ProvenanceEntry] = []
+    def chain(self, name: str) -> list[ProvenanceEntry]:
+        """Return everything that the input *name* was made from, then itself; [] if there is none of that name."""
+        wanted = set(_digests({name: self.inputs.get(name, {})}).values())
+        ancestors = []
         for ancestor in reversed(self.lineage):
             if ancestor.digest in wanted:
                 wanted.update(ancestor.inputs.values())
-                ancestors.insert(0, ancestor)
-        return {**entry, "lineage": ancestors}
-
-
-def without_lineage(value: Any) -> Any:
-    """Return *value*, the inputs of a manifest, as the manifest holds them: each by its digest, kind and source."""
-    if isinstance(value, list):
-        return [without_lineage(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: without_lineage(item) for key, item in value.items() if key != "lineage"}
-    return value
+                ancestors.append(ancestor)
+        return ancestors[::-1]
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -276,9 +256,11 @@ def file_input(path: Path) -> dict[str, Any]:
 
 
 def portable(value: Any) -> Any:
-    """Return *value* with each absolute path, or one out of the working directory, reduced to its last name."""
+    """Return *value* as a manifest holds it: without the lineages of inputs, which it has once, and with each absolute
+    path, or one out of the working directory, reduced to its last name.
+    """
     if isinstance(value, Mapping):
-        return {key: portable(inner) for key, inner in value.items()}
+        return {key: portable(inner) for key, inner in value.items() if key != "lineage"}
     if isinstance(value, list | tuple):
         return [portable(inner) for inner in value]
     if isinstance(value, str | Path) and "\n" not in str(value):  # a path, not the text of a prompt

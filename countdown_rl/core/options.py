@@ -14,6 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
+from countdown_rl.core import typed_json
 from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.core.formatting import one_line
 
@@ -116,18 +117,17 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     elif isinstance(value, PathLike) and Path not in kinds:
         value = fspath(value)
     for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, str):
-            check_text(name, item)
+        if isinstance(item, str) and ("\0" in item or not item.strip()):
+            raise UsageError(f"{item!r:.60} should be text without null bytes.", option=name)
 
     try:
         converted = _adapter(hint).validate_python(value)
     except ValidationError as error:
         fault = error.errors()[0]
-        expected = fault["msg"].removeprefix("Input ").partition(", unable")[0]
+        expected = typed_json.expected(fault)
         if allowed := choices(hint):
             expected = f"is not one of: {', '.join(allowed)}"
-        item = shown(fault["input"])
-        raise UsageError(f"{item} {expected[:1].lower()}{expected[1:]}.", option=name) from None
+        raise UsageError(f"{shown(fault['input'])} {expected}.", option=name) from None
 
     if type(converted) in (int, float):
         limit = MAX_INTEGER if isinstance(converted, int) else MAX_FLOAT
@@ -146,24 +146,13 @@ def _adapter(hint: Any) -> Any:
     return TypeAdapter(hint, config=settings)
 
 
-def check_text(name: str, text: str) -> None:
-    """Raise UsageError if *text*, the value of the option *name*, is empty or has a null byte."""
-    if not text.strip():
-        raise UsageError("is empty; give it a value, or leave it out.", option=name)
-    if "\0" in text:
-        raise UsageError(f"{text!r:.60} should have no null byte.", option=name)
-
-
 def _read_prompt(file: str) -> str:
-    check_text("prompt", file)
     try:
-        text = Path(file).read_text("utf-8")
-    except (OSError, UnicodeError) as error:
+        return Path(file).read_text("utf-8")
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"{file} cannot be read ({first_line(error)}); give another.", option="prompt"
         ) from error
-    check_text("prompt", text)
-    return text
 
 
 #: The text of a prompt template; its flag takes the file.

@@ -15,25 +15,12 @@ def version() -> str:
         return "unknown"
 
 
-def pip_install(*names: str) -> str:
-    """The command that installs the distributions *names*, in the versions that this package declares."""
-    declared = _declared()
-    wanted = [declared.get(name, name).partition(";")[0].strip() for name in names]
-    return f"`pip install {' '.join(map(repr, wanted))}`"
-
-
-def missing(module: str) -> str | None:
-    """A sentence that says how to install *module*, whose import failed; None where no extra has it."""
+def install(module: str) -> str:
+    """How to install *module*, the end of a sentence; "" if no extra of this package has it, or a copy runs."""
     name = module.partition(".")[0].replace("_", "-")
-    requirement = _declared().get(name, "")
-    if "extra ==" not in requirement:
-        return None
-    if re.search(r"extra == .train.", requirement):
-        return f"{module} is not installed: it is in the extra `train`; in a clone `pip install -e '.[train]'`."
-    return f"{module} is not installed: {pip_install(name)}."
-
-
-def _declared() -> dict[str, str]:
-    """The requirements of this package, by name; none of a copy that is not installed."""
-    lines = requires("countdown-rl") or [] if version() != "unknown" else []
-    return {re.split(r"[^\w.-]", line)[0].replace("_", "-"): line for line in lines}
+    requirements = requires("countdown-rl") or [] if version() != "unknown" else []
+    for requirement in requirements:
+        extra = re.match(rf"{name}[^\w-].*extra == .([\w-]+)", requirement.replace("_", "-"))
+        if extra:
+            return f"in a clone `pip install -e '.[{extra[1]}]'`"
+    return ""

@@ -1,6 +1,7 @@
 """JSON objects of files, checked by pydantic against a dataclass or TypedDict; a fault is an ArtifactError."""
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,15 +37,14 @@ def build(value: Any, kind: Any, source: Path | str) -> Any:
         )
     except ValidationError as error:
         fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
-        text = (
-            fault["msg"]
-            .partition(", unable")[0]
-            .removeprefix("Input ")
-            .replace("a valid integer", "a whole number")
-        )
-        raise _damaged(
-            source, f"`{'.'.join(map(str, fault['loc']))}` {text[:1].lower()}{text[1:]}"
-        ) from None
+        place = ".".join(map(str, fault["loc"]))
+        raise _damaged(source, f"`{place}` {expected(fault)}") from None
+
+
+def expected(fault: Mapping[str, Any]) -> str:
+    """Return the words of *fault*, an error of pydantic, as the end of a sentence: ``should be a valid integer``."""
+    words = str(fault["msg"]).removeprefix("Input ").partition(", unable")[0]
+    return words[:1].lower() + words[1:]
 
 
 def dump(value: Any) -> dict[str, Any]:

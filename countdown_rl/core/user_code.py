@@ -25,8 +25,7 @@ _NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name by which :func:`imported` finds *function* in this process: ``module:function``, with a number
     if another function or object has that name."""
-    named = function.func if isinstance(function, functools.partial) else function
-    named = named if hasattr(named, "__qualname__") else type(named)
+    named = _definition(function)
     plain = name = f"{named.__module__}:{named.__qualname__}"
     number = 1
     while _GIVEN.setdefault(name, function) is not function:
@@ -99,11 +98,16 @@ def _folder(file: Path) -> bytes:
 
 
 def _source(function: Callable[..., Any]) -> bytes:
-    named = function.func if isinstance(function, functools.partial) else function
     try:
-        return inspect.getsource(named if hasattr(named, "__qualname__") else type(named)).encode()
+        return inspect.getsource(_definition(function)).encode()
     except (OSError, TypeError):  # written at a prompt
         return b""
+
+
+def _definition(function: Callable[..., Any]) -> Any:
+    """Return what has the name and the source of *function*: the function of a partial, the class of an object."""
+    named = function.func if isinstance(function, functools.partial) else function
+    return named if hasattr(named, "__qualname__") else type(named)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.formatting import interval, percent
-from countdown_rl.core.manifest import Manifest, ProvenanceEntry, provenance_chain
+from countdown_rl.core.manifest import Manifest, ProvenanceEntry
 from countdown_rl.evaluation import sample
 from countdown_rl.evaluation.sample import Accuracy, Metrics, Sample, Scores
 from countdown_rl.tasks import jsonl
@@ -80,7 +80,7 @@ def write(directory: Path, metrics: Metrics, samples: Sequence[Sample]) -> None:
 
 def chain(result: Result) -> list[ProvenanceEntry]:
     """Everything that the model of *result* was made from, itself last; empty for a baseline."""
-    return provenance_chain(result.manifest.entry("model"))
+    return result.manifest.chain("model")
 
 
 def split(*results: Result) -> str:

@@ -65,4 +65,4 @@ def missing_package(name: str) -> str:
     package = engine_class(name).package
     if package is None or find_spec(package) is not None:
         return ""
-    return f"needs {package}: {packages.pip_install(package)}"
+    return f"needs {package}: {packages.install(package)}"

@@ -23,7 +23,6 @@ from countdown_rl.core.manifest import (
     ProvenanceEntry,
     file_sha256,
     portable,
-    provenance_chain,
 )
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
 
@@ -247,7 +246,7 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
 
 def _trained_over(manifest: Manifest) -> ProvenanceEntry | None:
     """Return the model that is no adapter and over which the adapter of *manifest* was trained, also further."""
-    chain = provenance_chain(manifest.entry("model"))
+    chain = manifest.chain("model")
     known = {entry.digest: entry for entry in chain}
     over = chain[-1] if chain else None
     while over is not None and over.kind == "adapter":

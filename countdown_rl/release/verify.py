@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from countdown_rl.core import artifacts, hub, typed_json
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import percent, short
-from countdown_rl.core.manifest import ProvenanceEntry, file_sha256, provenance_chain
+from countdown_rl.core.manifest import ProvenanceEntry, file_sha256
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import evaluate, results, statistics
@@ -103,7 +103,7 @@ def verify(
         raise ArtifactError(f"{source} holds no evaluation; publish the weights with one.")
 
     recorded = results.read(folder / "eval")
-    chain = provenance_chain(manifest.entry("model"))
+    chain = manifest.chain("model")
     metrics = recorded.metrics
     report = Verification(source, revision, manifest.digest, seed, metrics.accuracy, metrics.n)
     rows = _recorded_rows(recorded, chain, data)

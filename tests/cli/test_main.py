@@ -54,7 +54,7 @@ def loading(number):
         (PermissionError(errno.EACCES, "Permission denied", "out"), 1, "permission denied"),
         (RuntimeError("DataLoader: [Errno 28] No space left on device"), 1, "No space left"),
         (MemoryError(), 1, "memory"),
-        (ModuleNotFoundError("No module named 'peft.x'", name="peft.x"), 1, "extra `train`"),
+        (ModuleNotFoundError("No module named 'peft.x'", name="peft.x"), 1, "train"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -28,7 +28,7 @@ def test_two_runs_are_the_same_where_options_and_inputs_are(here):
 def test_the_first_three_differences_are_named_and_a_missing_option_is_one():
     run = Identity({"a": 1, "b": 2, "c": None}, {}, {"versions": {"torch": "2"}})
     before = {"options": {"d": (3,)}, "inputs": {}, "versions": {"torch": "1"}}
-    first = "--a was not given, is 1; --b was not given, is 2; --d was (3,), is not given"
+    first = "--a was None, is 1; --b was None, is 2; --d was (3,), is None"
     assert run.differences(before) == f"{first}; ..."
     assert run.differences(run.to_json()) == ""
     assert run.differences(None) == "it cannot be read"

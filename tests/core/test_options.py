@@ -38,34 +38,27 @@ class Example(Options):
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("name", "value", "words"),
     [
-        *(
-            ({"share": -0.1}, ["share", "0"]),
-            ({"share": 1.1}, ["share", "1"]),
-            ({"size": 0}, ["size", "1"]),
-        ),
-        *(({"share": float(name)}, ["share", "finite"]) for name in ("nan", "inf")),
-        *(
-            ({"kind": "c"}, ["kind", "c", "a, b"]),
-            ({"from_": ("x", "z")}, ["from", "z", "x, y"]),
-        ),
+        ("share", -0.1, "from 0 to 1"),
+        ("share", 1.1, "from 0 to 1"),
+        ("share", float("nan"), "finite"),
+        ("size", 0, "from 1"),
+        ("kind", "c", "c .*a, b"),
+        ("from_", ("x", "z"), "z .*x, y"),
     ],
 )
-def test_a_value_out_of_bounds_or_choices_is_refused_with_its_flag(values, words):
+def test_a_value_out_of_bounds_or_choices_is_refused_with_its_flag(name, value, words):
     Example(share=1, size=1, kind="b", from_=("y", "x"))
-    with pytest.raises(UsageError) as error:
-        Example(**values)
-    assert all(word in str(error.value) for word in words)
+    with pytest.raises(UsageError, match=f"^{name.rstrip('_')} .*{words}"):
+        Example(**{name: value})
 
 
 @pytest.mark.parametrize("options", STAGES, ids=lambda options: options.__name__)
 def test_every_field_declares_its_option_and_a_valid_default(options):
     options()
-    for field in fields(options):
-        assert any(
-            isinstance(extra, Option) for extra in get_args(field_hints(options)[field.name])
-        ), field.name
+    for name, hint in field_hints(options).items():
+        assert any(isinstance(extra, Option) for extra in get_args(hint)), name
 
 
 def test_values_are_converted_to_the_types_of_their_fields():

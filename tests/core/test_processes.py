@@ -11,7 +11,6 @@ import pytest
 
 from countdown_rl.cli import main
 from countdown_rl.core import processes
-from countdown_rl.core.errors import UsageError
 from tests.support.fsdp_on_cpu import launched
 
 ROOT = Path(__file__).parents[2]
@@ -27,11 +26,8 @@ def test_accelerate_reads_the_configurations_of_the_recipes(name, kind, monkeypa
     config = load_config_from_file(str(ROOT / "stages" / "recipes" / f"{name}.yaml"))
     assert (config.distributed_type, config.num_machines) == (kind, 1)
     arguments, environment = launched(name)
-    if kind == "DEEPSPEED":
-        assert (arguments.zero_stage, arguments.mixed_precision) == (
-            int(name[-1]),
-            "no",
-        )  # train sets the precision
+    if kind == "DEEPSPEED":  # train sets the precision
+        assert (arguments.zero_stage, arguments.mixed_precision) == (int(name[-1]), "no")
     else:
         for key, value in environment.items():
             monkeypatch.setenv(key, value)
@@ -104,41 +100,31 @@ def test_rank_and_world_size_are_those_of_a_launcher_and_not_of_a_scheduler(monk
 
 
 @pytest.mark.parametrize(
-    ("variables", "threads"),
+    ("launcher", "omp", "threads"),
     [
-        *(({}, 8), ({"LOCAL_WORLD_SIZE": "3"}, 2), ({"LOCAL_WORLD_SIZE": "16"}, 1)),
-        *(({"OMP_NUM_THREADS": "1"}, 1), ({"OMP_NUM_THREADS": "12,2"}, 12)),
-        *(({"OMP_NUM_THREADS": invalid}, 8) for invalid in ("many", "0")),
-        (LAUNCHED | {"OMP_NUM_THREADS": "1"}, 4),  # a launcher's
-        (LAUNCHED | {"OMP_NUM_THREADS": "2"}, 2),
+        *(({}, omp, count) for omp, count in (("", 8), ("1", 1), ("12,2", 12), ("many", 8))),
+        ({"LOCAL_WORLD_SIZE": "16"}, "0", 1),
+        (LAUNCHED, "1", 4),  # which the launcher has set
+        (LAUNCHED, "2", 2),
     ],
 )
 def test_threads_are_those_of_omp_num_threads_or_the_share_of_the_cpus(
-    monkeypatch, variables, threads
+    monkeypatch, launcher, omp, threads
 ):
-    for name in ("OMP_NUM_THREADS", *LAUNCHED):
+    for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
+    for name, value in (launcher | {"OMP_NUM_THREADS": omp}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     assert processes.cpu_threads() == threads
-
-
-def test_a_launched_process_trains_once(monkeypatch):
-    monkeypatch.setattr(processes, "_trains", False)
-    processes.train_once()
-    for name, value in LAUNCHED.items():
-        monkeypatch.setenv(name, value)
-    processes.train_once()
-    with pytest.raises(UsageError, match="launch the second"):
-        processes.train_once()
 
 
 @pytest.mark.parametrize(
     ("name", "value", "sharded"),
     [
         ("X", "", False),
-        *(("DEEPSPEED_ZERO_STAGE", str(n), n == 3) for n in (2, 3)),
+        ("DEEPSPEED_ZERO_STAGE", "2", False),
+        ("DEEPSPEED_ZERO_STAGE", "3", True),
         ("USE_FSDP", "true", True),
     ],
 )

@@ -44,13 +44,8 @@ def test_an_edit_of_the_users_code_is_another_run(own, edited, by_name):
 
 
 def test_options_name_code_in_any_field_and_weight():
-    options = {
-        "reward": ("my:short=1", "format=0.1"),
-        "sampler": "a.b:C.d",
-        "model": "http://x",
-        "n": 1,
-        "s": None,
-    }
+    options = {"reward": ("my:short=1", "format=0.1"), "sampler": "a.b:C.d"}
+    options |= {"model": "http://x", "n": 1, "s": None}
     assert user_code.named(options) == ["my:short", "a.b:C.d"]
     assert user_code.digests(["countdown_rl.rewards:correct", "math:sqrt"]) == {}  # not the user's
 

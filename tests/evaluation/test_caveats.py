@@ -101,14 +101,9 @@ def test_a_single_training_run_is_warned_of_and_several_are_not():
     assert sentence.startswith("GRPO: single seed")
     assert caveats({"start": start, "GRPO": replace(run, runs=[run, run])}) == []
     assert caveats({"start": run, "again": run, "other": start}) == []
-    merged = replace(
-        run,
-        manifest=Manifest.of(
-            "eval",
-            {},
-            {"model": Manifest.of("merged", {}, {"model": run.manifest.entry("model")}).as_input()},
-        ),
-    )
+    policy = run.manifest.inputs["model"] | {"lineage": run.manifest.chain("model")}
+    inputs = {"model": Manifest.of("merged", {}, {"model": policy}).as_input()}
+    merged = replace(run, manifest=Manifest.of("eval", {}, inputs))
     gguf = replace(run.metrics.model, kind="gguf", digest="exported")
     assert (
         caveats({"start": merged, "gguf": replace(run, metrics=replace(run.metrics, model=gguf))})

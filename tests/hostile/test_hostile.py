@@ -85,7 +85,9 @@ CASES = {
         {INDEX: weights_in("model.bin"), "model/model.safetensors": None, "model/a.safetensors": ""},
     ),
     "an index that names a file outside": Case(
-        QUANTIZE, 1, "no weights", {INDEX: weights_in("../a.safetensors"), "model/model.safetensors": None}
+        QUANTIZE, 1, "../adapter/adapter_model.safetensors",
+        {INDEX: weights_in("../adapter/adapter_model.safetensors"), "model/model.safetensors": None,
+         "model/a.safetensors": ""},
     ),
     "a configuration that names its weights": Case(
         f"{ASK} model", 1, "transformers_weights", {CONFIG: {"transformers_weights": "pytorch_model.bin"}}
@@ -218,10 +220,14 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, here, monkeypat
 
 @pytest.mark.parametrize(
     ("words", "status", "word"),
-    [("<&-", 1, "standard input has no rows"), ("--out F F", 2, "is the input file")],
+    [
+        ("<&-", 1, "standard input has no rows"),
+        *((words, 2, "is the input file") for words in ("--out F F", "--out F < F", "--out L F")),
+    ],
 )
 def test_grade_loses_no_lines_to_closed_or_shared_files(words, status, word, here):
     Path("F").write_text(row())
+    Path("L").symlink_to("F")
     command = f"{shlex.quote(sys.executable)} -m countdown_rl grade {words}"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)

@@ -138,7 +138,7 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
 @pytest.mark.parametrize(
     ("packages", "gpu", "options", "error", "word"),
     [
-        ((), True, {}, ModelError, "engine vllm needs vllm: `pip install"),
+        ((), True, {}, ModelError, "engine vllm needs vllm: in a clone"),
         *((("vllm",), gpu, {}, None, "") for gpu in (False, True)),  # it has builds for a CPU
         (("vllm",), True, {"precision": "nf4"}, UsageError, "NF4"),
     ],

@@ -386,7 +386,7 @@ def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(
     with pytest.raises(UsageError, match="add --engine openai"):
         EvalOptions(base_url=stub.url)
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"needs openai: `pip install 'openai"):
+    with pytest.raises(ModelError, match=r"needs openai: .*\[openai\]"):
         run(stub, tmp_path)
 
 

@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, UsageError
-from countdown_rl.core.manifest import Manifest, file_input, provenance_chain
+from countdown_rl.core.manifest import Manifest, file_input
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
 from countdown_rl.release import folder
@@ -48,7 +48,7 @@ def test_the_release_holds_the_weights_and_the_chain(root):
     }
     assert manifest.files.keys() - merged.files.keys() == {"README.md", *evaluation}
     assert results.read(OUT / "eval") == results.read(Path("eval/merged"))
-    kinds = [link.kind for link in provenance_chain(manifest.entry("model"))]
+    kinds = [link.kind for link in manifest.chain("model")]
     assert kinds == ["data", "model", "adapter", "merged"]
     assert (manifest.facts["accuracy"], manifest.facts["license"]) == (0.62, "apache-2.0")
     assert {"eval", "comparison"} <= manifest.inputs.keys()

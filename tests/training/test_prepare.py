@@ -50,7 +50,7 @@ def test_check_tells_the_package_that_is_not_installed(
     status, out, err = check("--model", llama, "--data", rows, option, value)
     assert (status, out) == (1, "")
     assert f"{option} {value} needs" in err
-    assert f"pip install '{extra}" in err
+    assert f"pip install -e '.[{extra}]'" in err
 
 
 def test_the_initial_model_is_not_read_from_a_gguf_file_again(check, llama, rows, monkeypatch):
