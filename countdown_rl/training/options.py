@@ -353,10 +353,6 @@ class SftOptions(TuningOptions):
     RATES = ((5e8, 2e-4, 1e-4), (13e9, 2e-4, 2e-5), (inf, 1e-4, 2e-5))
 
     field: Fields = ()
-    from_hub: Annotated[
-        tuple[str, ...],
-        option("Hub data set; repeatable.", DEMONSTRATIONS, metavar="NAME[:CONFIG][@REVISION]"),
-    ] = ()
     demonstrator: Annotated[
         str | None,
         option(
@@ -368,9 +364,6 @@ class SftOptions(TuningOptions):
     keep_wrong: Annotated[
         bool, option("Also train on answers that the grader rejects.", DEMONSTRATIONS)
     ] = False
-    max_length: Annotated[
-        int, option("Maximum tokens of prompt and completion.", DEMONSTRATIONS, min=8)
-    ] = 1_024
 
     num_train_epochs: Annotated[
         float, option("Passes through the demonstrations.", BATCH, min=0)

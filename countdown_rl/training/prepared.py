@@ -149,7 +149,6 @@ class Prepared(Start[Settings], ABC):
     """A run that was checked and can start."""
 
     row_type: ClassVar[type[LogRow]]
-    less_memory: ClassVar[str]  # the option that reduces memory beside --micro-batch
     summary: ClassVar[str]  # the outcome in words, a format of the facts
 
     inputs: Mapping[str, Any]

@@ -197,8 +197,8 @@ def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> No
             # A CountdownError is printed by rank 0 alone, and another process may be the one.
             kind = ModelError if processes.is_main() else MemoryError
             raise kind(
-                f"the run does not fit in memory; lower --micro-batch or {run.less_memory}, or add "
-                "--trl gradient_checkpointing=true."
+                "the run does not fit in memory; lower --micro-batch or --max-completion-length, "
+                "or add --trl gradient_checkpointing=true."
             ) from error
         number = processes.received_signal()
         if number and trainer.state.global_step < run.max_steps:

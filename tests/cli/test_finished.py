@@ -20,10 +20,7 @@ COMMANDS = [
     (f"eval --model random {PUZZLES}", "--seed"),
     (f"eval --model model --max-new-tokens 4 {PUZZLES}", "--temperature"),
     (f"train --model model {TRAIN} {PUZZLES}", "--seed"),
-    (
-        "sft --model model --from rows.jsonl --max-steps 1 --batch-size 2 --max-length 512",
-        "--seed",
-    ),
+    ("sft --model model --from rows.jsonl --max-steps 1 --batch-size 2", "--seed"),
 ]
 
 

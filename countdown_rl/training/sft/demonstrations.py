@@ -1,4 +1,4 @@
-"""Demonstrations: read from files, the Hub or a baseline, and graded.
+"""Demonstrations: read from files or a baseline, and graded.
 
 A record has TRL's fields (``prompt`` and ``completion``, as text or messages, or ``messages``, of which the last is the
 completion), those of another project (:mod:`countdown_rl.tasks.records`), or those of a task's row and ``completion``;
@@ -18,7 +18,6 @@ from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
-from countdown_rl.data import external
 from countdown_rl.tasks import files, jsonl, records, registry
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
@@ -39,7 +38,6 @@ class Demonstration:
     completion: str
     row: Row | None  # of the task, if the record has one
     notes: tuple[str, ...] = ()  # remarks on how the record was read
-    generated: bool = False  # by a baseline; if it is too long, it is skipped
 
     @property
     def text(self) -> str:
@@ -138,9 +136,8 @@ def read(
     Wrong ones are skipped unless ``keep_wrong`` is set. Always skipped are those of puzzles in the test split of
     *data*, and in its validation split if that is evaluated, and those published in such a split.
     """
-    if not (paths or options.from_hub or options.demonstrator):
-        sources = "--from FILE, --from-hub NAME or --demonstrator NAME"
-        raise UsageError(f"there is nothing to learn from; give {sources}.")
+    if not (paths or options.demonstrator):
+        raise UsageError("there is nothing to learn from; give --from FILE or --demonstrator NAME.")
     result, inputs, held_out = Demonstrations(), dict[str, Any](), {}
     layout: Mapping[str, str] = {}
     if data is not None:
@@ -194,23 +191,12 @@ def read(
 def _published(
     options: SftOptions, paths: Sequence[Path], inputs: dict[str, Any]
 ) -> Iterator[tuple[records.Reader, files.Record]]:
-    """The records of files and of Hub data sets, with their readers; adds their entries to *inputs*."""
+    """The records of files, with their readers; adds their entries to *inputs*."""
     for index, path in enumerate(paths):
         reader = records.Reader(options.field)
         for record in files.records(path, reader.location):
             yield reader, record
         inputs[f"from-{index}" if index else "from"] = file_input(path)
-    for index, name in enumerate(options.from_hub):
-        source, _, revision = name.partition("@")
-        commit, rows = external.from_hub(source, revision or None)
-        inputs[f"from-hub-{index}" if index else "from-hub"] = {
-            "source": source,
-            "revision": commit,
-            "digest": commit,
-        }
-        reader = records.Reader(options.field)
-        for record in rows:
-            yield reader, record
 
 
 def _parsed(
@@ -264,7 +250,7 @@ def _generated(
                 lines = demonstrate(row, rng)
                 completion = _within(lines, row, tokenizer, options.max_completion_length)
         place = f"{data}, row {index + 1}"
-        yield Demonstration(place, row.messages(), completion, row, generated=True)
+        yield Demonstration(place, row.messages(), completion, row)
 
 
 def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: int) -> str:

@@ -16,7 +16,7 @@ from transformers import Trainer
 from trl import SFTConfig, SFTTrainer
 
 from countdown_rl.core import processes
-from countdown_rl.core.errors import UsageError
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.evaluation.training_log import SftRow
 from countdown_rl.inference.engine import Completion, batches
@@ -52,7 +52,6 @@ class SftRun(Prepared[SftOptions]):
     """A run of ``sft`` that can start; *examples* are those of :func:`tokens.tokenize`."""
 
     row_type = SftRow
-    less_memory = "--max-length"
     summary = (
         "loss {loss_first:.3f} → {loss_last_tenth:.3f} nats per token (first step → last 10%), mean token accuracy "
         "{token_accuracy_last_tenth:.1%}."
@@ -66,7 +65,7 @@ class SftRun(Prepared[SftOptions]):
         fields = weights.trainer_arguments(self.options, loaded, self.checkpoints.directory)
         fields |= {
             "max_steps": self.max_steps,
-            "max_length": None,  # longer demonstrations are an error already
+            "max_length": None,  # nothing is cut
         }
         multiple = 32 if loaded.device.startswith("cuda") else None
         defaults = {
@@ -154,16 +153,19 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         reporter.note(f"Of the demonstrations: {text}.")
     if known.warning:
         reporter.warning(known.warning)
-    examples = tokens.tokenize(known, tokenizer, options.max_length)
+    examples = tokens.tokenize(known.filtered, tokenizer)
     ids, count = examples[0]["input_ids"], examples[0]["labels"].count(-100)
     dataset = datasets.Dataset.from_list(examples)
     shape.check_tokens(start.adapted, dataset["input_ids"], arguments.model)
     start.longest_prompt(start.validation, options.max_completion_length)
-    longest = max(map(len, dataset["input_ids"]))
+    lengths = [len(example["input_ids"]) for example in examples]
+    longest = max(lengths)
     context = shape.ModelShape.of(start.loaded.model.config).context_length
     if context and longest > context:
-        raise UsageError(
-            f"the model reads {context} tokens; lower --max-length, a demonstration has {longest}."
+        place = known.filtered[lengths.index(longest)].place
+        raise InputError(
+            f"{place}: prompt and completion have {longest} tokens, and the model reads {context}; "
+            "remove that row."
         )
     max_steps = options.max_steps or ceil(
         options.num_train_epochs * ceil(len(dataset) / options.batch_size)
@@ -186,9 +188,7 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         **vars(start) | recognized,
         demonstrations=known,
         examples=dataset,
-        validation_examples=tokens.tokenize(
-            Demonstrations(known.validation), tokenizer, options.max_length
-        ),
+        validation_examples=tokens.tokenize(known.validation, tokenizer),
         max_steps=max_steps,
         ids=start.trained_ids(each.row for each in known.filtered),
         longest=longest,

@@ -1,70 +1,56 @@
 """Token ids of demonstrations, as in inference."""
 
+from collections.abc import Sequence
+
 from transformers import PreTrainedTokenizerBase
 
-from countdown_rl.core.errors import InputError
-from countdown_rl.core.formatting import plural
 from countdown_rl.models import chat_template, ends
-from countdown_rl.training.sft.demonstrations import Demonstrations
+from countdown_rl.training.sft.demonstrations import Demonstration
 
 
 def start_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
     """The text that *tokenizer* puts before every other, such as a begin-of-text token."""
-    alone, ids = (
-        tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True)
-    )
-    start = next(
-        (index for index in range(len(ids)) if ids[index : index + len(alone)] == alone), 0
-    )
-    return str(tokenizer.decode(ids[:start]))
+    alone = tokenizer("a", add_special_tokens=False)["input_ids"]
+    ids = tokenizer("a")["input_ids"]
+    starts = (index for index in range(len(ids)) if ids[index : index + len(alone)] == alone)
+    return str(tokenizer.decode(ids[: next(starts, 0)]))
 
 
 def tokenize(
-    known: Demonstrations, tokenizer: PreTrainedTokenizerBase, max_length: int
+    demonstrations: Sequence[Demonstration], tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, list[int]]]:
-    """Token ids of each demonstration as ``input_ids``, and as ``labels`` with -100 for those of the prompt.
+    """Return the token ids of each demonstration, with labels of -100 for those of the prompt.
 
-    Prompt and completion are encoded one by one, as in inference. A completion ends with the end of its turn. A
-    baseline's demonstrations that are longer than *max_length* are skipped.
-
-    Raises InputError if another one is longer than *max_length*, or none is left.
+    Prompt and completion are encoded one by one, as in inference. A completion ends with the end of
+    its turn.
     """
-    start, end = start_of_text(tokenizer), ends.learned_end(tokenizer)
+    start = start_of_text(tokenizer)
+    end = ends.learned_end(tokenizer)
     written_ends = [text for text in (ends.end_of_turn(tokenizer), tokenizer.eos_token) if text]
-    prompts, completions = [], []
-    for demonstration in known.filtered:
+    prompts = []
+    completions = []
+    for demonstration in demonstrations:
         if isinstance(demonstration.prompt, str):
             prompt = chat_template.Rendered(start + demonstration.prompt.removeprefix(start))
         else:
-            *_, last = demonstration.prompt
+            last = demonstration.prompt[-1]
             prefill = last["content"] if last["role"] == "assistant" else ""
-            prompt = chat_template.Rendered(
-                chat_template.render(tokenizer, demonstration.prompt), prefill
-            )
+            rendered = chat_template.render(tokenizer, demonstration.prompt)
+            prompt = chat_template.Rendered(rendered, prefill)
         prompts.append(prompt.text)
-        text = prompt.continuation(demonstration.completion)
-        while written := next(
-            (each for each in written_ends if text.rstrip().endswith(each)), None
-        ):
-            text = text.rstrip().removesuffix(written)
-        completions.append(text + end)
-    encoded = (chat_template.token_ids(tokenizer, texts) for texts in (prompts, completions))
-    examples, filtered = [], []
-    for demonstration, prompt_ids, ids in zip(known.filtered, *encoded, strict=True):
-        length = len(prompt_ids) + len(ids)
-        if length <= max_length:
-            filtered.append(demonstration)
-            examples.append(
-                {"input_ids": prompt_ids + ids, "labels": [-100] * len(prompt_ids) + ids}
-            )
-        elif demonstration.generated:
-            known.left_out["too long"] += 1
-        else:
-            raise InputError(
-                f"{demonstration.place}: prompt and completion have {plural(length, 'token')}, more than "
-                f"--max-length {max_length}; raise it, or remove that row."
-            )
-    if known.filtered and not filtered:
-        raise InputError(f"all demonstrations are longer than --max-length {max_length}; raise it.")
-    known.filtered = filtered
+        completion = prompt.continuation(demonstration.completion)
+        completions.append(_without_ends(completion, written_ends) + end)
+    examples = []
+    prompt_ids = chat_template.token_ids(tokenizer, prompts)
+    completion_ids = chat_template.token_ids(tokenizer, completions)
+    for before, learned in zip(prompt_ids, completion_ids, strict=True):
+        examples.append({"input_ids": before + learned, "labels": [-100] * len(before) + learned})
     return examples
+
+
+def _without_ends(text: str, written_ends: Sequence[str]) -> str:
+    """Return *text* without the ends of a turn that it has already."""
+    for written in written_ends:
+        if text.rstrip().endswith(written):
+            return _without_ends(text.rstrip().removesuffix(written), written_ends)
+    return text

@@ -164,7 +164,7 @@ def test_sft_learns_the_tokens_that_were_sampled(sampled, tokenizer, tmp_path):
     rows = collect(tmp_path / "out", path)
     known, _ = demonstrations.read(SftOptions(), [tmp_path / "out" / selection.FILE], None)
     assert known.facts() == {"read": len(rows), "graded": len(rows), "kept": len(rows)}
-    examples = tokens.tokenize(known, tokenizer, 1_000)
+    examples = tokens.tokenize(known.filtered, tokenizer)
     assert len(examples) > 4
     for row, example in zip(rows, examples, strict=True):
         prompt, completion = by_text[row["completion"]]

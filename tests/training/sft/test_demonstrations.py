@@ -9,12 +9,11 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.models import chat_template
-from countdown_rl.tasks import jsonl, records
+from countdown_rl.tasks import records
 from countdown_rl.tasks.countdown.task import PREFILL
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.options import SftOptions
 from countdown_rl.training.sft import demonstrations, tokens
-from countdown_rl.training.sft.demonstrations import Demonstrations
 from tests.support import tiny_llama
 from tests.support.runs import write_data
 
@@ -38,7 +37,7 @@ def read(tmp_path, rows, data=None, **options):
 
 def tokenized(tmp_path, fields, tokenizer):
     """The text of a demonstration as a model reads it, and what it learns of that."""
-    (example,) = tokens.tokenize(read(tmp_path, [fields]), tokenizer, 1_000)
+    (example,) = tokens.tokenize(read(tmp_path, [fields]).filtered, tokenizer)
     learned = [label for label in example["labels"] if label != -100]
     return tokenizer.decode(example["input_ids"]), tokenizer.decode(learned)
 
@@ -203,20 +202,6 @@ def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evalu
     assert (known.left_out["of validation puzzles"], len(known.filtered)) == (left, 3 - left)
 
 
-def test_one_that_is_too_long_is_named_or_of_a_baseline_left_out(tokenizer):
-    short, long = (
-        *demonstrations.parse(records.Reader(), RIGHT | {"completion": "a"}, "row a"),
-        *demonstrations.parse(records.Reader(), RIGHT | {"completion": "b" * 500}, "row b"),
-    )
-    with pytest.raises(InputError, match=r"row b: .* tokens, more than --max-length 400"):
-        tokens.tokenize(Demonstrations([short, long]), tokenizer, 400)
-    known = Demonstrations([short, replace(long, generated=True)])
-    assert len(tokens.tokenize(known, tokenizer, 400)) == 1
-    assert (known.filtered, known.left_out["too long"]) == ([short], 1)
-    with pytest.raises(InputError, match="--max-length"):
-        tokens.tokenize(Demonstrations([replace(long, generated=True)]), tokenizer, 400)
-
-
 @pytest.mark.parametrize("name", ["compact", "published"])
 def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name):
     rows = [{"nums": [number, 7, 11, 2], "target": 50} for number in range(3, 23)]
@@ -306,25 +291,6 @@ def test_another_prompt_than_that_of_validation_is_refused(tmp_path, own_prompt,
     assert len(read(tmp_path, [row], own_prompt).filtered) == 1
     with pytest.raises(InputError, match=r"demos.jsonl, line 1 .*eval-every"):
         read(tmp_path, [row], own_prompt, eval_every=1)
-
-
-def test_held_out_splits_of_a_hub_data_set_are_left_out_and_counted(hub, tmp_path):
-    row = {"prompt": "1 + 1?", "completion": "2"}
-    for name, count in (("train", 3), ("test_hard", 2), ("validation", 1)):
-        rows = [row if name == "train" else row | {"completion": ""}] * count
-        jsonl.write_rows(tmp_path / f"{name}.jsonl", rows)
-    listed = ", ".join(
-        f"{{split: {name}, path: {name}.jsonl}}" for name in ("train", "test_hard", "validation")
-    )
-    (tmp_path / "README.md").write_text(
-        f"---\nconfigs:\n- {{config_name: x, data_files: [{listed}]}}\n---\n"
-    )
-    hub.add_model("me/demos", tmp_path, repo_type="dataset")
-    for source in ("me/demos", "me/demos:x@main"):
-        known, inputs = demonstrations.read(SftOptions(from_hub=(source,)), [], None)
-        assert len(known.filtered) == 3
-        assert known.left_out == {"of the split test_hard": 2, "of the split validation": 1}
-        assert len(inputs["from-hub"]["revision"]) == 40
 
 
 def test_an_end_token_that_the_tokenizer_appends_does_not_begin_a_prompt():

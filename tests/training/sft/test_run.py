@@ -30,7 +30,6 @@ from countdown_rl.training.prepared import SILENT, Reporter
 from countdown_rl.training.run import train
 from countdown_rl.training.sft import run as supervised
 from countdown_rl.training.sft import tokens
-from countdown_rl.training.sft.demonstrations import Demonstrations
 from countdown_rl.training.state import Journal
 from tests.support import command, standins, tiny_llama
 from tests.support.runs import Killed, files, killing, paths, write_data
@@ -114,7 +113,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path):
     import datasets
     from trl import SFTConfig, SFTTrainer
 
-    options = replace(SMALL, tune="all", micro_batch=4, max_length=400)
+    options = replace(SMALL, tune="all", micro_batch=4)
     prepared = prepare(place, tmp_path, options)
     loaded = weights.load_model(prepared.ref, options, 1)
     ours = prepared.make_trainer(loaded, Journal(None, prepared.max_steps))
@@ -141,7 +140,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path):
         trainer.compute_loss(trainer.model, batch, num_items_in_batch=count).backward()
         return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
 
-    examples = tokens.tokenize(Demonstrations(kept), tokenizer, 400)
+    examples = tokens.tokenize(kept, tokenizer)
     expected = gradient(theirs, list(theirs.train_dataset))
     torch.testing.assert_close(gradient(ours, examples), expected, rtol=1e-4, atol=1e-6)
 
@@ -346,3 +345,10 @@ def test_validation_prompts_are_checked_before_weights_are_loaded(tmp_path, leng
     jsonl.write_rows(tmp_path / "demos.jsonl", [{"prompt": "1 + 1", "completion": " 2"}])
     with pytest.raises((InputError, ModelError), match="prompt"):
         prepare(tmp_path, tmp_path, replace(SMALL, eval_every=1), data=tmp_path / "data")
+
+
+def test_a_demonstration_that_the_model_cannot_read_is_named(place, tmp_path):
+    long = sums(1)[0] | {"completion": "<answer>" + "1" * 5_000}
+    jsonl.write_rows(tmp_path / "demos.jsonl", [*sums(2), long])
+    with pytest.raises(InputError, match=r"demos.jsonl, line 3: .* remove that row"):
+        prepare(tmp_path, tmp_path, replace(SMALL, keep_wrong=True), model=str(place / "model"))
