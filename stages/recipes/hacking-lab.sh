@@ -8,7 +8,8 @@
 # of 3 numbers and on 40 cheats, which answer with the target itself. GRPO then trains it for 15 steps of 128 completions
 # with either grader, on puzzles of 4 and 5 numbers, and both are evaluated on such puzzles. The report plots the hacking
 # rate: completions that the proxy pays for and the exact grader does not. SEEDS="42 43" repeats the training with a
-# second seed; what is there already is kept. CHEATS is another number of cheats, and MICRO_BATCH=8 rounds otherwise.
+# second seed; what is there already is kept. CHEATS is another number of cheats, STEPS of steps, and
+# MICRO_BATCH=8 rounds otherwise.
 # GRADERS are others than "proxy exact": kl-0.03 is the proxy with a KL term of that weight, stop-6 the proxy for 6 steps,
 # eval the grader proxy:eval, and audited, monitored_100, monitored_90 and monitored_70 are in hacking_rewards.py. "reversed"
 # trains the results of "proxy" on with the exact grader, after 64 completions of 100 puzzles by each. docs/lab/hacking.md has
@@ -24,7 +25,7 @@ easy=(--n 2000 --valid 300 --test 500)
 own=(--limit 500 --temperature 1 --max-new-tokens 128)
 correct=400 cheats=${CHEATS:-40}
 sft=(--max-steps 100 --batch-size 16)
-train=(--max-steps 15 --prompts 8 --num-generations 16 --micro-batch "${MICRO_BATCH:-16}")
+train=(--max-steps "${STEPS:-15}" --prompts 8 --num-generations 16 --micro-batch "${MICRO_BATCH:-16}")
 eval=(--limit 300 --temperature 1 --max-new-tokens 96)
 coverage=(--limit 100 --samples 64)
 if [ "$quick" ]; then
