@@ -36,8 +36,10 @@ def learning() -> str:
     with TemporaryDirectory() as folder:
         own = Path(folder) / "log.csv"
         own.write_text(committed("artifacts/train/log.csv"), "utf-8")
-        others = [RESULTS / f"validated-{seed}.csv" for seed in (43, 44)]
-        return _curve("Validation accuracy", {"three seeds": [own, *others]})
+        logs = {"seed 42": [own]}
+        for seed in (43, 44):
+            logs[f"seed {seed}"] = [RESULTS / f"validated-{seed}.csv"]
+        return _curve("Validation accuracy", logs)
 
 
 def reward_hacking() -> str:
