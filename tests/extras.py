@@ -6,6 +6,7 @@ again for each; what an extra needs comes from the index. Extras for a GPU are l
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,9 +31,7 @@ ROWS = [{"id": f"r{n}", "nums": [2, 3, n], "target": 5 + n} for n in range(4, 8)
 def shared(extras: Sequence[str]) -> set[str]:
     """Return the names of the distributions that the project needs with *extras*."""
     needed: set[tuple[str, str]] = set()
-    waiting = [
-        ("countdown-rl", extra) for extra in ("", *extras)
-    ]  # distributions, each with one of its extras
+    waiting = [("countdown-rl", extra) for extra in ("", *extras)]
     while waiting:
         name, extra = waiting.pop()
         if (name, extra) not in needed:
@@ -56,7 +55,7 @@ def environment(directory: Path, wheel: Path, extra: str) -> Path:
         for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
             if not (target / top).exists():
                 (target / top).symlink_to(package.locate_file(top))
-    own = [extra] if extra not in ("base", "train", "verl", "every-eval-ever") else []
+    own = [extra] if extra not in ("base", "train", "verl") else []
     names = ",".join([*extras, *own])
     requirement = f"countdown-rl[{names}] @ {wheel.as_uri()}" if names else str(wheel)
     pip = [sys.executable, "-m", "pip", "--python", directory / "bin/python", "install", "--quiet"]
@@ -92,42 +91,32 @@ def openai(run: partial[None]) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/v1"
-    run(
-        "countdown-rl",
-        "eval",
-        "--engine",
-        "openai",
-        "--base-url",
-        url,
-        "--model",
-        "m",
-        "--data",
-        "rows.jsonl",
-    )
+    run(f"countdown-rl eval --engine openai --base-url {url} --model m --data rows.jsonl")
     server.shutdown()
 
 
 def llama_cpp(run: partial[None]) -> None:
-    quantize = ("countdown-rl", "quantize", "--model", "countdown-tiny", "--format", "gguf")
-    run(*quantize, "--out", "gguf")
-    run("countdown-rl", "eval", "--model", "gguf", "--data", "rows.jsonl", "--limit", "1")
+    run("countdown-rl quantize --model countdown-tiny --format gguf --out gguf")
+    run("countdown-rl eval --model gguf --data rows.jsonl --limit 1")
 
 
 def tracker(name: str) -> Callable[[partial[None]], None]:
-    train = ("countdown-rl", "train", "--data", "rows.jsonl", "--max-steps", "1", "--prompts", "2")
-    train += ("--num-generations", "2", "--max-completion-length", "16")
-    return lambda run: run(*train, "--trl", f"report_to={name}")
+    train = "countdown-rl train --data rows.jsonl --max-steps 1 --prompts 2"
+    train += " --num-generations 2 --max-completion-length 16"
+    return lambda run: run(f"{train} --trl report_to={name}")
 
 
 def inspect(run: partial[None]) -> None:
-    task = ("countdown_rl/exact", "-T", "data=rows.jsonl", "--model", "mockllm/model")
-    run("inspect", "eval", *task, "--limit", "1", "--display", "plain")
+    task = "countdown_rl/exact -T data=rows.jsonl --model mockllm/model"
+    run(f"inspect eval {task} --limit 1 --display plain")
 
 
 #: A script on the public API.
 SCRIPT = """
 from countdown_rl import generate, grade, read_rows, solve
 from countdown_rl.rewards import compute_score, correct
+import importlib.util
+assert not importlib.util.find_spec("torch")
 assert grade("<answer>50 - 7 + 3</answer>", nums=[3, 7, 50], target=46).correct
 assert all(solve(row["nums"], row["target"]).solutions for row in generate(10, sizes=(3, 4), seed=42))
 assert correct(["<answer>2+3+4</answer>"], nums=[[2, 3, 4]], target=[9]) == [1.0]
@@ -137,60 +126,44 @@ assert len(read_rows("rows.jsonl")) == 4
 
 def base(run: partial[None]) -> None:
     """What judges completions, in an environment without torch."""
-    run("python", "-c", SCRIPT)
-    run("python", "-c", "import importlib.util as u; assert not u.find_spec('torch')")
-    run("countdown-rl", "solve", "3", "7", "50", "--target", "46")
-    run("countdown-rl", "grade", "done.jsonl")
-    run("countdown-rl", "gen-data", "--n", "300", "--out", "data")
-    run("countdown-rl", "eval", "--model", "random", "--data", "rows.jsonl", "--out", "random")
-    tiny = (
-        "countdown-rl",
-        "eval",
-        "--model",
-        "countdown-tiny",
-        "--data",
-        "rows.jsonl",
-        "--out",
-        "tiny",
-    )
-    run(*tiny, failing=".[train]")
-    use(
-        "train", Path(sys.executable).parent, *tiny, cwd=run.keywords["cwd"]
-    )  # elsewhere, where torch is
-    run("countdown-rl", "compare", "tiny", "random", "--out", "comparison")
-    run("countdown-rl", "samples", "tiny")
+    run(f"python -c {shlex.quote(SCRIPT)}")
+    run("countdown-rl solve 3 7 50 --target 46")
+    run("countdown-rl grade done.jsonl")
+    run("countdown-rl gen-data --n 300 --out data")
+    run("countdown-rl eval --model random --data rows.jsonl --out random")
+    tiny = "countdown-rl eval --model countdown-tiny --data rows.jsonl --out tiny"
+    run(tiny, failing=".[train]")
+    with_torch = Path(sys.executable).parent
+    use("train", with_torch, tiny, cwd=run.keywords["cwd"])
+    run("countdown-rl compare tiny random --out comparison")
+    run("countdown-rl samples tiny")
 
 
 #: verl wants a transformers of its own, and of what it needs its data, rewards and configuration need this.
-VERL = ("verl==0.9.1", "tensordict==0.10.0", "torchdata==0.11.0")
+VERL = "verl==0.9.1 tensordict==0.10.0 torchdata==0.11.0"
 VERL_NEEDS = (
-    "pyvers<0.2",
-    "orjson",
-    "cloudpickle",
-    "importlib-metadata",
-    "hydra-core==1.3.8",
-    "codetiming==1.4.0",
+    "pyvers<0.2 orjson cloudpickle importlib-metadata hydra-core==1.3.8 codetiming==1.4.0 "
+    "pylatexenc==2.11 ray==2.60.0 pillow aiohttp"
 )
-VERL_NEEDS += ("pylatexenc==2.11", "ray==2.60.0", "pillow", "aiohttp")
 
 
 def verl(run: partial[None]) -> None:
     """The export for verl, read, graded and configured by verl itself."""
     python = run.keywords["cwd"] / "environment/bin/python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "-qqq"]
-    subprocess.run([*pip, "--no-deps", *VERL], check=True, env=ALONE)
-    subprocess.run([*pip, *VERL_NEEDS], check=True, env=ALONE)
-    run("countdown-rl", "gen-data", "--n", "300", "--out", "data")
-    run("countdown-rl", "export-task", "--to", "verl", "--data", "data", "--out", "verl")
-    run("python", str(ROOT / "tests/integrations/verl_check.py"), "verl")
-    run("python", str(ROOT / "examples/grade_ray.py"), "done.jsonl", "2")  # verl brings Ray
+    subprocess.run([*pip, "--no-deps", *VERL.split()], check=True, env=ALONE)
+    subprocess.run([*pip, *VERL_NEEDS.split()], check=True, env=ALONE)
+    run("countdown-rl gen-data --n 300 --out data")
+    run("countdown-rl export-task --to verl --data data --out verl")
+    run(f"python {ROOT}/tests/integrations/verl_check.py verl")
+    run(f"python {ROOT}/examples/grade_ray.py done.jsonl 2")  # verl brings Ray
 
 
 #: The smallest use of each extra; "base" is the project without one, "verl" another program.
 USES: dict[str, Callable[[partial[None]], None]] = {
     "base": base,
-    "train": lambda run: run("countdown-rl", "ask", "3", "7", "50", "--target", "46"),
-    "dvc": lambda run: run("dvc", "--cd", str(ROOT), "stage", "list"),
+    "train": lambda run: run("countdown-rl ask 3 7 50 --target 46"),
+    "dvc": lambda run: run(f"dvc --cd {ROOT} stage list"),
     "inspect": inspect,
     "llama-cpp": llama_cpp,
     "openai": openai,
@@ -199,15 +172,13 @@ USES: dict[str, Callable[[partial[None]], None]] = {
 }
 
 
-def use(
-    extra: str, programs: Path, program: str, *words: str, cwd: Path, failing: str = ""
-) -> None:
-    """Run a program of the environment in *programs*; it succeeds, or fails and says *failing*."""
-    done = subprocess.run(
-        [programs / program, *words], cwd=cwd, env=ALONE, capture_output=True, text=True
-    )
+def use(extra: str, programs: Path, line: str, *, cwd: Path, failing: str = "") -> None:
+    """Run a command of the environment in *programs*; it succeeds, or fails and says *failing*."""
+    program, *words = shlex.split(line)
+    command = [programs / program, *words]
+    done = subprocess.run(command, cwd=cwd, env=ALONE, capture_output=True, text=True)
     if (done.returncode != 0) != bool(failing) or failing not in done.stderr:
-        sys.exit(f"extra {extra}: {' '.join((program, *words))}\n{done.stdout}{done.stderr}")
+        sys.exit(f"extra {extra}: {line}\n{done.stdout}{done.stderr}")
 
 
 def check(extra: str, place: Path, wheel: Path) -> None:
@@ -225,18 +196,8 @@ def main(extras: list[str]) -> None:
     """Check *extras*, by default all; the first failure ends the check."""
     with tempfile.TemporaryDirectory() as directory:
         wheels = Path(directory, "wheels")
-        build = [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--wheel-dir",
-            wheels,
-            ROOT,
-        ]
-        subprocess.run(build, check=True, env=ALONE)
+        words = shlex.split("-m pip wheel --quiet --no-deps --wheel-dir")
+        subprocess.run([sys.executable, *words, wheels, ROOT], check=True, env=ALONE)
         (wheel,) = wheels.iterdir()
         for extra in extras or USES:
             start = time.monotonic()

@@ -45,16 +45,14 @@ esac
 """
 
 
-def git(*words: str) -> None:
-    subprocess.run(["git", *words], check=True, capture_output=True)
+def git(words: str) -> None:
+    subprocess.run(["git", *words.split()], check=True, capture_output=True)
 
 
-def dvc(*words: str) -> str:
+def dvc(words: str) -> str:
     """Run ``dvc`` and return its stdout."""
-    command = [sys.executable, "-m", "dvc", *words]
-    return subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, timeout=120
-    ).stdout
+    settings = {"check": True, "stdout": subprocess.PIPE, "text": True, "timeout": 120}
+    return subprocess.run([sys.executable, "-m", "dvc", *words.split()], **settings).stdout
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +96,10 @@ def pipeline(root):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
     with chdir(project):
-        git("init", "-b", "main")
-        dvc("repro", "--quiet")
-        git("add", "--all")
-        git("commit", "-m", "first")
+        git("init -b main")
+        dvc("repro --quiet")
+        git("add --all")
+        git("commit -m first")
     return project
 
 
@@ -114,32 +112,18 @@ def project(pipeline, tmp_path, monkeypatch):
 
 
 def test_a_queued_experiment_runs_with_its_option_and_is_compared(project):
-    dvc(
-        "exp",
-        "run",
-        "--set-param",
-        f"stages/train.yaml:train.learning-rate={OTHER}",
-        "--queue",
-        "--name",
-        "slower",
-    )
-    dvc("exp", "run", "--run-all")
-    table = dvc("exp", "show", "--only-changed", "--drop", "artifacts", "--md")
-    heads, _, *rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()
-    ]
-    assert heads == [
-        "Experiment",
-        "Created",
-        "State",
-        "Executor",
-        "accuracy",
-        "train.learning-rate",
-    ]
-    assert [row[4:] for row in rows] == [[str(rate)] * 2 for rate in (RATE, RATE, OTHER)]
-    dvc("exp", "apply", "slower")
-    old, new = ((ROOT / "stages/train.yaml").read_text(), Path("stages/train.yaml").read_text())
-    assert new == old.replace(f"learning-rate: {RATE}", f"learning-rate: {OTHER}")
+    rate = f"stages/train.yaml:train.learning-rate={OTHER}"
+    dvc(f"exp run --set-param {rate} --queue --name slower")
+    dvc("exp run --run-all")
+    table = dvc("exp show --only-changed --drop artifacts --md")
+    heads, _, *rows = [line.split("|")[5:-1] for line in table.strip().splitlines()]
+    assert [head.strip() for head in heads] == ["accuracy", "train.learning-rate"]
+    rates = [list(map(float, row)) for row in rows]
+    assert rates == [[RATE] * 2, [RATE] * 2, [OTHER] * 2]
+    dvc("exp apply slower")
+    old = (ROOT / "stages/train.yaml").read_text()
+    changed = old.replace(f"learning-rate: {RATE}", f"learning-rate: {OTHER}")
+    assert Path("stages/train.yaml").read_text() == changed
 
 
 def test_metrics_and_plots_of_two_runs_are_compared(project):
@@ -147,12 +131,10 @@ def test_metrics_and_plots_of_two_runs_are_compared(project):
     Path("artifacts/eval/base/metrics.json").write_text('{"n": 1000, "accuracy": 0.4}')
     adapter, base = (f"artifacts/eval/{name}/metrics.json" for name in ("adapter", "base"))
     change = {"accuracy": {"old": RATE, "new": 0.5, "diff": pytest.approx(0.5 - RATE)}}
-    assert json.loads(dvc("metrics", "diff", "--json")) == {adapter: change}
-    assert set(json.loads(dvc("metrics", "diff", "--json", "--targets", adapter, base))) == {
-        adapter,
-        base,
-    }
-    plots = json.loads(dvc("plots", "diff", "--json"))["data"]
+    assert json.loads(dvc("metrics diff --json")) == {adapter: change}
+    both = json.loads(dvc(f"metrics diff --json --targets {adapter} {base}"))
+    assert set(both) == {adapter, base}
+    plots = json.loads(dvc("plots diff --json"))["data"]
     assert list(plots) == ["learning", "numbers", "operators", "length", "entropy", "signal"]
     for (plot,) in plots.values():
         assert plot["revisions"] == ["workspace", "HEAD"]

@@ -174,41 +174,19 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
 def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(RECIPES[0].parent)
     out, data = tmp_path / "out", tmp_path / "data"
-    assert (
-        status(
-            monkeypatch,
-            "gen-data",
-            "--out",
-            data,
-            "--n",
-            100,
-            "--valid",
-            4,
-            "--test",
-            8,
-            "--size",
-            3,
-        )
-        == 0
-    )
-    run(
-        printed("controls", world, out, "--quick", "countdown-tiny", data, SEEDS="42"),
-        out,
-        monkeypatch,
-    )
+    words = shlex.split(f"gen-data --out {data} --n 100 --valid 4 --test 8 --size 3")
+    assert status(monkeypatch, *words) == 0
+    commands = printed("controls", world, out, "--quick", "countdown-tiny", data, SEEDS="42")
+    run(commands, out, monkeypatch)
     options = artifacts.read(Path("grpo-42"), "adapter").options
     completions = math.prod(options[name] for name in ("max_steps", "prompts", "num_generations"))
     for name, rounds in {"rft-1": 1, "rft-2": 2, "rft-2-capped": 2}.items():
         files = [Path(f"{name}-42/{round_}/own/samples.jsonl") for round_ in range(1, rounds + 1)]
         assert sum(len(file.read_text().splitlines()) for file in files) == completions
-    assert (
-        artifacts.read(Path("placebo-42"), "adapter").facts["demonstrations"]["kept"] == completions
-    )
-    second = artifacts.read(Path("rft-2-42/2/adapter"), "adapter")
-    assert (
-        second.inputs["model"]["digest"]
-        == artifacts.read(Path("rft-2-42/1/adapter"), "adapter").digest
-    )
+    placebo = artifacts.read(Path("placebo-42"), "adapter")
+    assert placebo.facts["demonstrations"]["kept"] == completions
+    first, second = (artifacts.read(Path(f"rft-2-42/{n}/adapter"), "adapter") for n in (1, 2))
+    assert second.inputs["model"]["digest"] == first.digest
     compared = json.loads(Path("comparison/comparison.json").read_text())["results"]
     names = "start placebo rft-1 rft-2 rft-2-capped positive-whole positive grpo-whole grpo"
     assert " ".join(row["name"] for row in compared) == names

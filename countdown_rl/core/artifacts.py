@@ -26,11 +26,10 @@ IGNORED = ".gitignore"
 
 @dataclass
 class ArtifactWriter:
-    """An artifact being written. Put files under ``path``; add to ``facts`` and ``inputs`` as they become known."""
+    """An artifact being written. Put files under ``path``; add to ``facts`` as they become known."""
 
     path: Path
     facts: dict[str, Any]
-    inputs: dict[str, Any]
 
 
 def fsync(path: Path) -> None:
@@ -60,13 +59,13 @@ def writing(
         shutil.rmtree(partial, ignore_errors=True)  # of a killed process
         partial.mkdir()
         try:
-            writer = ArtifactWriter(partial, {}, dict(inputs or {}))
+            writer = ArtifactWriter(partial, {})
             yield writer
             files = sorted(path for path in partial.rglob("*") if path.is_file())
             manifest = Manifest.of(
                 kind,
                 options,
-                writer.inputs,
+                inputs or {},
                 facts=portable(writer.facts),
                 files={path.relative_to(partial).as_posix(): file_entry(path) for path in files},
                 versions=installed_versions(libraries),

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from typing_extensions import TypedDict
@@ -232,12 +232,8 @@ def initial_model(ancestors: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
 
 
 def _is_below(name: str) -> bool:
-    """Return True if *name* is a plain relative path on every system."""
-    path = PurePosixPath(name)
-    is_plain = path.as_posix() == name != "." and not set("\\\0\r\n") & set(name)
-    return is_plain and not (
-        path.is_absolute() or PureWindowsPath(name).drive or ".." in path.parts
-    )
+    """Return True if *name* is a plain relative path."""
+    return {"", ".", ".."}.isdisjoint(name.split("/")) and set("\\\0\r\n").isdisjoint(name)
 
 
 def file_sha256(path: Path) -> str:

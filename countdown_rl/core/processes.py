@@ -38,11 +38,7 @@ class Terminated(BaseException):
 def signals_as_exceptions() -> Iterator[None]:
     """Raise :class:`Terminated` at Ctrl-C, SIGTERM, SIGHUP and Slurm's SIGUSR1."""
     global _received
-    numbers = [
-        getattr(signal, name)
-        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
-        if hasattr(signal, name)
-    ]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     handlers = {number: signal.getsignal(number) for number in numbers}
     for number, handler in handlers.items():
         if handler is not signal.SIG_IGN:  # as SIGHUP is under nohup
@@ -190,7 +186,7 @@ def keep_freed_memory() -> None:
     """
     import ctypes
 
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

@@ -104,7 +104,6 @@ CASES = {
     "an exponent in a gold answer": Case(
         "grade", 1, "exact number", stdin=row(task="gsm8k", question="?", gold="1e1000000000")
     ),
-    "many completions": Case(f"{TRAIN} --num-generations 1000000000 --micro-batch 1", 2, "examples"),
     "too many prompts": Case(f"{TRAIN} --prompts 1000000000000", 2, "--prompts"),
     "the largest numbers": Case(f"solve {' '.join(['999999999999999'] * 5)} 7 --target 7 --all", 0, "distinct"),
     "too large numbers": Case("solve 1000000000000000 1 --target 1", 2, "15 digits"),

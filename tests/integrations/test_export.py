@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 
@@ -13,33 +12,22 @@ from countdown_rl.integrations import export
 from countdown_rl.tasks import jsonl
 from tests.support.command import status
 
-ROWS = {
-    "train": [
-        {"id": "a", "nums": [3, 4], "target": 7},
-        {"id": "b", "nums": [2, 3, 4], "target": 14},
-    ],
-    "valid": [
-        {"id": "c", "nums": [5, 6], "target": 11, "template": "{{ nums }} {{ target }} <answer>"}
-    ],
-    "test": [{"id": "d", "nums": [1, 2], "target": 3}],
-}
+ROWS = [
+    {"id": "a", "nums": [3, 4], "target": 7},
+    {"id": "b", "nums": [5, 6], "target": 11, "template": "{{ nums }} {{ target }} <answer>"},
+]
+RIGHT = "<think>\n</think>\n<answer>{0} + {1}</answer>"
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
-    for split, rows in ROWS.items():
-        jsonl.write_rows(tmp_path / f"{split}.jsonl", rows)
-    return {split: jsonl.read_rows(tmp_path / f"{split}.jsonl") for split in ROWS}
-
-
-@pytest.fixture
-def exported(data, tmp_path):
+def exported(tmp_path):
     def write(to):
-        place = tmp_path / to
-        place.mkdir()
-        name = export.write(to, {split: data[split] for split in export.splits(to)}, place)
+        jsonl.write_rows(tmp_path / "rows.jsonl", ROWS)
+        rows = jsonl.read_rows(tmp_path / "rows.jsonl")
+        (tmp_path / to).mkdir()
+        name = export.write(to, dict.fromkeys(export.splits(to), rows), tmp_path / to)
         assert name == "countdown_exact"
-        return place
+        return tmp_path / to, rows
 
     return write
 
@@ -51,65 +39,50 @@ def load(file):
     return module
 
 
-def test_rows_for_verl_have_its_columns_and_are_graded_by_the_exported_reward(exported, data):
-    pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    place = exported("verl")
+def test_rows_for_verl_have_its_columns_and_are_graded_by_the_exported_reward(exported):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    place, rows = exported("verl")
     assert subprocess.run(["bash", "-n", place / "run.sh"]).returncode == 0
-    assert (place / "run.sh").stat().st_mode & 0o100 or sys.platform == "win32"
+    assert (place / "run.sh").stat().st_mode & 0o100
     compute_score = load(place / "reward.py").compute_score
     for split in ("train", "valid"):
         records = parquet.read_table(place / f"{split}.parquet").to_pylist()
-        assert len(records) == len(data[split])
-        for record, row in zip(records, data[split], strict=True):
+        for record, row in zip(records, rows, strict=True):
             assert record["prompt"] == row.to_trl()["prompt"]
             assert record["prompt"][-1]["role"] == "user"
             truth = record["reward_model"]["ground_truth"]
-            assert json.loads(truth)["nums"] == row["nums"]
-            right = f"<think>\n</think>\n<answer>{' + '.join(map(str, row['nums']))}</answer>"
-            score = compute_score(
-                record["data_source"], right, truth, extra_info=record["extra_info"]
-            )
-            assert score["score"] == float(sum(row["nums"]) == row["target"])
-            assert compute_score(record["data_source"], "<answer>1</answer>", truth)["score"] == 0.0
+            for text, score in ((RIGHT.format(*row["nums"]), 1.0), ("<answer>1</answer>", 0.0)):
+                extra = record["extra_info"]
+                scores = compute_score(record["data_source"], text, truth, extra_info=extra)
+                assert scores["score"] == score
 
 
 def test_the_environment_for_prime_rl_has_the_training_rows_under_their_name(exported):
-    place = exported("prime-rl")
+    place, rows = exported("prime-rl")
     config = tomllib.loads((place / "rl.toml").read_text())
     (environment,) = config["orchestrator"]["train"]["env"]
     assert environment["taskset"]["id"] == "countdown_exact"
-    assert [row["id"] for row in jsonl.read_rows(place / "countdown_exact/train.jsonl")] == [
-        "a",
-        "b",
-    ]
+    assert jsonl.read_rows(place / "countdown_exact/train.jsonl") == rows
     assert '"train.jsonl"' in (place / "countdown_exact/__init__.py").read_text()
     setuptools = tomllib.loads((place / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert setuptools["package-data"] == {"countdown_exact": ["train.jsonl"]}
 
 
 def test_rows_for_areal_are_graded_by_the_exported_reward(exported):
-    place = exported("areal")
-    reward_fn = load(place / "reward.py").reward_fn
-    assert (
-        yaml.safe_load((place / "config.yaml").read_text())["train_dataset"]["path"]
-        == "train.jsonl"
-    )
+    place, _ = exported("areal")
+    reward = load(place / "reward.py").reward_fn
+    config = yaml.safe_load((place / "config.yaml").read_text())
+    assert config["train_dataset"]["path"] == "train.jsonl"
     item = next(jsonl.read_objects(place / "train.jsonl"))
-    assert set(item) == {"messages", "row"}
-    texts = ["<think>\n</think>\n<answer>3 + 4</answer>", "<answer>3</answer>"]
-    assert [reward_fn("prompt", text, [], [], **item) for text in texts] == [1.0, 0.0]
+    assert json.loads(item["row"])["nums"] == [3, 4]
+    assert reward("prompt", RIGHT.format(3, 4), [], [], **item) == 1.0
+    assert reward("prompt", "<answer>3</answer>", [], [], **item) == 0.0
 
 
 @pytest.mark.parametrize("to", ["verl", "prime-rl", "areal"])
-def test_an_engine_needs_a_data_directory_with_its_splits(to, data, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out"
-    assert (
-        status(
-            monkeypatch, "export-task", "--to", to, "--data", tmp_path / "test.jsonl", "--out", out
-        )
-        == 1
-    )
+def test_an_engine_needs_a_data_directory_with_its_splits(to, here, monkeypatch, capsys):
+    jsonl.write_rows(here / "test.jsonl", ROWS)
+    words = ("export-task", "--to", to, "--data", "test.jsonl", "--out", "out")
+    assert status(monkeypatch, *words) == 1
     assert "gen-data" in capsys.readouterr().err
-    assert not out.exists()
+    assert not (here / "out").exists()

@@ -28,23 +28,16 @@ TOKENIZER = Path(countdown_rl.__file__).parent / "assets/countdown_tiny"
 async def rewards_of(
     texts: list[str], item: dict[str, Any], tokenizer: Any, score: Any
 ) -> list[dict[str, Any]]:
-    manager = NaiveRewardManager(
-        OmegaConf.create({}), tokenizer, score
-    )  # it keeps the running loop
-    others = {
-        key: np.array([item[key]], dtype=object)
-        for key in ("data_source", "reward_model", "extra_info")
-    }
+    manager = NaiveRewardManager(OmegaConf.create({}), tokenizer, score)  # keeps the running loop
+    names = ("data_source", "reward_model", "extra_info")
+    others = {name: np.array([item[name]], dtype=object) for name in names}
     results = []
     for text in texts:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        tensors = {
-            "responses": torch.tensor([ids]),
-            "attention_mask": torch.ones(1, len(ids) + 3, dtype=torch.long),
-        }
-        results.append(
-            await manager.run_single(DataProto.from_dict(tensors=tensors, non_tensors=others))
-        )
+        mask = torch.ones(1, len(ids) + 3, dtype=torch.long)
+        tensors = {"responses": torch.tensor([ids]), "attention_mask": mask}
+        data = DataProto.from_dict(tensors=tensors, non_tensors=others)
+        results.append(await manager.run_single(data))
     return results
 
 

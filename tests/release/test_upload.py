@@ -190,7 +190,7 @@ def test_the_command_builds_and_uploads(hub, root, command, monkeypatch):
         done = command(*words, "--json")
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["upload"]["tag"] == "v1"
-    assert f"{hub.url}/{NAME} (private, v1)" in " ".join(command(*words).stdout.split())
+    assert f"{hub.url}/{NAME} (private, v1)" in " ".join(command(*words).output.split())
     monkeypatch.delenv("HF_TOKEN")
     assert "hf auth login" in str(command(*words).exception)
 

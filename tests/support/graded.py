@@ -12,52 +12,34 @@ PUZZLES = 100
 PROBLEM = {"task": "gsm8k", "question": "6 * 3?", "gold": "18"}
 ANSWERS = ("18", "18.0", "$18", "1,8", " 18 apples", "eighteen", "", "17", "18 or 17", "-18")
 #: In and out of the format, whole and broken; of an odd number, so that each comes in both styles.
-COMPLETIONS = (
-    *(
-        "",
-        " \n",
-        "\x00",
-        "{{ 7 * 7 }}{% if",
-        "\u2028<answer>1</answer>",
-        "<answer>50 - 7 + 3</answer>",
-    ),
-    *(
-        "\n<think>x</think>\n<answer>50 - 7 + 3</answer>\n",
-        "x</think><answer>50 - 7 + 3</answer> so",
-    ),
-    *(
-        f"x</think>\n<answer>{answer}</answer>"
-        for answer in ("50 - 7 + 3", "50 - 7", "50/0", "impossible")
-    ),
+COMPLETIONS = [
+    "",
+    "\x00",
+    "{{ 7 * 7 }}{% if",
+    "<answer>50 - 7 + 3</answer>",
     "x</think>\n<answer>50",
-)
+]
+COMPLETIONS += [f"x</think>\n<answer>{answer}</answer>" for answer in ("50/0", "impossible")]
 
 
-def rows(task: str) -> list[dict[str, Any]]:
-    """Rows with a ``completion`` and an ``id``; in every other puzzle the model opens ``<think>``."""
+def rows(task: str, *, completed: bool = True) -> list[dict[str, Any]]:
+    """Rows with an ``id`` and a ``completion``; in every other puzzle the model opens ``<think>``."""
     if task == "gsm8k":
-        pairs = [
-            (PROBLEM, f"<thinking>\nx\n</thinking>\n<answer>\n{answer}\n</answer>")
-            for answer in ANSWERS
-        ]
+        text = "<thinking>\nx\n</thinking>\n<answer>\n{}\n</answer>"
+        pairs = [(dict(PROBLEM), text.format(answer)) for answer in ANSWERS]
     else:
         rng = random.Random(0)
         pairs = [(dict(row), completion) for completion, row in realistic(rng, PUZZLES)]
-        for text, nums, target, rule in (hostile(rng) for _ in range(100)):
-            pairs.append(
-                (
-                    {"nums": nums, "target": target, "rule": rule},
-                    f"</think>\n<answer>{text}</answer>",
-                )
-            )
+        for _ in range(100):
+            text, nums, target, rule = hostile(rng)
+            row = {"nums": nums, "target": target, "rule": rule}
+            pairs.append((row, f"</think>\n<answer>{text}</answer>"))
         pairs += [({"nums": [3, 7, 50], "target": 46}, text) for text in COMPLETIONS * 2]
-        pairs = [
-            (row | ({"style": "model_opens"} if index % 2 else {}), text)
-            for index, (row, text) in enumerate(pairs)
-        ]
-    return [
-        {**row, "id": str(index), "completion": text} for index, (row, text) in enumerate(pairs)
-    ]
+        for row, _ in pairs[1::2]:
+            row["style"] = "model_opens"
+    for index, (row, text) in enumerate(pairs):
+        row |= {"id": str(index)} | ({"completion": text} if completed else {})
+    return [row for row, _ in pairs]
 
 
 def graded(task: str, folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Path]:
@@ -66,7 +48,5 @@ def graded(task: str, folder: Path) -> tuple[list[dict[str, Any]], list[dict[str
     jsonl.write_rows(folder / "samples.jsonl", written)
     grade(str(folder / "samples.jsonl"), out=folder / "grades.jsonl")
     data = folder / "data.jsonl"
-    jsonl.write_rows(
-        data, ({key: row[key] for key in row if key != "completion"} for row in written)
-    )
+    jsonl.write_rows(data, rows(task, completed=False))
     return written, [*jsonl.read_objects(folder / "grades.jsonl")], data

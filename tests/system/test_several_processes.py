@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -36,31 +37,23 @@ def place(tmp_path_factory):
 
 
 #: `format/-1` and a length penalty give different rewards within a group of random completions.
-RUN = (
-    *("train", "--model", "model", "--data", "rows.jsonl", "--max-steps", "4", "--prompts", "4"),
-    *("--num-generations", "4", "--micro-batch", "4", "--max-completion-length", "12"),
-    *("--reward", "length:12=1", "--save-steps", "2"),
+RUN = shlex.split(
+    "train --model model --data rows.jsonl --max-steps 4 --prompts 4 --num-generations 4 "
+    "--micro-batch 4 --max-completion-length 12 --reward length:12=1 --save-steps 2"
 )
 
 
 def run_into(name):
     """The words of ``RUN``, writing into directories called *name*."""
-    return [
-        *RUN,
-        "--out",
-        f"{name}/adapter",
-        "--log",
-        f"{name}/log.csv",
-    ]
+    return [*RUN, "--out", f"{name}/adapter", "--log", f"{name}/log.csv"]
 
 
 ONE = [sys.executable, "-m", "countdown_rl"]
 #: As `accelerate launch` starts two processes on a machine.
-TWO = [
-    *(sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu"),
-    *("--num_machines", "1", "--num_processes", "2", "--main_process_port", "0"),
-    *("-m", "countdown_rl"),
-]
+TWO = shlex.split(
+    f"{sys.executable} -m accelerate.commands.accelerate_cli launch --multi_gpu "
+    "--num_machines 1 --num_processes 2 --main_process_port 0 -m countdown_rl"
+)
 
 
 def run(place, name, *extra, env=(), words=None, command=TWO):
@@ -94,7 +87,7 @@ def test_two_processes_write_the_files_of_one_and_print_once(place, two, monkeyp
 
 
 def test_two_processes_evaluate_as_one(place):
-    words = ("eval", "--model", "model", "--data", "data", "--max-new-tokens", "8", "--json")
+    words = shlex.split("eval --model model --data data --max-new-tokens 8 --json")
     one = run(place, "", "--out", "one-eval", words=words, command=ONE)
     two = run(place, "", "--out", "two-eval", words=words)
     assert (one.returncode, two.returncode) == (0, 0), one.stderr + two.stderr
@@ -225,32 +218,12 @@ def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_
 
 
 def test_two_processes_train_all_weights_under_fsdp(place):
-    options = (
-        "--tune",
-        "all",
-        "--precision",
-        "fp32",
-        "--eval-every",
-        "2",
-        "--keep",
-        "best",
-    )
-    paths = (
-        "--data",
-        "data",
-        "--out",
-        "fsdp/model",
-        "--log",
-        "fsdp/log.csv",
-        "--json",
-    )
-    out, err = run_two(place, *RUN, *options, *paths)
+    options = "--tune all --precision fp32 --eval-every 2 --keep best --data data --json"
+    paths = "--out fsdp/model --log fsdp/log.csv"
+    out, err = run_two(place, *RUN, *shlex.split(f"{options} {paths}"))
     facts = json.loads(out)
-    assert (
-        facts["trainable_parameters"]
-        == facts["total_parameters"]
-        == tiny_llama.model().num_parameters()
-    )
+    count = tiny_llama.model().num_parameters()
+    assert facts["trainable_parameters"] == facts["total_parameters"] == count
     assert facts["kept_step"] == 0  # of evaluations that are all 0, the first
     assert "Step 2: 0.0% of the validation puzzles solved." in err
     assert "the weights are those of the initial policy" in err
