@@ -1,9 +1,9 @@
 import os
 import sys
 from collections import Counter
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -54,23 +54,22 @@ def grade(
     """
     from countdown_rl.core import artifacts
     from countdown_rl.evaluation import caveats
-    from countdown_rl.evaluation.completions import Reader
+    from countdown_rl.evaluation.completions import STDIN, Reader
     from countdown_rl.tasks import jsonl, registry
 
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     faults: list[str] = []
     unanswered: list[tuple[Row, str]] = []
-    name = "standard input" if source == "-" else source
+    name = STDIN if source == "-" else source
     jsonl.check_rules(data, rule=rule, operators=operators)
     known = jsonl.read_rows(jsonl.test_file(data), console.note) if data else ()
     reader = Reader(known, field, style=style, rule=rule, operators=operators)
 
     with ExitStack() as stack:
-        lines = stack.enter_context(_opened(source))
         stream: TextIO | None = None if console.as_json else sys.stdout
         if out is not None:
-            if _is_read(lines, out):
+            if _is_read(source, out):
                 raise UsageError("is the input file; give another one.", option="out")
             partial = stack.enter_context(artifacts.replacing(out.resolve()))
             stream = stack.enter_context(partial.open("w", encoding="utf-8", newline="\n"))
@@ -82,7 +81,7 @@ def grade(
             faults.append(str(error))
             write({"error": str(error)})
 
-        for row, completions, place in reader.read(lines, name, refuse):
+        for row, completions, place in reader.read(source, refuse):
             labels = {"place": place.removeprefix(f"{name}, ")}
             if "id" in row:
                 labels = {"id": row["id"]}
@@ -123,18 +122,10 @@ def grade(
     console.done(f"{share}; grades are in {out}." if out else f"{share}.")
 
 
-def _is_read(lines: BinaryIO, file: Path) -> bool:
-    """Return True if *lines* come from *file*, which stdin may be redirected from."""
+def _is_read(source: str, file: Path) -> bool:
+    """Return True if *source* is *file*, which stdin may be redirected from."""
     try:
-        return file.is_file() and os.path.samestat(os.fstat(lines.fileno()), file.stat())
+        read = os.fstat(sys.stdin.fileno()) if source == "-" else os.stat(source)
+        return file.is_file() and os.path.samestat(read, file.stat())
     except OSError:  # a stream of no file
         return False
-
-
-def _opened(source: str) -> AbstractContextManager[BinaryIO]:
-    """Open a file, a pipe such as ``<(COMMAND)``, or stdin for ``-``."""
-    if source == "-":
-        return nullcontext(sys.stdin.buffer)
-    if not Path(source).exists() or Path(source).is_dir():
-        raise InputError(f"{source} does not exist or is no file.")
-    return Path(source).open("rb")

@@ -247,8 +247,19 @@ def file_entry(path: Path) -> dict[str, Any]:
 
 
 def file_input(path: Path) -> dict[str, Any]:
-    """Return the entry for a single file, not an artifact, among the ``inputs`` of a manifest."""
-    return {"file": path.name, "digest": file_sha256(path), "size": path.stat().st_size}
+    """Return the entry for a file or a directory, not an artifact, among the ``inputs`` of a manifest.
+
+    Hidden files, such as those of Git, do not count.
+    """
+    if not path.is_dir():
+        return {"file": path.name, "digest": file_sha256(path), "size": path.stat().st_size}
+    size, lines = 0, ""
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path).as_posix()
+        if file.is_file() and not name.startswith("."):
+            size += file.stat().st_size
+            lines += f"{name} {file_sha256(file)}\n"
+    return {"file": path.name, "digest": hashlib.sha256(lines.encode()).hexdigest(), "size": size}
 
 
 def portable(value: Any) -> Any:

@@ -1,12 +1,17 @@
 """Completions made elsewhere: the row of each record, and its completions."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks import files, records, registry
 from countdown_rl.tasks.task import Row
+
+#: The name of standard input in messages.
+STDIN = "standard input"
 
 
 class Answered(NamedTuple):
@@ -43,11 +48,17 @@ class Reader:
         self._by_question = _unique((_question(row), row) for row in self.rows.values())
         self._task = ""
 
-    def read(
-        self, stream: BinaryIO, source: str, on_error: files.OnError = files.stop
-    ) -> Iterator[Answered]:
-        """The completions of *stream*; *on_error* is called with the fault of a record that has none."""
-        for place, record in files.read(stream, source, self._reader.location, on_error):
+    def read(self, source: str, on_error: files.OnError = files.stop) -> Iterator[Answered]:
+        """The completions of the file or directory *source*, or of stdin for ``-``.
+
+        *on_error* is called with the fault of a record that has none.
+        """
+        location = self._reader.location
+        if source == "-":
+            found = files.read(sys.stdin.buffer, STDIN, location, on_error)
+        else:
+            found = files.records(Path(source), location, on_error)
+        for place, record in found:
             try:
                 with files.at(place):
                     if self._reader.is_repeated(record):
@@ -59,13 +70,7 @@ class Reader:
                 yield Answered(row, completions, place)
 
     def _answered(self, record: Mapping[str, Any]) -> tuple[Row, list[Completion]]:
-        try:
-            turns = self._reader.completions(record)
-        except InputError as error:
-            raise InputError(
-                f"{str(error).rstrip('.')}; its fields are {', '.join(record)}; give "
-                "--field completion=EXPR, or skip such records by `grade --on-error mark`"
-            ) from error
+        turns = self._reader.completions(record)
         row = self._row(record)
         if self._task not in ("", row.task):
             raise InputError(
@@ -90,7 +95,7 @@ class Reader:
         except records.NoRowError as error:
             found = named or by_text or (asked and self._with_settings(asked))
             if found is None:
-                raise InputError(_unknown(record, str(error), known_as, bool(self.rows))) from error
+                raise InputError(_unknown(record, str(error), known_as)) from error
             row = found
         else:
             if asked and not row.get("rule") and _question(row) == _question(asked):
@@ -148,11 +153,11 @@ def _unique(pairs: Any) -> dict[Any, Row]:
     return {key: row for key, row in rows.items() if key not in shared}
 
 
-def _unknown(record: Mapping[str, Any], fault: str, known_as: Any, has_rows: bool) -> str:
+def _unknown(record: Mapping[str, Any], fault: str, known_as: Any) -> str:
     """The sentence about a *record* that names no row."""
-    remedy = "--field nums=EXPR and --field target=EXPR"
-    if known_as is not None and not has_rows:
-        remedy = f"--data for its id, or {remedy}"
+    remedy = "--field nums=EXPR and --field target=EXPR (numbers(FIELD) has the numbers in a text)"
+    if known_as is not None:
+        remedy = f"an id of exactly one row of --data, or {remedy}"
     return (
         f"its fields ({fault}), its id and its prompt name no row for certain; its fields are "
         f"{', '.join(record)}; give {remedy}"

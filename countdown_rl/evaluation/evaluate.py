@@ -148,8 +148,8 @@ def _check_options(options: EvalOptions, completions: Path | None) -> None:
         raise UsageError(
             f"{flag(name)} is for a model that completes rows; leave it out with --completions."
         )
-    if not completions.is_file():
-        raise InputError(f"{completions} does not exist or is no file.")
+    if not completions.exists():
+        raise InputError(f"{completions} does not exist.")
 
 
 def _selected(
@@ -254,11 +254,10 @@ def _elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *, fill: 
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
     reader = Reader(known, options.field, **settings)
     answers: dict[str, list[Sample]] = {}  # by the id of the row
-    with file.open("rb") as stream:
-        for row, completions, _ in reader.read(stream, str(file)):
-            samples = answers.setdefault(row.id, [])
-            for completion in completions:
-                samples.append(Sample.of(row, completion, len(samples)))
+    for row, completions, _ in reader.read(str(file)):
+        samples = answers.setdefault(row.id, [])
+        for completion in completions:
+            samples.append(Sample.of(row, completion, len(samples)))
     if not answers:
         raise InputError(f"{file} has no completion that can be graded.")
 

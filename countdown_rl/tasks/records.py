@@ -39,7 +39,7 @@ _COMPLETION = re.compile(
 ).fullmatch
 #: Names under which others state what answers may use; this package has ``operators`` and ``rule``.
 _OTHER_RULES = re.compile(
-    r"(?i)(?:allowed|permitted|available|valid)_(?:ops|operations?|operators?|rules?)|ops|operations|rules"
+    r"(?i)(?:allow|permit)\w*|(?:(?:available|valid)_)?(?:ops|operations|rules)|(?:available|valid)_operators"
 ).fullmatch
 _LENGTH = ("length", "max_tokens", "model_length")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user"}
@@ -332,11 +332,11 @@ class Reader:
         given = {name: self._stated(record, name) for name in self.stated if name in ROW_FIELDS}
         if isinstance(given.get("operators"), list):
             given["operators"] = "".join(map(str, given["operators"]))
-        other = next(filter(_OTHER_RULES, (*record, *fields)), None)
+        other = _other_rules(record) or _other_rules(fields)
         if other and not (given.keys() | self.own.keys()) & {"rule", "operators"}:
             raise InputError(
                 f"its `{other}` may change the rules; state them by --field operators={other}, "
-                "or --field rule=EXPR"
+                "a constant such as --field 'operators=`+-*`', or --field rule=EXPR"
             )
         split = held_out(self.split(record))
         return self._parsed(fields | given | ({"split": split} if split else {}))
@@ -406,6 +406,15 @@ class Reader:
 
     def completions(self, record: Mapping[str, Any]) -> list[Turn]:
         """The completions of *record*, at least one. Raises InputError if several fields may hold them."""
+        try:
+            return self._found_completions(record)
+        except InputError as error:
+            raise InputError(
+                f"{error}; its fields are {', '.join(record)}; give --field completion=EXPR, also nums=EXPR and "
+                "target=EXPR where no field has these, or records=EXPR where the records are deeper"
+            ) from error
+
+    def _found_completions(self, record: Mapping[str, Any]) -> list[Turn]:
         layout = self.layout(record)
         if "completion" in self.stated:
             return _answers(self._stated(record, "completion"))
@@ -416,7 +425,8 @@ class Reader:
                     record.get("error") or self.get(record, f"{_BODY}.error") or "no completion"
                 )
                 raise InputError(
-                    f"the request failed, or it needs one trace with a reply: {reason}"
+                    f"the request failed, or it needs one trace with a reply: {reason} "
+                    "(`grade --on-error mark` skips such records)"
                 )
             return _answers(value)
         candidates = self._candidates(record)
@@ -425,9 +435,7 @@ class Reader:
         if turns and turns[-1].role == "assistant":
             held.append("the last turn of the conversation")
         if len(held) > 1:
-            raise InputError(
-                f"the completion may be in {' or '.join(held)}; give --field completion=EXPR"
-            )
+            raise InputError(f"the completion may be in {' or '.join(held)}")
         if not held:
             fault = f"`{candidates[0]}` is null" if candidates else "there is no completion"
             raise InputError(fault)
@@ -460,6 +468,18 @@ class Reader:
 def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The *fields* that have a value: a table has all columns in every row."""
     return {str(name): value for name, value in fields.items() if value is not None and value != ""}
+
+
+def _other_rules(fields: Mapping[str, Any]) -> str:
+    """The path of a field that states rules under a name of others, or ""."""
+    for name, value in fields.items():
+        if _OTHER_RULES(name):
+            return name
+        if isinstance(value, dict):
+            for inner in value:
+                if _OTHER_RULES(inner):
+                    return f"{name}.{inner}"
+    return ""
 
 
 def _has_row(fields: Mapping[str, Any]) -> bool:

@@ -93,6 +93,9 @@ REFUSED = [
     ([{**PUZZLE, "chosen": RIGHT, "rejected": WRONG}], (), "chosen or rejected"),
     ([{**PUZZLE, "allowed_ops": "+-*", "completion": RIGHT}], (), "--field operators=allowed_ops"),
     ([{**PUZZLE, "operations": ["+"], "completion": RIGHT}], (), "--field operators=operations"),
+    ([{**PUZZLE, "meta": {"allowed_ops": "+-*"}, "completion": RIGHT}], (), "operators=meta.allowed_ops"),
+    ([{"in": {"details": [PUZZLE]}, "out": {}}], (), "records=EXPR"),
+    ([{"puzzle": "3 7 50", "goal": 46, "text": None}], (), "nums=EXPR and target=EXPR"),
     ([{**PUZZLE, "completion": None}], (), "null"),
     ([{**PUZZLE, "mine": RIGHT}], (), "its fields are nums, target, mine"),
     *(([{**PUZZLE, "completion": ids}], (), "decode token ids") for ids in ([1, 2], [[1]], 3)),
@@ -101,7 +104,7 @@ REFUSED = [
     ([{"prompt": ROW.prompt().user + " Use only +.", "completion": RIGHT}], (), "--field nums"),
     ([{"prompt": rendered("Each number at most once.", TINYZERO), "completion": RIGHT}], (), "--field nums"),
     ([{"prompt": "Make 46 from 3, 7 and 50.", "completion": RIGHT}], (), "--field nums"),
-    ([{"custom_id": "a", "response": {"body": RESPONSE}}], (), "--data for its id"),
+    ([{"custom_id": "a", "response": {"body": RESPONSE}}], (), "one row of --data"),
     ([{"custom_id": "a", "response": None, "error": {"message": "rate limit"}}], (), "rate limit"),
     ([{"env": 1, "task": {}, "traces": [TRACE, TRACE]}], (), "one trace"),
     ([{"env": 1, "task": {}, "traces": [TRACE], "choices": [1]}], (), "verifiers traces and of OpenAI"),
@@ -118,9 +121,8 @@ def answered(tmp_path, content, fields=(), rows=()):
     else:
         file.write_text(json.dumps(content))
     faults = []
-    with file.open("rb") as stream:
-        read = Reader([*map(parse_row, rows)], fields).read(stream, "made.jsonl", faults.append)
-        found = [(part.row, text) for part in read for text in part.completions]
+    read = Reader([*map(parse_row, rows)], fields).read(str(file), faults.append)
+    found = [(part.row, text) for part in read for text in part.completions]
     return found, " ".join(map(str, faults))
 
 
