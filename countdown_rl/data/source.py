@@ -163,7 +163,8 @@ class RowSource:
         except records.NoRowError as error:
             raise Dropped(
                 "not-a-row",
-                f"that are none of the task {self.task.name}: {error}; state it by --field NAME=EXPR (numbers(FIELD) has the numbers in a text)",
+                f"that are none of the task {self.task.name}: {error}; state it by --field NAME=EXPR "
+                "(numbers(FIELD) has the numbers in a text)",
             ) from error
         fields = self.convert(row, own_test=own_test)
         if own_test:
