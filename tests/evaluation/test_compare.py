@@ -7,8 +7,11 @@ from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import countdown_rl as api
 from countdown_rl import evaluate
@@ -17,6 +20,7 @@ from countdown_rl.cli import console
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.evaluation import compare, results, tables
+from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Accuracy, Overlap
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.release.report import page as report
@@ -26,8 +30,13 @@ from countdown_rl.tasks.task import Row
 from tests.support import evaluations
 from tests.support.command import status
 from tests.support.evaluations import GREEDY
+from tests.support.runs import files
 
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
+SAMPLED = GREEDY | {"greedy": False, "temperature": 1.0, "samples": 2}
+MARKS = {"base": "++--++--+---", "adapter": "++++++-++-+-", "merged": "++++++-++--+"}
+BASE, TRAINED, _ = MARKS.values()
+OUT = Path("out")
 
 
 @cache
@@ -37,101 +46,110 @@ def puzzle(size: int, split: str) -> Row:
     return next(row for row in rows if row.split == split)
 
 
-def made(
-    path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_puzzle=1, split="test"
-) -> Path:
-    """An evaluation at *path* in which each puzzle of *split* went as *marks* say: ``+`` right, ``-`` wrong."""
-    sizes = [3 + 7 * (at % 2) for at in range(len(marks))]
-    rows = [puzzle(size, split) for size in sizes]
-    samples = [
-        evaluations.sample(
-            mark == "+",
-            row=({"id": f"r{at}"} if ids else {}) | {"nums": row["nums"], "target": 1},
-            completion=f"{path.name} says r{at}",
-            turn=turn if per_puzzle > 1 else None,
-        )
-        for at, (mark, row) in enumerate(zip(marks, rows, strict=True))
-        for turn in range(per_puzzle)
-    ]
-    model = {"source": path.name, "kind": "directory", "digest": path.name}
+def result(name: str, marks: str, *, decoding: Any = GREEDY, split: str = "test") -> Result:
+    """An evaluation in which each puzzle of *split* went as *marks* say: ``+`` right, ``-`` wrong."""
+    samples = []
+    for at, mark in enumerate(marks):
+        nums = puzzle(3 + 7 * (at % 2), split)["nums"]
+        for turn in range(decoding.get("samples", 1)):
+            fields = {"completion": f"{name} says r{at}"}
+            fields |= {"row": {"id": f"r{at}", "nums": nums, "target": 1}}
+            fields |= {"turn": turn} if "samples" in decoding else {}
+            samples.append(evaluations.sample(mark == "+", **fields))
+    about = {"source": name, "kind": "directory", "digest": name}
     metrics = evaluations.metrics(
-        samples, decoding=decoding, data=data, model=model, precision="fp32"
+        samples, decoding=decoding, data=DATA, model=about, precision="fp32"
     )
-    with artifacts.writing(path, "eval", options={}, inputs={"data": data}) as draft:
-        results.write(draft.path, metrics, samples)
-    return path
+    return Result(metrics, samples)
 
 
-def compared(paths: dict[str, Path], out: Path) -> dict:
-    return compare.compare({name: [path] for name, path in paths.items()}, out)
+def made(name: str, marks: str, **options: Any) -> Path:
+    evaluation = result(name, marks, **options)
+    return evaluations.write(Path(name), evaluation.metrics, evaluation.samples, data=DATA)
 
 
-BASE, TRAINED, MERGED = "++--++--+---", "++++++-++-+-", "++++++-++--+"
+def rewritten(name: str, to: str = "", **changes: Any) -> None:
+    """The evaluation at *name* again, with other metrics."""
+    recorded = results.read(Path(name))
+    metrics = replace(recorded.metrics, **changes)
+    evaluations.write(Path(to or name), metrics, recorded.samples, data=DATA)
 
 
-@pytest.fixture
-def three(here):
-    return {
-        name: made(Path(name), marks)
-        for name, marks in (("base", BASE), ("adapter", TRAINED), ("merged", MERGED))
-    }
+@pytest.fixture(autouse=True)
+def three(here: Path) -> None:
+    for name, marks in MARKS.items():
+        made(name, marks)
 
 
-def test_differences_from_the_first_and_the_previous_result_are_paired(three):
-    values = compared(three, Path("comparison"))
+def compared(*words: str, **options: Any) -> dict[str, Any]:
+    return compare.compare(compare.by_setting(words), OUT, **options)
+
+
+def near(share: float) -> Any:
+    return pytest.approx(share, abs=1e-6)
+
+
+def cells(text: str) -> list[list[str]]:
+    """The cells of a table in Markdown."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+
+
+def test_differences_from_the_first_and_the_previous_result_are_paired():
+    values = compared(*MARKS)
     base, adapter, merged = values["results"]
     assert not {"against_first", "against_previous"} & base.keys()
-    share, (low, high) = paired_difference(5, 0, 4, 3)
-    assert adapter["against_first"] == adapter["against_previous"]
-    change = {
-        "difference": round(share, 6),
-        "interval": [round(low, 6), round(high, 6)],
-        "improved": 4,
-        "regressed": 0,
-    }
-    assert adapter["against_first"] == change | {"p": mcnemar(0, 4), "reference": "base"}
-    assert (merged["against_previous"]["improved"], merged["against_previous"]["regressed"]) == (
-        1,
-        1,
-    )
-    assert (merged["against_previous"]["difference"], merged["against_previous"]["p"]) == (0, 1)
-    assert values == json.loads(Path("comparison/comparison.json").read_text())
-    inputs = artifacts.read(Path("comparison"), "comparison").inputs
-    assert {name: entry["digest"] for name, entry in inputs.items()} == {
-        name: artifacts.read(path, "eval").digest for name, path in three.items()
+    share, limits = paired_difference(5, 0, 4, 3)
+    change = {"difference": round(share, 6), "interval": [round(limit, 6) for limit in limits]}
+    change |= {"improved": 4, "regressed": 0, "p": mcnemar(0, 4), "reference": "base"}
+    assert adapter["against_first"] == adapter["against_previous"] == change
+    change = merged["against_previous"]
+    assert [change[key] for key in ("difference", "improved", "regressed", "p")] == [0, 1, 1, 1]
+    assert values == json.loads((OUT / compare.SCORES).read_text())
+    inputs = artifacts.read(OUT, "comparison").inputs
+    assert {name: inputs[name]["digest"] for name in inputs} == {
+        name: artifacts.read(Path(name), "eval").digest for name in MARKS
     }
 
 
-def test_the_table_has_a_line_per_result_and_the_conditions(three):
-    compared(three, Path("comparison"))
-    lines = Path("comparison/comparison.md").read_text().splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
-    head = ["", "solved", "95%", "3 numbers", "10 numbers", "format", "tokens"]
-    assert cells[0] == [*head, "against the previous", "improved", "regressed", "p"]
-    assert (cells[2][0], cells[2][1], cells[2][7:]) == ("base", "41.7%", [""] * 4)
-    assert cells[3][7].startswith("+33.3 (")
-    assert cells[3][8:] == ["4", "0", "0.12"]
-    assert cells[4][7].startswith("+0.0 (-")
-    assert lines[6] == (
-        "12 held-out puzzles (exactly-once), greedy, at most 256 tokens; intervals are 95% (Wilson; Newcombe for "
-        "paired differences)."
+@given(st.lists(st.sampled_from(["++", "+-", "-+", "--"]), min_size=1), st.booleans())
+def test_a_difference_is_antisymmetric(pairs, sampled):
+    decoding = SAMPLED if sampled else GREEDY
+    one, two = (result(name, "".join(marks), decoding=decoding) for name, marks in
+                zip("ab", zip(*pairs, strict=True), strict=True))  # fmt: skip
+    there, back = compare.difference(one, two), compare.difference(two, one)
+    assert there["difference"] == -back["difference"]
+    assert there["interval"] == pytest.approx([-end for end in reversed(back["interval"])])
+    assert (there["improved"], there["p"]) == (back["regressed"], back["p"])
+
+
+def test_the_table_has_a_line_per_result_and_the_conditions():
+    compared(*MARKS)
+    text = (OUT / compare.TABLE).read_text()
+    head, _, base, adapter, merged, *_ = cells(text)
+    assert head[:7] == ["", "solved", "95%", "3 numbers", "10 numbers", "format", "tokens"]
+    assert head[7:] == ["against the previous", "improved", "regressed", "p"]
+    assert (base[:2], base[7:]) == (["base", "41.7%"], [""] * 4)
+    assert adapter[7].startswith("+33.3 (")
+    assert adapter[8:] == ["4", "0", "0.12"]
+    assert merged[7].startswith("+0.0 (-")
+    assert text.splitlines()[-1].startswith(
+        "12 held-out puzzles (exactly-once), greedy, at most 256 tokens; intervals are 95% (Wilson"
     )
 
 
-def test_changes_hold_both_completions(three):
-    compared(three, Path("comparison"))
-    changes = [*jsonl.read_objects(Path("comparison") / compare.CHANGES)]
-    marks = {"base": BASE, "adapter": TRAINED, "merged": MERGED}
-    pairs = [("base", "adapter"), ("base", "merged"), ("adapter", "merged")]
-    assert [(one["from"], one["to"], one["id"], one["side"]) for one in changes] == [
-        (first, second, f"r{at}", "improved" if now == "+" else "regressed")
-        for first, second in pairs
-        for at, (was, now) in enumerate(zip(marks[first], marks[second], strict=True))
-        if was != now
-    ]
+def test_changes_hold_both_completions():
+    compared(*MARKS)
+    changes = [*jsonl.read_objects(OUT / compare.CHANGES)]
+    expected = []
+    for first, second in (("base", "adapter"), ("base", "merged"), ("adapter", "merged")):
+        for at, (was, now) in enumerate(zip(MARKS[first], MARKS[second], strict=True)):
+            if was != now:
+                side = "improved" if now == "+" else "regressed"
+                expected.append((first, second, f"r{at}", side))
+    assert [(one["from"], one["to"], one["id"], one["side"]) for one in changes] == expected
     for one in changes:
-        improved = one["side"] == "improved"
-        assert (one["before"]["correct"], one["after"]["correct"]) == (not improved, improved)
+        assert one["before"]["correct"] is not one["after"]["correct"]
+        assert one["after"]["correct"] is (one["side"] == "improved")
         assert one["before"]["completion"] == f"{one['from']} says {one['id']}"
         assert one["after"]["completion"] == f"{one['to']} says {one['id']}"
 
@@ -139,199 +157,109 @@ def test_changes_hold_both_completions(three):
 PUZZLES = [{"nums": [n, n + 1, 7], "target": 2 * n + 8} for n in range(1, 11)]
 
 
-def completed(
-    path: Path, puzzles: list[dict], solved: set[int], samples: int = 1, **options
-) -> results.Result:
+def completed(name: str, puzzles: list[dict], solved: set[int], samples=1, **options) -> Result:
     """The evaluation of a file of *samples* completions of each of *puzzles*, right for *solved* first numbers."""
-    sums = ["+".join(map(str, row.get("nums", "0"))) for row in puzzles]
-    sums = [total if int(total.partition("+")[0]) in solved else "1" for total in sums]
-    lines = [
-        {**row, "completion": f"<answer>{text}</answer>"}
-        for row, text in zip(puzzles, sums, strict=True)
-    ]
-    jsonl.write_rows(path, [line for line in lines for _ in range(samples)])
-    return evaluate(completions=path, **options)
+    lines = []
+    for row in puzzles:
+        nums = row.get("nums", [0])
+        text = "+".join(map(str, nums)) if nums[0] in solved else "1"
+        lines += [{**row, "completion": f"<answer>{text}</answer>"}] * samples
+    jsonl.write_rows(Path(f"{name}.jsonl"), lines)
+    return evaluate(completions=f"{name}.jsonl", **options)
 
 
 @pytest.mark.parametrize("samples", [1, 4])
-@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
-def test_completions_in_two_files_are_paired_by_the_ids_of_their_puzzles(tmp_path, order, samples):
-    first = completed(tmp_path / "a.jsonl", PUZZLES, {1, 2, 3}, samples)
-    second = completed(tmp_path / "b.jsonl", PUZZLES[order], {2, 3, 4, 5}, samples)
-    row = api.compare([first, second], out=tmp_path / "out")["results"][1]
-    change = row["against_first"]
-    assert (change["difference"], change["improved"], change["regressed"]) == (
-        pytest.approx(0.1),
-        2,
-        1,
-    )
-    changed = [*jsonl.read_objects(tmp_path / "out" / compare.CHANGES)]
-    assert [(line["nums"][0], line["side"]) for line in changed] == [
-        (1, "regressed"),
-        (4, "improved"),
-        (5, "improved"),
-    ]
+@pytest.mark.parametrize("order", [1, -1])
+def test_completions_in_two_files_are_paired_by_the_ids_of_their_puzzles(order, samples):
+    first = completed("a", PUZZLES, {1, 2, 3}, samples)
+    second = completed("b", PUZZLES[::order], {2, 3, 4, 5}, samples)
+    change = api.compare([first, second], out=OUT)["results"][1]["against_first"]
+    assert change["difference"] == near(0.1)
+    changed = {line["nums"][0]: line["side"] for line in jsonl.read_objects(OUT / compare.CHANGES)}
+    assert changed == {1: "regressed", 4: "improved", 5: "improved"}
     runs = compare.pooled("runs", [first, second])
     assert [len({sample.row.id for sample in puzzle}) for puzzle in runs.by_puzzle] == [1] * 10
     (group,) = report.comparable({"a": first, "b": second})
     assert group["a"].puzzles == group["b"].puzzles
 
 
-OTHERS = [{"nums": [n, n, 9], "target": 2 * n + 9} for n in range(10)]
-
-
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
         (PUZZLES[:5], "5 puzzles in common, of 5 and 10"),
-        ([*PUZZLES, OTHERS[0]], "10 puzzles in common, of 11 and 10"),
-        ([*PUZZLES[5:], *OTHERS[:5]], "5 puzzles in common, of 10"),
-        (OTHERS, "0 puzzles in common"),
-        (
-            [row | {"rule": "at-most-once"} for row in PUZZLES],
-            "countdown at-most-once, and a of countdown exactly",
-        ),
-        (
-            [{"task": "gsm8k", "question": f"{n}?", "gold": "1"} for n in range(10)],
-            "of gsm8k, and a of c",
-        ),
+        (PUZZLES[5:] + [{"nums": [n, n, 9], "target": 9} for n in range(5)], "5 puzzles in common"),
+        ([row | {"rule": "at-most-once"} for row in PUZZLES], "at-most-once, and a of countdown"),
+        ([{"task": "gsm8k", "question": f"{n}?", "gold": "1"} for n in range(10)], "of gsm8k, and"),
     ],
 )
-def test_results_of_other_puzzles_rules_or_tasks_are_refused(tmp_path, rows, words):
-    group = {
-        "a": completed(tmp_path / "a.jsonl", PUZZLES, {1}),
-        "b": completed(tmp_path / "b.jsonl", rows, {2}),
-    }
+def test_results_of_other_puzzles_rules_or_tasks_are_refused(rows, words):
+    group = {"a": completed("a", PUZZLES, {1}), "b": completed("b", rows, {2})}
     with pytest.raises(InputError, match=words):
-        api.compare(group, out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        api.compare(group, out=OUT)
+    assert not OUT.exists()
     with pytest.raises(InputError, match="runs 2"):
         compare.pooled("runs", [*group.values()])
     assert len(report.comparable(group)) == 2
 
 
-def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(
-    here, run_command, monkeypatch
-):
+def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(run_command):
     jsonl.write_rows(Path("data.jsonl"), PUZZLES)
     for name, solved in (("a", {1}), ("b", {1, 2, 3})):
-        result = completed(Path(f"{name}.jsonl"), PUZZLES[:4], solved, rows="data.jsonl", out=name)
-        assert "n=4 of 10" in repr(result)
-        assert json.loads(Path(name, "metrics.json").read_text())["of"] == 10
-    for words in ((), ("--table", "latex"), ("--table", "markdown"), ("--json",)):
+        evaluation = completed(name, PUZZLES[:4], solved, rows="data.jsonl", out=name)
+        assert "n=4 of 10" in repr(evaluation)
+    for words in ((), ("--table", "latex"), ("--table", "markdown")):
         said = run_command("compare", "a", "b", "--out", "out", *words)
         assert "only 4 of the 10 puzzles have completions" in said.err
-        assert ('"of": 10' if words == ("--json",) else "4 of 10") in said.out
-    assert (
-        status(monkeypatch, "compare", "a", "b", "--out", "out", "--json", "--table", "latex") == 2
-    )
-    assert (
-        status(monkeypatch, "report", "--result", "a", "--result", "b", "--out", "page.html") == 0
-    )
+        assert "4 of 10" in said.out
+    run_command("report", "--result", "a", "--result", "b", "--out", "page.html")
     assert "<b>4 of 10</b>" in Path("page.html").read_text()
 
 
-def test_eight_results_have_a_line_each_in_80_columns(three, run_command, monkeypatch):
-    monkeypatch.setattr(console._out, "width", 80)
-    names = [made(Path(f"adapter-sample-{n}"), TRAINED if n % 2 else BASE).name for n in range(8)]
-    lines = run_command("compare", *names, "--out", "out").out.splitlines()
-    assert max(map(len, lines)) <= 80
-    first = lines[
-        : lines.index(
-            next(line for line in lines if line.split()[-1:] == ["p"] and "previous" in line)
-        )
-    ]
-    assert sum(line.startswith("adapter-sample-") for line in first) == 8
-    assert all(word in " ".join(lines) for word in ("improved/", "regressed", "4/0", "0.12"))
-
-
-SAMPLED = GREEDY | {"greedy": False, "temperature": 1.0, "samples": 2}
-
-
-def test_sampled_results_are_compared_with_each_other(three):
-    sampled = {
-        name: made(Path(name), marks, decoding=SAMPLED, per_puzzle=2)
-        for name, marks in (("base-sampled", BASE), ("adapter-sampled", TRAINED))
-    }
-    values = compared(three | sampled, Path("out"))
-    assert [row["name"] for row in values["results"] if "against_previous" not in row] == [
-        "base",
-        "base-sampled",
-    ]
-    assert [row.get("decoding") for row in values["results"]] == [
-        None,
-        None,
-        None,
-        SAMPLED,
-        SAMPLED,
-    ]
-    change = values["results"][4]["against_first"]
-    assert (change["difference"], change["improved"], change["regressed"]) == (
-        pytest.approx(4 / 12, abs=1e-6),
-        4,
-        0,
-    )
-    assert list(change["pass_at"]) == [
-        "2"
-    ]  # both completions of a puzzle are equal here, so pass@2 is pass@1
-    assert change["pass_at"]["2"]["difference"] == change["difference"]
-    text = Path("out/comparison.md").read_text()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    assert cells[0][5] == "pass@2"
-    assert [row[5] for row in cells[2:7]] == ["", "", "", "41.7%", "75.0%"]
-    assert (
-        "256 tokens; base-sampled, adapter-sampled: temperature 1, top-p 1, 2 completions each, at most"
-        in text
-    )
-    del sampled["adapter-sampled"]
+def test_sampled_results_are_compared_with_each_other():
+    for name in ("base", "adapter"):
+        made(f"{name}-sampled", MARKS[name], decoding=SAMPLED)
+    values = compared(*MARKS, "base-sampled", "adapter-sampled")
+    rows = values["results"]
+    starts = [row["name"] for row in rows if "against_previous" not in row]
+    assert starts == ["base", "base-sampled"]
+    assert [row.get("decoding") for row in rows] == [None, None, None, SAMPLED, SAMPLED]
+    change = rows[4]["against_first"]
+    assert change["difference"] == near(4 / 12)
+    assert (change["improved"], change["regressed"]) == (4, 0)
+    # Both completions of a puzzle are equal here, so pass@2 is pass@1.
+    assert {k: of["difference"] for k, of in change["pass_at"].items()} == {"2": near(4 / 12)}
+    text = (OUT / compare.TABLE).read_text()
+    assert [row[5] for row in cells(text)[2:7]] == ["", "", "", "41.7%", "75.0%"]
+    assert "base-sampled, adapter-sampled: temperature 1, top-p 1, 2 completions each" in text
     with pytest.raises(InputError, match="base-sampled and base were sampled 2 and 1 times"):
-        compared(three | sampled, Path("out"))
+        compared(*MARKS, "base-sampled")
 
 
-def test_every_difference_is_from_the_result_that_is_named(three, run_command, monkeypatch):
-    values = compare.compare(
-        {name: [path] for name, path in three.items()}, Path("out"), against="adapter"
-    )
-    base, adapter, merged = values["results"]
-    recorded = {name: results.read(path) for name, path in three.items()}
-    change = compare.difference(recorded["adapter"], recorded["base"])
-    assert base["against"] == change | {"reference": "adapter"}
-    change = compare.difference(recorded["adapter"], recorded["merged"])
-    assert merged["against"] == change | {"reference": "adapter"}
-    assert (
-        not {"against", "against_first", "against_previous"} & adapter.keys()
-        | {"against_first"} & base.keys()
-    )
-    pairs = {
-        (change["from"], change["to"])
-        for change in jsonl.read_objects(Path("out") / compare.CHANGES)
-    }
+def test_every_difference_is_from_the_result_that_is_named(run_command, monkeypatch):
+    base, adapter, merged = compared(*MARKS, against="adapter")["results"]
+    recorded = {name: results.read(Path(name)) for name in MARKS}
+    for row in (base, merged):
+        change = compare.difference(recorded["adapter"], recorded[row["name"]])
+        assert row["against"] == change | {"reference": "adapter"}
+    assert not {"against", "against_first", "against_previous"} & adapter.keys()
+    assert "against_first" not in base
+    pairs = {(change["from"], change["to"]) for change in jsonl.read_objects(OUT / compare.CHANGES)}
     assert pairs == {("adapter", "base"), ("adapter", "merged")}
-    assert (
-        "against adapter"
-        in run_command("compare", *three, "--against", "adapter", "--out", "out").out
-    )
-    latex = run_command(
-        "compare", *three, "--against", "adapter", "--out", "out", "--table", "latex"
-    ).out.splitlines()
+    words = ("compare", *MARKS, "--out", "out", "--against")
+    assert "against adapter" in run_command(*words, "adapter").out
+    latex = run_command(*words, "adapter", "--table", "latex").out.splitlines()
     assert latex[2].endswith(r"& against adapter & improved & regressed & p \\")
     assert latex[4].endswith(r"$-$0.8) & 0 & 4 & 0.12 \\")
-    assert status(monkeypatch, "compare", *three, "--against", "other", "--out", "new") == 2
+    assert status(monkeypatch, *words, "other") == 2
 
 
-def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, run_command):
-    for name, marks in (("a", BASE), ("b", TRAINED)):
-        made(Path(name), marks, decoding=SAMPLED, per_puzzle=2)
-    with pytest.raises(InputError, match="a and base were sampled 2 and 1 times"):
-        compare.compare(compare.by_setting(["base", "adapter", "a", "b"]), against="base")
-    values = compare.compare(compare.by_setting(["b", "a"]), Path("out"))
+def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(run_command):
+    made("a", BASE, decoding=SAMPLED)
+    made("b", TRAINED, decoding=SAMPLED)
+    values = compared("b", "a")
     change = values["results"][1]["against_previous"]["pass_at"]["2"]
-    assert (change["difference"], change["interval"][1] < 0) == (
-        pytest.approx(-4 / 12, abs=1e-6),
-        True,
-    )
-    points = tables.points(change)
-    assert points.startswith("-33.3 (")
+    assert change["difference"] == near(-4 / 12)
+    assert change["interval"][1] < 0
     latex = tables.latex(values).splitlines()
     assert latex[2].endswith(r"& against b & improved & regressed & p & pass@2 against b \\")
     assert latex[5].count("$-$33.3 (") == 2
@@ -339,117 +267,94 @@ def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, r
 
 
 @pytest.fixture
-def runs(three):
+def runs() -> list[str]:
     """Three runs of two settings beside the start, the last ones of which differ most."""
     sft = ("+++-+++-++--", "++++++--+---", "++---++-+--+")
-    grpo = ("++++++-++-+-", "+++++++++---", "++++++-++--+")
-    for name, marks in (("s", sft), ("g", grpo)):
-        for number, row in enumerate(marks):
-            made(Path(f"{name}{number}"), row)
-    return compare.by_setting(["base", "SFT=s0,s1,s2", "GRPO=g0,g1,g2"])
+    grpo = (TRAINED, "+++++++++---", MARKS["merged"])
+    for name, group in (("s", sft), ("g", grpo)):
+        for number, marks in enumerate(group):
+            made(f"{name}{number}", marks)
+    return ["base", "SFT_1=s0,s1,s2", "GRPO=g0,g1,g2"]
 
 
 def test_runs_of_one_setting_are_averaged(runs):
-    values = compare.compare(runs, Path("out"))
-    base, sft, grpo = values["results"]
-    assert [row.get("runs") for row in (base, sft)] == [
-        None,
-        [pytest.approx(n / 12, abs=1e-6) for n in (8, 7, 6)],
-    ]
-    assert (sft["accuracy"], sft["sd"]) == (
-        pytest.approx(7 / 12, abs=1e-6),
-        pytest.approx(1 / 12, abs=1e-6),
-    )
-    assert sft["groups"]["numbers"]["3"]["accuracy"] == pytest.approx((5 + 4 + 3) / 18, abs=1e-6)
+    base, sft, grpo = compared(*runs)["results"]
+    assert "runs" not in base
+    assert sft["runs"] == [near(n / 12) for n in (8, 7, 6)]
+    assert (sft["accuracy"], sft["sd"]) == (near(7 / 12), near(1 / 12))
+    assert sft["groups"]["numbers"]["3"]["accuracy"] == near((5 + 4 + 3) / 18)
     assert sft["interval"][0] < sft["accuracy"] < sft["interval"][1]
-    assert grpo["against_first"]["runs"] == [pytest.approx(4 / 12, abs=1e-6)] * 3
+    assert grpo["against_first"]["runs"] == [near(4 / 12)] * 3
     change = grpo["against_previous"]
-    assert change["runs"] == [pytest.approx(n / 12, abs=1e-6) for n in (1, 2, 3)]
-    assert (change["difference"], change["sd"]) == (
-        pytest.approx(2 / 12, abs=1e-6),
-        pytest.approx(1 / 12, abs=1e-6),
-    )
-    shares = [
-        [sum(run.samples[at].grade.correct for run in group) / 3 for at in range(12)]
-        for group in ([results.read(Path(f"{name}{run}")) for run in range(3)] for name in "sg")
-    ]
+    assert change["runs"] == [near(n / 12) for n in (1, 2, 3)]
+    assert (change["difference"], change["sd"]) == (near(2 / 12), near(1 / 12))
+    shares = []
+    for setting in "sg":
+        group = [results.read(Path(f"{setting}{run}")) for run in range(3)]
+        shares.append([sum(run.samples[at].grade.correct for run in group) / 3 for at in range(12)])
     assert change["interval"] == [round(limit, 6) for limit in paired_mean(*shares)[1]]
-    inputs = artifacts.read(Path("out"), "comparison").inputs
-    assert list(inputs) == ["GRPO 1", "GRPO 2", "GRPO 3", "SFT 1", "SFT 2", "SFT 3", "base"]
+    inputs = artifacts.read(OUT, "comparison").inputs
+    assert list(inputs) == ["GRPO 1", "GRPO 2", "GRPO 3", "SFT_1 1", "SFT_1 2", "SFT_1 3", "base"]
 
 
-def test_pass_at_k_of_runs_is_the_mean_of_theirs(three):
+def test_pass_at_k_of_runs_is_the_mean_of_theirs():
     for number, marks in enumerate((BASE, TRAINED)):
-        made(Path(f"r{number}"), marks, decoding=SAMPLED | {"seed": 42 + number}, per_puzzle=2)
-    made(Path("start"), BASE, decoding=SAMPLED, per_puzzle=2)
-    _, mean = compare.compare(compare.by_setting(["start", "mean=r0,r1"]), Path("out"))["results"]
-    assert mean["pass_at"]["2"]["share"] == pytest.approx((5 / 12 + 9 / 12) / 2, abs=1e-6)
-    assert mean["against_first"]["pass_at"]["2"]["difference"] == pytest.approx(2 / 12, abs=1e-6)
-    assert mean["against_first"]["runs"] == [0, pytest.approx(4 / 12, abs=1e-6)]
+        made(f"r{number}", marks, decoding=SAMPLED | {"seed": 42 + number})
+    made("start", BASE, decoding=SAMPLED)
+    _, mean = compared("start", "mean=r0,r1")["results"]
+    assert mean["pass_at"]["2"]["share"] == near((5 / 12 + 9 / 12) / 2)
+    assert mean["against_first"]["pass_at"]["2"]["difference"] == near(2 / 12)
+    assert mean["against_first"]["runs"] == [0, near(4 / 12)]
     with pytest.raises(InputError, match="the runs of mixed"):
-        compare.compare(compare.by_setting(["base", "mixed=r0,adapter"]), Path("out"))
+        compared("base", "mixed=r0,adapter")
 
 
 def test_tables_are_written_for_a_paper_and_for_programs(runs, run_command):
-    words = ("base", "SFT_1=s0,s1,s2", "adapter", "--out", "out", "--table")
-    lines = run_command("compare", *words, "latex").out.splitlines()
+    words = ("compare", *runs[:2], "adapter", "--out", "out")
+    lines = run_command(*words, "--table", "latex").out.splitlines()
     assert lines[:2] == [r"\begin{tabular}{lrrrrrrrrrr}", r"\hline"]
     assert lines[2].startswith(r" & solved & 95\% & 3 numbers & ")
     assert lines[5].startswith(r"SFT\_1 & 58.3\% $\pm$ 8.3 & ")
     assert r" & $+$16.7 $\pm$ 8.3 ($" in lines[5]
     assert "means over runs (SFT_1: 3)" in lines[-1]
-    assert run_command("compare", *words, "markdown").out == Path("out/comparison.md").read_text()
-    assert "mean of 3 runs" in run_command("compare", *words[:-1]).out
+    markdown = run_command(*words, "--table", "markdown").out
+    assert markdown == (OUT / compare.TABLE).read_text()
+    assert "mean of 3 runs" in run_command(*words).out
 
 
-@pytest.mark.parametrize("words", ["s0,s0", "s0,./s0", "s0,copy", "s0,link", "s0,recorded-again"])
-def test_one_run_given_as_two_is_refused(runs, words):
-    shutil.copytree("s0", "copy")
-    Path("link").symlink_to("s0")
-    first = results.read("s0")
-    with artifacts.writing(
-        Path("recorded-again"), "eval", options={}, inputs={"data": DATA}
-    ) as draft:
-        decoding = replace(first.metrics.decoding, seed=43)
-        results.write(draft.path, replace(first.metrics, decoding=decoding), first.samples)
+@pytest.mark.parametrize("words", ["base,base", "base,./base", "base,copy", "base,link", "base,s"])
+def test_one_run_given_as_two_is_refused(words):
+    shutil.copytree("base", "copy")
+    Path("link").symlink_to("base")
+    decoding = results.read(Path("base")).metrics.decoding
+    rewritten("base", "s", decoding=replace(decoding, seed=43))
     with pytest.raises((InputError, UsageError), match=r"given twice|same completions"):
-        compare.compare(compare.by_setting(["base", f"SFT={words}"]), Path("out"))
-
-
-TWICE = [("A=base", "B=base"), ("base", "base=adapter"), ("base", "A=base")]
-WRONG = [("adapter", word) for word in ("=base", "A=", "A=base,", "A=,base")]
+        compared("adapter", f"twice={words}")
 
 
 @pytest.mark.parametrize(
-    ("words", "fault"), [*((w, "given twice") for w in TWICE), *((w, "NAME=DIR") for w in WRONG)]
+    ("words", "fault"),
+    [
+        *((words, "given twice") for words in ("A=base B=base", "base base=adapter", "base base/")),
+        *((word, "NAME=DIR") for word in ("=base", "A=", "A=base,", "A=,base")),
+    ],
 )
-def test_settings_need_a_name_and_each_directory_once(three, words, fault):
+def test_settings_need_a_name_and_each_directory_once(words, fault):
     with pytest.raises(UsageError, match=fault):
-        compare.by_setting(words)
+        compared(*words.split())
 
 
-def test_few_puzzles_with_several_completions_all_won_are_no_certainty(tmp_path):
-    start = made(tmp_path / "a", "---", decoding=SAMPLED, per_puzzle=2)
-    won = made(tmp_path / "b", "+++", decoding=SAMPLED, per_puzzle=2)
-    values = compared({"a": start, "b": won}, tmp_path / "out")
-    change = values["results"][1]["against_first"]
+def test_few_puzzles_with_several_completions_all_won_are_no_certainty():
+    for name, mark in (("a", "-"), ("b", "+"), ("c", "-")):
+        made(name, mark * 3, decoding=SAMPLED)
+    _, won, equal = compared("a", "b", "c")["results"]
+    change = won["against_first"]
     assert (change["difference"], change["p"]) == (1, 0.25)
     assert change["interval"][0] < 0.5
-    assert "Agresti-Min" in (tmp_path / "out" / "comparison.md").read_text()
-    equal = compared(
-        {"a": start, "b": made(tmp_path / "c", "---", decoding=SAMPLED, per_puzzle=2)},
-        tmp_path / "out",
-    )
-    assert equal["results"][1]["against_first"]["p"] == 1
-    low, high = equal["results"][1]["against_first"]["interval"]
-    assert low < 0 < high
-
-
-def rewritten(path: Path, **changes) -> None:
-    """The evaluation at *path* again, with other metrics."""
-    recorded = results.read(path)
-    with artifacts.writing(path, "eval", options={}, inputs={"data": DATA}) as draft:
-        results.write(draft.path, replace(recorded.metrics, **changes), recorded.samples)
+    assert "Agresti-Min" in (OUT / compare.TABLE).read_text()
+    change = equal["against_first"]
+    assert change["interval"][0] < 0 < change["interval"][1]
+    assert change["p"] == 1
 
 
 @pytest.mark.parametrize(
@@ -462,45 +367,34 @@ def rewritten(path: Path, **changes) -> None:
         ("test", [None, None], "12 puzzles"),
     ],
 )
-def test_puzzles_are_called_by_their_counted_overlap_with_training(here, split, trained, words):
-    paths = {name: made(Path(name), BASE, split=split) for name in ("a", "b")}
+def test_puzzles_are_called_by_their_counted_overlap_with_training(split, trained, words):
     others = Accuracy(accuracy=0.5, n=9, correct=4, interval=(0.2, 0.8))
-    for path, number in zip(paths.values(), trained, strict=True):
-        known = None
-        if number is not None:
-            known = Overlap(trained=number, others=others if number == 3 else None)
-        rewritten(path, overlap=known)
-    assert tables.subject(compared(paths, Path("out"))) == words
+    known = {None: None, 3: Overlap(trained=3, others=others)}
+    known |= {number: Overlap(trained=number) for number in (0, 12)}
+    for name, number in zip("ab", trained, strict=True):
+        made(name, BASE, split=split)
+        rewritten(name, overlap=known[number])
+    assert tables.subject(compared("a", "b")) == words
 
 
-def test_results_with_other_groups_and_rules_that_are_hostile_are_tabulated(three):
-    rewritten(three["base"], groups={}, rules=["x\n\\input{/etc/passwd}"])
-    values = compared({"base": Path("base"), "adapter": Path("adapter")}, Path("out"))
+def test_results_with_other_groups_and_rules_that_are_hostile_are_tabulated():
+    rewritten("base", groups={}, rules=["x\n\\input{/etc/passwd}"])
+    values = compared("base", "adapter")
     assert all(write(values) for write in tables.FORMATS.values())
     assert tables.latex(values).splitlines()[-1].startswith("% ")
-    values = compared({"adapter": Path("adapter"), "base": Path("base")}, Path("out"))
-    assert "numbers" not in tables.markdown(values).splitlines()[0]
+    assert "numbers" not in tables.markdown(compared("adapter", "base")).splitlines()[0]
 
 
-HOSTILE = (
-    "a\r\\input{/etc/passwd}",
-    "[2cm]",
-    "*",
-    "50%",
-    "a|b",
-    "<script>`code`",
-    "[bold]x",
-    "\x1b[31m",
+@pytest.mark.parametrize(
+    "name",
+    ["a\r\\input{x}", "[2cm]", "*", "50%", "a|b", "<script>`code`", "[bold]x", "\x1b[31m"],
 )
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_is_text_in_every_table(three, name, capsys):
-    values = compared({"base": Path("base"), name: Path("adapter")}, Path("out"))
+def test_a_name_is_text_in_every_table(name, capsys):
+    values = compare.compare({"base": [Path("base")], name: [Path("adapter")]}, OUT)
     latex = [line for line in tables.latex(values).splitlines() if not line.startswith("%")]
     assert len(latex) == 8
     assert not re.search(r"(?<!\\)[%#]|\\input|^[\[*]", "\n".join(latex), re.MULTILINE)
-    text = Path("out/comparison.md").read_text()
+    text = (OUT / compare.TABLE).read_text()
     assert len(text.splitlines()) == 6
     assert not re.search(r"<script|(?<!\\)`|(?<!\\)\[|\x1b", text)
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()[:4]} == {12}
@@ -510,59 +404,37 @@ def test_a_name_is_text_in_every_table(three, name, capsys):
     assert name not in ("[bold]x", "[2cm]") or name in shown
 
 
-def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):
-    made(Path("other"), BASE, decoding=GREEDY | {"max_new_tokens": 128})
+def test_invalid_inputs_are_refused_and_nothing_is_overwritten():
+    made("other", BASE, decoding=GREEDY | {"max_new_tokens": 128})
     with pytest.raises(InputError, match="other and base were decoded differently"):
-        compared({"base": Path("base"), "other": Path("other")}, Path("out"))
-    assert not Path("out").exists()
-    compared(three, Path("out"))
-    before = {file.name: file.read_bytes() for file in Path("out").iterdir()}
+        compared("base", "other")
+    assert not OUT.exists()
+    compared(*MARKS)
+    before = files(OUT)
     with pytest.raises(InputError, match="at least two"):
-        compared({"base": Path("base")}, Path("out"))
+        compared("base")
     with pytest.raises(ArtifactError, match="eval artifact; give --out another"):
-        compared(three, Path("base"))
+        compare.compare(compare.by_setting([*MARKS]), Path("base"))
     Path("merged/samples.jsonl").write_text("")
     with pytest.raises(ArtifactError, match=r"merged/samples\.jsonl is damaged"):
-        compared(three, Path("out"))
-    assert {file.name: file.read_bytes() for file in Path("out").iterdir()} == before
+        compared(*MARKS)
+    assert files(OUT) == before
 
 
-def test_the_command_prints_one_object_or_a_table(three, run_command):
-    said = run_command("compare", "base", "adapter/", "--out", "out", "--json")
-    assert "warning: base: the 95% interval is 48.7 points wide" in said.err
-    assert said.out.count("\n") == 1
-    assert json.loads(said.out) == {"out": "out"} | json.loads(
-        Path("out/comparison.json").read_text()
-    )
-    text = run_command("compare", "base", "adapter", "merged", "--out", "out").out
-    assert "12 held-out puzzles" in text
-    assert "+33.3" in text
-
-
-def test_the_command_names_results_by_directory_or_by_path(three, run_command, monkeypatch):
+def test_the_command_prints_one_object_of_results_named_by_directory_or_path(run_command):
     for run in ("a", "b"):
-        made(Path("runs", run, "eval"), BASE)
-    rows = json.loads(
-        run_command("compare", "runs/a/eval", "runs/b/eval", "--out", "out", "--json").out
-    )["results"]
-    assert [row["name"] for row in rows] == ["runs/a/eval", "runs/b/eval"]
-    assert status(monkeypatch, "compare", "base", "base/", "--out", "new") == 2
-    assert not Path("new").exists()
+        made(f"runs/{run}/eval", BASE)
+    said = run_command("compare", "runs/a/eval", "runs/b/eval", "--out", "out", "--json")
+    assert "warning: runs/a/eval, runs/b/eval: the 95% interval is 48.7 points wide" in said.err
+    printed = json.loads(said.out)
+    assert printed == {"out": "out"} | json.loads((OUT / compare.SCORES).read_text())
+    assert [row["name"] for row in printed["results"]] == ["runs/a/eval", "runs/b/eval"]
 
 
-def test_grades_of_two_grammars_are_not_compared(here):
-    first, second = (results.read(made(Path(name), BASE)) for name in ("old", "new"))
-    old = replace(first, metrics=replace(first.metrics, grammar=1))
-    new = replace(second, metrics=replace(second.metrics, grammar=2))
+def test_grades_of_two_grammars_are_not_compared():
+    rewritten("base", grammar=1)
+    rewritten("adapter", grammar=2)
     with pytest.raises(InputError, match="grammar"):
-        compare.compare({"old": [old], "new": [new]})
-    compare.compare({"new": [new], "again": [first]})
-
-
-@pytest.mark.parametrize("marks", [(BASE, TRAINED), (TRAINED, MERGED), (BASE, BASE)])
-def test_a_difference_is_antisymmetric(here, marks):
-    one, two = (results.read(made(Path(f"{n}"), text)) for n, text in enumerate(marks))
-    there, back = compare.difference(one, two), compare.difference(two, one)
-    assert there["difference"] == -back["difference"]
-    assert there["interval"] == pytest.approx([-end for end in reversed(back["interval"])])
-    assert (there["improved"], there["p"]) == (back["regressed"], back["p"])
+        compared("base", "adapter")
+    rewritten("base", grammar=None)
+    compared("base", "adapter")

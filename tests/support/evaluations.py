@@ -1,8 +1,11 @@
 """Evaluations that no model made."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from countdown_rl.core import artifacts
+from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.sample import (
     DecodingSettings,
@@ -53,3 +56,10 @@ def metrics(
         model=EvaluatedModel(**model or {"source": "m", "kind": "directory"}),
         **fields,
     )
+
+
+def write(path: Path, metrics: Metrics, samples: Sequence[Sample], **inputs: Any) -> Path:
+    """The evaluation of *metrics* and *samples* as an artifact at *path*, made of *inputs*."""
+    with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
+        results.write(draft.path, metrics, samples)
+    return path
