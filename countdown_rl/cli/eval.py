@@ -117,9 +117,8 @@ def _caption(metrics: Metrics) -> list[str]:
             f"computed by {metrics.engine}, weights: {metrics.precision} ({metrics.path})",
         ]
     if endpoint := metrics.endpoint:
-        cost = f", cost {endpoint['cost']:g}" if "cost" in endpoint else ""
         read, written = endpoint["prompt_tokens"], endpoint["completion_tokens"]
-        lines.append(f"{plural(read, 'prompt token')}, {plural(written, 'completion token')}{cost}")
+        lines.append(f"{plural(read, 'prompt token')}, {plural(written, 'completion token')}")
     reasons = [
         f"{n:7,}  {task(metrics.task).reason(reason)}" for reason, n in metrics.reasons.items()
     ]

@@ -82,7 +82,7 @@ def complete(
     count = processes.world_size()
 
     def capacity(length: int) -> int:
-        size = options.batch_size or engine.max_rows(length, limit)
+        size = options.batch_size or engine.max_rows(length + limit)
         if options.engine == "openai":  # a request each; the batch size is their number in flight
             size = 1
         return min(size, -(-len(owners) // count))

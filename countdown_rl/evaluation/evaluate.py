@@ -339,7 +339,4 @@ def _description(
         "prompt_tokens": sum(part.get("prompt_tokens", 0) for part in details),
         "completion_tokens": sum(completion.tokens or 0 for completion in completions),
     }
-    costs = [part["cost"] for part in details if "cost" in part]
-    if costs:
-        endpoint["cost"] = round(sum(costs), 6)
     return about | {"endpoint": endpoint}

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import RULE, Options, Prompt, option
 from countdown_rl.tasks.response_format import StyleName
 
@@ -25,13 +24,6 @@ class SamplingOptions(Options):
         int, option("Sample from the k most likely tokens; 0: from all.", DECODING, min=0)
     ] = 0
     seed: Annotated[int, option("Random seed of sampling.", DECODING, min=0)] = 42
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if 0 < self.temperature < 0.01:
-            raise UsageError(
-                f"{self.temperature} is too small; give 0, or at least 0.01.", option="temperature"
-            )
 
 
 @dataclass(frozen=True)

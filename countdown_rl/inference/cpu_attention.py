@@ -11,11 +11,18 @@ import numpy as np
 import torch
 from numba.extending import overload
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its usual name
+
+#: Rows from which the compiled loops are faster than torch's kernel in fp32.
+COMPILED_ROWS = 32
 
 
 def attend(queries: Tensor, key: Tensor, value: Tensor, length: int, mask: Tensor | None) -> Tensor:
     """Attention (B, K, G, D) of *queries* in fp32 to the first *length* columns of *key* and *value* (B, K, S, D) in
     fp32 or bf16; *mask* (B, 1, 1, length) is false where a column is padding."""
+    if len(queries) < COMPILED_ROWS and key.dtype == torch.float32:
+        key, value = key[:, :, :length], value[:, :, :length]
+        return F.scaled_dot_product_attention(queries, key, value, mask)
     queries = queries * queries.size(-1) ** -0.5
     scores = queries.new_empty((*queries.shape[:3], length))  # (B, K, G, S)
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
@@ -69,9 +76,8 @@ def _weighted_sum(weights: Any, values: Any, out: Any) -> None:
         for head in range(weights.shape[1]):
             weight, value, sums = weights[row, head], values[row, head], out[row, head]
             count = weight.shape[1]
-            for s in range(
-                0, count - 1, 2
-            ):  # two columns at a time: half the loads and stores of the sums
+            # Two columns at a time: half the loads and stores of the sums.
+            for s in range(0, count - 1, 2):
                 for g in range(weight.shape[0]):
                     first, second, total = weight[g, s], weight[g, s + 1], sums[g]
                     for d in range(total.shape[0]):

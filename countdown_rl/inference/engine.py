@@ -7,10 +7,11 @@ from typing import Any
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import chat_template, shape
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
+from countdown_rl.tasks.response_format import ANSWER_CLOSE
 from countdown_rl.tasks.task import Row
 
-__all__ = ["STOP", "Completion", "Engine", "batches", "row_seed", "to_completion"]
+#: The text that ends a completion.
+STOP = ANSWER_CLOSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ class Engine:
         """
         return None
 
-    def max_rows(self, prompt: int, completion: int) -> int:
-        """Return the rows of *prompt* tokens and up to *completion* more that fit a batch."""
+    def max_rows(self, length: int) -> int:
+        """Return the rows of prompt and completion of *length* tokens together that fit a batch."""
         return 1
 
     def prompts(self, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[Any]]:
@@ -105,7 +106,7 @@ def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[
         capacity: returns the rows that fit a batch whose longest row has so many tokens.
     """
     batch: list[int] = []
-    for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batch and len(batch) >= capacity(lengths[row]):
             yield batch
             batch = []
@@ -119,9 +120,6 @@ def row_seed(seed: int, number: int, index: int) -> int:
     return seed * 1_000_003 + number * 4096 + index
 
 
-def to_completion(stop: Stop, ids: Sequence[int], *, ended: bool = False) -> Completion:
-    """The completion of the token *ids*; *ended* where its engine knows that it was not cut off."""
-    known = bool(ids) and stop(ids)
-    # An engine may know an end token, the last one, that the tokenizer does not.
-    text = stop.decode(ids[:-1] if ended and not known else ids)
-    return Completion(text, len(ids), ended or known)
+def to_completion(stop: Stop, ids: Sequence[int]) -> Completion:
+    """The completion of the token *ids*."""
+    return Completion(stop.decode(ids), len(ids), bool(ids) and stop(ids))

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -22,16 +22,14 @@ from countdown_rl.models import chat_template
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row
 
-#: Retries of a request by the client, which waits up to 8 seconds before each, or as long as Retry-After says.
-RETRIES = 10
+#: Requests in flight at once, and retries of each; the client waits up to 8 seconds before one, or as long as
+#: Retry-After says.
+CONCURRENCY, RETRIES = 16, 10
 #: Servers that continue a prefilled turn, by ``owned_by`` in their list of models.
 PREFILLS = ("llamacpp", "vllm")
 #: What they need to return the text as the model wrote it, sampled by the parameters of ``Decoding`` alone.
 _AS_WRITTEN = {"reasoning_format": "none", "samplers": list(SAMPLERS), "repetition_penalty": 1.0}
-#: Requests in flight at once, and seconds to wait for an answer, retries included.
-CONCURRENCY, TIMEOUT = 16, 600.0
-#: Parameters that some servers refuse, and statuses of servers that show no list of their models.
-_OPTIONAL = ("max_tokens", "temperature", "top_p", "seed")
+#: Statuses of servers that show no list of their models.
 _NO_LIST = (401, 403, 404, 405, 501)
 _REFUSALS = ("content_filter", "content_policy_violation")
 
@@ -54,12 +52,11 @@ class OpenAI(Engine):
                 f"should be like http://127.0.0.1:8000/v1, {advice}.", option="base_url"
             )
         engines.check_installed(self.name)
-        self._url, self._model, self._timeout = options.base_url, model, TIMEOUT
+        self._url = options.base_url
+        self._model = model
         self._concurrency = options.batch_size or CONCURRENCY
         self._decoding = Decoding.of(options)
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
-        if not re.fullmatch(r"[!-~]+", self._key):
-            raise UsageError("OPENAI_API_KEY holds a character that no key has; set it again.")
         self.server = self._owner()
         self.prefills = self.server in PREFILLS
         self.endpoint: dict[str, Any] = {
@@ -74,6 +71,21 @@ class OpenAI(Engine):
         """The entry for this model among the ``inputs`` of a manifest; its digest is of names, not of weights."""
         digest = hashlib.sha256(f"{self._url} {self._model}".encode()).hexdigest()
         return {"source": self._model, "kind": "endpoint", "base_url": self._url, "digest": digest}
+
+    def _owner(self) -> str:
+        """The ``owned_by`` of the model in the server's list of models; "" if the server has no such list."""
+        import openai
+
+        try:
+            models = openai.OpenAI(base_url=self._url, api_key=self._key).models.list().data
+        except openai.OpenAIError as error:
+            if getattr(error, "status_code", None) in _NO_LIST:
+                return ""
+            # A server that is loading its model must not get another prompt than the one it gets later.
+            advice = f"start it, or give its --base-url: {first_line(error)}"
+            raise ModelError(f"no server answers at {self._url}; {advice}.") from error
+        models = sorted(models, key=lambda model: model.id != self._model)
+        return str(models[0].owned_by) if models else ""
 
     def prompts(
         self, rows: Sequence[Row], max_new_tokens: int
@@ -95,9 +107,10 @@ class OpenAI(Engine):
 
         Requests in flight are canceled when the iteration ends, by a failure for example.
         """
+        import openai
         from anyio.from_thread import start_blocking_portal
 
-        client = self._client(RETRIES)
+        client = openai.AsyncOpenAI(base_url=self._url, api_key=self._key, max_retries=RETRIES)
         limit = asyncio.Semaphore(self._concurrency)
 
         async def complete(
@@ -117,142 +130,82 @@ class OpenAI(Engine):
                 for future in sorted(done, key=lambda future: future.exception() is not None):
                     yield future.result()
 
-    def _client(self, retries: int = 2) -> Any:
-        from openai import AsyncOpenAI
-
-        try:
-            return AsyncOpenAI(
-                base_url=self._url, api_key=self._key, timeout=self._timeout, max_retries=retries
-            )
-        except (ImportError, OSError, ValueError) as error:  # of a proxy or a certificate
-            advice = "check ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE"
-            reason = first_line(error)
-            raise ModelError(f"no client for {self._url} is made ({reason}); {advice}.") from error
-
-    async def _within_timeout(self, request: Callable[[], Awaitable[Any]]) -> Any:
-        """The response to *request*; the client's own limit is for each part of a response."""
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await request()
-        except TimeoutError:
-            raise TimeoutError(f"no answer within {self._timeout:g} s") from None
-
-    def _owner(self) -> str:
-        """The ``owned_by`` of the model in the server's list of models; "" if the server has no such list."""
-        import openai
-        from anyio.from_thread import start_blocking_portal
-
-        try:
-            with start_blocking_portal() as portal:
-                models = portal.call(self._within_timeout, self._client().models.list).data
-        except (openai.OpenAIError, TimeoutError) as error:
-            if isinstance(error, openai.APIStatusError) and error.status_code in _NO_LIST:
-                return ""
-            # A server that is loading its model must not get another prompt than the one it gets later.
-            advice = f"start it, or give its --base-url: {first_line(error)}"
-            raise ModelError(f"no server answers at {self._url}; {advice}.") from error
-        models = sorted(models, key=lambda model: model.id != self._model)
-        return str(models[0].owned_by) if models else ""
-
     async def _complete(self, client: Any, prompt: Mapping[str, Any], number: int) -> Completion:
         import openai
 
-        options = self._options(prompt, number)
-        cause: BaseException | str
+        cause: BaseException
         try:
-            response = await self._within_timeout(lambda: client.chat.completions.create(**options))
+            response = await client.chat.completions.create(**self._options(prompt, number))
             if not response.choices:  # some servers report an error with status 200
                 raise ValueError(getattr(response, "error", None) or "no choices")
             return _completion(response.choices[0], response.usage, prompt)
-        except openai.APIStatusError as error:
+        except openai.APIError as error:
             if error.code in _REFUSALS:
                 return Completion("", 0, True, {"reason": "refused", "prompt_tokens": 0})
-            if name := _refused(error, options):
-                self.endpoint["left_out"] = sorted({*self.endpoint.get("left_out", ()), name})
-                return await self._complete(client, prompt, number)
-            cause = error
-        except TimeoutError as error:
-            cause = error
-        except openai.APIConnectionError as error:
             cause = error.__cause__ or error
-        except (openai.APIError, LookupError, AttributeError, TypeError, ValueError) as error:
-            cause = f"malformed response: {error}"
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
+            cause = ValueError(f"malformed response: {error}")
         reason = " ".join(str(cause).replace(self._key, "***").split()).rstrip(".")
         advice = "check --base-url, --model and OPENAI_API_KEY, or wait; run it again to resume"
         raise ModelError(f"{self._url} failed ({reason:.300}); {advice}.")
 
     def _options(self, prompt: Mapping[str, Any], number: int) -> dict[str, Any]:
         """The parameters of a request."""
-        decoding, left_out = self._decoding, self.endpoint.get("left_out", ())
-        limit = "max_tokens"
-        if self._url == OPENAI or limit in left_out:
-            limit = "max_completion_tokens"
+        decoding = self._decoding
+        limit = "max_completion_tokens" if self._url == OPENAI else "max_tokens"
         options: dict[str, Any] = {
             "model": self._model,
             "messages": prompt["messages"],
             "temperature": decoding.temperature,
-            "top_p": decoding.top_p,
             limit: decoding.max_new_tokens,
         }
+        if decoding.top_p < 1 or self._url != OPENAI:  # whose reasoning models accept none
+            options["top_p"] = decoding.top_p
         if decoding.temperature:
             options["seed"] = row_seed(decoding.seed, number, 0) % (2**32 - 1)
-        options = {name: value for name, value in options.items() if name not in left_out}
-        if self.prefills:
-            options["extra_body"] = _AS_WRITTEN | {
-                "top_k": decoding.top_k,
-                "min_p": decoding.min_p,
-                "chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS,
-            }
+        if not self.prefills:
+            return options
+        further = _AS_WRITTEN | {
+            "top_k": decoding.top_k,
+            "min_p": decoding.min_p,
+            "chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS,
+        }
         if self.server == "vllm":
             prefilled = prompt["messages"][-1]["role"] == "assistant"
-            options["extra_body"] |= {
+            further |= {
                 "continue_final_message": prefilled,
                 "add_generation_prompt": not prefilled,
                 # It removes tags that are special tokens from the text, unless told not to.
                 "skip_special_tokens": STYLES[prompt["style"]].direct,
             }
-        return options
-
-
-def _refused(error: Any, options: Mapping[str, Any]) -> str | None:
-    """Return the optional parameter among *options* that the server's *error* names; None if it names none."""
-    if error.status_code not in (400, 422):
-        return None
-    for text in (str(error.param), error.response.text):
-        for name in _OPTIONAL:
-            spelled = name.replace("_", "[-_ ]?")
-            if name in options and re.search(rf"\b{spelled}\b", text, re.IGNORECASE):
-                return name
-    return None
+        return options | {"extra_body": further}
 
 
 def _completion(choice: Any, usage: Any, prompt: Mapping[str, Any]) -> Completion:
     """The completion in *choice*: its reasoning as a thinking block, then its content, to the end of the answer."""
-    message, reason = choice.message, choice.finish_reason
-    if reason in (None, "error", "abort"):
-        raise ValueError(f"finish_reason is {reason}")
+    message = choice.message
+    if choice.finish_reason in (None, "error", "abort"):
+        raise ValueError(f"finish_reason is {choice.finish_reason}")
     content = message.content or ""
-    if isinstance(content, list):  # of parts, of which some are thinking, or images
-        content = "".join(part["text"] for part in content if part["type"] == "text")
-    turn, style = prompt["messages"][-1], STYLES[prompt["style"]]
+    turn = prompt["messages"][-1]
     if turn["role"] == "assistant":
         content = content.removeprefix(turn["content"])
     head, end, _ = content.partition(STOP)
-    text, cut = head + end, reason == "length"
+    text = head + end
+    ended = bool(end) or choice.finish_reason != "length"
+    style = STYLES[prompt["style"]]
     # Newer versions of vLLM, and OpenRouter, use the second name.
     reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
-    text = (
-        style.completion(text, reasoning, closed=bool(text) or not cut)
-        if reasoning
-        else style.reopened(text)
-    )
+    text = style.reopened(text)
+    if reasoning:
+        text = style.completion(head + end, reasoning, closed=bool(text) or ended)
 
-    details: dict[str, Any] = {} if usage is None else {"prompt_tokens": usage.prompt_tokens}
-    if (cost := getattr(usage, "cost", None)) is not None:
-        details["cost"] = cost
-    if not end and (message.refusal or reason == "content_filter"):
+    tokens = None
+    details: dict[str, Any] = {}
+    if usage is not None:
+        tokens = usage.completion_tokens
+        details["prompt_tokens"] = usage.prompt_tokens
+    if not end and (message.refusal or choice.finish_reason == "content_filter"):
         details["reason"] = "refused"
         text = text or message.refusal or ""
-    text.encode()  # half a surrogate pair cannot be written
-    tokens = None if usage is None else usage.completion_tokens
-    return Completion(text, tokens, bool(end) or not cut, details)
+    return Completion(text, tokens, ended, details)

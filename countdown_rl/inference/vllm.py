@@ -21,16 +21,13 @@ from countdown_rl.models.reference import ModelRef, local_path, without_weights
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 #: Rows submitted at once. vLLM schedules them itself; finished ones are saved after each submission.
 _ROWS = 1024
-#: Values that vLLM accepts as the maximum rank of an adapter.
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class Sampled(NamedTuple):
-    """Tokens of a completion, the log-probability of each, and whether it ended by itself."""
+    """Tokens of a completion, and the log-probability of each."""
 
     ids: list[int]
     logps: list[float]
-    ended: bool
 
 
 class Vllm(Engine):
@@ -64,21 +61,26 @@ class Vllm(Engine):
         sleeps: bool = False,
         **settings: Any,
     ) -> None:
-        self.stop, self.tokenizer, self.precision = stop, stop.tokenizer, precision
-        self._path, self._decoding, self._adapter = path, decoding, adapter
+        self.stop = stop
+        self.tokenizer = stop.tokenizer
+        self.precision = precision
+        self._path = path
+        self._decoding = decoding
+        self._adapter = adapter
         self._sleeps = sleeps and load.device_name("auto") != "cpu"  # a CPU has no sleep mode
         self._settings = settings
-        if lora_rank:
-            self._settings |= lora_options(lora_rank)
+        if lora_rank:  # vLLM accepts powers of two from 8 as the maximum
+            maximum = max(8, 1 << (lora_rank - 1).bit_length())
+            self._settings |= {"enable_lora": True, "max_lora_rank": maximum}
         self._adapters: dict[str, int] = {}  # their numbers, from 1
         self._llm: Any = None
 
     @classmethod
     def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Vllm":
-        adapter = None if ref.base is None else local_path(ref)
+        adapter = local_path(ref) if ref.base else None
         return cls(
             local_path(ref.base or ref),
-            Stop(load.load_tokenizer(ref), None, STOP),
+            Stop(load.load_tokenizer(ref), load.skeleton(ref.base or ref), STOP),
             decoding,
             precision=load.trained_precision(ref, options.precision),
             lora_rank=model_files.adapter_config(adapter).get("r", 8) if adapter else 0,
@@ -91,13 +93,11 @@ class Vllm(Engine):
         if reason := unsupported_weights(ref):
             return f"{reason}; leave --engine out"
         if load.trained_precision(ref, options.precision) == "nf4":
-            return (
-                "does not run NF4 weights; leave --engine out, or merge an adapter over them first"
-            )
-        if ref.base is not None and not lora.is_uniform(
-            model_files.adapter_config(local_path(ref))
-        ):
-            return f"supports LoRA of one rank and scale, without variants and biases; merge {ref.source} first"
+            advice = "leave --engine out, or merge an adapter over them first"
+            return f"does not run NF4 weights; {advice}"
+        if ref.base and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
+            support = "LoRA of one rank and scale, without variants and biases"
+            return f"supports {support}; merge {ref.source} first"
         if processes.launched():
             return "evaluates in one process; start it without a launcher"
         return ""
@@ -110,8 +110,6 @@ class Vllm(Engine):
         silence_exit()
         from vllm import LLM
 
-        if processes.launched():  # each process of a run has its own engine, on its own GPU
-            self._settings["distributed_executor_backend"] = "external_launcher"
         try:
             self._llm = LLM(
                 model=str(self._path),
@@ -127,24 +125,22 @@ class Vllm(Engine):
         except (ValueError, RuntimeError) as error:  # too long a context, an unknown architecture
             reason = " ".join(str(error).split())
             raise ModelError(f"vLLM cannot load the model: {reason:.300}") from error
-        if self._adapter is not None:
+        if self._adapter:
             # vLLM ignores LoRA in some hybrid models (vllm-project/vllm issue 49354).
-            ids = self.tokenizer("3 7 50")["input_ids"]
-            request = self._request(self._adapter)
-            base = log_probabilities(self._llm, ids, None)
-            if log_probabilities(self._llm, ids, request) == base:
+            prompts = [self.tokenizer("3 7 50")["input_ids"]]
+            decoding = Decoding(4, temperature=1.0)
+            base = self.sample(prompts, decoding, logps=True)
+            if self.sample(prompts, decoding, adapter=self._adapter, logps=True) == base:
                 advice = "merge it, or give --engine transformers"
                 raise ModelError(f"vLLM ignores the adapter {self._adapter}; {advice}.")
         return None
 
-    def max_rows(self, prompt: int, completion: int) -> int:
+    def max_rows(self, length: int) -> int:
         return _ROWS
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-        return [
-            to_completion(self.stop, sampled.ids, ended=sampled.ended)
-            for sampled in self.sample(prompts, self._decoding, number, self._adapter)
-        ]
+        rows = self.sample(prompts, self._decoding, number, self._adapter)
+        return [to_completion(self.stop, row.ids) for row in rows]
 
     def sample(
         self,
@@ -165,32 +161,26 @@ class Vllm(Engine):
             logps: returns the log-probabilities in the distribution that was sampled from.
         """
         from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
 
-        settings = sampling(self.stop, decoding)
-        settings["logprobs"] = 0 if logps else None  # 0: of the sampled token alone
-        seeds = [row_seed(decoding.seed, number, index) for index in range(len(prompts))]
-        params = [SamplingParams(seed=seed, **settings) for seed in seeds]
+        params = []
+        for index in range(len(prompts)):
+            seed = row_seed(decoding.seed, number, index)
+            params.append(SamplingParams(seed=seed, **sampling(self.stop, decoding, logps=logps)))
+        request = None
+        if adapter:
+            name = adapter_name(adapter)
+            place = self._adapters.setdefault(name, len(self._adapters) + 1)
+            request = LoRARequest(name, place, str(adapter))
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        results = self._llm.generate(
-            inputs, params, use_tqdm=False, lora_request=self._request(adapter)
-        )
+        results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=request)
         return [self._sampled(result.outputs[0]) for result in results]
 
     def _sampled(self, output: Any) -> Sampled:
         ids = self.stop.cut(list(output.token_ids))
-        steps = output.logprobs[: len(ids)] if output.logprobs else []
+        steps = output.logprobs or ()
         logps = [step[token].logprob for token, step in zip(ids, steps, strict=False)]
-        # The model's generation config may name end tokens that the tokenizer does not.
-        return Sampled(ids, logps, output.finish_reason == "stop")
-
-    def _request(self, adapter: Path | None) -> Any:
-        if adapter is None:
-            return None
-        from vllm.lora.request import LoRARequest
-
-        name = adapter_name(adapter)
-        number = self._adapters.setdefault(name, len(self._adapters) + 1)
-        return LoRARequest(name, number, str(adapter))
+        return Sampled(ids, logps)
 
     def sleep(self) -> None:
         """Move the weights from the GPU to main memory, and free the cache."""
@@ -209,43 +199,26 @@ def unsupported_weights(ref: ModelRef) -> str:
     if base.kind == "gguf":
         return f"does not run GGUF files, and {base.source} is one"
     config = model_files.quantization_config(local_path(without_weights(base)))
-    in_4_bits = config.get("quant_method") == "bitsandbytes"
-    return f"does not run NF4 weights, and {base.source} has them" if in_4_bits else ""
+    if config.get("quant_method") == "bitsandbytes":
+        return f"does not run NF4 weights, and {base.source} has them"
+    return ""
 
 
-def sampling(stop: Stop, decoding: Decoding) -> dict[str, Any]:
+def sampling(stop: Stop, decoding: Decoding, *, logps: bool) -> dict[str, Any]:
     """The settings of ``SamplingParams`` for *decoding* up to *stop*."""
     return decoding.samplers() | {
         "max_tokens": decoding.max_new_tokens,
         "stop": [stop.text],
         "stop_token_ids": sorted(stop.ids),
         "include_stop_str_in_output": True,
+        "logprobs": 0 if logps else None,  # 0: of the sampled token alone
     }
-
-
-def lora_options(rank: int) -> dict[str, Any]:
-    """The options of an ``LLM`` for adapters of *rank*."""
-    maximum = min((size for size in LORA_RANKS if size >= rank), default=rank)
-    return {"enable_lora": True, "max_lora_rank": maximum}
 
 
 def adapter_name(adapter: Path) -> str:
     """The name of *adapter* in an engine: the digest of its weights."""
-    with (adapter / "adapter_model.safetensors").open("rb") as stream:
+    with (adapter / lora.WEIGHTS).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def log_probabilities(llm: Any, ids: list[int], lora_request: Any) -> list[float]:
-    """The log-probabilities (T - 1,) of *ids* (T,) after the first."""
-    from vllm import SamplingParams
-
-    params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
-    inputs = [{"prompt_token_ids": ids}]
-    (output,) = llm.generate(
-        inputs, sampling_params=params, use_tqdm=False, lora_request=lora_request
-    )
-    steps = zip(ids[1:], output.prompt_logprobs[1:], strict=True)
-    return [step[token].logprob for token, step in steps]
 
 
 @cache

@@ -7,7 +7,6 @@ processed_logprobs``.
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ class VllmServer:
         import openai
 
         key = os.environ.get("OPENAI_API_KEY") or "no-key-given"
-        self._client = openai.OpenAI(base_url=f"{url.rstrip('/')}/v1", api_key=key, timeout=600)
+        self._client = openai.OpenAI(base_url=f"{url.rstrip('/')}/v1", api_key=key)
         self.stop = stop
         try:
             self._base = self._models()[0]
@@ -49,12 +48,8 @@ class VllmServer:
         try:
             self._client.post("/load_lora_adapter", body=request, cast_to=str)
         except openai.APIStatusError as error:
-            if name not in self._models():  # by another process of this run
-                advice = "start it as docs/gpu.md says"
-                reason = first_line(error)
-                raise ModelError(
-                    f"the vLLM server cannot load an adapter ({reason}); {advice}."
-                ) from error
+            reason = f"the vLLM server cannot load an adapter ({first_line(error)})"
+            raise ModelError(f"{reason}; start it as docs/gpu.md says.") from error
         return name
 
     def sample(
@@ -66,27 +61,23 @@ class VllmServer:
         *,
         logps: bool = False,
     ) -> list[Sampled]:
-        """As :meth:`Vllm.sample`; neighbors that are equal are one request."""
-        settings = sampling(self.stop, decoding)
-        settings["model"] = self._base if adapter is None else self._load(adapter)
-        settings["logprobs"] = 0 if logps else None
+        """As :meth:`Vllm.sample`."""
+        settings = sampling(self.stop, decoding, logps=logps)
         further = {name: settings.pop(name) for name in _FURTHER} | {"return_token_ids": True}
-        groups = [(list(prompt), len(list(rows))) for prompt, rows in groupby(prompts)]
-        starts = [sum(size for _, size in groups[:index]) for index in range(len(groups))]
+        model = self._load(adapter) if adapter else self._base
 
-        def complete(start: int, prompt: list[int], size: int) -> list[Sampled]:
-            seed = row_seed(decoding.seed, number, start)  # the server adds 1 for each
+        def complete(index: int) -> Sampled:
+            seed = row_seed(decoding.seed, number, index)
+            prompt = list(prompts[index])
             response = self._client.completions.create(
-                prompt=prompt, n=size, seed=seed, extra_body=further, **settings
+                model=model, prompt=prompt, seed=seed, extra_body=further, **settings
             )
-            choices = sorted(response.choices, key=lambda choice: choice.index)
-            return [self._sampled(choice) for choice in choices]
+            return self._sampled(response.choices[0])
 
-        with ThreadPoolExecutor(min(64, len(groups))) as pool:
-            results = pool.map(complete, starts, *zip(*groups, strict=True))
-            return [sampled for group in results for sampled in group]
+        with ThreadPoolExecutor(64) as pool:
+            return list(pool.map(complete, range(len(prompts))))
 
     def _sampled(self, choice: Any) -> Sampled:
         ids = self.stop.cut(list(choice.token_ids))
         logps = choice.logprobs.token_logprobs[: len(ids)] if choice.logprobs else []
-        return Sampled(ids, logps, choice.finish_reason == "stop")
+        return Sampled(ids, logps)

@@ -39,9 +39,9 @@ def expand_segments() -> None:
         set_allocator("expandable_segments:True")
 
 
-def packed_weight(weight: Tensor, rows: int) -> Any:
-    """Return *weight* (O, I), in bf16, in oneDNN's layout for inputs of about *rows* rows."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+def packed_weight(weight: Tensor) -> Any:
+    """Return *weight* (O, I), in bf16, in oneDNN's layout for inputs of about 64 rows."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, 64)
 
 
 def packed_linear(x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:

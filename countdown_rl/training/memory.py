@@ -4,13 +4,13 @@ What the loss keeps for its backward pass depends on the device and the architec
 that does not fit is halved by :func:`countdown_rl.training.run.train`.
 """
 
+import os
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
 import torch
 
-from countdown_rl.inference import generate
 from countdown_rl.models import load, nf4
 from countdown_rl.models.shape import ModelShape
 
@@ -76,4 +76,4 @@ def of_run(loaded: load.Loaded, adapted: Any, *, sequences: int = 0, length: int
 def _device_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
-    return generate.main_memory()
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

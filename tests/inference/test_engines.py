@@ -6,7 +6,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ModelError, UsageError
@@ -55,7 +54,7 @@ def run(folder, out, options=SMALL, **changes):
 def there(monkeypatch, *names, gpu=True):
     """Let the packages *names* be installed, and a GPU."""
     monkeypatch.setattr(engines, "find_spec", lambda name: name if name in names else None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
 
 
 def chosen(ref, engine="auto", **options):
@@ -99,16 +98,11 @@ def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm)
         run(folder, tmp_path / "no", replace(IN_VLLM, max_new_tokens=1020))
 
 
-def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, vllm):
-    decoding = Decoding(12)
-    engine = engines.engine_class("vllm").load(find_model(str(folder / "model")), decoding, IN_VLLM)
-    engine.prepare(20)
-    (completion,) = engine.complete([[5, 6, 7]])
-    assert (completion.tokens, completion.ended) == (12, False)
-    with torch.no_grad():
-        vllm.end = int(engine._llm.policy(torch.tensor([[5, 6, 7]])).logits[0, -1].argmax())
-    (completion,) = engine.complete([[5, 6, 7]])
-    assert (completion.tokens, completion.ended) == (1, True)
+def test_end_tokens_of_the_generation_config_end_a_completion(tmp_path):
+    path = tiny_llama.checkpoint(tmp_path / "model")
+    (path / "generation_config.json").write_text('{"eos_token_id": [1, 9]}')
+    engine = Vllm.load(find_model(str(path)), Decoding(12), IN_VLLM)
+    assert engine.stop.ids >= {1, 9}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +149,7 @@ def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(
 
 def test_rollouts_follow_each_adapter_and_report_log_probabilities(folder, tmp_path, vllm):
     ref = find_model(str(folder / "model"))
-    stop = Stop(load.load_tokenizer(ref), None, STOP)
+    stop = Stop(load.load_tokenizer(ref), load.skeleton(ref), STOP)
     decoding = Decoding(4, temperature=1.0, seed=3)
     engine = Vllm(folder / "model", stop, decoding, precision="fp32", lora_rank=12)
     engine.prepare(20)

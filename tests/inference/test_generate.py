@@ -121,16 +121,13 @@ def test_batches_hold_every_row_once_with_rows_of_similar_length():
 
 
 def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
-    rows = [
-        Generator(llama, Decoding(1)).max_rows(length, 0) for length in (16, 4_096, 65_536, 10**9)
-    ]
+    rows = [Generator(llama, Decoding(1)).max_rows(length) for length in (16, 4_096, 65_536, 10**9)]
     assert rows[0] == generate.MAX_ROWS
     assert rows == sorted(rows, reverse=True)
     assert rows[-1] == 1
-    assert 64 << 20 < generate.main_memory() < 1 << 50
 
 
-def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(monkeypatch):
+def test_a_gpu_takes_rows_by_their_cache(monkeypatch):
     sizes = {
         "hidden_size": 2_048,
         "intermediate_size": 11_008,
@@ -141,13 +138,16 @@ def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(m
         **sizes, num_attention_heads=16, num_key_value_heads=2
     )  # Qwen2.5-3B
     weights = torch.empty(3_085_938_688, dtype=torch.bfloat16, device="meta")
-    device = torch.device("cuda:0")
-    model = SimpleNamespace(
-        config=config, dtype=torch.bfloat16, device=device, parameters=lambda: [weights]
+    engine = Limited(1)
+    engine._loaded.model = SimpleNamespace(
+        config=config,
+        dtype=torch.bfloat16,
+        device=torch.device("cuda:0"),
+        parameters=lambda: [weights],
     )
     card = SimpleNamespace(total_memory=80 << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    rows = generate.max_rows(model, None, 150, 4_096)
+    rows = engine.max_rows(150 + 4_096)
     cache = 2 * 2 * 36 * 2 * 128 * (150 + 4_096)
     assert rows >= 200
     assert rows * cache < (80 << 30) - 2 * weights.numel()
@@ -174,7 +174,6 @@ def _quick(monkeypatch):
     monkeypatch.setattr(
         "accelerate.utils.memory.clear_device_cache", lambda **_: None
     )  # which takes a second
-    monkeypatch.setattr(generate, "decoder_of", lambda *_: None)
 
 
 @pytest.mark.parametrize(

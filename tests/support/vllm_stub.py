@@ -20,7 +20,7 @@ CONTEXT = 1024
 
 class SamplingParams(SimpleNamespace):
     def __init__(self, **settings: Any) -> None:
-        assert settings.get("include_stop_str_in_output") or "prompt_logprobs" in settings
+        assert settings["include_stop_str_in_output"]
         super().__init__(
             **{"seed": None, "stop_token_ids": (), "top_p": 1.0, "top_k": 0} | settings
         )
@@ -36,11 +36,10 @@ class LoRARequest(NamedTuple):
 class LLM:
     """An engine with a copy of the weights, and the last adapter that it was sent.
 
-    *engines* are all that were started. A completion ends with the token *end*, which only vLLM knows.
+    *engines* are all that were started.
     """
 
     engines: list["LLM"]
-    end: int | None
 
     def __init__(self, model: str, **options: Any) -> None:
         if (options["max_model_len"] or 0) > CONTEXT:  # in the words of pydantic
@@ -107,11 +106,6 @@ class LLM:
             if lora_request:
                 self.add_lora(lora_request)
         self.requests.append(lora_request)
-        if hasattr(sampling_params, "prompt_logprobs"):
-            return [
-                SimpleNamespace(prompt_logprobs=self.score(prompt["prompt_token_ids"]))
-                for prompt in prompts
-            ]
         self.numbers.append(np.random.randint(2**31))  # the runner on a GPU makes seeds of it
         self.prompts.append(prompts)
         self.params.append(sampling_params)
@@ -122,15 +116,6 @@ class LLM:
         )
         pairs = zip(prompts, params, strict=True)
         return [self._complete(prompt["prompt_token_ids"], sampling) for prompt, sampling in pairs]
-
-    def score(self, ids: list[int]) -> list[Any]:
-        """The log-probability of each token after the first."""
-        scores = self.policy(torch.tensor([ids])).logits[0, :-1].float().log_softmax(-1)
-        pairs = zip(ids[1:], scores, strict=True)
-        return [
-            None,
-            *({token: SimpleNamespace(logprob=float(step[token]))} for token, step in pairs),
-        ]
 
     def _complete(self, prompt: list[int], sampling: Any) -> Any:
         ids, logprobs = list(prompt), []
@@ -155,7 +140,7 @@ class LLM:
             )
             ids.append(token)
             logprobs.append({token: SimpleNamespace(logprob=float(scores[token]), rank=1)})
-            if token == self.end or token in sampling.stop_token_ids:
+            if token in sampling.stop_token_ids:
                 reason = "stop"
                 break
         output = SimpleNamespace(
@@ -167,7 +152,7 @@ class LLM:
 def install(monkeypatch: Any) -> type[LLM]:
     """Put the stand-in in the place of ``vllm``, and return its class of engines."""
     modules = {name: ModuleType(name) for name in ("vllm", "vllm.lora", "vllm.lora.request")}
-    engine = type("LLM", (LLM,), {"engines": [], "end": None})
+    engine = type("LLM", (LLM,), {"engines": []})
     vars(modules["vllm"]).update(
         LLM=engine, SamplingParams=SamplingParams, __spec__=ModuleSpec("vllm", None)
     )

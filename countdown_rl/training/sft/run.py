@@ -91,7 +91,8 @@ class SftRun(Prepared[SftOptions]):
         generator = Generator(replace(loaded, model=policy), decoding)
         ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
         completions: dict[int, Completion] = {}
-        for batch in batches(list(map(len, ids)), lambda length: generator.max_rows(length, limit)):
+        lengths = [len(prompt) + limit for prompt in ids]
+        for batch in batches(lengths, generator.max_rows):
             number = len(completions)  # a seed for each batch
             completions |= zip(
                 batch, generator.complete([ids[index] for index in batch], number), strict=True
