@@ -63,12 +63,11 @@ def chosen(ref, engine="auto", **options):
 
 @pytest.mark.parametrize("name", ["model", "adapter"])
 def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm, name):
-    model, options = str(folder / name), replace(IN_VLLM, max_new_tokens="5,12")
+    model, options = str(folder / name), IN_VLLM
     expected = run(
         folder, tmp_path / "plain", replace(options, engine="transformers"), model=model
     ).samples
     assert run(folder, tmp_path / "eval", options, model=model).samples == expected
-    assert any(sample.beginning(5) for sample in expected)
     (engine,) = vllm.engines
     settings = {"model": str(folder / "model"), "dtype": "float32", "load_format": "safetensors"}
     settings |= {"enable_lora": True, "max_lora_rank": 16} if name == "adapter" else {}
