@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 from countdown_rl.core.errors import InputError
@@ -52,12 +51,6 @@ class LettersRow(Row):
     @property
     def groups(self):
         return {"numbers": str(len(self["nums"]))}
-
-
-def hinted(rows, size, seed):
-    """A sampler whose first round has hints."""
-    for number in count():
-        yield [(index, "" if number else "ab\n") for index in range(size)]
 
 
 def letter_sum(grade, row, tokens):

@@ -1,8 +1,7 @@
-"""Samplers: which puzzles the rounds of a run complete, and with what hints.
+"""Samplers: which puzzles the rounds of a run complete.
 
 A sampler is a generator function ``f(rows, size, seed)`` that yields the row indices of one round after another, *size*
-at a time. In place of an index it may yield ``(index, hint)``; the hint begins the completions of that row, is graded
-with them and not learned. Each ``yield`` returns the :class:`Outcome` of every group of the previous round; the first
+at a time. Each ``yield`` returns the :class:`Outcome` of every group of the previous round; the first
 returns none. Data loaders prefetch, so the outcomes of a round are known when the second round after it is sampled. A
 resumed run runs the sampler again, on the outcomes in its checkpoint: a sampler depends on its arguments and these
 alone.
@@ -21,15 +20,12 @@ import torch
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.user_code import imported, running
-from countdown_rl.tasks.task import Row, check_text
+from countdown_rl.tasks.task import Row
 from countdown_rl.training.grpo import advantages
 from countdown_rl.training.options import TrainOptions
 
 #: Share of a round of the curriculum that is sampled from all rows alike, and the discount of its counts per round.
 _UNIFORM, _DECAY = 0.5, 0.95
-
-#: A row index, or one with a hint.
-Prompt = int | tuple[int, str]
 
 
 class Outcome(NamedTuple):
@@ -47,7 +43,7 @@ class Outcome(NamedTuple):
         return advantages.varies(torch.tensor([values]))[0]
 
 
-Rounds = Generator[Sequence[Prompt], list[Outcome], None]
+Rounds = Generator[Sequence[int], list[Outcome], None]
 Sampler = Callable[[Sequence[Row], int, int], Any]
 
 
@@ -115,8 +111,8 @@ def probabilities(
 
 def chosen(
     options: TrainOptions, rows: Sequence[Row], first_round: int = 0, **settings: Any
-) -> Callable[[], Iterator[Prompt]]:
-    """The prompts of a run from *first_round* on, by its sampler; *settings* are those of :func:`order`."""
+) -> Callable[[], Iterator[int]]:
+    """The row indices of a run from *first_round* on, by its sampler; *settings* are those of :func:`order`."""
     size = options.prompts
     name = options.sampler
     if name in ("uniform", "dynamic"):
@@ -126,13 +122,13 @@ def chosen(
 
 
 class Stream:
-    """The endless *prompts* as rows of a data set, which the rollouts render."""
+    """The endless row indices of *order* as a data set."""
 
-    def __init__(self, prompts: Callable[[], Iterator[Prompt]]) -> None:
-        self._prompts = prompts
+    def __init__(self, order: Callable[[], Iterator[int]]) -> None:
+        self._order = order
 
-    def __call__(self) -> Iterator[dict[str, Prompt]]:
-        return ({"prompt": prompt} for prompt in self._prompts())
+    def __call__(self) -> Iterator[dict[str, int]]:
+        return ({"index": index} for index in self._order())
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return (
@@ -151,8 +147,8 @@ def order(
     start: int = 0,
     outcomes: Sequence[Sequence[Any]] = (),
     warn: Callable[[str], None] = lambda text: None,
-) -> Iterator[Prompt]:
-    """Endless prompts from round *start* on; a round is sampled when its first prompt is requested.
+) -> Iterator[int]:
+    """Endless row indices from round *start* on; a round is sampled when its first index is requested.
 
     The caller adds the *outcomes* of each round. Where the sampler *name* yields less than a round, *warn* is called,
     and rows sampled from all alike fill it.
@@ -169,33 +165,30 @@ def order(
                 sampled = rounds.send(observed if number else None)
             except StopIteration:
                 sampled = []
-        prompts = _checked(sampled, name, len(rows), size)
-        if missing := size - len(prompts):
-            few = f"{len(prompts)} of {plural(size, 'row')}"
+        indices = _checked(sampled, name, len(rows), size)
+        if missing := size - len(indices):
+            few = f"{len(indices)} of {plural(size, 'row')}"
             warn(f"the sampler {name} yielded {few}; random rows fill round {number + 1}.")
             fill = np.random.default_rng((seed, number)).integers(len(rows), size=missing)
-            prompts += [(row, "") for row in fill.tolist()]
+            indices += fill.tolist()
         if number >= start:
-            yield from prompts
-        elif sorted(row for row, _ in prompts) != sorted(row for row, *_ in outcomes[number]):
+            yield from indices
+        elif sorted(indices) != sorted(row for row, *_ in outcomes[number]):
             raise UsageError(
                 f"The sampler {name} yields other rows for round {number + 1} than before the run was interrupted; "
                 f"let it depend on its arguments and outcomes alone, and remove its checkpoints to begin again."
             )
 
 
-def _checked(sampled: Any, name: str, count: int, size: int) -> list[tuple[int, str]]:
-    """*sampled* by the sampler *name* as at most *size* pairs of an index of *count* rows and a hint."""
+def _checked(sampled: Any, name: str, count: int, size: int) -> list[int]:
+    """*sampled* by the sampler *name* as at most *size* indices of *count* rows."""
     try:
-        pairs = [item if isinstance(item, tuple) else (item, "") for item in sampled]
-        prompts = [(index(row), hint) for row, hint in pairs]
-        for _, hint in prompts:
-            check_text(hint, f"a hint of the sampler {name}")
-    except (TypeError, ValueError):  # not a sequence of integers or pairs
-        prompts = [(-1, "")]
-    if len(prompts) > size or not all(0 <= row < count for row, _ in prompts):
+        indices = list(map(index, sampled))
+    except TypeError:  # not a sequence of integers
+        indices = [-1]
+    if len(indices) > size or not all(0 <= row < count for row in indices):
         raise UsageError(
-            f"The sampler {name} should yield a list of at most {size} row indices from 0 to {count - 1}, or pairs of "
-            f"an index and a hint, not {sampled!r:.100}."
+            f"The sampler {name} should yield a list of at most {size} row indices from 0 to {count - 1}, "
+            f"not {sampled!r:.100}."
         )
-    return prompts
+    return indices

@@ -145,26 +145,40 @@ def _number(text: str, spec: str) -> float:
     return number
 
 
-def check_rewards(names: Iterable[str], row: Row) -> dict[str, list[float | None]]:
+def check_rewards(
+    names: Iterable[str],
+    row: Row,
+    note: Callable[[str], None] = lambda text: None,
+    warning: Callable[[str], None] = lambda text: None,
+) -> dict[str, list[float | None]]:
     """Call each reward on a correct completion of *row*, if one is known, and on an incorrect one.
 
-    Returns their values by name. Raises UsageError if one cannot be called.
+    Returns their values by name, and reports them. Raises UsageError if one cannot be called.
     """
     graders = [f"{PROXY}{name}" for name in task(row.task).proxies]
     if unknown := [name for name in names if name.startswith(PROXY) and name not in graders]:
         raise UsageError(
             f"The task {row.task} has no reward {unknown[0]}; it has {', '.join(graders) or 'none'}."
         )
-    answers = [row.right_answer, f"{row.reference}1"]
-    texts = [row.style.answer(answer) for answer in answers if answer]
+    answers = [row.right_answer or "", f"{row.reference}1"]
+    texts = [row.style.answer(answer) for answer in answers]
     samples = [Sample.of(row, Completion(text, 8, True)) for text in texts]
     columns = {
-        "prompts": [row.messages()[-1]["content"]] * len(texts),
-        "completion_ids": [[0] * 8] * len(texts),
+        "prompts": [row.messages()[-1]["content"]] * 2,
+        "completion_ids": [[0] * 8] * 2,
         "trainer_state": SimpleNamespace(global_step=0),
         "log_metric": lambda name, value: None,
     }
-    return {name: values(name, reward(name), samples, columns) for name in names}
+    rewards = {name: values(name, reward(name), samples, columns) for name in names}
+    if [sample.grade.correct for sample in samples] != [True, False]:
+        return rewards
+    pairs = [f"{name} {right} and {wrong}" for name, (right, wrong) in rewards.items()]
+    note(f"Rewards of a correct and of an incorrect completion: {', '.join(pairs)}.")
+    for name, (right, wrong) in rewards.items():
+        is_own = ":" in name and not name.startswith((PROXY, "length:"))
+        if is_own and right == wrong:
+            warning(f"{name} gives a correct and an incorrect completion the same reward.")
+    return rewards
 
 
 def metrics(sample: Sample, rewards: Mapping[str, float | None]) -> dict[str, float]:

@@ -16,8 +16,7 @@ class Sampled:
     """A completion as token ids."""
 
     index: int  # of its row
-    prompt: str  # with the hint
-    hint: str
+    prompt: str
     prompt_ids: list[int]
     ids: list[int]
     logps: list[float] | None  # with which an engine other than the policy sampled *ids*

@@ -83,9 +83,7 @@ class GrpoRun(Prepared[TrainOptions]):
             return PolicyEngine(stop)
         if self.options.tune == "all":
             return vllm.TrlEngine(stop)
-        # A hint is a part of a completion, and stands before another one.
-        hints = ":" in self.options.sampler
-        length = self.longest + self.options.max_completion_length * (2 if hints else 1)
+        length = self.longest + self.options.max_completion_length
         try:
             return vllm.AdapterEngine(loaded, stop, self.options, length, self.log.parent)
         except ModelError as error:
@@ -147,8 +145,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     loaded = start.loaded
     rows, data = _read(arguments, reporter)
     reward_weights = rewards.parse(options.reward)
-    values = rewards.check_rewards(reward_weights, rows[0])
-    _report(values, reporter)
+    reward_values = rewards.check_rewards(reward_weights, rows[0], reporter.note, reporter.warning)
     next(prompts.chosen(options, rows)())
     advantages.advantage(options)  # of the user's own
     if options.own_loss:
@@ -185,7 +182,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
             "rows": len(rows),
             "longest_prompt": longest,
             "rollouts": engine,
-            "rewards": values,
+            "rewards": reward_values,
         },
         memory=memory.of_run(
             loaded,
@@ -214,18 +211,6 @@ def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[
     if not used:
         raise InputError(f"{data} has no rows for training beside those of held-out splits.")
     return used, entry
-
-
-def _report(values: Mapping[str, Sequence[float | None]], reporter: Reporter) -> None:
-    """Report the *values* of rewards for a correct completion, if one is known, and an incorrect one."""
-    known = {name: pair for name, pair in values.items() if len(pair) == 2}
-    pairs = [f"{name} {right} and {wrong}" for name, (right, wrong) in known.items()]
-    if pairs:
-        reporter.note(f"Rewards of a correct and of an incorrect completion: {', '.join(pairs)}.")
-    for name, (right, wrong) in known.items():
-        is_own = ":" in name and not name.startswith((rewards.PROXY, "length:"))
-        if is_own and right == wrong:
-            reporter.warning(f"{name} gives a correct and an incorrect completion the same reward.")
 
 
 def _used(options: TrainOptions, rows: Sequence[Row]) -> Sequence[Row]:

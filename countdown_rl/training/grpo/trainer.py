@@ -43,11 +43,11 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.engine import Completion, batches, to_completion
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import chat_template
-from countdown_rl.models.shape import ModelShape, check_context
+from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.grpo import advantages, rewards
 from countdown_rl.training.grpo.engines import Engine
-from countdown_rl.training.grpo.prompts import Outcome, Prompt
+from countdown_rl.training.grpo.prompts import Outcome
 from countdown_rl.training.grpo.round import Graded, Round, Sampled
 from countdown_rl.training.options import TrainOptions
 
@@ -116,62 +116,50 @@ class Trainer(GRPOTrainer):
     def _prepare_inputs(self, generation_batch: list[Batch]) -> Batch:
         """Return the next micro-batch, of a new round where the last one is used up."""
         if not self.waiting:
-            prompts = [row["prompt"] for row in generation_batch]
-            sampled = self.round(prompts)
+            sampled = self.round([row["index"] for row in generation_batch])
             if self.options.sampler == "dynamic":
                 self.resample(sampled)
             self.waiting = self.micro_batches(sampled) * self.num_iterations
         return self.waiting.pop(0)
 
-    def round(self, prompts: Sequence[Prompt]) -> Round:
-        """Sample, grade and reward the rows of *prompts*, those of a group side by side."""
+    def round(self, indices: Sequence[int]) -> Round:
+        """Sample, grade and reward completions of the rows *indices*, those of a group side by side."""
         begin = time.perf_counter()
-        sampled = self.sample(prompts)
+        sampled = self.sample(indices)
         between = time.perf_counter()
         graded = [self.grade(each) for each in sampled]
         logged = self.reward(graded)
         return Round(graded, between - begin, time.perf_counter() - between, logged)
 
-    def sample(self, prompts: Sequence[Prompt]) -> list[Sampled]:
-        """Complete the rows of *prompts*, each after its hint."""
+    def sample(self, indices: Sequence[int]) -> list[Sampled]:
+        """Complete the prompts of the rows *indices*."""
         tokenizer = self.stop.tokenizer
-        rendered: dict[Prompt, tuple[int, str, str]] = {}
-        for prompt in dict.fromkeys(prompts):
-            index, hint = prompt if isinstance(prompt, tuple) else (prompt, "")
-            row = self.rows[index]
-            text = chat_template.render(tokenizer, row.messages())
-            opened = chat_template.Rendered(text, row.prompt().prefill)
-            rendered[prompt] = index, text, opened.continuation(hint)
-        texts = [text + hint for _, text, hint in rendered.values()]
-        prompt_ids = dict(zip(rendered, chat_template.token_ids(tokenizer, texts), strict=True))
-        if any(hint for _, _, hint in rendered.values()):
-            context = ModelShape.of(self.model.config).context_length
-            longest = max(map(len, prompt_ids.values()))
-            check_context(context, longest, self.max_completion_length, "--max-completion-length")
+        chosen = list(dict.fromkeys(indices))
+        texts = [chat_template.render(tokenizer, self.rows[index].messages()) for index in chosen]
+        encoded = chat_template.token_ids(tokenizer, texts)
+        prompts = dict(zip(chosen, zip(texts, encoded, strict=True), strict=True))
         self.model.eval()  # no LoRA dropout while sampling
-        ids, logps = self.engine(self, [prompt_ids[prompt] for prompt in prompts], self.temperature)
+        prompt_ids = [prompts[index][1] for index in indices]
+        ids, logps = self.engine(self, prompt_ids, self.temperature)
         self.model.train()
         sampled = []
-        for position, prompt in enumerate(prompts):
+        for position, index in enumerate(indices):
             own_logps = logps[position] if logps else None
-            sampled.append(Sampled(*rendered[prompt], prompt_ids[prompt], ids[position], own_logps))
+            sampled.append(Sampled(index, *prompts[index], ids[position], own_logps))
         return sampled
 
     def grade(self, sampled: Sampled) -> Graded:
-        """Grade a completion, with the thinking and the hint that its prompt began."""
+        """Grade a completion, with the thinking that its prompt began."""
         row = self.rows[sampled.index]
-        completion = to_completion(self.stop, sampled.ids)
-        if sampled.hint:
-            text = sampled.hint + completion.text
-            completion = replace(completion, text=text, details={"hint": sampled.hint})
-        return Graded(sampled, Sample.of(row, completion.after(row, sampled.prompt)))
+        completion = to_completion(self.stop, sampled.ids).after(row, sampled.prompt)
+        return Graded(sampled, Sample.of(row, completion))
 
     def reward(self, graded: Sequence[Graded]) -> list[tuple[str, float]]:
         """Set the rewards of completions, and return the metrics that the functions log."""
         logged: list[tuple[str, float]] = []
         samples = [each.sample for each in graded]
         columns = {
-            "prompts": [each.sampled.prompt + each.sampled.hint for each in graded],
+            "prompts": [each.sampled.prompt for each in graded],
             "completion_ids": [each.sampled.ids for each in graded],
             "trainer_state": self.state,
             "log_metric": rewards.metrics_into(logged, samples),

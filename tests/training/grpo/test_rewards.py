@@ -175,7 +175,7 @@ def test_a_reward_of_the_wrong_kind_is_refused_before_training(name, says):
 
 
 def graded_of(row, text):
-    sampled = Sampled(0, "p", "", [], [1], None)
+    sampled = Sampled(0, "p", [], [1], None)
     return Graded(sampled, Sample.of(row, Completion(text, 1, True)))
 
 

@@ -199,7 +199,6 @@ ROUNDS = {"trl": ("num_iterations=2",)}
     [
         (ROUNDS | {"beta": 0.1}, 5, 4),  # the end of a round
         ({"sampler": "curriculum"}, 6, 5),
-        ({"sampler": "tests.support.letters:hinted"}, 5, 4),
         ({"tune": "all", "lora_r": 16, "beta": 0.01}, 4, 3),
         pytest.param(
             {"sampler": "curriculum", "max_steps": 8} | ROUNDS, 7, 6, marks=pytest.mark.slow
@@ -212,9 +211,6 @@ def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(
     whole, again = resumed(place, tmp_path, replace(SMALL, save_steps=1, **changes), step)
     assert again.resumed == start
     assert all((row.kl is not None) == ("beta" in changes) for row in whole.rows)
-    samples = training_log.read_samples(tmp_path / "whole" / "samples.jsonl")
-    hinted = [each.step for each in samples if "hint" in each.details]
-    assert hinted == ([1] * 8 if "hinted" in changes.get("sampler", "") else [])
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])

@@ -103,7 +103,7 @@ def made(loaded, directory, changes, cls=Trainer, rows=(ROW,), stop=None):
     settings = {
         "model": copy.deepcopy(loaded.model),
         "args": grpo_config(options, loaded, directory),
-        "train_dataset": datasets.Dataset.from_list([{"prompt": 0}]),
+        "train_dataset": datasets.Dataset.from_list([{"index": 0}]),
         "processing_class": loaded.tokenizer,
         "peft_config": peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False),
     }
@@ -148,7 +148,7 @@ def round_of(trainer, rewards=REWARDS):
             for name in ("prompt", "completion")
         ]
         sample = Sample.of(ROW, Completion("", len(ids[1]), bool(ENDED[index])))
-        graded.append(Graded(Sampled(0, "", "", *ids, None), sample, {"correct": reward}))
+        graded.append(Graded(Sampled(0, "", *ids, None), sample, {"correct": reward}))
     return batch, Round(graded, 0.0, 0.0, [])
 
 
@@ -289,33 +289,6 @@ def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_
     for name, parameter in trainer.model.named_parameters():
         zero = parameter.grad is not None and not parameter.grad.any()
         assert zero == parameter.requires_grad, name
-
-
-def test_a_hint_is_graded_with_the_completion_and_gets_no_gradient(loaded, tmp_path):
-    stop = Stop(loaded.tokenizer, loaded.model, "</end>")
-    trainer = made(loaded, tmp_path, {"prompts": 1, "trl": ("top_k=50",)}, stop=stop)
-    hint = "\n50 - 7 = 43\n</think>\n<answer>50 - 7 + 3</answer>"
-    torch.manual_seed(0)
-    sampled = trainer.round([(0, hint)] * 4)
-    for graded in sampled.graded:
-        assert graded.sample.completion.startswith(hint)
-        assert graded.sample.grade.correct
-        assert graded.sample.details == {"hint": hint}
-        assert loaded.tokenizer.decode(graded.sampled.prompt_ids).endswith(hint)
-    states = []
-
-    def keep(module, args, output):
-        output.last_hidden_state.retain_grad()
-        states.append(output.last_hidden_state)
-
-    batch = trainer.tensors(sampled)
-    batch |= {"advantages": torch.tensor([1.0, -1, 1, -1]), "share": 1.0}
-    with trainer.model.get_base_model().get_decoder().register_forward_hook(keep):
-        trainer.compute_loss(trainer.model, batch).backward()
-    # The last token of the prompt predicts the first one of a completion.
-    length = batch["prompt_ids"].shape[1]
-    assert not states[0].grad[:, : length - 1].any()
-    assert states[0].grad[:, length - 1].any()
 
 
 def test_the_divergence_from_the_start_is_that_of_separate_forward_passes(loaded, tmp_path):
