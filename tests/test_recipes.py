@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -218,39 +217,3 @@ def test_the_hacking_lab_trains_one_start_with_all_graders(world, tmp_path, monk
         )
     compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
     assert [row["name"] for row in compared] == ["start", *os.environ["GRADERS"].split()]
-
-
-#: Of the step of each system: prompts, completions of one, of a micro-batch, and steps; the other words are flags.
-STEPS = {
-    ("llama-3.1-8b-countdown", ""): (32, 4, 8, 1406, "--beta 0.001"),
-    ("llama-3.1-8b-countdown", "FAST=1"): (32, 4, 8, 1406, "--beta 0"),
-    ("qwen3-0.6b-laptop", ""): (4, 8, 4, 225, ""),
-    ("qwen2.5-3b-areal", ""): (256, 8, 8, 930, "--trl epsilon_high=0.2"),
-    ("llama-3.1-8b-gsm8k", ""): (8, 4, 4, 934, "--eval-every 250"),
-    ("llama-3.1-8b-gsm8k", "FAST=1"): (
-        16,
-        2,
-        8,
-        1868,
-        "--trl num_iterations=4, --beta 0, --reward length:100=1",
-    ),
-    ("llama-3.1-8b-gsm8k", "ZERO=2"): (8, 4, 4, 934, "--precision nf4"),
-    ("llama-3.1-8b-gsm8k", "ZERO=3 PROCESSES=4"): (8, 4, 4, 934, "--precision bf16"),
-}
-
-
-@pytest.mark.parametrize(("name", "settings"), STEPS)
-def test_a_recipe_keeps_the_step_of_its_system(name, settings, world, tmp_path, monkeypatch):
-    for setting in settings.split():
-        monkeypatch.setenv(*setting.split("="))
-    words = printed(name, world, tmp_path / "out", "--check")[1]
-    given = dict(pairwise(words))  # the last of a repeated flag counts
-    *step, others = STEPS[name, settings]
-    flags_of_step = ("--prompts", "--num-generations", "--micro-batch", "--max-steps")
-    assert [int(given[flag]) for flag in flags_of_step] == step
-    assert {tuple(other.split()) for other in filter(None, others.split(", "))} <= set(
-        pairwise(words)
-    )
-    assert (
-        int(given["--prompts"]) * int(given["--num-generations"]) % int(given["--micro-batch"]) == 0
-    )

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.options import Option, Options, field_hints, option
+from countdown_rl.core.options import Option, Options, choices, field_hints, option
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
+from countdown_rl.inference import engines
 from countdown_rl.inference.config import AskOptions
+from countdown_rl.models import formats
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.training.options import SftOptions, TrainOptions
 
@@ -79,3 +81,10 @@ def test_a_value_without_a_meaning_names_its_option(options, value):
 def test_an_unknown_option_gets_the_nearest_name():
     with pytest.raises(UsageError, match="did you mean learning_rate"):
         TrainOptions.of({"learning_rat": 1})
+
+
+def test_a_registry_decides_the_choices_of_its_option():
+    assert choices(field_hints(EvalOptions)["engine"]) == ("auto", *engines.ENGINES)
+    written = [name for name, stored in formats.FORMATS.items() if stored.libraries]
+    assert list(choices(field_hints(QuantizeOptions)["format"])) == written
+    assert all(engines.engine_class(name).name == name for name in engines.ENGINES)
