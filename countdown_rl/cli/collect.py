@@ -31,13 +31,12 @@ def collect(
     from countdown_rl.training.sft import collect
 
     facts = collect.collect(evaluations, options, out)
-    puzzles = plural(facts["puzzles"], "row")
     if facts["test_puzzles"]:
         left_out = plural(facts["test_puzzles"], "row")
         console.warn(f"{left_out} of a test split left out; use eval --data DIRECTORY/train.jsonl.")
-    kept = plural(facts["kept"], "demonstration")
+    kept = f"{plural(facts['kept'], 'demonstration')} of {plural(facts['puzzles'], 'row')}"
     view = (
-        f"{plural(facts['read'], 'completion')} read, {facts['correct']:,} correct; {kept} of {puzzles} kept "
+        f"{plural(facts['read'], 'completion')} read, {facts['correct']:,} correct; {kept} kept "
         f"({facts['kept'] / facts['puzzles']:.1f} per row), "
         f"{facts['mean_tokens']:.0f} tokens per correct completion"
     )

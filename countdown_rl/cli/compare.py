@@ -3,13 +3,11 @@ from textwrap import fill
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import Out, option
-from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import percent, plural
 from countdown_rl.evaluation.config import EvalOptions
 
@@ -45,14 +43,10 @@ def compare(
     from countdown_rl.evaluation import compare as comparison
     from countdown_rl.evaluation import tables
 
-    if table and console.as_json:
-        raise UsageError("has a format of its own; leave it or --table out.", option="json")
     settings = comparison.by_setting(list(map(_directory, results)))
     evaluations = {name: [*map(_evaluation, paths)] for name, paths in settings.items()}
     values = comparison.compare(evaluations, out, against, console.warn)
-    view: RenderableType = (
-        Text(tables.FORMATS[table](values).rstrip("\n")) if table else _view(values)
-    )
+    view = tables.FORMATS[table](values).rstrip() if table else _view(values)
     console.result({"out": str(out)} | values, view)
     console.done(f"Wrote {out / comparison.TABLE}.", "countdown-rl report")
 

@@ -18,7 +18,7 @@ def read(ctx: typer.Context, file: str | None) -> None:
         flag.removeprefix("--"): option
         for option in ctx.command.params
         for flag in option.opts
-        if option.name not in ("config", "help")
+        if option.name != "config"
     }
     defaults = {}
     for key, value in _values(Path(file), command).items():

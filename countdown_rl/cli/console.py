@@ -1,7 +1,6 @@
 """The only printer: data goes to stdout, text for people to stderr, without markup, control characters as escapes."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,9 +17,6 @@ from countdown_rl.core.formatting import duration, printable
 
 #: Seconds between two lines of progress, and before the first, if stderr is not a terminal.
 INTERVAL, FIRST = 60.0, 8.0
-
-if os.environ.get("COLUMNS") == "0":  # a terminal of unknown width; Rich would print nothing
-    del os.environ["COLUMNS"]
 
 
 class Printer(Console):

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -82,44 +81,43 @@ def _view(out: str, metrics: Metrics) -> Table:
         "", "solved", "95% interval", "n", title=f"{metrics.model.source} → {out}"
     )
 
-    def add(
-        name: str, share: float, ends: Sequence[float], n: int = metrics.n, style: str = ""
-    ) -> None:
-        of = f" of {metrics.of:,}" if metrics.of and style else ""
-        table.add_row(name, percent(share), interval(ends), f"{n:,}" + of, style=style)
-
-    add("pass@1" if metrics.pass_at else "all", metrics.accuracy, metrics.interval, style="bold")
+    n = f"{metrics.n:,} of {metrics.of:,}" if metrics.of else f"{metrics.n:,}"
+    name = "pass@1" if metrics.pass_at else "all"
+    table.add_row(name, percent(metrics.accuracy), interval(metrics.interval), n, style="bold")
     shares = {f"pass@{k}": passed for k, passed in metrics.pass_at.items() if k != 1}
-    shares |= {"majority vote": metrics.majority} if metrics.majority else {}
+    if metrics.majority:
+        shares["majority vote"] = metrics.majority
     for name, share in shares.items():
-        add(name, share.share, share.interval)
+        table.add_row(name, percent(share.share), interval(share.interval), n)
     last = ""
-    breakdowns = results.breakdowns(metrics)
-    for title, kind, solved in (
-        part for part in breakdowns if part[2].n < metrics.n
-    ):  # one kind of all is the whole
+    for title, kind, solved in results.breakdowns(metrics):
+        if solved.n == metrics.n:  # the only kind
+            continue
         if title != last:
             table.add_row()
         last = title
-        add(kind, solved.accuracy, solved.interval, solved.n)
+        table.add_row(kind, percent(solved.accuracy), interval(solved.interval), f"{solved.n:,}")
     table.caption = "\n".join(_caption(metrics))
     return table
 
 
 def _caption(metrics: Metrics) -> list[str]:
-    lines, tokens = [], metrics.tokens
+    lines = []
+    tokens = metrics.tokens
     if metrics.precision and tokens:  # baselines have no tokens
-        right = tokens.per_correct_answer
+        length = f"{metrics.mean_tokens:.0f} tokens per completion (p95 {tokens.p95:,})"
+        if tokens.per_correct_answer is not None:
+            length += f", {tokens.per_correct_answer:,.0f} per correct answer"
         lines = [
             f"format {metrics.format:.1%}, truncated {metrics.truncated:.1%}",
-            f"{metrics.mean_tokens:.0f} tokens per completion (p95 {tokens.p95:,})"
-            + (f", {right:,.0f} per correct answer" if right is not None else ""),
+            length,
             f"computed by {metrics.engine}, weights: {metrics.precision} ({metrics.path})",
         ]
     if endpoint := metrics.endpoint:
-        read, written = endpoint["prompt_tokens"], endpoint["completion_tokens"]
-        lines.append(f"{plural(read, 'prompt token')}, {plural(written, 'completion token')}")
-    reasons = [
-        f"{n:7,}  {task(metrics.task).reason(reason)}" for reason, n in metrics.reasons.items()
-    ]
-    return lines + (["incorrect:", *reasons[:4]] if reasons else [])
+        written = plural(endpoint["completion_tokens"], "completion token")
+        lines.append(f"{plural(endpoint['prompt_tokens'], 'prompt token')}, {written}")
+    if metrics.reasons:
+        lines.append("incorrect:")
+    for reason, count in list(metrics.reasons.items())[:4]:
+        lines.append(f"{count:7,}  {task(metrics.task).reason(reason)}")
+    return lines

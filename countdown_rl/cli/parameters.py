@@ -49,14 +49,14 @@ def with_options(command: Callable[..., None], configured: bool) -> Callable[...
         else:
             hints[name], defaults[name] = kind, parameter.default
     hints["as_json"] = AsJson
-    parameters = [_parameter(name, hint, defaults[name]) for name, hint in hints.items()]
     if configured:
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter("config", kind, default=None, annotation=config.Config))
+        hints["config"] = config.Config
+    parameters = [_parameter(name, hint, defaults.get(name)) for name, hint in hints.items()]
 
     @functools.wraps(command)
-    def call(*, config: Any = None, **given: Any) -> None:  # its callback has read the file
-        given = {name: _converted(name, given[name], hint) for name, hint in hints.items()}
+    def call(**given: Any) -> None:
+        given.pop("config", None)  # its callback has read the file
+        given = {name: _converted(name, value, hints[name]) for name, value in given.items()}
         for name, kind in groups.items():
             given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
         console.as_json = given.pop("as_json")
@@ -73,8 +73,6 @@ def with_options(command: Callable[..., None], configured: bool) -> Callable[...
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
     """Return Typer's parameter for *hint*. A tuple becomes a list, a repeatable flag, and what is no number text."""
     kind, declared = get_args(hint)
-    if kind == int | str:  # Typer knows no unions
-        kind = str
     if get_origin(kind) is tuple:
         kind, default = list[get_args(kind)[0]], list(default)  # type: ignore[misc]
     parser = None if {int, float, bool} & {*(get_args(kind) or [kind])} else str

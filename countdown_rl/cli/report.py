@@ -46,8 +46,9 @@ def report(
     from countdown_rl.release.report import page
 
     results, runs = page.find(run, results=result or (), logs=log or ())
-    default = run / "gguf"
-    model = demo or (default if default.is_dir() else None)
+    model = demo
+    if not demo and (run / "gguf").is_dir():
+        model = run / "gguf"
     beside = out.with_name("demo.html")
     content = page.view(results, runs)
     text = page.text(content, demo=beside.name if model else None)
@@ -57,10 +58,9 @@ def report(
         from countdown_rl.release.demo.page import of_model
 
         page.save(of_model(model, content["results"]), beside)
-    size = page.save(text, out)
+    page.save(text, out)
     values = {
         "out": str(out),
-        "bytes": size,
         "results": [path.as_posix() for paths in results.values() for path in paths],
         "logs": {name: [path.as_posix() for path in paths] for name, paths in runs.items()},
         "demo": str(beside) if model else None,

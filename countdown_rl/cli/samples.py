@@ -121,13 +121,11 @@ def _show_causes(result: Path) -> None:
         title += "; no equation in them can be checked"
     table = console.table("cause", "points", "completions", "occurrences", title=title)
     for row in report["causes"]:
-        cause = row["cause"]
-        occurrences = f"{row['occurrences']:,}"
-        if equations := report["steps"].get(cause.removeprefix("incorrect ")):
-            occurrences += f" of {equations['written']:,}"
-        name = LABELS.get(cause, cause) + (" (at most)" if row["at_most"] else "")
-        points = f"{100 * row['points']:.1f}"
-        table.add_row(name, points, f"{row['completions']:,}", occurrences)
+        name = LABELS.get(row["cause"], row["cause"])
+        if row["at_most"]:
+            name += " (at most)"
+        counts = (f"{row['completions']:,}", f"{row['occurrences']:,}")
+        table.add_row(name, f"{100 * row['points']:.1f}", *counts)
     if report["lost"]:
         table.add_row("other", f"{100 * report['unexplained']:.1f}")
     console.result(report, table)

@@ -1,4 +1,5 @@
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
@@ -31,10 +32,10 @@ def solve(
         puzzle = rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators))
         solved = solver.solve(puzzle)
     lines = sorted(solver.solutions(puzzle), key=lambda text: (len(text), text)) if every else []
-    result = {"numbers": nums, "target": target, "rule": rule} | ({"all": lines} if every else {})
-    console.result(
-        result | {"solutions": solved.solutions, "solution": solved.solution, "needs": solved.needs}
-    )
+    result: dict[str, Any] = {"numbers": nums, "target": target, "rule": rule, **asdict(solved)}
+    if every:
+        result["all"] = lines
+    console.result(result)
     if console.as_json:
         return
     if not solved.solutions:

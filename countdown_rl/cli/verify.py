@@ -70,9 +70,6 @@ def _view(report: "Verification") -> Table:
     color = {"confirmed": "green", "refuted": "red"}.get(report.conclusion, "yellow")
     conclusion = report.conclusion
     if conclusion == TOO_FEW:
-        remedy = "raise --limit and --fresh"
-        if report.n < MIN_PUZZLES:
-            remedy = f"evaluate more than {report.n} and publish again"
-        conclusion += f": the claim and each measurement need {MIN_PUZZLES} puzzles; {remedy}"
+        conclusion += f": the claim and each measurement need {MIN_PUZZLES} puzzles"
     table.add_row("conclusion", conclusion, style=f"bold {color}")
     return table

@@ -69,7 +69,7 @@ def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
         *((["--style", "lines"], 2, "--style lines"), (["--impossible", "nan"], 2, "--impossible")),
         *((["--task", "gsm8k"], 2, "give --from or --from-hub"),),
         *((["--from", "none.jsonl"], 1, "does not exist"), (["--misspelt", 3], 2, "misspelt")),
-        (["--size", 2, "--numbers", "1-9", "--n", 5000], 1, ""),
+        (["--size", 2, "--numbers", "1-9", "--n", 5000], 2, ""),
     ],
 )
 def test_an_invalid_request_is_one_sentence_and_writes_nothing(

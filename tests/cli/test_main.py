@@ -203,8 +203,8 @@ def printed(place, environment):
 def test_no_terminal_or_encoding_loses_text_and_a_directory_may_have_any_name(tmp_path):
     """Words may be folded."""
     usual = printed(tmp_path / "usual", {})
-    for number, environment in enumerate(({"COLUMNS": "0"}, {"TERM": "dumb", "COLUMNS": "40"})):
-        assert Counter(printed(tmp_path / f"{number} ü", environment)) == Counter(usual)
+    narrow = printed(tmp_path / "a ü", {"TERM": "dumb", "COLUMNS": "40"})
+    assert Counter(narrow) == Counter(usual)
     plain = printed(tmp_path / "ascii", {"PYTHONIOENCODING": "ascii"})
     assert plain == usual.encode("ascii", "backslashreplace").decode()
 

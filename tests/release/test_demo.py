@@ -235,18 +235,6 @@ def test_the_page_solves_an_example_without_a_network(shipped, offline):
 
 
 @pytest.mark.slow
-def test_another_puzzle_replaces_the_search(shipped, offline):
-    offline.run(
-        "($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())"
-    )  # has no solution
-    offline.run(
-        f"($('another').click(), new Promise(done => setTimeout(done, 500)).then(() => {IDLE}))"
-    )
-    assert offline.run("$('verdict').textContent")[0] in "✓✗"
-    assert offline.run("$('numbers').value") != "91 7 44 12"
-
-
-@pytest.mark.slow
 def test_the_button_stops_a_search(shipped, offline):
     offline.run(
         "($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())"

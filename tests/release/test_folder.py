@@ -93,14 +93,6 @@ def test_an_evaluation_of_other_weights_is_refused(root):
     assert not OUT.exists()
 
 
-def test_the_command_takes_the_results_beside_the_weights(root, command):
-    done = command("publish", "--model", "merged", "--out", "release", "--json")
-    assert done.exit_code == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert (result["accuracy"], result["n"]) == (0.62, 100)
-    assert {"eval", "comparison"} <= artifacts.read(OUT, "release").inputs.keys()
-
-
 def test_a_release_decodes_as_it_was_measured(root):
     """Weights that an older version merged have the base's sampling settings."""
     config = {
