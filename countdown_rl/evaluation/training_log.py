@@ -79,8 +79,6 @@ class SftRow:
     grad_norm: float
     learning_rate: float
     seconds: float
-    eval_loss: float | None = None  # of demonstrations for validation puzzles
-    eval_token_accuracy: float | None = None
     eval_correct: float | None = None
     eval_correct_before: float | None = None
     eval_format: float | None = None

@@ -87,7 +87,6 @@ class Validation(TrainerCallback):
             "eval_format": _mean([sample.grade.format for sample in samples]),
             "eval_truncated": _mean([bool(sample.truncated) for sample in samples]),
         }
-        metrics |= self.run.validation_loss(self.trainer)
         if scored := [sample for sample in samples if "kl" in sample.details]:
             total = sum(sample.details.pop("kl") for sample in scored)
             metrics["eval_kl"] = total / sum(sample.tokens or 0 for sample in scored)

@@ -174,10 +174,6 @@ class Prepared(Start[Settings], ABC):
     ) -> list[Completion]:
         """Return a greedy completion of each of *prompts*, in every process."""
 
-    def validation_loss(self, trainer: Trainer) -> dict[str, float]:
-        """Return further metrics of an evaluation, by their columns in the log."""
-        return {}
-
     @abstractmethod
     def facts(self, rows: Sequence[Any], last: Any) -> dict[str, object]:
         """Return facts for the manifest; *last* is the mean of the last tenth of the *rows*."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.splits import held_out
 from countdown_rl.tasks.task import Row, check_text
-from countdown_rl.training.options import EVAL_SIZE, SftOptions
+from countdown_rl.training.options import SftOptions
 
 #: Characters shown of a wrong completion.
 EXAMPLE = 200
@@ -53,9 +53,6 @@ class Demonstrations:
     """Demonstrations to train on, and counts of those read, graded, and left out by the reason."""
 
     filtered: list[Demonstration] = field(default_factory=list)
-    validation: list[Demonstration] = field(
-        default_factory=list
-    )  # for validation puzzles, to evaluate
     read: int = 0
     graded: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
@@ -158,7 +155,6 @@ def read(
             _check_prompt(demonstration, row, layout)
         if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), ""):
             result.left_out[f"of {split} {held_out[split].noun}s"] += 1
-            result.validation += [demonstration] if split == "validation" else []
             continue
         if row is not None and jsonl.in_suite(row):
             result.left_out["of a benchmark"] += 1
@@ -170,13 +166,6 @@ def read(
                 result.add_wrong(demonstration, row, grade.reason)
                 continue
         result.filtered.append(demonstration)
-    generated = _generated(options, data, tokenizer, "valid") if options.eval_every else ()
-    correct = (
-        each
-        for each in chain(result.validation, generated)
-        if options.keep_wrong or each.row is None or each.row.grade(each.completion).correct
-    )
-    result.validation = [*islice(correct, EVAL_SIZE)]
     if not result.filtered:
         reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
         wrong = (
@@ -215,10 +204,8 @@ def _parsed(
         yield from parsed
 
 
-def _generated(
-    options: SftOptions, data: Path | None, tokenizer: Any, split: str = "train"
-) -> Iterator[Demonstration]:
-    """The demonstrations of ``demonstrator`` for the rows of a *split* of *data*."""
+def _generated(options: SftOptions, data: Path | None, tokenizer: Any) -> Iterator[Demonstration]:
+    """The demonstrations of ``demonstrator`` for the training rows of *data*."""
     name = options.demonstrator
     if not name:
         return
@@ -226,7 +213,7 @@ def _generated(
         raise UsageError(
             f"{name} answers the training rows of --data; give that too.", option="demonstrator"
         )
-    rows = jsonl.read_rows(data / f"{split}.jsonl")
+    rows = jsonl.read_rows(data / "train.jsonl")
     baseline = registry.baseline(name, rows)
     if baseline is None and ":" not in name:
         baselines = ", ".join(task_of(rows[0]).baselines)
@@ -236,8 +223,7 @@ def _generated(
         )
     demonstrate: Any = baseline.completion if baseline else user_code.imported(name)
     for index, row in enumerate(rows):
-        seed = f"{options.seed} {index}" if split == "train" else f"{options.seed} {split} {index}"
-        rng = random.Random(seed)
+        rng = random.Random(f"{options.seed} {index}")
         if baseline:
             completion = demonstrate(row, rng)
         elif row.style.direct:

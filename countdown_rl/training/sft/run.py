@@ -10,8 +10,6 @@ from math import ceil, log
 from typing import Any
 
 import datasets
-import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer
 from trl import SFTConfig, SFTTrainer
 
@@ -59,7 +57,6 @@ class SftRun(Prepared[SftOptions]):
 
     demonstrations: Demonstrations
     examples: Any
-    validation_examples: list[dict[str, list[int]]]
 
     def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Trainer:
         fields = weights.trainer_arguments(self.options, loaded, self.checkpoints.directory)
@@ -99,30 +96,6 @@ class SftRun(Prepared[SftOptions]):
             )
         policy.train()
         return [completions[index] for index in range(len(prompts))]
-
-    def validation_loss(self, trainer: Trainer) -> dict[str, float]:
-        """Mean negative log-likelihood in nats, and accuracy, of the tokens of the validation demonstrations."""
-        policy, loss, correct, count = trainer.accelerator.unwrap_model(trainer.model), 0.0, 0, 0
-        policy.eval()
-        examples = self.validation_examples
-        lengths = [len(example["input_ids"]) for example in examples]
-        for batch in batches(lengths, lambda _: self.options.per_device_batch):
-            # Padding on the right needs no mask: tokens do not see what follows them.
-            ids, labels = (
-                pad_sequence(
-                    [torch.tensor(examples[index][name]) for index in batch], True, padding
-                ).to(policy.device)
-                for name, padding in (("input_ids", 0), ("labels", -100))
-            )
-            learned = labels[:, 1:] != -100
-            with torch.inference_mode():
-                logits = policy(input_ids=ids).logits[:, :-1][learned].float()
-            targets = labels[:, 1:][learned]
-            loss += float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"))
-            correct += int((logits.argmax(-1) == targets).sum())
-            count += len(targets)
-        policy.train()
-        return {"eval_loss": loss / count, "eval_token_accuracy": correct / count} if count else {}
 
     def facts(self, rows: Sequence[SftRow], last: SftRow) -> dict[str, object]:
         row = next(
@@ -189,7 +162,6 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         **vars(start) | recognized,
         demonstrations=known,
         examples=dataset,
-        validation_examples=tokens.tokenize(known.validation, tokenizer),
         max_steps=max_steps,
         ids=start.trained_ids(each.row for each in known.filtered),
         longest=longest,

@@ -720,7 +720,7 @@ def test_a_micro_batch_is_halved_until_its_first_step_fits(place, tmp_path, monk
     monkeypatch.setattr(trainer.Trainer, "training_step", limited)
     monkeypatch.setattr(trainer.Trainer, "most", 2, raising=False)
     result = run(place, tmp_path, reporter=Reporter(warning=warned.append))
-    assert ["--micro-batch 2" in text for text in warned] == [True]
+    assert "--micro-batch 2" in warned[-1]
     assert len(result.rows) == 6
     monkeypatch.setattr(trainer.Trainer, "most", 0)
     with pytest.raises(ModelError, match="--micro-batch or --max-completion-length"):

@@ -145,34 +145,6 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path):
     torch.testing.assert_close(gradient(ours, examples), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_loss_of_validation_demonstrations_is_the_mean_over_their_tokens(place, tmp_path):
-    rows = sums(20)
-    write_data(tmp_path / "data", {"valid": rows[:3], "test": sums(1, 2, 80, 99)})
-    options = replace(
-        SMALL, max_steps=2, eval_every=1, learning_rate=0.0, tune="all", max_completion_length=8
-    )
-    prepared = prepare(place, tmp_path, options, data=tmp_path / "data")
-    model, total, correct, count = (
-        AutoModelForCausalLM.from_pretrained(place / "model").float(),
-        0.0,
-        0,
-        0,
-    )
-    assert len(prepared.validation_examples) >= 3
-    for example in prepared.validation_examples:
-        ids, labels = torch.tensor([example["input_ids"]]), torch.tensor([example["labels"]])
-        with torch.no_grad():
-            output = model(input_ids=ids, labels=labels)
-        learned = labels[0, 1:] != -100
-        total += output.loss.item() * learned.sum().item()
-        correct += (output.logits[0, :-1].argmax(-1) == labels[0, 1:])[learned].sum().item()
-        count += learned.sum().item()
-    row = train(prepared).rows[-1]
-    assert row.eval_loss == pytest.approx(total / count, rel=1e-4)
-    assert row.eval_token_accuracy == pytest.approx(correct / count, abs=1e-5)
-    assert len(prepared.demonstrations.filtered) + len(prepared.validation_examples) == 20
-
-
 def impossible(row):
     return row | {"target": 97, "completion": "<think>\n</think>\n<answer>impossible</answer>"}
 
