@@ -69,7 +69,7 @@ def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
         *((["--style", "lines"], 2, "--style lines"), (["--impossible", "nan"], 2, "--impossible")),
         *((["--task", "gsm8k"], 2, "give --from or --from-hub"),),
         *((["--from", "none.jsonl"], 1, "does not exist"), (["--misspelt", 3], 2, "misspelt")),
-        (["--size", 2, "--numbers", "1-9", "--n", 5000], 2, ""),
+        (["--size", 2, "--numbers", "1-9", "--n", 5000], 2, "is the most"),
     ],
 )
 def test_an_invalid_request_is_one_sentence_and_writes_nothing(
@@ -303,7 +303,7 @@ def test_grade_finds_rows_by_the_ids_of_its_data(command, tmp_path, name):
     )
     status, _, err = command("grade", tmp_path / "made.jsonl")
     fields = "custom_id, response, error" if name == "custom_id" else "id, output"
-    assert (status, f"its fields are {fields}; give --data" in err, "question" in err) == (
+    assert (status, f"its fields are {fields}; give an id" in err, "question" in err) == (
         1,
         True,
         False,
