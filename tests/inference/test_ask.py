@@ -16,7 +16,7 @@ from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown.task import puzzle_row
 from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
-from tests.support.command import python, status
+from tests.support.command import status
 
 SHORT = AskOptions(max_new_tokens=40)
 
@@ -124,14 +124,6 @@ def test_a_row_holds_only_settings_that_are_not_the_default():
     [
         (" a</think>\n<answer>50 - 7 + 3</answer>", "✓ correct: 50 - 7 + 3 = 46"),
         (" a</think>\n<answer>50 + 7 - 3</answer>", "✗ incorrect: 50 + 7 - 3 = 54, not 46"),
-        (
-            " a</think>\n<answer>50 - 4</answer>",
-            "✗ incorrect: 50 - 4: a number that is not in the puzzle",
-        ),
-        (
-            " a</think>\n<answer>impossible</answer>",
-            "✗ incorrect: impossible: a refusal, but there is a solution",
-        ),
         (" a", "✗ incorrect: no complete answer block after the thinking"),
     ],
 )
@@ -183,7 +175,6 @@ def test_json_output_is_one_object(folder, run_command, complete_with):
     ("arguments", "code", "message"),
     [
         (["3", "4", "--target", "7", "--model", "no-such-model"], 1, "not a known model"),
-        (["3", "4", "--target", "7", "--operators", "-"], 2, "`-` goes with `+`"),
         (["1", "2", "3", "4", "5", "6", "7", "--target", "7"], 2, "1 to 6 numbers, not 7"),
         (["3", "4"], 2, "--target"),
     ],
@@ -195,15 +186,3 @@ def test_bad_input_gives_one_sentence(here, monkeypatch, capsys, arguments, code
     assert "Traceback" not in output.err
     assert not output.out
     assert not list(Path().iterdir())
-
-
-def test_ask_imports_no_library_of_training():
-    code = (
-        "import atexit, sys; from countdown_rl.cli import main\n"
-        "atexit.register(lambda: print(sorted({'bitsandbytes', 'datasets', 'peft', 'trl'} & sys.modules.keys())))\n"
-        "sys.argv[1:] = 'ask 3 7 50 --target 46 --max-new-tokens 2 --json'.split()\n"
-        "main.main()"
-    )
-    out = python(code).splitlines()
-    assert json.loads(out[0])["tokens"] == 2
-    assert out[1:] == ["[]"]

@@ -44,10 +44,8 @@ def as_artifact(out: Path, kind: str, source: Path, **manifest):
     ("source", "word"),
     [
         ("no-such-model", "not a known model"),
-        *(
-            (path, "does not exist")
-            for path in ("artifacts/adapter", "./a/b", "/nowhere/model", "some/model.gguf")
-        ),
+        ("./a/b", "does not exist"),
+        ("some/model.gguf", "does not exist"),
     ],
 )
 def test_an_unknown_name_and_a_missing_path_are_refused_without_the_network(
@@ -260,15 +258,10 @@ def test_a_processor_without_bf16_products_computes_in_fp32(base, monkeypatch):
 
 
 def test_the_shape_of_a_model_has_the_defaults_of_its_architecture():
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320}
-    llama = ModelShape.of(
-        transformers.LlamaConfig(**sizes, intermediate_size=96, num_key_value_heads=2, head_dim=32)
+    config = transformers.GPT2Config(
+        n_embd=64, n_layer=2, n_head=4, vocab_size=320, n_positions=128
     )
-    assert llama == ModelShape(2, 64, 96, 4, 2, 32, 320, llama.context_length)
-    gpt2 = ModelShape.of(
-        transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=320, n_positions=128)
-    )
-    assert gpt2 == ModelShape(2, 64, 256, 4, 4, 16, 320, 128)
+    assert ModelShape.of(config) == ModelShape(2, 64, 256, 4, 4, 16, 320, 128)
 
 
 @pytest.mark.parametrize("source", ["checkpoint", "gguf"])
