@@ -91,19 +91,14 @@ def test_generation_stops_after_an_answer_of_several_tokens(llama, by_transforme
     )
     loaded = scripted(llama, *answers)
     limit = max(len(loaded.tokenizer.encode(text)) for text in answers) + 4
-    written = Generator(loaded, Decoding(limit)).complete([[9, 9], [9, 9, 9, 9], [9]])
+    prompt = loaded.tokenizer.encode("</answer>")  # whose end is not that of a completion
+    written = Generator(loaded, Decoding(limit)).complete([prompt, [9, 9, 9, 9], [9]])
     assert written[0].text == answers[0]
     assert written[1].text.startswith("<answer>5</answer>")
     assert len(written[1].text) <= len("<answer>5</answer>\n")
     assert [completion.ended for completion in written] == [True, True, False]
     assert [completion.tokens for completion in written][2] == limit
     assert written[0].tokens == len(loaded.tokenizer.encode(answers[0]))
-
-
-def test_a_stop_text_in_the_prompt_does_not_end_the_completion(llama, by_transformers):
-    prompt = llama.tokenizer.encode("<answer>1</answer>", add_special_tokens=False)
-    (completion,) = Generator(scripted(llama, "and more"), Decoding(6)).complete([prompt])
-    assert (completion.tokens, completion.ended) == (6, False)
 
 
 def test_batches_hold_every_row_once_with_rows_of_similar_length():

@@ -148,7 +148,7 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
     answers = [
         answer("<answer>2 + 3</answer>", reasoning_content="is it <answer>2 * 3</answer>?"),
         answer("\n\n<answer>2 + 3</answer> So it is.", reasoning="2 and 3"),
-        answer("<think>2 and 3</think>\n<answer>2 + 3</answer>"),
+        answer("2 and 3</think>\n<answer>2 + 3</answer>"),  # the template has opened it
         answer(None, "length", reasoning_content="2 * 3"),
     ]
     stub.reply = lambda number, body, handler: answers[number]
@@ -160,27 +160,11 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
     assert [sample.grade.correct for sample in samples] == [True, True, True, False]
     assert [sample.truncated for sample in samples] == [False, False, False, True]
     assert samples[0].row["style"] == "model_opens"
-    assert samples[1].completion == "<think>2 and 3</think>\n<answer>2 + 3</answer>"
+    for sample in samples[1:3]:
+        assert sample.completion == "<think>2 and 3</think>\n<answer>2 + 3</answer>"
     assert samples[3].completion == "<think>2 * 3"
     with pytest.raises(UsageError, match="top_k"):
         run(stub, tmp_path, temperature=1.0, top_k=9)
-
-
-@pytest.mark.parametrize("owner", ["somebody", "vllm"])
-def test_thinking_that_the_template_of_a_server_opens_has_its_tag(stub, tmp_path, owner):
-    stub.owner = owner
-    texts = [
-        "2 and 3</think>\n<answer>2 + 3</answer>",
-        "<answer>2 + 3</answer>",
-        "<think>a</think>b</think>",
-        "2 and",
-    ]
-    stub.reply = lambda number, body, handler: answer(texts[number])
-    samples = run(
-        stub, tmp_path, rows=[ROWS[0] | {"style": "model_opens"}] * 4, batch_size=1
-    ).samples
-    assert [sample.completion for sample in samples] == [f"<think>{texts[0]}", *texts[1:]]
-    assert [sample.grade.strict_format for sample in samples] == [True, False, False, False]
 
 
 def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monkeypatch, capsys):
