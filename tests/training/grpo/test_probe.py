@@ -27,19 +27,13 @@ def probe(here, monkeypatch, capsys):
     """`countdown-rl train --probe` on a random model, with some more words: stdout. Nothing is written."""
     tiny_llama.checkpoint(here / "model", max_position_embeddings=1024)
     jsonl.write_rows(here / "rows.jsonl", ROWS)
-    small = [
-        "--data",
-        "rows.jsonl",
-        "--num-generations",
-        4,
-        "--max-completion-length",
-        6,
-    ]
+    small = "--data rows.jsonl --model model --num-generations 4 --max-completion-length 6"
 
-    def run(*words):
-        assert status(monkeypatch, "train", "--model", "model", *small, *words) == 0
+    def run(groups, *words):
+        given = [*small.split(), "--probe", groups, *words, "--json"]
+        assert status(monkeypatch, "train", *given) == 0
         assert not [path for path in Path("artifacts").rglob("*") if path.is_file()]
-        return capsys.readouterr().out
+        return json.loads(capsys.readouterr().out)
 
     return run
 
@@ -60,28 +54,14 @@ def solving(*right):
 
 def test_kinds_without_mixed_groups_are_named_with_what_to_do(probe, monkeypatch):
     monkeypatch.setattr(Trainer, "grade", solving(True, False))
-    told = json.loads(probe("--probe", 16, "--json"))
-    total, kinds = (
-        told["total"],
-        {name: (kind["groups"], kind["mixed"]) for name, kind in told["kinds"].items()},
-    )
-    assert (told["verdict"], total["groups"], total["mixed"], total["solved"]) == (
-        "ready",
-        16,
-        0.5,
-        0.25,
-    )
+    told = probe(16)
+    total = told["total"]
+    assert (told["verdict"], total["mixed"], total["solved"]) == ("ready", 0.5, 0.25)
+    kinds = {name: (kind["groups"], kind["mixed"]) for name, kind in told["kinds"].items()}
     assert kinds == {"3 numbers": (8, 1.0), "4 numbers": (8, 0.0)}
-    assert "4 numbers: 0% have reward variance" in told["advice"]
-    assert "verdict: ready" in probe("--probe", 16)
-    equal = json.loads(
-        probe("--probe", 16, "--json", "--reward", "length:9=1")
-    )  # whatever is correct
-    assert (equal["verdict"], equal["total"]["mixed"], equal["total"]["solved"]) == (
-        "no signal",
-        0.0,
-        0.25,
-    )
+    assert "4 numbers: 0%" in told["advice"]
+    equal = probe(16, "--reward", "length:9=1")  # whatever is correct
+    assert (equal["verdict"], equal["total"]["solved"]) == ("no signal", 0.25)
 
 
 def test_a_start_is_not_ready_where_the_format_alone_varies(probe, monkeypatch):
@@ -92,22 +72,18 @@ def test_a_start_is_not_ready_where_the_format_alone_varies(probe, monkeypatch):
 
     grade.count = 0
     monkeypatch.setattr(Trainer, "grade", grade)
-    told = json.loads(probe("--probe", 8, "--json"))
+    told = probe(8)
     assert (told["total"]["mixed"], told["verdict"]) == (1, "thin")
-    assert "accuracy varies in 0%" in told["advice"]
     assert "countdown-rl sft" in told["advice"]
 
 
-@pytest.mark.parametrize(
-    ("right", "words"),
-    [((False,), ["0.0% of the completions", "countdown-rl sft"]), ((True,), ["harder data"])],
-)
-def test_a_start_without_mixed_groups_has_no_signal(probe, monkeypatch, right, words):
-    monkeypatch.setattr(Trainer, "grade", solving(*right))
+@pytest.mark.parametrize(("right", "advice"), [(False, "countdown-rl sft"), (True, "harder data")])
+def test_a_start_without_mixed_groups_has_no_signal(probe, monkeypatch, right, advice):
+    monkeypatch.setattr(Trainer, "grade", solving(right))
     jsonl.write_rows("rows.jsonl", [row for row in ROWS if len(row["nums"]) == 3])
-    told = json.loads(probe("--probe", 8, "--json"))
+    told = probe(8)
     assert told["verdict"] == "no signal"
-    assert all(word in told["advice"] for word in words)
+    assert advice in told["advice"]
 
 
 def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
@@ -118,29 +94,13 @@ def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
         return complete(self, trainer, prompt_ids, temperature)
 
     monkeypatch.setattr(PolicyEngine, "__call__", recorded)
-    words = (
-        "--probe",
-        3,
-        "--prompts",
-        2,
-        "--temperature",
-        0.7,
-        "--trl",
-        "top_p=0.9",
-        "--seed",
-        5,
-        "--json",
-    )
-    told = json.loads(probe(*words))
+    words = ["--prompts", "2", "--temperature", "0.7", "--trl", "top_p=0.9", "--seed", "5"]
+    told = probe(3, *words)
     assert calls == [(8, 0.7, 0.9), (4, 0.7, 0.9)]
-    assert told["total"]["truncated"] > 0.5
     assert "raise --max-completion-length" in told["advice"]
-    assert json.loads(probe(*words)) == told
+    assert probe(3, *words) == told
 
 
 def test_the_verdict_is_by_published_shares():
-    verdicts = {
-        mixed: Shares(100, mixed, mixed, (0, 1), 0.1, 1, 0).verdict
-        for mixed in (0.0, 0.02, 0.05, 0.15, 0.28)
-    }
-    assert list(verdicts.values()) == ["no signal", "no signal", "thin", "ready", "ready"]
+    shares = [Shares(100, mixed, mixed, (0, 1), 0.1, 1, 0) for mixed in (0.02, 0.05, 0.15)]
+    assert [each.verdict for each in shares] == ["no signal", "thin", "ready"]

@@ -81,38 +81,39 @@ def test_transformers_completes_where_the_choice_was_automatic(fit, monkeypatch)
         fit("other", precision="fp32")
 
 
+@pytest.fixture
+def chosen(monkeypatch):
+    """The engine of a run with *changes* of :data:`SMALL` on *device*, where vLLM is installed."""
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    monkeypatch.setattr(vllm, "unsupported_weights", lambda ref: "")
+
+    def engine(device="cuda", precision="bf16", **changes):
+        loaded = SimpleNamespace(device=device, precision=precision, ref=None)
+        return vllm.chosen(replace(SMALL, **changes), loaded, torch.nn.Linear(1, 1))
+
+    return engine
+
+
 @pytest.mark.parametrize(
-    ("device", "changes", "engine"),
+    ("changes", "engine"),
     [
-        ("cuda", {}, "vllm"),
-        ("cuda", {"tune": "all", "lora_r": TrainOptions.lora_r}, "transformers"),
-        ("cpu", {}, "transformers"),
-        ("cpu", {"rollouts": "vllm"}, "vllm"),
-        ("cuda", {"rollouts": "transformers"}, "transformers"),
+        ({}, "vllm"),
+        ({"precision": "nf4"}, "transformers"),
+        ({"tune": "all", "lora_r": TrainOptions.lora_r}, "transformers"),
+        ({"device": "cpu"}, "transformers"),
+        ({"device": "cpu", "rollouts": "vllm"}, "vllm"),
+        ({"rollouts": "transformers"}, "transformers"),
     ],
 )
-def test_auto_is_vllm_on_a_gpu_for_an_adapter(monkeypatch, device, changes, engine):
-    monkeypatch.setattr(engines, "find_spec", lambda name: name)
-    monkeypatch.setattr(vllm, "unsupported_weights", lambda ref: "")
-    loaded = SimpleNamespace(device=device, precision="bf16", ref=None)
-    options = replace(SMALL, **{"rollouts": "auto"} | changes)
-    assert vllm.chosen(options, loaded, torch.nn.Linear(1, 1)) == engine
-    loaded.precision = "nf4"
-    if options.rollouts == "auto":
-        assert vllm.chosen(options, loaded, torch.nn.Linear(1, 1)) == "transformers"
+def test_auto_is_vllm_on_a_gpu_for_an_adapter(chosen, changes, engine):
+    assert chosen(**{"rollouts": "auto"} | changes) == engine
 
 
-def test_weights_that_vllm_cannot_run_are_refused(monkeypatch):
-    monkeypatch.setattr(vllm, "unsupported_weights", lambda ref: "does not run GGUF files")
-    loaded = SimpleNamespace(device="cuda", precision="bf16", ref=None)
-    with pytest.raises(ModelError, match="GGUF"):
-        vllm.chosen(SMALL, loaded, torch.nn.Linear(1, 1))
-
-
-def test_an_engine_of_several_processes_is_refused(monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: name)
-    monkeypatch.setattr(vllm, "unsupported_weights", lambda ref: "")
+def test_weights_that_vllm_cannot_run_and_several_processes_are_refused(chosen, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(vllm, "unsupported_weights", lambda ref: "does not run GGUF files")
+        with pytest.raises(ModelError, match="GGUF"):
+            chosen()
     monkeypatch.setattr(vllm.processes, "world_size", lambda: 2)
-    loaded = SimpleNamespace(device="cuda", precision="bf16", ref=None)
     with pytest.raises(ModelError, match="several"):
-        vllm.chosen(replace(SMALL, rollouts="vllm"), loaded, torch.nn.Linear(1, 1))
+        chosen()

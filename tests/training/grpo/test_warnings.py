@@ -1,16 +1,17 @@
 """Warnings about a run that goes wrong, and none about a healthy one."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from benchmarks import tables
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import warnings as diagnostics
+from tests.support.runs import steps
 
 PUZZLE = parse_row({"nums": [1, 2, 3], "target": 7})
 SAMPLES = [
@@ -20,37 +21,29 @@ SAMPLES = [
 
 
 def row(step, **changes):
-    usual = {
-        "correct": 0.4,
-        "format": 1.0,
-        "truncated": 0.1,
-        "frac_reward_zero_std": 0.3,
-        "entropy": 0.4,
-    }
-    unread = ("mean_length", "kl", "grad_norm", "learning_rate", "seconds")
-    unread = dict.fromkeys((*unread, "seconds_generation", "seconds_reward", "seconds_loss"), 1.0)
-    return StepRow(step, **(unread | {"reward": 0.5} | usual | changes))
+    usual = {"correct": 0.4, "format": 1.0, "truncated": 0.1, "frac_reward_zero_std": 0.3}
+    usual |= {"entropy": 0.4, "importance_sampling_ratio": None}
+    (measured,) = steps(1, **usual | changes)
+    return replace(measured, step=step, correct=changes.get("correct", 0.4))
 
 
 def warnings(rows):
     return diagnostics.warnings(rows, SAMPLES)
 
 
-def run(steps, **changes):
-    return [row(step, **changes) for step in range(1, steps + 1)]
+def run(count, **changes):
+    return [row(step, **changes) for step in range(1, count + 1)]
 
 
 @pytest.mark.parametrize(
     "rows",
     [
-        [
-            *run(2, frac_reward_zero_std=1.0),
-            *run(20),
-        ],  # a mixed group in the first steps is a start
+        run(2, frac_reward_zero_std=1.0) + run(20),  # a mixed group in the first steps is a start
         run(3, format=0.0),  # answers are right without it
-        *(run(300), run(20, entropy=None), run(2, importance_sampling_ratio=0.1)),
-        run(3, importance_sampling_ratio=0.51) + run(3, importance_sampling_ratio=1.99),
-        run(3, importance_sampling_ratio=0.4) + run(3, importance_sampling_ratio=1.0),
+        run(20, entropy=None),
+        run(2, importance_sampling_ratio=0.1),
+        run(3, importance_sampling_ratio=0.51),
+        run(3, importance_sampling_ratio=1.99),
         [*run(9, correct=0.0), row(10, correct=0.01)],
     ],
 )
@@ -59,15 +52,9 @@ def test_a_healthy_run_has_no_warnings(rows):
 
 
 def test_warnings_need_enough_steps():
-    assert warnings(run(9, entropy=0.0, correct=0.0, truncated=1.0)) == {}
-    assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {
-        "entropy",
-        "zero",
-        "length",
-    }
-    assert "entropy" in warnings(
-        run(20, entropy=None) + run(1, entropy=0.001)
-    )  # the others do not count
+    bad = {"entropy": 0.0, "correct": 0.0, "truncated": 1.0}
+    assert warnings(run(9, **bad)) == {}
+    assert set(warnings(run(10, **bad))) == {"entropy", "zero", "length"}
 
 
 #: Kinds of puzzle: their share of the puzzles, the share correct, and its gain per 100 steps.
@@ -79,19 +66,18 @@ COLLAPSES = {
 }
 
 
-def logged(seed, steps, collapse=None, onset=None):
+def logged(seed, count, collapse=None, onset=None):
     """A log of 16 puzzles of 8 completions a step; from *onset* on correct answers are lost within three steps."""
     rng = random.Random(seed)
     shift = rng.uniform(-0.05, 0.05)  # a stronger or weaker model
     rows = []
-    for step in range(1, steps + 1):
+    for step in range(1, count + 1):
         kept = 1.0 if onset is None else min(1.0, max(0.0, 1 - (step - onset) / 3))
         solved = []
         for _, start, gain in rng.choices(KINDS, [kind[0] for kind in KINDS], k=16):
             mean = min(0.98, max(0.02, start + shift + gain * step / 100))
-            share = kept * rng.betavariate(
-                0.7 * mean, 0.7 * (1 - mean)
-            )  # most puzzles are solved always or never
+            # Most puzzles are solved always or never.
+            share = kept * rng.betavariate(0.7 * mean, 0.7 * (1 - mean))
             solved.append(sum(rng.random() < share for _ in range(8)) / 8)
         correct = sum(solved) / len(solved)
         reward = 0.9 + rng.gauss(0, 0.03) if collapse == "a reward of the format only" else correct
@@ -132,37 +118,24 @@ def test_the_run_of_the_pipeline_raises_no_alarm(tmp_path):
 def test_the_warning_about_zero_rewards_names_the_reason_with_an_example():
     samples = [SAMPLES[0], SAMPLES[0], SAMPLES[1]]
     text = diagnostics.warnings(run(10, correct=0.0), samples)["zero"]
-    assert "(67%): a legal expression whose value is not the target" in text
-    assert text.endswith("the model writes: <answer>1 + 2 + 3</answer>")
-
-
-CUT = {"truncated": 0.9, "frac_reward_zero_std": 0.9}
+    assert "(67%)" in text
+    assert text.endswith("<answer>1 + 2 + 3</answer>")
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "word"),
     [
-        ({"correct": 0.0}, ["equal rewards", "countdown-rl sft"]),
-        (
-            {"correct": 0.0, "format": 0.0},
-            ["equal rewards", "0% of the completions keep the", "--style model_opens"],
-        ),
-        *(
-            ({"correct": share}, ["equal rewards", word])
-            for share, word in ((1.0, "harder data"), (0.5, "--temperature"))
-        ),
-        (
-            CUT | {"correct": 0.0, "format": 0.0},
-            ["90% are truncated; raise --max-completion-length"],
-        ),
+        ({"correct": 0.0}, "countdown-rl sft"),
+        ({"correct": 0.0, "format": 0.0}, "--style model_opens"),
+        ({"correct": 1.0}, "harder data"),
+        ({"correct": 0.5}, "--temperature"),
+        ({"correct": 0.0, "format": 0.0, "truncated": 0.9}, "--max-completion-length"),
     ],
 )
-def test_a_run_that_cannot_learn_is_named_after_three_steps_with_its_cause(changes, words):
+def test_a_run_that_cannot_learn_is_named_after_three_steps_with_its_cause(changes, word):
     first = run(3, **{"frac_reward_zero_std": 1.0} | changes)
     assert warnings(first[:2]) == {}
-    text = warnings(first)["start"]
-    assert all(word in text for word in words)
-    assert ("equal rewards" in text) == ("equal rewards" in words)
+    assert word in warnings(first)["start"]
 
 
 @pytest.mark.parametrize(("ratio", "words"), [(0.4, "top_p"), (2.1, "processed_logprobs")])

@@ -30,18 +30,14 @@ def say(answer: str) -> str:
     return f" hm\n</think>\n<answer>{answer}</answer>"
 
 
-def evaluation(
-    path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", digest="0", inputs=None
-) -> Path:
+def evaluation(path, answers, puzzles=(PUZZLE,), file="train.jsonl", digest="0", inputs=None):
     """An evaluation in which each of *puzzles* gets the same *answers*; an answer has as many tokens as characters."""
-    rows = [parse_row(puzzle) for puzzle in puzzles]
-    samples = [
-        Sample.of(
-            row, Completion(say(answer), len(answer), True), turn if len(answers) > 1 else None
-        )
-        for row in rows
-        for turn, answer in enumerate(answers)
-    ]
+    samples = []
+    for puzzle in puzzles:
+        for turn, answer in enumerate(answers):
+            completion = Completion(say(answer), len(answer), True)
+            repetition = turn if len(answers) > 1 else None
+            samples.append(Sample.of(parse_row(puzzle), completion, repetition))
     of = {
         "model": {"source": "none", "kind": "directory", "digest": "0"},
         "data": {"file": file, "digest": digest},
@@ -83,8 +79,8 @@ def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
     assert [row.get("style") for row in rows] == [None, "model_opens"]
 
 
-def test_where_nothing_can_be_kept_is_said_in_a_sentence(tmp_path):
-    with pytest.raises(InputError, match="no training row has a correct completion"):
+def test_where_nothing_can_be_kept_nothing_is_written(tmp_path):
+    with pytest.raises(InputError, match="correct"):
         collect(tmp_path / "out", evaluation(tmp_path / "eval", WRONG))
     assert not (tmp_path / "out").exists()
 
@@ -95,75 +91,45 @@ def test_puzzles_of_a_test_split_are_left_out(tmp_path, run_command):
     answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG[0]]
     mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
     words = ["--out", tmp_path / "out"]
-    assert "warning: 1 row of a test split left out" in run_command("collect", mixed, *words).err
+    printed = run_command("collect", mixed, *words)
+    assert "1 row of a test split" in printed.err
+    assert "6 completions read, 2 correct; 1 demonstration " in printed.out
     (row,) = jsonl.read_objects(tmp_path / "out" / selection.FILE)
     assert row["nums"] == PUZZLE["nums"]
-    test = evaluation(tmp_path / "b", answers, file="test.jsonl")
-    assert (
-        "2 rows of a test split left out" in run_command("collect", test, mixed, *words, code=1).err
-    )
 
 
-@pytest.mark.parametrize(
-    "file", ["heldout.csv", "gsm8k_test.jsonl", "test-00000-of-00001.parquet", "eval.json"]
-)
+@pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "eval.json"])
 def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
     with pytest.raises(InputError, match="1 row of a test split"):
         collect(tmp_path / "out", evaluation(tmp_path / "a", RIGHT, file=file))
     assert collect(tmp_path / "out", evaluation(tmp_path / "b", RIGHT, file="latest.jsonl"))
 
 
-def test_what_was_collected_is_told_in_a_line(tmp_path, run_command):
-    printed = run_command("collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out")
-    assert "warning" not in printed.err
-    assert (
-        "3 completions read, 3 correct; 3 demonstrations of 1 row kept (3.0 per row)" in printed.out
-    )
-
-
-@pytest.fixture(scope="module")
-def sampled(tmp_path_factory) -> tuple[Path, dict[str, tuple[list[int], list[int]]]]:
-    """An evaluation of the shipped model, three completions of each of eight puzzles, and by the text of each
-    completion the token ids of its prompt and its own."""
-    place = tmp_path_factory.mktemp("sampled")
+def test_sft_learns_the_tokens_that_were_sampled(tmp_path, monkeypatch):
     puzzles = [{"nums": [a, b, 9, 7], "target": a + b + 2} for a in (2, 3, 4, 5) for b in (11, 25)]
-    jsonl.write_rows(place / "train.jsonl", puzzles)
-    by_text = {}
+    jsonl.write_rows(tmp_path / "train.jsonl", puzzles)
+    by_text, written = {}, []
     complete, to_completion = generate.Generator.complete, generate.to_completion
-    with pytest.MonkeyPatch.context() as patch:
-        written: list[list[int]] = []
 
-        def noting_ids(stop, ids, **settings):
-            written.append(ids)
-            return to_completion(stop, ids, **settings)
+    def noting_ids(stop, ids, **settings):
+        written.append(ids)
+        return to_completion(stop, ids, **settings)
 
-        def noting_prompts(self, prompts, number=0):
-            written.clear()
-            completions = complete(self, prompts, number)
-            by_text.update(
-                {c.text: (p, ids) for c, p, ids in zip(completions, prompts, written, strict=True)}
-            )
-            return completions
+    def noting_prompts(self, prompts, number=0):
+        written.clear()
+        completions = complete(self, prompts, number)
+        for completion, prompt, ids in zip(completions, prompts, written, strict=True):
+            by_text[completion.text] = prompt, ids
+        return completions
 
-        patch.setattr(generate, "to_completion", noting_ids)
-        patch.setattr(generate.Generator, "complete", noting_prompts)
-        options = EvalOptions(temperature=1, samples=3, max_new_tokens=64)
-        evaluate.evaluate(
-            options, model="countdown-tiny", data=place / "train.jsonl", out=place / "eval"
-        )
-    return place / "eval", by_text
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load.load_tokenizer(reference.find_model("countdown-tiny"))
-
-
-def test_sft_learns_the_tokens_that_were_sampled(sampled, tokenizer, tmp_path):
-    path, by_text = sampled
-    rows = collect(tmp_path / "out", path)
+    monkeypatch.setattr(generate, "to_completion", noting_ids)
+    monkeypatch.setattr(generate.Generator, "complete", noting_prompts)
+    options = EvalOptions(temperature=1, samples=3, max_new_tokens=64)
+    places = {"data": tmp_path / "train.jsonl", "out": tmp_path / "eval"}
+    evaluate.evaluate(options, model="countdown-tiny", **places)
+    rows = collect(tmp_path / "out", tmp_path / "eval")
     known, _ = demonstrations.read(SftOptions(), [tmp_path / "out" / selection.FILE], None)
-    assert known.facts() == {"read": len(rows), "graded": len(rows), "kept": len(rows)}
+    tokenizer = load.load_tokenizer(reference.find_model("countdown-tiny"))
     examples = tokens.tokenize(known.filtered, tokenizer)
     assert len(examples) > 4
     for row, example in zip(rows, examples, strict=True):
@@ -181,8 +147,7 @@ def test_the_test_split_of_data_is_known_whatever_its_file_is_called(tmp_path, i
     rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl") if imported else [parse_row(PUZZLE)]
     digest = "0" if imported else data.files["test.jsonl"]["sha256"]  # of the data in the chain
     inputs = {} if imported else {"model": data.as_input()}
-    source = evaluation(
-        tmp_path / "eval", RIGHT, rows, file="renamed.jsonl", digest=digest, inputs=inputs
-    )
+    of = {"file": "renamed.jsonl", "digest": digest, "inputs": inputs}
+    source = evaluation(tmp_path / "eval", RIGHT, rows, **of)
     with pytest.raises(InputError, match="1 row of a test split"):
         collect(tmp_path / "out", source)

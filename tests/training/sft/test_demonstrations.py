@@ -1,7 +1,6 @@
 """Demonstrations in every format, and those that are left out or refused."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -9,7 +8,6 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.models import chat_template
-from countdown_rl.tasks import records
 from countdown_rl.tasks.countdown.task import PREFILL
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.options import SftOptions
@@ -17,10 +15,12 @@ from countdown_rl.training.sft import demonstrations, tokens
 from tests.support import tiny_llama
 from tests.support.runs import write_data
 
-RIGHT = {"nums": [3, 7, 50], "target": 46, "completion": "\n</think>\n<answer>50 - 7 + 3</answer>"}
+SOLVED = "\n</think>\n<answer>50 - 7 + 3</answer>"
+RIGHT = {"nums": [3, 7, 50], "target": 46, "completion": SOLVED}
 WRONG = RIGHT | {"completion": "\n</think>\n<answer>50 - 7</answer>"}
 TURNS = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
 ANSWER = {"role": "assistant", "content": "a"}
+END = "<|end|>"
 ENDS = "{% for message in messages %}{{ message['content'] }}</turn>\n{% endfor %}"
 
 
@@ -43,14 +43,9 @@ def tokenized(tmp_path, fields, tokenizer):
 
 
 def test_of_a_row_the_task_writes_the_prompt(tokenizer, tmp_path):
-    prompt, learned = (
-        chat_template.render(tokenizer, parse_row(RIGHT).messages()),
-        RIGHT["completion"] + "<|end|>",
-    )
+    prompt = chat_template.render(tokenizer, parse_row(RIGHT).messages())
+    learned = RIGHT["completion"] + END
     assert tokenized(tmp_path, RIGHT, tokenizer) == (prompt + learned, learned)
-    word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
-    [demonstration] = demonstrations.parse(records.Reader(), word_problem, "row 1")
-    assert demonstration.row.task == "gsm8k"
 
 
 def test_wrong_demonstrations_are_counted_and_left_out(tmp_path):
@@ -58,14 +53,11 @@ def test_wrong_demonstrations_are_counted_and_left_out(tmp_path):
     assert result.facts() == {"read": 3, "graded": 2, "kept": 2, "wrong": 1}
     assert "a number not used" in result.why_wrong()
     assert read(tmp_path, [RIGHT, WRONG], keep_wrong=True).facts()["kept"] == 2
-    reason = r"2 wrong .*keep-wrong.*1 a number not used.*demos.jsonl, line 1, for 3 7 50.*50 - 7</answer>"
-    with pytest.raises(InputError, match=reason):
+    with pytest.raises(InputError, match=r"2 wrong .*keep-wrong.*demos.jsonl, line 1"):
         read(tmp_path, [WRONG, RIGHT | {"completion": "50 - 7 + 3"}])
 
 
 ASK = {"role": "user", "content": "u"}
-GPT = {"from": "gpt", "value": "a"}
-PART = {"type": "text", "text": "u"}
 
 
 @pytest.mark.parametrize(
@@ -73,81 +65,49 @@ PART = {"type": "text", "text": "u"}
     [
         {"messages": [*TURNS, ANSWER]},
         {"prompt": TURNS, "completion": [ANSWER]},
-        {"prompt": TURNS, "completion": "a"},
         {"prompt": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a<|end|>"},
-        {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}, GPT]},
-        {"conversations": [{"from": "human", "value": "u"}, GPT], "system": "s"},
         {"messages": json.dumps([*TURNS, ANSWER])},
-        {"messages": [*TURNS, ANSWER | {"tool_calls": None, "thinking": ""}], "prompt": "u"},
         {"messages": TURNS, "completion": "a"},
         {"instruction": "u", "input": "", "output": "a", "system": "s"},
-        {"prompt": json.dumps(TURNS), "response": "a"},
-        {"prompt": [TURNS[0] | {"role": "developer"}, ASK | {"content": [PART]}], "response": ["a"]},
-        {"query": TURNS, "response": "a"},
+        {"query": TURNS, "response": ["a"]},
     ],
-)  # fmt: skip
+)
 def test_every_layout_is_the_same_example(tokenizer, tmp_path, fields):
-    assert tokenized(tmp_path, fields, tokenizer) == (
-        "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>",
-        "a<|end|>",
-    )
+    text = f"<|system|>s{END}<|user|>u{END}<|assistant|>a{END}"
+    assert tokenized(tmp_path, fields, tokenizer) == (text, f"a{END}")
 
 
 def test_what_was_used_of_a_record_is_said(tmp_path):
-    fields = {"instruction": "Add.", "input": "3 4", "output": "7"}
-    [demonstration] = read(tmp_path, [fields]).filtered
-    assert demonstration.prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
-    assert "Alpaca" in demonstration.notes[0]
     known = read(tmp_path, [RIGHT, {"messages": [ASK, ANSWER, ASK, ANSWER]}])
-    assert known.notes == ["earlier turns of the assistant are read and not learned (1 of 2)"]
-    assert "1 of 2 demonstrations have no known row" in known.warning
+    assert "earlier turns" in known.notes[0]
+    assert "1 of 2" in known.warning
 
 
-def test_each_completion_of_a_row_is_a_demonstration_and_reasoning_beside_the_content_is_learned(
-    tmp_path,
-):
+def test_each_completion_is_a_demonstration_and_reasoning_beside_it_is_learned(tmp_path):
     row = {"num": [3, 7, 50], "target": 46, "response": [RIGHT["completion"], WRONG["completion"]]}
-    known = read(tmp_path, [row])
-    assert [each.place.partition(" ")[2] for each in known.filtered] == ["line 1, completion 1"]
-    assert known.facts()["wrong"] == 1
-    reply = {
-        "role": "assistant",
-        "content": "<answer>50 - 7 + 3</answer>",
-        "reasoning_content": "why",
-    }
-    known = read(tmp_path, [{"messages": [ASK, reply]}, RIGHT | {"completion": [reply]}])
-    assert [each.completion for each in known.filtered] == [
-        "<think>why</think>\n<answer>50 - 7 + 3</answer>"
-    ] * 2
+    assert read(tmp_path, [row]).facts() == {"read": 2, "graded": 2, "kept": 1, "wrong": 1}
+    reply = ANSWER | {"reasoning_content": "why"}
+    known = read(tmp_path, [{"messages": [ASK, reply]}])
+    assert [each.completion for each in known.filtered] == ["<think>why</think>\na"]
 
 
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        *(({"completion": "c"} | fields, "") for fields in ({}, {"nums": [1, 2]}, {"prompt": 3})),
-        *((fields, "") for fields in ({}, {"prompt": "p"}, {"messages": [{"role": "user"}]})),
+        ({"completion": "c", "nums": [1, 2]}, ""),
+        ({"prompt": "p"}, ""),
         ({"prompt": TURNS, "completion": TURNS}, ""),
         ({"prompt": "p", "completion": ""}, ""),
         ({"messages": [ASK, ANSWER | {"thinking": "t"}, ASK, ANSWER]}, "earlier turn"),
         ({"messages": [ASK, TURNS[0], ANSWER]}, "system"),
-        ({"messages": [ASK]}, "no completion"),
-        ({"messages": [ASK, ANSWER | {"content": None, "thinking": "t"}]}, "empty"),
         ({"messages": [TURNS[0], ANSWER]}, "no turn of the user"),
         ({"messages": [ASK, ANSWER], "completion": "b"}, "--field completion"),
         ({"prompt": "u", "completion": "a", "system": "s"}, "system"),
-        ({"prompt": "u", "response": []}, "empty"),
         ({"prompt": "u", "completion": "\ud800"}, "surrogate"),
-        ({"messages": [{"role": "user", "content": "\udfff"}, ANSWER]}, "surrogate"),
         (RIGHT | {"style": "direct", "completion": [ANSWER | {"thinking": "t"}]}, "direct"),
-        (
-            RIGHT | {"prompt": "p", "solutions": ["50 - 7 + 3"]},
-            "`solutions`",
-        ),  # which makes it no text
     ],
 )
-def test_what_is_no_demonstration_or_would_be_dropped_is_refused_by_its_place(
-    tmp_path, fields, word
-):
+def test_what_is_no_demonstration_is_refused_by_its_place(tmp_path, fields, word):
     with pytest.raises(InputError, match=rf"demos.jsonl, line 2.*{word}"):
         read(tmp_path, [RIGHT, fields])
 
@@ -176,12 +136,9 @@ TINYZERO = (
     "fields",
     [
         {"nums": [50, 7, 3], "target": 60, "completion": "a"},
-        {"prompt": TINYZERO.format("3, 7, 50"), "completion": "a"},
         {"messages": [{"role": "user", "content": TINYZERO.format("50 3 7")}, ANSWER]},
-        {"messages": [*parse_row(RIGHT).messages()[:2], ANSWER]},
         {"prompt": parse_row(RIGHT).messages(), "completion": "a"},
         {"prompt": "<|user|>Reach 46  with 3 & 7 & 50<|end|><|assistant|>", "completion": "a"},
-        {"messages": [{"role": "user", "content": "Reach 46 with 3 & 7 & 50\n"}, ANSWER]},
     ],
 )
 def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, data, fields):
@@ -195,44 +152,38 @@ def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evalu
     tmp_path, data, every, left
 ):
     rows = [
-        {"prompt": TINYZERO.format(nums), "completion": "a"}
-        for nums in ("2, 4, 40", "40 4 2", "5, 8, 9")
+        {"nums": nums, "target": 46, "completion": "a"}
+        for nums in ([2, 4, 40], [40, 4, 2], [5, 8, 9])
     ]
     known = read(tmp_path, rows, data, eval_every=every, keep_wrong=True)
     assert (known.left_out["of validation puzzles"], len(known.filtered)) == (left, 3 - left)
 
 
-@pytest.mark.parametrize("name", ["compact", "published"])
-def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name):
+@pytest.mark.parametrize(("name", "budget"), [("compact", 150), ("published", 3_000)])
+def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name, budget):
     rows = [{"nums": [number, 7, 11, 2], "target": 50} for number in range(3, 23)]
     write_data(tmp_path / "data", {"train": rows, "test": [RIGHT]})
-    budget = {"compact": 150, "published": 3_000}[name]
     demonstrator = f"stages.recipes.search:{name}"
     options = SftOptions(demonstrator=demonstrator, keep_wrong=True, max_completion_length=budget)
     known, _ = demonstrations.read(options, [], tmp_path / "data", tokenizer=tokenizer)
     assert len(known.filtered) == 20
     assert all(len(tokenizer(each.completion)["input_ids"]) <= budget for each in known.filtered)
-    right = [each for each in known.filtered if each.row.grade(each.completion).correct]
-    assert 0 < len(right) < 20
-    assert all("impossible" in each.completion for each in known.filtered if each not in right)
-    known, _ = demonstrations.read(
-        replace(options, keep_wrong=False), [], tmp_path / "data", tokenizer=tokenizer
-    )
-    assert [each.completion for each in known.filtered] == [each.completion for each in right]
+    wrong = [each for each in known.filtered if not each.row.grade(each.completion).correct]
+    assert 0 < len(wrong) < 20
+    assert all("impossible" in each.completion for each in wrong)
 
 
-def test_there_must_be_a_source_and_a_demonstrator_of_the_task(data):
-    cases = [
-        ("oracle", data, "random, solver, or a function"),
-        (None, None, "--from"),
-    ]
-    for demonstrator, directory, message in [*cases, ("solver", None, "--data")]:
-        with pytest.raises(UsageError, match=message):
-            demonstrations.read(SftOptions(demonstrator=demonstrator), [], directory)
+@pytest.mark.parametrize(
+    ("demonstrator", "has_data", "word"),
+    [("oracle", True, "solver"), (None, False, "--from"), ("solver", False, "--data")],
+)
+def test_there_must_be_a_source_and_a_demonstrator_of_the_task(data, demonstrator, has_data, word):
+    options = SftOptions(demonstrator=demonstrator)
+    with pytest.raises(UsageError, match=word):
+        demonstrations.read(options, [], data if has_data else None)
 
 
 OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>\n{% endif %}")
-END = "<|end|>"
 
 
 @pytest.mark.parametrize(
@@ -241,17 +192,13 @@ END = "<|end|>"
         ({"prompt": TURNS, "completion": "<think>\na"}, OPENS, f"a{END}"),
         ({"prompt": "u<think>", "completion": "<think>a"}, OPENS, f"a{END}"),
         ({"prompt": TURNS, "completion": "<think>\na"}, tiny_llama.TEMPLATE, f"<think>\na{END}"),
-        (RIGHT | {"completion": "<think>\n</think>\n<answer>50 - 7 + 3</answer>"}, tiny_llama.TEMPLATE,
-         f"{RIGHT['completion']}{END}"),
-        (RIGHT | {"completion": f"{PREFILL}{RIGHT['completion']}"}, OPENS, f"{RIGHT['completion']}{END}"),
-        ({"prompt": TURNS, "completion": f"a{END}"}, OPENS, f"a{END}"),
-        ({"prompt": TURNS, "completion": f"a{END}\n"}, OPENS, f"a{END}"),
+        (RIGHT | {"completion": f"{PREFILL}{SOLVED}"}, tiny_llama.TEMPLATE, f"{SOLVED}{END}"),
+        (RIGHT | {"completion": f"{PREFILL}{SOLVED}"}, OPENS, f"{SOLVED}{END}"),
         ({"prompt": TURNS, "completion": f"a{END} {END}\n\n"}, OPENS, f"a{END}"),
-        ({"prompt": TURNS, "completion": "a\n"}, OPENS, f"a\n{END}"),
         ({"prompt": TURNS, "completion": f"a\n{END}"}, OPENS, f"a\n{END}"),
         ({"prompt": TURNS, "completion": f"a</turn>\n{END}\n"}, ENDS, f"a</turn>{END}"),
     ],
-)  # fmt: skip
+)
 def test_the_opening_tag_and_the_end_are_learned_once(tmp_path, fields, template, learned):
     text, completion = tokenized(tmp_path, fields, tiny_llama.tokenizer(template))
     assert completion == learned
@@ -281,7 +228,6 @@ def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_pr
     "fields",
     [
         {"style": "model_opens", "completion": "<think></think><answer>50 - 7 + 3</answer>"},
-        {"style": "direct", "completion": "50 - 7 + 3"},
         {"template": "{{ target }} of {{ nums }}", "style": "direct", "completion": "50 - 7 + 3"},
         {"prompt": TURNS, "completion": "50 - 7 + 3"},
     ],
