@@ -188,20 +188,3 @@ def base_checkpoint(path: Path) -> Path:
     }
     (path / "generation_config.json").write_text(json.dumps(settings))
     return path
-
-
-def cut_off(model: Any, end: int, *, after: int = 3) -> int:
-    """The number of tokens that plain ``generate`` of *model* adds where the last of *after* tokens is *end*."""
-    import torch
-
-    def force(ids: Any, scores: Any) -> Any:
-        scores[:] = float("-inf")
-        scores[:, end if ids.shape[1] == 2 + after - 1 else 7] = 0.0
-        return scores
-
-    ids = torch.tensor([[5, 6]], device=model.device)
-    settings = {"max_new_tokens": 10, "logits_processor": [force]}
-    return (
-        int(model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **settings).shape[1])
-        - 2
-    )

@@ -12,7 +12,7 @@ EVERY = [
     (ALL | {"lora_alpha": 8}, "--lora-alpha"),
     ({"keep": "best"}, "--eval-every"),
     ({"micro_batch": 7}, "--micro-batch 7"),
-    *(({"trl": (item,)}, "key=value") for item in ("delta", "=1", "a b=1", "--delta=1")),
+    ({"trl": ("--delta=1",)}, "key=value"),
     ({"trl": ("vllm_server_base_url=http://me:secret@host:80",)}, "password"),
 ]
 GRPO = [
@@ -43,22 +43,25 @@ def test_the_base_of_an_adapter_is_held_in_4_bits_from_half_a_billion_parameters
     assert not SftOptions().quantizes(10**9)
 
 
+def distribute(monkeypatch, processes):
+    for name, value in {"WORLD_SIZE": processes, "RANK": 0, "LOCAL_RANK": 0}.items():
+        monkeypatch.setenv(name, str(value))
+
+
 @pytest.mark.parametrize(
     ("prompts", "generations", "processes", "size"),
-    [(8, 16, 1, 16), (2, 4, 1, 8), (3, 5, 1, 15), (17, 2, 1, 2), (2, 8, 2, 8), (3, 4, 4, 3)],
+    [(8, 16, 1, 16), (3, 5, 1, 15), (17, 2, 1, 2), (2, 8, 2, 8), (3, 4, 4, 3)],
 )
 def test_a_micro_batch_that_is_not_given_fits_the_step_of_each_process(
     monkeypatch, prompts, generations, processes, size
 ):
-    for name, value in {"WORLD_SIZE": processes, "RANK": 0, "LOCAL_RANK": 0}.items():
-        monkeypatch.setenv(name, str(value))
+    distribute(monkeypatch, processes)
     options = TrainOptions(prompts=prompts, num_generations=generations)
     assert options.recorded["micro_batch"] == size
     assert options.micro_batches * size * processes == prompts * generations
 
 
 def test_processes_share_puzzles_whose_completions_are_compared(monkeypatch):
-    for name, value in {"WORLD_SIZE": 2, "RANK": 0, "LOCAL_RANK": 0}.items():
-        monkeypatch.setenv(name, str(value))
+    distribute(monkeypatch, 2)
     with pytest.raises(UsageError, match="change --prompts"):
         TrainOptions(prompts=3, discount=0.9)

@@ -30,23 +30,15 @@ def total(specs, completion, row, n_tokens=50):
     )
 
 
-def half_off(grade, row, tokens):
-    return 0.5 if grade.correct else 0.0
-
-
-#: The reward schemes of four published systems, and a function of one's own: the style of their rows, and by completion
-#: its tokens and its reward.
+#: The reward schemes of four published systems, a row of each, and by completion its reward.
 SYSTEMS = [
     (["format=1", "correct=1"], ROW, {
         "so\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>": 2,
-        "55 + 36 - 7 - 19": 0,
         "so\n</think>\n<answer>55 + 36 - 7 - 18</answer>": 1,
     }),
     (["strict-format=1", "correct=1"], {"nums": [2, 3, 4], "target": 14, "style": "model_opens"}, {
-        "<think>a</think>\n<answer>4 * 3 + 2</answer>": 2,
         "<think>a</think>\n<answer>(4*3)+2</answer>": 2,
         "<think>a</think>.\n<answer>4 * 3 + 2</answer>": 1,
-        "<think>a</think>\n<answer>7 * 2</answer>": 1,
         "<think>a</think>\n<answer>fourteen</answer>": 1,
         "a</think> <answer>fourteen</answer>": 0,
     }),
@@ -54,16 +46,13 @@ SYSTEMS = [
         "<answer>8 / (3 - 8 / 3)</answer>": 1.0,
         "<answer>8 * 3</answer>": 0.1,
         "<answer>eight</answer>": 0.0,
-        "no answer": 0.0,
     }),
     (["strict-format/-1=1", "no-trailing=1", "integer=1", "correct=1"], GSM8K, {
-        "<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>\n": 1 + 0 + 1 + 1,
-        "<thinking>\nx\n</thinking>\n<answer>\n71\n</answer>\n": 1 + 0 + 1 + 0,
-        "<thinking>x</thinking><answer>72</answer> done": -1 - 0.5 + 1 + 1,
-        "<thinking>x</thinking><answer>7.5</answer>": -1 + 0 - 1 + 0,
-        "72": -1 - 0.5 - 1 + 0,
+        "<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>\n": 3.0,
+        "<thinking>x</thinking><answer>72</answer> done": 0.5,
+        "<thinking>x</thinking><answer>7.5</answer>": -2.0,
+        "72": -2.5,
     }),
-    ([f"{__name__}:half_off=2"], ROW, {"</think>\n<answer>55 + 36 - 7 - 19</answer>": 1}),
 ]  # fmt: skip
 
 
@@ -83,22 +72,18 @@ def test_a_budget_limits_tokens_and_closeness_rewards_legal_expressions_by_dista
     assert closeness("55 + 36 - 7 - 19") == 1
     assert closeness("55 - 36 + 7 + 19") == pytest.approx(1 / 21)
     assert closeness("55 + 36 - 7") == 0  # not legal: a number is left out
-    assert closeness("65") == 0
-    assert closeness("impossible") == 0
-    assert closeness("71", {**GSM8K, "style": "prefilled"}) == 0.5
+    assert closeness("71", GSM8K | {"style": "prefilled"}) == 0.5
 
 
 WRONG = (
     ("corect=1", "did you mean correct"),
     ("correct:1", "correct=1"),
-    ("correct=1,format=1", "--reward NAME=WEIGHT"),
+    ("correct=1,format=1", "NAME=WEIGHT"),
     ("rewards/own.py:f", "rewards.own:f"),
-    ("correct=much", "finite"),
     ("correct=nan", "finite"),
     ("length:few=1", "finite"),
-    ("no.such:thing=1", "imported"),
-    ("math:tau=1", "not a function"),
     ("format/x", "finite"),
+    ("no.such:thing=1", "imported"),
     ("=1", "module:function"),
     ("format=0", "weight"),
 )
@@ -147,7 +132,7 @@ def ends(*_):
 
 
 ROWS = [parse_row(ROW), parse_row(ROW | {"target": 1})]
-RETURNED = {"text": "1", "none": None, "nan": float("nan"), "list": [1.0], "huge": 10**400}
+RETURNED = {"text": "1", "none": None, "nan": float("nan"), "huge": 10**400}
 for _name, _value in RETURNED.items():
     globals()[_name] = lambda grade, row, tokens, value=_value: value
 
@@ -218,53 +203,30 @@ def test_a_reward_gets_copies(name):
     )
 
 
-@pytest.mark.parametrize(
-    "column", ["correct", "correct_numbers_4", "format", "hacking", "truncated"]
-)
-def test_a_metric_with_the_name_of_a_column_is_refused(column, monkeypatch):
-    monkeypatch.setattr(
-        sys.modules[__name__],
-        "logs",
-        lambda completions, log_metric, **_: [log_metric(column, 1.0)],
-    )
-    graded = [graded_of(parse_row(ROW), "")]
-    with pytest.raises(UsageError, match=f"column {column} of its own"):
-        rewarded(graded, f"{__name__}:logs")
-
-
-def logs(*_):
-    """Set by a test."""
+@pytest.mark.parametrize("column", ["correct_numbers_4", "hacking", "truncated"])
+def test_a_metric_with_the_name_of_a_column_is_refused(column):
+    sample = graded_of(parse_row(ROW), "").sample
+    with pytest.raises(UsageError, match=f"column {column}"):
+        rewards.metrics_into([], [sample])(column, 1.0)
 
 
 def test_a_reward_written_for_trl_runs_unchanged():
     name, logged = f"{__name__}:written_for_trl", []
     rewards.check_rewards([name], ROWS[0])
-    graded = [
-        graded_of(row, text)
-        for row, text in zip(ROWS, ("</think><answer>65</answer>", ""), strict=True)
-    ]
+    graded = [graded_of(ROWS[0], "</think><answer>65</answer>"), graded_of(ROWS[1], "")]
     given = {"correct": [0.0, 0.0], name: [1.0, None]}
     assert rewarded(graded, *given, logged=logged) == given
-    assert [each.rewards for each in graded] == [
-        {"correct": 0.0, name: 1.0},
-        {"correct": 0.0, name: None},
-    ]
     names = [name for name, _ in logged]
     assert names.count("own") == 1
     assert {"correct", "correct_numbers_4", "format", "truncated"} <= set(names)
 
 
 def test_the_hacking_rate_is_the_share_of_wrong_completions_that_a_proxy_pays():
-    texts = [
-        "<answer>46</answer>",
-        "<answer>50 - 7 + 3</answer>",
-        "<answer>9</answer>",
-        "no answer",
-    ]
     row, logged = parse_row({"nums": [3, 7, 50], "target": 46}), []
-    graded = [graded_of(row, f"</think>{text}") for text in texts]
-    assert rewarded(graded, "proxy:value", logged=logged) == {"proxy:value": [1.0, 1.0, 0.0, 0.0]}
-    assert [value for name, value in logged if name == "hacking"] == [1.0, 0.0, 0.0, 0.0]
+    answers = ("46", "50 - 7 + 3", "9")
+    graded = [graded_of(row, f"</think><answer>{answer}</answer>") for answer in answers]
+    assert rewarded(graded, "proxy:value", logged=logged) == {"proxy:value": [1.0, 1.0, 0.0]}
+    assert [value for name, value in logged if name == "hacking"] == [1.0, 0.0, 0.0]
 
 
 def test_a_reward_is_called_by_the_names_of_its_parameters():
@@ -279,23 +241,12 @@ def test_a_reward_is_called_by_the_names_of_its_parameters():
         f"{__name__}:shorter": [-8, -8],
     }
     assert rewards.check_rewards(known, ROWS[0]) == known
-    everything = ["length:5", "proxy:value", *rewards.NAMES]
-    assert rewards.check_rewards(everything, ROWS[0]).keys() == set(everything)
-
-
-@pytest.mark.parametrize("text", ["", "a"])
-def test_a_completion_is_a_text_and_a_message(text):
-    completion = rewards.Text(text)
-    assert (completion, completion[-1]["content"], completion[:1] + "") == (text, text, text)
 
 
 def test_a_module_in_the_working_directory_is_found(here, monkeypatch):
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     (here / "my_own_reward.py").write_text("def f(grade, row, tokens):\n    return 1\n")
-    (here / "leaves.py").write_text("raise SystemExit\n")
     rewards.check_rewards(["my_own_reward:f"], ROWS[0])
-    with pytest.raises(UsageError, match="leaves:f cannot be imported"):
-        rewards.reward("leaves:f")
 
 
 def test_the_help_of_train_names_every_reward():
