@@ -104,19 +104,19 @@ def test_an_adapter_is_checked_with_its_own_rank(check, tmp_path):
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (["--model", "artifacts/none"], 1, "artifacts/none"),
-        (["--data", "nowhere"], 1, "nowhere"),
-        (["--max-completion-length", "200000"], 1, "131072"),
-        (["--num-generations", "1"], 2, "generations"),
-        (["--out", "new", "--log", "new/log.csv"], 2, "--log"),
-        (["--loss-type", "no.such:loss"], 2, "no.such:loss"),
-        (["--trl", "optim=sgdd"], 2, "invalid choice"),
-        (["--trl", "generation_kwargs={"], 2, "TRL rejects"),
-        (["--trl", "learnig_rate=1"], 2, "no such field"),
+        ("--model artifacts/none", 1, "artifacts/none"),
+        ("--data nowhere", 1, "nowhere"),
+        ("--max-completion-length 200000", 1, "131072"),
+        ("--num-generations 1", 2, "generations"),
+        ("--out new --log new/log.csv", 2, "--log"),
+        ("--loss-type no.such:loss", 2, "no.such:loss"),
+        ("--trl optim=sgdd", 2, "invalid choice"),
+        ("--trl generation_kwargs={", 2, "TRL rejects"),
+        ("--trl learnig_rate=1", 2, "no such field"),
     ],
 )
 def test_an_invalid_run_is_refused_in_one_sentence(check, words, status, says):
-    found, out, err = check(*words)
+    found, out, err = check(*words.split())
     assert (found, out) == (status, "")
     assert says in err
     assert "Traceback" not in err

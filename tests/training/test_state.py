@@ -45,7 +45,7 @@ def test_the_newest_complete_checkpoint_of_the_same_run_is_resumed(tmp_path):
     assert store.to_resume(identity(1), 9) == tmp_path / "c" / "checkpoint-2"
     (tmp_path / "c" / "checkpoint-10" / MARK).unlink()
     assert store.to_resume(identity(1), 20) == tmp_path / "c" / "checkpoint-2"
-    with pytest.raises(ArtifactError, match="--a was 1, is 2"):
+    with pytest.raises(ArtifactError, match="--a"):
         store.to_resume(identity(2), 20)
 
 
@@ -119,13 +119,13 @@ def written(path: Path) -> None:
     journal.add_samples([SAMPLE])
 
 
-@pytest.mark.parametrize("name", ["log.csv", "trial.csv", "runs/log.csv"])
-def test_the_log_of_an_earlier_run_is_replaced(name):
-    check_log(Path(name), StepRow)
-    written(Path(name))
-    check_log(Path(name), StepRow)
+def test_the_log_of_an_earlier_run_is_replaced():
+    log = Path("runs/log.csv")
+    check_log(log, StepRow)
+    written(log)
+    check_log(log, StepRow)
     with pytest.raises(ArtifactError, match="--log"):
-        check_log(Path(name), SftRow)  # of the other command
+        check_log(log, SftRow)  # of the other command
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,10 @@ def computed(function):
 
 
 def test_a_function_of_the_user_is_accepted_and_gets_copies():
-    tokens = {name: torch.ones(1, 4, 3, dtype=torch.int) for name in advantages.COLUMNS}
-    advantages.compute("mine", spoils, rewards := torch.ones(1, 4), tokens)
-    assert all(tensor.all() for tensor in (rewards, *tokens.values()))
+    rewards, tokens = torch.ones(1, 4), torch.ones(1, 4, 3, dtype=torch.int)
+    advantages.compute("mine", spoils, rewards, dict.fromkeys(advantages.COLUMNS, tokens))
+    assert rewards.all()
+    assert tokens.all()
     by_name = advantages.advantage(TrainOptions(advantage=f"{__name__}:halved"))
     assert computed(by_name).tolist() == [[[0.5] * 3, [0.5] * 3, [0.0] * 3, [0.5] * 3]]
     assert computed(lambda rewards: rewards.argsort(1).argsort(1))[0, 2] == 0  # no reward applies
@@ -105,36 +106,30 @@ def test_a_wrong_function_is_refused(function):
     assert ('raise KeyError("mine")' in user_frames(caught.value)) == (function is broken)
 
 
-def discounted(rewards, mask, ends, discount, *, group, **options):
-    by_group = (tensor.view(-1, group, *tensor.shape[1:]) for tensor in (rewards, mask, ends))
-    return advantages.discounted(*by_group, discount, **options).flatten(0, 1)
-
-
 def test_discounted_returns_are_compared_within_a_group_line_by_line():
-    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
-    ends = torch.tensor([[0, 0, 1, 1, 0], [1, 0, 1, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
-    found = discounted(rewards, mask, ends, 0.5, group=2)
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    mask = torch.tensor([[[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]] * 2)
+    ends = torch.tensor([[[0, 0, 1, 1, 0], [1, 0, 1, 0, 0]]] * 2).bool()
+    found = advantages.discounted(rewards, mask, ends, 0.5)
     # Three lines: of three tokens, of one, and the last; the other completion has the first two.
     expected = torch.tensor([[0.25 - 0.125] * 3 + [0.5 - 0.25, 0], [-0.125, -0.25, 0, 0, 0]])
-    torch.testing.assert_close(found[:2], expected)
-    assert not found[2:].any()  # groups without a success have no gradient
-    alone = discounted(rewards, mask, ends, 0.5, group=2, leave_one_out=True)
+    torch.testing.assert_close(found[0], expected)
+    assert not found[1].any()  # a group without a success has no gradient
+    alone = advantages.discounted(rewards, mask, ends, 0.5, leave_one_out=True)
     torch.testing.assert_close(alone, 2 * found)
 
 
 @pytest.mark.parametrize("leave_one_out", [False, True])
 def test_equal_completions_have_no_gradient_whatever_rounding_leaves(leave_one_out):
-    mask = torch.ones(8, 44, dtype=torch.long)
-    ends = torch.arange(1, 45).remainder(11).eq(0).repeat(8, 1)
-    found = discounted(torch.ones(8), mask, ends, 0.9, group=8, leave_one_out=leave_one_out)
-    assert not found.any()
+    mask = torch.ones(1, 8, 44, dtype=torch.long)
+    ends = mask.cumsum(2).remainder(11).eq(0)
+    rewards = torch.ones(1, 8)
+    assert not advantages.discounted(rewards, mask, ends, 0.9, leave_one_out=leave_one_out).any()
 
 
-@pytest.mark.parametrize("leave_one_out", [False, True])
-def test_a_completion_without_any_reward_counts_for_nothing_line_by_line(leave_one_out):
-    rewards = torch.tensor([1.0, 0.0, NONE, 0.5, 0.6, 0.6, 0.6, NONE])
-    mask, ends = torch.ones(8, 1, dtype=torch.long), torch.zeros(8, 1, dtype=torch.bool)
-    found = discounted(rewards, mask, ends, 0.5, group=4, leave_one_out=leave_one_out)[:, 0]
-    scale = 1.5 if leave_one_out else 1.0  # three of four count
-    torch.testing.assert_close(found, scale * torch.tensor([0.5, -0.5, *[0.0] * 6]))
+@pytest.mark.parametrize(("leave_one_out", "scale"), [(False, 1.0), (True, 1.5)])
+def test_a_completion_without_any_reward_counts_for_nothing_line_by_line(leave_one_out, scale):
+    rewards = torch.tensor([[1.0, 0.0, NONE, 0.5]])  # three of four count
+    mask, ends = torch.ones(1, 4, 1, dtype=torch.long), torch.zeros(1, 4, 1, dtype=torch.bool)
+    found = advantages.discounted(rewards, mask, ends, 0.5, leave_one_out=leave_one_out)
+    torch.testing.assert_close(found.flatten(), scale * torch.tensor([0.5, -0.5, 0.0, 0.0]))

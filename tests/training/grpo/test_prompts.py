@@ -14,26 +14,20 @@ from countdown_rl.training.grpo import prompts
 from countdown_rl.training.grpo.prompts import Outcome, in_turn, kind
 
 
-def puzzle(nums, needs=None, solutions=None):
-    known = {
-        key: value
-        for key, value in (("needs", needs), ("solutions", solutions))
-        if value is not None
-    }
-    return parse_row({"nums": nums, "target": 7} | known)
+def puzzle(nums, **facts):
+    return parse_row({"nums": nums, "target": 7} | facts)
 
 
-ROWS = [puzzle([1] * size, needs, 2) for size in (3, 4) for needs in ("add-sub", "mul-div")] * 25
+ROWS = []
+for size in (3, 4):
+    ROWS += [puzzle([1] * size, needs=needs, solutions=2) for needs in ("add-sub", "mul-div")] * 25
 KINDS = sorted({kind(row) for row in ROWS})
 
 
 def outcomes(indices, mixed):
     """Two completions of each row: one correct and one wrong where its kind is among *mixed*, else both wrong."""
-    flags = [kind(ROWS[row]) in mixed for row in indices]
-    return [
-        Outcome(row, (flag, 0.0), (flag, False), (False, False))
-        for row, flag in zip(indices, flags, strict=True)
-    ]
+    pairs = [(row, (kind(ROWS[row]) in mixed, False)) for row in indices]
+    return [Outcome(row, flags, flags, (False, False)) for row, flags in pairs]
 
 
 def rounds(count, mixed=(), size=40, sampler=prompts.curriculum):
@@ -47,26 +41,24 @@ def rounds(count, mixed=(), size=40, sampler=prompts.curriculum):
 
 def test_kinds_are_the_values_of_all_groups():
     assert kind(puzzle([1, 2, 3], solutions=0)) == "numbers 3, solutions 0"
-    assert kind(puzzle([1, 2, 3, 4], "mul-div", 3)) == "numbers 4, needs mul-div, solutions 2-4"
-    assert kind(puzzle([1, 2])) == "numbers 2"
+    four = puzzle([1, 2, 3, 4], needs="mul-div", solutions=3)
+    assert kind(four) == "numbers 4, needs mul-div, solutions 2-4"
     assert kind(parse_row({"task": "gsm8k", "question": "?", "gold": "1"})) == ""
 
 
-def test_without_outcomes_kinds_are_sampled_in_proportion_to_the_data():
+def test_the_first_round_is_sampled_in_proportion_to_the_data():
     assert set(prompts.probabilities(dict.fromkeys(KINDS, (0,)), {}).values()) == {0.25}
-    (first,) = rounds(1)
+    (first,), (larger,) = rounds(1), rounds(1, size=300)
     assert len(first) == len(set(first)) == 40
-    assert len(rounds(1, size=300)[0]) == 300  # rows of a small data set repeat
+    assert len(larger) == 300  # rows of a small data set repeat
 
 
 @pytest.mark.parametrize(
     ("rewards", "varies"),
     [
-        ((1.0, 1.0), False),
         ((1.0, 0.9), True),
         ((1.0, 1.0 + 5e-7), False),
         ((None, 1.0), False),
-        ((None, None), False),
     ],
 )
 def test_a_group_varies_by_its_rewards_whatever_is_correct(rewards, varies):
@@ -83,18 +75,10 @@ def test_the_first_groups_of_a_kind_count_little():
     )
 
 
-def test_kinds_solved_sometimes_are_sampled_more_others_still_and_an_unseen_one_recovers():
+def test_kinds_solved_sometimes_are_sampled_more_and_others_still():
     last = Counter(kind(ROWS[index]) for index in rounds(13, KINDS[:1], size=400)[-1])
     assert last[KINDS[0]] > 180
-    assert all(
-        40 < last[name] < 90 for name in KINDS[1:]
-    )  # half of their share of the rows and more
-    members = dict.fromkeys(KINDS, (0,))
-    low = prompts.probabilities(members, {KINDS[0]: (20.0, 20.0), KINDS[1]: (20.0, 0.0)})[KINDS[1]]
-    assert (
-        prompts.probabilities(members, {KINDS[0]: (20.0, 20.0), KINDS[1]: (1.0, 0.0)})[KINDS[1]]
-        > 1.2 * low
-    )
+    assert all(40 < last[name] < 90 for name in KINDS[1:])  # half of their share of the rows
 
 
 def test_a_resumed_order_is_that_of_an_unbroken_one_and_knows_a_sampler_that_changed():
@@ -110,12 +94,9 @@ def test_a_resumed_order_is_that_of_an_unbroken_one_and_knows_a_sampler_that_cha
     known = json.loads(json.dumps(known))  # as in a checkpoint
     for start in range(7):
         assert list(islice(order(start=start, outcomes=known[: start + 1]), 40)) == sampled[start]
+    changed = order(lambda rows, size, seed: prompts.curriculum(rows, size, 8), 2, known)
     with pytest.raises(UsageError, match="other rows for round 1"):
-        next(
-            order(
-                lambda rows, size, seed: prompts.curriculum(rows, size, 8), start=2, outcomes=known
-            )
-        )
+        next(changed)
 
 
 def yields(value):
@@ -152,9 +133,9 @@ def test_a_sampler_yields_and_gets_copies_of_the_rows():
 
     with pytest.raises(UsageError, match="generator function"):
         next(prompts.order(lambda rows, size, seed: [0] * size, "mine", ROWS, 4, 7))
-    before = [dict(row) | {"nums": [*row["nums"]]} for row in ROWS]
+    before = json.dumps(ROWS, default=dict)
     assert next(prompts.order(spoils, "mine", ROWS, 4, 7)) == 0
-    assert list(map(dict, ROWS)) == before
+    assert json.dumps(ROWS, default=dict) == before
 
 
 @pytest.mark.parametrize("value", [[1, 2], (), np.array([5])])

@@ -1,16 +1,11 @@
-"""The gradient of a round against an unchanged ``GRPOTrainer``, for the pipeline and the recipes."""
+"""The gradient of a round against an unchanged ``GRPOTrainer``, for each loss and the options of the recipes."""
 
 import copy
-import re
-import shlex
-from itertools import pairwise
-from pathlib import Path
 
 import datasets
 import peft
 import pytest
 import torch
-import yaml
 from trl import GRPOTrainer
 
 from countdown_rl.core.errors import UsageError
@@ -27,7 +22,6 @@ from countdown_rl.training.grpo.trainer import Trainer, selected
 from countdown_rl.training.options import TrainOptions
 from tests.support import tiny_llama
 
-STAGES = Path(__file__).parents[3] / "stages"
 SMALL = {
     "prompts": 2,
     "num_generations": 4,
@@ -39,26 +33,7 @@ LENGTHS = torch.tensor([3, 9, 5, 7, 2, 9, 4, 6])
 ENDED = torch.tensor([True, False, True, True, True, False, True, True])
 REWARDS = [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 ROW = parse_row({"nums": [3, 7, 50], "target": 46})
-#: The fields that change the loss of a round, and how the recipes write them.
-LOSS = dict.fromkeys(("beta", "discount", "temperature"), float)
-LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "advantage"), str) | {"trl": tuple}
-
-
-def stage():
-    """The options of the pipeline about the loss."""
-    read = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]
-    given = {name.replace("-", "_"): value for name, value in read.items()}
-    return {name: LOSS[name](value) for name, value in given.items() if name in LOSS}
-
-
-def recipes():
-    """The options of each recipe about the loss, from its flags."""
-    lists = re.compile(r"^(?:train|lora|grpo|policy)\+?=\((.*?)\)$", re.MULTILINE | re.DOTALL)
-    for path in sorted((STAGES / "recipes").glob("*.sh")):
-        words = shlex.split("\n".join(lists.findall(path.read_text())), comments=True)
-        flags = {name[2:].replace("-", "_"): value for name, value in pairwise(words)}
-        flags["trl"] = [value for name, value in pairwise(words) if name == "--trl"]
-        yield path.stem, {name: LOSS[name](flags[name]) for name in LOSS if name in flags}
+ENTROPY = ("top_entropy_quantile=0.2",)
 
 
 def clipped(logps, old_logps, advantages, mask):
@@ -71,9 +46,13 @@ DISCOUNTED = {"discount": 0.9}
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo", "cispo")
 OWN = {"loss_type": f"{__name__}:clipped"}
 SEQUENCE = ("importance_sampling_level=sequence",)
+CHECKPOINTED = ("gradient_checkpointing=true", "epsilon_high=0.2", "top_p=0.9")
 COMBINATIONS = {
-    "pipeline": stage(),
-    **dict(recipes()),
+    "pipeline": DISCOUNTED | {"trl": ENTROPY},
+    "smollm2": DISCOUNTED | {"trl": ENTROPY, "temperature": 0.6},
+    "controls": {"trl": ENTROPY},
+    "hacking": {"loss_type": "grpo", "scale_rewards": "group"},
+    "gsm8k": {"beta": 0.02, "temperature": 0.7, "scale_rewards": "group", "trl": CHECKPOINTED},
     "iterations": {"beta": 0.02, "trl": ("num_iterations=4", "epsilon_high=0.2")},
     **{loss: {"loss_type": loss} for loss in LOSSES},
     **{f"{loss}, KL": {"loss_type": loss, "beta": 0.1} for loss in LOSSES[:4]},
@@ -83,7 +62,7 @@ COMBINATIONS = {
     "rloo": {"advantage": "leave-one-out"},
     "max-rl": {"advantage": "max-rl"},
     "entropy": {"trl": ("entropy_coef=0.1",)},
-    "scaled": {"scale_rewards": "group"},
+    "scaled": {"scale_rewards": "group", "trl": CHECKPOINTED},
     "own loss": OWN,
     "own loss, KL": OWN | {"beta": 0.02},
     "own loss, iterations": OWN | {"trl": ("num_iterations=4",)},
@@ -163,20 +142,14 @@ def gradient(trainer, parts):
 def by_line(rewards, mask, ends, discount):
     """Credit by line: the discounted reward of a line less its mean over the group."""
     credit = torch.zeros(mask.shape)
-    for first in range(0, len(rewards), 4):
-        lines = {}  # by their number: of each completion that has it its row, return and tokens
-        for row in range(first, first + 4):
-            tokens = range(int(mask[row].sum()))
-            number = [int(ends[row, :token].sum()) for token in tokens]
-            count = int(ends[row, : len(tokens)].sum())
-            for line in set(number):
-                own = [token for token in tokens if number[token] == line]
-                value = float(rewards[row]) * discount ** (count - line)
-                lines.setdefault(line, []).append((row, value, own))
-        for members in lines.values():
-            mean = sum(value for _, value, _ in members) / len(members)
-            for row, value, own in members:
-                credit[row, own] = value - mean
+    line = ends.cumsum(1) - ends.long()
+    count = (ends * mask).sum(1)
+    for group in torch.arange(len(rewards)).view(-1, 4):
+        for number in range(int(line.max()) + 1):
+            own = (mask[group] * (line[group] == number)).bool()
+            values = rewards[group] * discount ** (count[group] - number)
+            mean = values[own.any(1)].mean()
+            credit[group] = (values - mean)[:, None].where(own, credit[group])
     return credit
 
 
@@ -253,26 +226,18 @@ def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded,
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"trl": SEQUENCE}, {"trl": ("off_policy_mask_threshold=0.1",)}, {"loss_type": "vespo"}],
-)
-def test_means_over_a_completion_keep_the_tokens_after_the_last_advantage(
-    loaded, tmp_path, changes
-):
-    assert kept(made(loaded, tmp_path, DISCOUNTED | changes)) == (4, 9)
-
-
-@pytest.mark.parametrize(
-    "changes",
+    ("changes", "rows"),
     [
-        {"beta": 0.1},
-        {"trl": ("entropy_coef=0.1",)},
-        {"trl": ("use_adaptive_entropy=true",)},
-        OWN,
+        (DISCOUNTED | {"trl": SEQUENCE}, 4),
+        (DISCOUNTED | {"trl": ("off_policy_mask_threshold=0.1",)}, 4),
+        ({"beta": 0.1}, 8),
+        ({"trl": ("entropy_coef=0.1",)}, 8),
+        ({"trl": ("use_adaptive_entropy=true",)}, 8),
+        (OWN, 8),
     ],
 )
-def test_no_row_is_left_out_where_each_has_a_gradient(loaded, tmp_path, changes):
-    assert kept(made(loaded, tmp_path, changes))[0] == 8
+def test_what_has_a_gradient_or_counts_in_a_mean_is_kept(loaded, tmp_path, changes, rows):
+    assert kept(made(loaded, tmp_path, changes)) == (rows, 9)
 
 
 def test_a_step_without_any_reward_is_an_error(loaded, tmp_path):
@@ -305,7 +270,6 @@ def test_the_divergence_from_the_start_is_that_of_separate_forward_passes(loaded
         difference = (start - policy)[0, -count - 1 : -1].gather(1, ids[0, -count:, None])
         expected.append(float((difference.exp() - 1 - difference).sum()))
     assert trainer.divergence(prompts, completions) == pytest.approx(expected, rel=1e-3)
-    assert min(expected) > 0
     trainer.starts_at_base = False
     assert trainer.divergence(prompts, completions) == []  # the start is not in memory
 
@@ -325,15 +289,13 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
             return len(ids) == 3
 
     stop = Third(loaded.tokenizer, loaded.model, "</answer>")
-    stop.may_end[:] = True
     changes = {"max_completion_length": 40, "trl": ("top_k=50", "repetition_penalty=1.1")}
-    rows = [parse_row({"nums": nums, "target": 46}) for nums in ([3, 7], [3, 7, 50])]
+    rows = [parse_row({"nums": [3, 7], "target": 46}), ROW]
     trainer = made(loaded, tmp_path, changes, rows=rows, stop=stop)
     graded = trainer.round([1, 0]).graded
     assert [len(each.sampled.ids) for each in graded] == [3, 3]
-    assert [each.sampled.logps for each in graded] == [None, None]
-    samples = [each.sample for each in graded]
-    assert [(each.row, each.truncated) for each in samples] == [(rows[1], False), (rows[0], False)]
+    assert [each.sample.row for each in graded] == [ROW, rows[0]]
+    assert not any(each.sample.truncated for each in graded)
     assert trainer.model.training
 
 
@@ -341,10 +303,8 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
 def test_columns_without_a_token_stay_up_to_a_multiple_and_the_width_of_the_batch(
     multiple, columns
 ):
-    mask = torch.zeros(4, 40, dtype=torch.long)
-    batch = {"prompt_ids": mask, "prompt_mask": mask.clone(), "completion_ids": mask[:, :20]}
-    batch |= {"completion_mask": mask[:, :20].clone(), "advantages": torch.ones(4)}
-    batch["prompt_mask"][1:, -3:] = 1
-    batch["completion_mask"][0, :9] = batch["completion_mask"][2, :5] = 1
+    prompts, completions = torch.zeros(4, 40), torch.zeros(4, 20)
+    prompts[1:, -3:] = completions[0, :9] = completions[2, :5] = 1
+    batch = {"prompt_mask": prompts, "completion_mask": completions}
     part = selected(batch, torch.tensor([1, 2]), multiple)
-    assert (part["prompt_ids"].shape[1], part["completion_mask"].shape[1]) == columns
+    assert (part["prompt_mask"].shape[1], part["completion_mask"].shape[1]) == columns

@@ -1,5 +1,6 @@
 """Warnings about a run that goes wrong, and none about a healthy one."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -57,42 +58,39 @@ def test_warnings_need_enough_steps():
     assert set(warnings(run(10, **bad))) == {"entropy", "zero", "length"}
 
 
-#: Kinds of puzzle: their share of the puzzles, the share correct, and its gain per 100 steps.
-KINDS = ((0.4, 0.95, 0.03), (0.2, 0.6, 0.3), (0.4, 0.4, 0.2))
-#: The warning about a planted collapse.
-COLLAPSES = {
-    "a learning rate that diverges": "collapse",
-    "a reward of the format only": "collapse of correctness",
-}
+#: Kinds of puzzle: the share correct, and its gain per 100 steps.
+KINDS = ((0.95, 0.03), (0.95, 0.03), (0.6, 0.3), (0.4, 0.2), (0.4, 0.2))
 
 
-def logged(seed, count, collapse=None, onset=None):
+def logged(seed, count, rewarded_format=False, onset=math.inf):
     """A log of 16 puzzles of 8 completions a step; from *onset* on correct answers are lost within three steps."""
     rng = random.Random(seed)
     shift = rng.uniform(-0.05, 0.05)  # a stronger or weaker model
     rows = []
     for step in range(1, count + 1):
-        kept = 1.0 if onset is None else min(1.0, max(0.0, 1 - (step - onset) / 3))
+        kept = min(1.0, max(0.0, 1 - (step - onset) / 3))
         solved = []
-        for _, start, gain in rng.choices(KINDS, [kind[0] for kind in KINDS], k=16):
+        for start, gain in rng.choices(KINDS, k=16):
             mean = min(0.98, max(0.02, start + shift + gain * step / 100))
             # Most puzzles are solved always or never.
             share = kept * rng.betavariate(0.7 * mean, 0.7 * (1 - mean))
             solved.append(sum(rng.random() < share for _ in range(8)) / 8)
         correct = sum(solved) / len(solved)
-        reward = 0.9 + rng.gauss(0, 0.03) if collapse == "a reward of the format only" else correct
+        reward = 0.9 + rng.gauss(0, 0.03) if rewarded_format else correct
         rows.append(row(step, correct=correct, reward=reward))
     return rows
 
 
-@pytest.mark.parametrize("collapse", COLLAPSES)
+@pytest.mark.parametrize(
+    ("rewarded_format", "name"), [(False, "collapse"), (True, "collapse of correctness")]
+)
 @pytest.mark.parametrize("seed", range(20))
-def test_a_collapse_is_named_within_ten_steps(collapse, seed):
+def test_a_collapse_is_named_within_ten_steps(seed, rewarded_format, name):
     onset = 20 + 7 * seed % 60
-    rows = logged(seed, onset + 10, collapse, onset)
+    rows = logged(seed, onset + 10, rewarded_format, onset)
     named = [set(warnings(rows[:step])) for step in range(onset, onset + 11)]
     assert set.union(*named[:2]) == set()
-    assert next(names for names in named if names) == {COLLAPSES[collapse]}
+    assert next(names for names in named if names) == {name}
 
 
 @pytest.mark.parametrize("seed", range(20))

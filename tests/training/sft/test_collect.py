@@ -72,10 +72,8 @@ def test_correct_completions_are_kept_once(tmp_path, options, kept):
 
 
 def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
-    own = PUZZLE | {"style": "model_opens"}
-    rows = collect(
-        tmp_path / "out", evaluation(tmp_path / "eval", RIGHT[:1], [PUZZLE, own]), per_puzzle=1
-    )
+    source = evaluation(tmp_path / "eval", RIGHT, [PUZZLE, PUZZLE | {"style": "model_opens"}])
+    rows = collect(tmp_path / "out", source, per_puzzle=1)
     assert [row.get("style") for row in rows] == [None, "model_opens"]
 
 

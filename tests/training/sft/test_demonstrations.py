@@ -95,13 +95,11 @@ def test_each_completion_is_a_demonstration_and_reasoning_beside_it_is_learned(t
     ("fields", "word"),
     [
         ({"completion": "c", "nums": [1, 2]}, ""),
-        ({"prompt": "p"}, ""),
         ({"prompt": TURNS, "completion": TURNS}, ""),
-        ({"prompt": "p", "completion": ""}, ""),
+        ({"prompt": "p", "completion": ""}, "empty"),
         ({"messages": [ASK, ANSWER | {"thinking": "t"}, ASK, ANSWER]}, "earlier turn"),
         ({"messages": [ASK, TURNS[0], ANSWER]}, "system"),
         ({"messages": [TURNS[0], ANSWER]}, "no turn of the user"),
-        ({"messages": [ASK, ANSWER], "completion": "b"}, "--field completion"),
         ({"prompt": "u", "completion": "a", "system": "s"}, "system"),
         ({"prompt": "u", "completion": "\ud800"}, "surrogate"),
         (RIGHT | {"style": "direct", "completion": [ANSWER | {"thinking": "t"}]}, "direct"),
@@ -214,11 +212,9 @@ def own_prompt(tmp_path):
 
 
 def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_prompt):
-    row = {"nums": [3, 7, 50], "target": 46, "completion": "50 - 7 + 3"}
+    row = RIGHT | {"completion": "50 - 7 + 3"}
     (kept,) = read(tmp_path, [row], own_prompt, eval_every=1).filtered
     assert kept.prompt == [{"role": "user", "content": "[3, 7, 50] -> 46"}]
-    with pytest.raises(InputError, match="wrong"):
-        read(tmp_path, [row])
     word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
     (kept,) = read(tmp_path, [word_problem], own_prompt, keep_wrong=True).filtered
     assert kept.row.style_name == "lines"
@@ -233,9 +229,9 @@ def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_pr
     ],
 )
 def test_another_prompt_than_that_of_validation_is_refused(tmp_path, own_prompt, fields):
-    row = {"nums": [3, 7, 50], "target": 46, **fields}
+    row = RIGHT | fields
     assert len(read(tmp_path, [row], own_prompt).filtered) == 1
-    with pytest.raises(InputError, match=r"demos.jsonl, line 1 .*eval-every"):
+    with pytest.raises(InputError, match="--eval-every"):
         read(tmp_path, [row], own_prompt, eval_every=1)
 
 
