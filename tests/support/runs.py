@@ -4,8 +4,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from countdown_rl.core import artifacts
 from countdown_rl.evaluation import training_log
@@ -77,3 +80,41 @@ def files(path: Path) -> dict[str, bytes]:
         for file in path.rglob("*")
         if file.is_file()
     }
+
+
+def timeless(rows: Iterable[training_log.LogRow]) -> list[training_log.LogRow]:
+    """*rows* of a log without their seconds."""
+    timed = [name for name in training_log.columns_of(training_log.StepRow) if "seconds" in name]
+    return [replace(row, **{name: 0 for name in timed if hasattr(row, name)}) for row in rows]
+
+
+def samples_of(result: Any) -> list[bytes]:
+    """The samples beside the artifact of a run, if it has any."""
+    return [path.read_bytes() for path in result.out.parent.glob("samples.jsonl")]
+
+
+def assert_same(result: Any, expected: Any) -> None:
+    """Two runs left the same artifact, log and samples."""
+    assert files(result.out) == files(expected.out)
+    assert timeless(result.rows) == timeless(expected.rows)
+    assert samples_of(result) == samples_of(expected)
+
+
+def killed(
+    run: Callable[..., Any], place: Path, where: Path, step: int, *options: Any, **callbacks: Any
+) -> None:
+    """Kill *run* of the inputs in *place*, which writes into *where*, after *step*."""
+    reporter = killing(step, **callbacks)
+    with pytest.raises(Killed):
+        run(place, where, *options, reporter=reporter)
+
+
+def resumed(
+    run: Callable[..., Any], place: Path, where: Path, options: Any, step: int
+) -> tuple[Any, Any]:
+    """A run, and one that was killed after *step* and run again, with the same bytes."""
+    whole = run(place, where / "whole", options)
+    killed(run, place, where / "killed", step, options)
+    again = run(place, where / "killed", options)
+    assert_same(again, whole)
+    return whole, again
