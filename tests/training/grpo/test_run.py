@@ -109,10 +109,10 @@ def unbroken(place, tmp_path_factory):
 def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
     out = unbroken.out.parent
     manifest = artifacts.read(unbroken.out, "adapter")
-    names = {"adapter", "log.csv", "samples.jsonl", "trained_ids.txt"}
-    assert {path.name for path in out.iterdir()} == names
+    names = {path.name for path in out.iterdir()}
+    assert names == {"adapter", "log.csv", "samples.jsonl", "trained_ids.txt"}
     assert {"adapter_config.json", WEIGHTS, "tokenizer.json"} <= manifest.files.keys()
-    assert not {"README.md", "training_args.bin"} & manifest.files.keys()
+    assert "training_args.bin" not in manifest.files
     # These decide the bytes.
     assert {"threads", "processes", "cpu_capability"} <= manifest.facts.keys()
     assert chat_template.MARK in (unbroken.out / "chat_template.jinja").read_text()
@@ -397,7 +397,6 @@ def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_adva
         assert highest.advantage == max(sample.advantage for sample in group)
         assert max(abs(sample.advantage) for sample in group) < 1  # a mean, not a sum
     assert all(sample.rewards.keys() == {REWARD, "format"} for sample in samples)
-    assert all(0 < sample.tokens <= 12 for sample in samples)
     rewards = [sample.rewards[REWARD] for sample in samples[:8]]
     assert row.groups[f"rewards/{REWARD}/mean"] == pytest.approx(sum(rewards) / 8)
     assert row.correct == sum(sample.grade.correct for sample in samples[:8]) / 8
