@@ -237,9 +237,9 @@ def _write(
     trainer: Trainer,
     loaded: load.Loaded,
     journal: Journal,
-    facts: Mapping[str, object],
+    facts: dict[str, object],
 ) -> None:
-    """Write the artifact of *run* with its *facts*, and remove checkpoints."""
+    """Write the artifact of *run* with its *facts*, to which the ids of its puzzles are added, and remove checkpoints."""
     options = run.options
     best = journal.best() if options.keep == "best" else None
     state = None if best else weights.gathered(trainer)
@@ -255,14 +255,14 @@ def _write(
         if run.example:
             chat_template.complete_user_turn(loaded.tokenizer, run.example)
         loaded.tokenizer.save_pretrained(writer.path)
-        writer.facts.update(facts)
         if run.ids is not None:
             ids = writer.path / model_files.TRAINED_IDS
             ids.write_text("".join(f"{name}\n" for name in run.ids))
             shutil.copyfile(ids, training_log.beside(run.log, ids.name))
             digest = file_sha256(ids)
             count = len(run.ids)
-            writer.facts["trained_ids"] = {"file": ids.name, "sha256": digest, "count": count}
+            facts["trained_ids"] = {"file": ids.name, "sha256": digest, "count": count}
+        writer.facts.update(facts)
     if not options.keep_checkpoints:
         run.checkpoints.clear()
 
