@@ -45,17 +45,8 @@ def in_suite(row: Row) -> bool:
 
 @cache
 def _suite_identities(name: str) -> set[str]:
-    return {row.identity for row in suite_rows(name)}
-
-
-@cache
-def suite_rows(name: str) -> list[Row]:
-    """The rows of all suites of the task *name*."""
-    return [
-        row
-        for suite in registry.task(name).suites
-        for row in read_rows(test_file(Path(f"{SUITE}{suite}")))
-    ]
+    files = [test_file(Path(f"{SUITE}{suite}")) for suite in registry.task(name).suites]
+    return {row.identity for file in files for row in read_rows(file)}
 
 
 def suite_name(data: Path | str | None) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
+from operator import add, mul, sub, truediv
 from typing import Any
 
 from countdown_rl.core.errors import InputError
@@ -32,6 +33,7 @@ PREFILL = "Let me work through this step by step.\n<think>"
 
 #: Names of the numbers of a row.
 NUMBERS = ("nums", "numbers", "num")
+_OPERATIONS = {"+": add, "-": sub, "*": mul, "/": truediv}
 _LIMIT = 10**MAX_DIGITS
 _INTEGER = re.compile(r"\s*([-−]?(?:0|[1-9][0-9]{0,14}))(?:\.0+)?\s*").fullmatch
 #: A list as text: numbers with one kind of separator, in brackets or not.
@@ -272,15 +274,7 @@ def random_answer(row: CountdownRow, rng: random.Random) -> str:
         operator = rng.choice(puzzle.operators)
         if operator == "/" and b == 0:
             continue
-        value = (
-            a + b
-            if operator == "+"
-            else a - b
-            if operator == "-"
-            else a * b
-            if operator == "*"
-            else a / b
-        )
+        value = _OPERATIONS[operator](a, b)
         # This terminates: sums and products of positive integers are always allowed.
         if puzzle.rule.whole and (value <= 0 or value.denominator != 1):
             continue
