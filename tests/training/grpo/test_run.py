@@ -130,7 +130,8 @@ def test_an_adapter_is_trained_further_and_the_ids_of_all_puzzles_are_recorded(
     ids = file.read_text().splitlines()
     assert ids == sorted(known & set(ids))
     assert len(ids) == SMALL.max_steps * SMALL.prompts
-    assert unbroken.facts["trained_ids"]["sha256"] == file_sha256(file)
+    fact = artifacts.read(unbroken.out, "adapter").facts["trained_ids"]
+    assert fact == {"file": file.name, "sha256": file_sha256(file), "count": len(ids)}
     assert (unbroken.out.parent / file.name).read_bytes() == file.read_bytes()
 
     again = replace(SMALL, seed=1, max_steps=1, lora_r=TrainOptions.lora_r)
@@ -145,7 +146,7 @@ def test_an_adapter_is_trained_further_and_the_ids_of_all_puzzles_are_recorded(
         (foreign / name).unlink()
     unknown = run(place, tmp_path / "unknown", again, model=str(foreign))
     assert not (unknown.out / file.name).exists()
-    assert "trained_ids" not in unknown.facts
+    assert "trained_ids" not in artifacts.read(unknown.out, "adapter").facts
 
 
 def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
