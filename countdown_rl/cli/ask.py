@@ -42,6 +42,8 @@ def ask(
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     with input_as_usage():
         row = puzzle_row(parameters.numbers_in(numbers), target, settings)
+    if warning := probe.other_prompt(chain, [row], "leave --style and --prompt out."):
+        console.warn(warning)
     loaded = load.load_model(ref)
     if note := chat_template.note(loaded.tokenizer):
         console.note(note)

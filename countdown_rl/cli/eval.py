@@ -113,6 +113,9 @@ def _caption(metrics: Metrics) -> list[str]:
             length,
             f"computed by {metrics.engine}, weights: {metrics.precision} ({metrics.path})",
         ]
+    if not metrics.is_baseline:
+        trained = "not known" if metrics.overlap is None else f"{metrics.overlap.trained:,}"
+        lines.append(f"{task(metrics.task).noun}s that were trained on: {trained}")
     if endpoint := metrics.endpoint:
         written = plural(endpoint["completion_tokens"], "completion token")
         lines.append(f"{plural(endpoint['prompt_tokens'], 'prompt token')}, {written}")

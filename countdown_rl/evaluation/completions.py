@@ -70,6 +70,8 @@ class Reader:
                 yield Answered(row, completions, place)
 
     def _answered(self, record: Mapping[str, Any]) -> tuple[Row, list[Completion]]:
+        if self._reader.has_failed(record):
+            return self._row(record), [Completion("", None, None, {"reason": "failed"})]
         turns = self._reader.completions(record)
         row = self._row(record)
         if self._task not in ("", row.task):

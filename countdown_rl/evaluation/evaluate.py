@@ -11,7 +11,7 @@ from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.identity import Identity, finished
-from countdown_rl.core.manifest import file_input
+from countdown_rl.core.manifest import file_input, provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
 from countdown_rl.evaluation.completions import Reader
@@ -23,7 +23,7 @@ from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Met
 from countdown_rl.inference import engines
 from countdown_rl.inference.engine import Completion, Engine
 from countdown_rl.models import reference
-from countdown_rl.tasks import jsonl, registry
+from countdown_rl.tasks import jsonl, probe, registry
 from countdown_rl.tasks.task import Baseline, Row
 
 OnText = Callable[[str], None]
@@ -217,6 +217,11 @@ def _of_model(
     on_warning: OnText,
     on_note: OnText,
 ) -> _Source:
+    learned_from = provenance_chain(ref.as_input())
+    remedy = "make rows by `countdown-rl gen-data --style` or --prompt as in training."
+    if warning := probe.other_prompt(learned_from, rows, remedy):
+        on_warning(warning)
+
     def load() -> Engine:
         on_note(f"Loading {ref.source} ...")
         return load_engine(ref, options, len(rows), on_warning)

@@ -1,7 +1,9 @@
 """Random prompts of a task, for comparing models and file formats; they need no solution."""
 
+import hashlib
+import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,29 @@ def layout(links: Sequence[ProvenanceEntry]) -> dict[str, str]:
         if options := link.facts.get("layout") or (made_of and made_of.options):
             return {key: options[key] for key in ("style", "template") if options.get(key)}
     return {}
+
+
+def prompt(row: Row) -> dict[str, str]:
+    """The style of *row*, and the digest of the prompt that rows like it have, whatever they ask."""
+    example = type(row)({**task_of(row).example, **row.layout})
+    text = json.dumps(example.messages())
+    return {"style": row.style_name, "digest": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def other_prompt(links: Sequence[ProvenanceEntry], rows: Iterable[Row], remedy: str) -> str:
+    """A sentence with a *remedy* if *rows* ask in another prompt than the model of *links* learned; else ""."""
+    learned = next(
+        (link.facts["prompt"] for link in reversed(links) if "prompt" in link.facts), None
+    )
+    layouts = {tuple(row.layout.items()): row for row in rows}
+    for row in layouts.values():
+        asked = prompt(row)
+        if learned and asked["digest"] != learned["digest"]:
+            return (
+                f"the model learned another prompt (style {learned['style']}) than these rows have "
+                f"(style {asked['style']}); {remedy}"
+            )
+    return ""
 
 
 def _data(link: ProvenanceEntry, links: Sequence[ProvenanceEntry]) -> ProvenanceEntry | None:

@@ -67,6 +67,7 @@ class Layout:
     id: str = "id"
     tokens: str = ""
     end: str = ""  # the reason why the completion ended
+    failed: str = ""  # the error of a request that has no completion
     split: str = "split"
     repeats: str = ""
     alone: bool = False  # a record has no other fields
@@ -84,7 +85,8 @@ _INSPECT = Layout(
     "an Inspect log",
     ("epoch", "input", "output"),
     row="metadata",
-    completion="!error && output.choices[].message",
+    completion="output.choices[].message",
+    failed="error",
     prompt="input",
     tokens="output.usage.output_tokens",
     end="output.choices[].stop_reason",
@@ -440,6 +442,11 @@ class Reader:
             fault = f"`{candidates[0]}` is null" if candidates else "there is no completion"
             raise InputError(fault)
         return _answers(record[held[0]]) if candidates and held[0] in candidates else turns[-1:]
+
+    def has_failed(self, record: Mapping[str, Any]) -> bool:
+        """True if *record* is of a request that failed, which counts as an incorrect completion."""
+        expression = self.layout(record).failed
+        return bool(expression and self.get(record, expression))
 
     def usage(self, record: Mapping[str, Any], count: int) -> list[tuple[int | None, bool | None]]:
         """The tokens of each of *count* completions, and whether it ended by itself; None if unknown."""

@@ -50,6 +50,7 @@ REASONS = {
     "wrong-value": "a value other than the right one",
     "refused": "the server refused to answer",
     "missing": "no completion in the file",
+    "failed": "the request failed",
 }
 
 

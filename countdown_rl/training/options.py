@@ -21,6 +21,8 @@ OPTIMIZER, MODEL, RUN = "Optimizer", "Weights and precision", "Run"
 MAX_MICRO_BATCH = 16
 #: Puzzles of an evaluation during training, the first of the validation split.
 EVAL_SIZE = 200
+#: Fields of TRL that only say where a run is shown.
+TRACKERS = ("report_to=", "run_name=")
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ class TuningOptions(Options):
         options = super().recorded | {"micro_batch": self.per_device_batch}
         # They change no weights.
         del options["save_steps"], options["keep_checkpoints"]
+        options["trl"] = [item for item in self.trl if not item.startswith(TRACKERS)]
         return options
 
     @property
@@ -299,6 +302,14 @@ class TrainOptions(TuningOptions):
     precision: Annotated[
         Precision, option("Precision of the base; auto: nf4 (QLoRA) from 0.5B on.", MODEL)
     ] = "auto"
+
+    @property
+    def recorded(self) -> dict[str, object]:
+        rewards = []
+        for spec in sorted(self.reward):
+            name, _, weight = spec.partition("=")
+            rewards.append(f"{name}={weight or 1}".removesuffix(".0"))
+        return super().recorded | {"reward": rewards}
 
     @property
     def round_steps(self) -> int:

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,16 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.identity import Identity
-from countdown_rl.core.manifest import file_input
+from countdown_rl.core.manifest import file_input, file_sha256
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.complete import Progress
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import DecodingSettings
 from countdown_rl.inference import generate
 from countdown_rl.inference.engine import Completion
+from countdown_rl.tasks import probe
 from countdown_rl.tasks.registry import parse_row
 from tests.support import constant_model, tiny_llama
 from tests.support.command import status as command
@@ -373,3 +376,34 @@ def test_an_evaluation_is_written_to_a_directory_named_by_its_model(
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path / "mine")
     assert evaluate.default_out(Path(model)).as_posix() == f"artifacts/eval/{name}"
+
+
+def test_options_that_change_no_grade_leave_an_evaluation_up_to_date(place, tmp_path):
+    run(place, tmp_path / "eval")
+    notes = []
+    for same in (replace(SMALL, batch_size=3), replace(SMALL, seed=5)):
+        run(place, tmp_path / "eval", same, overwrite=False, on_note=notes.append)
+    assert sum("up to date" in note for note in notes) == 2
+    with pytest.raises(ArtifactError, match="temperature"):
+        run(place, tmp_path / "eval", replace(SMALL, temperature=1.0), overwrite=False)
+
+
+def test_puzzles_are_looked_up_among_the_ids_of_training_and_prompts_are_compared(place, tmp_path):
+    rows = [*map(parse_row, ROWS)]
+    with artifacts.writing(
+        tmp_path / "policy", "model", options={}, inputs={"model": {"digest": "0"}}
+    ) as writer:
+        shutil.copytree(place / "model", writer.path, dirs_exist_ok=True)
+        ids = writer.path / "trained_ids.txt"
+        ids.write_text("".join(f"{row.id}\n" for row in rows[:4]))
+        writer.facts["trained_ids"] = {"file": ids.name, "sha256": file_sha256(ids), "count": 4}
+        writer.facts["prompt"] = probe.prompt(rows[0])
+    warnings: list[str] = []
+    policy = {"model": str(tmp_path / "policy"), "on_warning": warnings.append}
+    metrics = run(place, tmp_path / "eval", **policy).metrics
+    assert (metrics.overlap.trained, metrics.overlap.others.n) == (4, 10)
+    assert not warnings
+    others = write(tmp_path / "other.jsonl", [row | {"style": "direct"} for row in ROWS])
+    run(place, tmp_path / "other", data=others, **policy)
+    assert "another prompt" in warnings[0]
+    assert run(place, tmp_path / "foreign").metrics.overlap is None

@@ -18,7 +18,7 @@ from countdown_rl.evaluation.training_log import StepRow
 from countdown_rl.inference.engine import STOP, Completion
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import chat_template, load
-from countdown_rl.tasks import jsonl
+from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
@@ -35,6 +35,8 @@ _OPTIONS = (
     *("max_steps", "num_generations", "scale_rewards", "beta", "temperature"),
     "max_completion_length",
 )
+#: Rows that are tried for a solution, as a proof takes time.
+PROVED = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,7 @@ class GrpoRun(Prepared[TrainOptions]):
         row = self.rows[0]
         facts: dict[str, object] = {
             "task": row.task,
+            "prompt": probe.prompt(row) | {"first": self.first},
             "reward_first": rows[0].reward,
             "reward_last_tenth": last.reward,
             "correct_last_tenth": last.correct,
@@ -144,6 +147,11 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     options = start.options
     loaded = start.loaded
     rows, data = _read(arguments, reporter)
+    refusals = [row.refusal for row in rows[:PROVED]]
+    if any(refusals):
+        count = len(refusals) - refusals.count("")
+        text = f"{count:,} of the first {plural(len(refusals), task_of(rows[0]).noun)} have no solution"
+        reporter.note(f"{text}; {max(refusals)!r} is the right answer there.")
     reward_weights = rewards.parse(options.reward)
     reward_values = rewards.check_rewards(reward_weights, rows[0], reporter.note, reporter.warning)
     next(prompts.chosen(options, rows)())

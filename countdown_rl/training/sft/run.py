@@ -21,6 +21,8 @@ from countdown_rl.inference.engine import Completion, batches
 from countdown_rl.inference.generate import Generator
 from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import load, shape
+from countdown_rl.tasks import probe
+from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
 from countdown_rl.training.callbacks import CheckpointCallback
 from countdown_rl.training.options import SftArguments, SftOptions
@@ -97,12 +99,16 @@ class SftRun(Prepared[SftOptions]):
         policy.train()
         return [completions[index] for index in range(len(prompts))]
 
+    def _asked(self, row: Row) -> dict[str, object]:
+        learned = probe.prompt(row) | {"first": self.first}
+        return {"task": row.task, "layout": row.layout, "prompt": learned}
+
     def facts(self, rows: Sequence[SftRow], last: SftRow) -> dict[str, object]:
         row = next(
             (each.row for each in self.demonstrations.filtered if each.row is not None), None
         )
         return {
-            **({"task": row.task, "layout": row.layout} if row else {}),
+            **(self._asked(row) if row else {}),
             "demonstrations": self.demonstrations.facts(),
             "learning_rate": self.options.learning_rate,
             "tokens": int(rows[-1].tokens),
