@@ -1,4 +1,4 @@
-"""GRPO on the Countdown numbers puzzle, on one page: sample, grade, advantages, clipped loss, step, evaluate.
+"""GRPO on the Countdown numbers puzzle, on one page: sample, grade, reward, advantages, clipped loss, step, validate.
 
     python examples/grpo_countdown.py                # the shipped model, one core, about ten minutes
     python examples/grpo_countdown.py --model DIR    # another causal language model with a chat template
@@ -14,7 +14,7 @@ without a skip they would solve 48% of such puzzles in place of 30% (exact; of 3
 ``grpo_countdown.csv`` is the log of the first command: 30.5% of 400 held-out puzzles before, 31.8, 40.5 and 41.2% after
 20, 40 and 60 steps. Seeds 43 and 44 go from 27.0 to 48.5% and from 28.0 to 46.5%; intervals are 9 to 10 points wide.
 
-Rewards, data and the exact grader come from ``countdown_rl``; everything else is PyTorch.
+Data and the exact grader come from ``countdown_rl``; everything else is PyTorch.
 """
 
 import argparse
@@ -25,8 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from countdown_rl import Row, generate, load_model
-from countdown_rl.rewards import correct, format_reward
+from countdown_rl import Grade, Row, generate, load_model
 
 
 @dataclass
@@ -106,13 +105,16 @@ def sample(model, tokenizer, rows: list[Row], config: Config, *, samples: int) -
     return Batch(ids, attention, completion, texts)
 
 
-def grade(rows: list[Row], texts: list[str], config: Config) -> tuple[Tensor, Tensor]:
-    """The rewards and the correctness (B,) of completions, by exact arithmetic."""
+def grade(rows: list[Row], texts: list[str]) -> list[Grade]:
+    """The grades of completions (B,), by exact arithmetic; those of one row lie side by side."""
     samples = len(texts) // len(rows)
     repeated = [row for row in rows for _ in range(samples)]
-    columns = {name: [row[name] for row in repeated] for name in ("nums", "target")}
-    right = torch.tensor(correct(texts, **columns))
-    return right + config.format_weight * torch.tensor(format_reward(texts, **columns)), right
+    return [row.grade(text) for row, text in zip(repeated, texts, strict=True)]
+
+
+def reward(grades: list[Grade], config: Config) -> Tensor:
+    """The rewards (B,) of completions."""
+    return torch.tensor([each.correct + config.format_weight * each.format for each in grades])
 
 
 def advantages(rewards: Tensor, samples: int) -> Tensor:
@@ -131,7 +133,7 @@ def log_probabilities(model, batch: Batch, temperature: float) -> Tensor:
     return logits.gather(2, batch.ids[:, 1:, None]).squeeze(2) - logits.logsumexp(2)
 
 
-def clipped_loss(new: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, clip: float) -> Tensor:
+def compute_loss(new: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, clip: float) -> Tensor:
     """The clipped surrogate of PPO, as a mean over all tokens of the step.
 
     Args:
@@ -158,7 +160,7 @@ def step(model, optimizer, batch: Batch, advantage: Tensor, config: Config) -> t
     for _ in range(config.epochs if len(rows) else 0):
         new = log_probabilities(model, part, config.temperature)
         old = new.detach() if old is None else old
-        loss = share * clipped_loss(new, old, advantage[rows], mask[rows], config.clip)
+        loss = share * compute_loss(new, old, advantage[rows], mask[rows], config.clip)
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
@@ -166,15 +168,13 @@ def step(model, optimizer, batch: Batch, advantage: Tensor, config: Config) -> t
     return loss.item(), norm.item()
 
 
-def evaluate(model, tokenizer, rows: list[Row], config: Config) -> float:
+def validate(model, tokenizer, rows: list[Row], config: Config) -> float:
     """The share of rows that one completion each solves, sampled as in training."""
-    right = []
+    grades = []
     for first in range(0, len(rows), 64):
         part = rows[first : first + 64]
-        right += grade(part, sample(model, tokenizer, part, config, samples=1).texts, config)[
-            1
-        ].tolist()
-    return sum(right) / len(right)
+        grades += grade(part, sample(model, tokenizer, part, config, samples=1).texts)
+    return sum(each.correct for each in grades) / len(grades)
 
 
 def train(config: Config) -> list[dict[str, float]]:
@@ -188,21 +188,22 @@ def train(config: Config) -> list[dict[str, float]]:
     # No set of numbers is in both splits.
     held_out = list(generate(config.eval_size, sizes=sizes, split="valid", seed=config.seed))
     log: list[dict[str, float]] = []
-    solved = evaluate(model, tokenizer, held_out, config)
+    solved = validate(model, tokenizer, held_out, config)
     print(f"before: {solved:.1%} of {len(held_out)} held-out puzzles", flush=True)
     for number in range(1, config.steps + 1):
         begin = time.perf_counter()
         optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - (number - 1) / config.steps)
         rows = [next(puzzles) for _ in range(config.prompts)]
         batch = sample(model, tokenizer, rows, config, samples=config.samples)
-        rewards, right = grade(rows, batch.texts, config)
+        grades = grade(rows, batch.texts)
+        rewards = reward(grades, config)
         advantage = advantages(rewards, config.samples)
         mixed = (advantage.view(-1, config.samples).abs().amax(1) > 0).float().mean().item()
         loss, norm = step(model, optimizer, batch, advantage.to(model.device), config)
         row = {
             "step": number,
             "reward": rewards.mean().item(),
-            "correct": right.mean().item(),
+            "correct": sum(each.correct for each in grades) / len(grades),
             "mixed_groups": mixed,
             "tokens": sum(batch.lengths) / len(batch.lengths),
             "loss": loss,
@@ -211,7 +212,7 @@ def train(config: Config) -> list[dict[str, float]]:
         }
         row["eval_correct"] = float("nan")
         if number % config.eval_every == 0 or number == config.steps:
-            row["eval_correct"] = evaluate(model, tokenizer, held_out, config)
+            row["eval_correct"] = validate(model, tokenizer, held_out, config)
         log.append(row)
         print(
             "  ".join(f"{name} {value:.4g}" for name, value in row.items() if value == value),

@@ -25,7 +25,7 @@ def test_its_gradient_is_that_of_the_package(loaded, tmp_path):  # noqa: F811
     )
     advantage = example.advantages(torch.tensor(REWARDS), 4)
     trainer.model.zero_grad()
-    example.clipped_loss(new, new.detach(), advantage, completion[:, 1:], 0.2).backward()
+    example.compute_loss(new, new.detach(), advantage, completion[:, 1:], 0.2).backward()
     found = torch.cat(
         [value.grad.flatten() for value in trainer.model.parameters() if value.requires_grad]
     )
@@ -35,7 +35,7 @@ def test_its_gradient_is_that_of_the_package(loaded, tmp_path):  # noqa: F811
 
 def test_ratios_beyond_the_clip_have_no_gradient_and_others_do():
     new = torch.tensor([[0.5, 0.0], [-0.5, 0.1]], requires_grad=True)
-    example.clipped_loss(
+    example.compute_loss(
         new, torch.zeros(2, 2), torch.tensor([1.0, -1.0]), torch.ones(2, 2), 0.2
     ).backward()
     assert (new.grad != 0).tolist() == [[False, True], [False, True]]

@@ -1,7 +1,7 @@
-"""One step of GRPO, in its order: choose puzzles, sample, grade, advantages, loss, log.
+"""One step of GRPO, in its order: choose puzzles, sample, grade, reward, advantages, loss, log.
 
 The losses, the optimizer and the distributed backends are TRL's, as they are.
-``examples/grpo_countdown.py`` has the same step without TRL. What differs from TRL:
+``examples/grpo_countdown.py`` has the same step without TRL, by the same names. What differs from TRL:
 
 * rewards are computed once, here; a reward of None is in no mean;
 * advantages come from a function of :mod:`advantages` or of the user, and may differ by token;
