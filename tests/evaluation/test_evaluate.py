@@ -17,26 +17,18 @@ from countdown_rl.core.manifest import file_input, file_sha256
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.complete import Progress
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.sample import DecodingSettings
 from countdown_rl.inference import generate
 from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks import probe
 from countdown_rl.tasks.registry import parse_row
 from tests.support import constant_model, tiny_llama
-from tests.support.command import status as command
 from tests.support.runs import SPLITS, files, write_data
 
 SMALL = EvalOptions(max_new_tokens=8, batch_size=4)
-ROWS = [
-    {
-        "id": f"r{n}",
-        "nums": [n + 2, 3, 5] + [7] * (n % 2),
-        "target": n + 10,
-        "needs": ("add-sub", "mul-div")[n % 2],
-    }
-    for n in range(14)
-]
-GSM = {"id": "g", "task": "gsm8k", "question": "How many are 2 and 3?", "gold": "5"}
+ROWS = []
+for n in range(14):
+    row = {"id": f"r{n}", "nums": [n + 2, 3, 5] + [7] * (n % 2), "target": n + 10}
+    ROWS.append(row | {"needs": ("add-sub", "mul-div")[n % 2]})
 
 
 def write(path: Path, rows) -> Path:
@@ -85,11 +77,12 @@ def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_pa
     assert set(unbroken) == {"manifest.json", "metrics.json", "details.json", "samples.jsonl"}
     assert metrics.n == len(result.samples) == 14
     assert metrics.correct == sum(sample.grade.correct for sample in result.samples)
-    counts = {
-        group: {value: share.n for value, share in part.items()}
-        for group, part in metrics.groups.items()
+    groups = metrics.groups
+    assert {name: groups["numbers"][name].n for name in groups["numbers"]} == {"3": 7, "4": 7}
+    assert {name: groups["needs"][name].n for name in groups["needs"]} == {
+        "add-sub": 7,
+        "mul-div": 7,
     }
-    assert counts == {"numbers": {"3": 7, "4": 7}, "needs": {"add-sub": 7, "mul-div": 7}}
     assert metrics.data == file_input(place / "puzzles.jsonl") == manifest.inputs["data"]
     assert metrics.decoding.greedy
     assert metrics.decoding.max_new_tokens == 8
@@ -98,39 +91,6 @@ def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_pa
     assert all(0 < sample.tokens <= 8 for sample in result.samples)
     assert len({sample.completion for sample in result.samples}) > 4
     assert str(place) not in unbroken["details.json"].decode()
-
-
-def test_completions_of_any_origin_are_judged_by_style_rule_and_operators_of_their_row():
-    row, longer = {"nums": [2, 3], "target": 5}, {"nums": [2, 3, 50], "target": 5}
-    rows = [
-        row,
-        row | {"style": "model_opens"},
-        longer,
-        longer | {"rule": "at-most-once"},
-        row | {"operators": "*/"},
-    ]
-    texts = [" 2 and 3</think>\n<answer>2 + 3</answer>", "</think>"]
-    completions = [Completion(text, 7, True) for _ in rows for text in texts]
-    inputs = {
-        "data": {"file": "rows.jsonl"},
-        "model": {"source": "elsewhere", "kind": "completions"},
-    }
-    decoding = DecodingSettings(samples=2)
-    parsed = [*map(parse_row, rows)]
-    samples = evaluate.graded(parsed, completions)
-    result = evaluate.measured(samples, inputs, decoding=decoding)
-    grades = [sample.grade for sample in result.samples[::2]]
-    assert [grade.reason for grade in grades] == [
-        "",
-        "",
-        "number-left-out",
-        "",
-        "operator-not-allowed",
-    ]
-    assert [grade.format for grade in grades] == [True, False, True, True, True]
-    assert result.metrics.rules == ["at-most-once", "exactly-once"]
-    assert (result.metrics.accuracy, result.metrics.pass_at[2].share) == (0.3, 0.6)
-    assert (result.metrics.model.source, result.metrics.engine) == ("elsewhere", None)
 
 
 def test_a_data_artifact_means_its_test_split_and_rows_need_no_id(place, unbroken, tmp_path):
@@ -143,16 +103,10 @@ def test_a_data_artifact_means_its_test_split_and_rows_need_no_id(place, unbroke
 
 
 def test_rows_that_repeat_a_puzzle_are_warned_of(tmp_path):
-    rows, said = (
-        write(
-            tmp_path / "rows.jsonl",
-            [{"nums": [3, 4], "target": 7}, {"nums": [4, 3], "target": 7}] * 2,
-        ),
-        [],
-    )
-    evaluate.evaluate(
-        SMALL, model="random", data=rows, out=tmp_path / "out", on_warning=said.append
-    )
+    twice = [{"nums": [3, 4], "target": 7}, {"nums": [4, 3], "target": 7}] * 2
+    data, said = write(tmp_path / "rows.jsonl", twice), []
+    paths = {"data": data, "out": tmp_path / "out"}
+    evaluate.evaluate(SMALL, model="random", on_warning=said.append, **paths)
     assert "3 of the 4 rows" in said[0]
 
 
@@ -174,22 +128,17 @@ def test_two_runs_give_the_same_bytes_and_no_other_files(place, unbroken, tmp_pa
     assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["eval"]
 
 
-def test_sampling_repeats_with_its_seed(place, tmp_path):
+def test_sampling_repeats_with_its_seed(place, unbroken, tmp_path):
     hot = replace(SMALL, temperature=1.0, top_p=0.9, top_k=20)
-    texts = []
-    for name, options in (("a", hot), ("b", hot), ("c", replace(hot, seed=1))):
-        texts.append([sample.completion for sample in run(place, tmp_path / name, options).samples])
+    variants = {"a": hot, "b": hot, "c": replace(hot, seed=1), "d": replace(hot, top_k=1)}
+    made = {name: run(place, tmp_path / name, variants[name]) for name in variants}
+    made["greedy"] = results.read(place / "unbroken")
+    texts = {name: [sample.completion for sample in made[name].samples] for name in made}
     assert files(tmp_path / "a") == files(tmp_path / "b")
-    assert texts[0] != texts[2]
-    (result, greedy) = (
-        run(place, tmp_path / "d", replace(hot, top_k=1)),
-        run(place, tmp_path / "e"),
-    )
-    assert [sample.completion for sample in result.samples] == [
-        sample.completion for sample in greedy.samples
-    ]
-    assert result.metrics.decoding.top_k == 1
-    assert "top_k" not in greedy.metrics.to_json()["decoding"]
+    assert texts["a"] != texts["c"]
+    assert texts["d"] == texts["greedy"]
+    assert made["d"].metrics.decoding.top_k == 1
+    assert "top_k" not in made["greedy"].metrics.to_json()["decoding"]
 
 
 def breaking(done, *rest):
@@ -270,57 +219,46 @@ def faulty(place, here):
     write(Path("good.jsonl"), ROWS)
     Path("broken.jsonl").write_text(json.dumps(ROWS[0]) + "\n{oops\n")
     write(Path("targetless.jsonl"), [ROWS[0], {"nums": [1, 2]}])
-    write(Path("long.jsonl"), [GSM | {"question": "why " * 2000}])
-    with artifacts.writing(Path("data"), "data", options={}) as draft:
-        write(draft.path / "train.jsonl", ROWS)
+    write(Path("long.jsonl"), [{"task": "gsm8k", "question": "why " * 2000, "gold": "5"}])
+    write_data(Path("data"), {"train": ROWS})
     Path("folder").mkdir()
     Path("folder/mine.txt").write_text("mine")
-    return here
 
 
 GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--max-new-tokens", "4")
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "says"),
+    ("option", "value", "says"),
     [
-        (["--data", "nowhere.jsonl"], 1, "nowhere.jsonl does not exist"),
-        (["--data", "broken.jsonl"], 1, "broken.jsonl, line 2: not JSON"),
-        (["--data", "targetless.jsonl"], 1, "targetless.jsonl, line 2: there is no `target`"),
-        (["--data", "long.jsonl"], 1, "the model reads 1024 tokens"),
-        (["--limit", "15"], 1, "good.jsonl has 14 rows, fewer than --limit 15"),
-        (["--model", "nothing-like-it"], 1, "nothing-like-it"),
-        (["--model", "data"], 1, "data is a data artifact"),
-        (["--model", "model", "--revision", "main"], 2, "NAME@REVISION"),
-        (["--out", "folder"], 1, "did not write"),
+        ("--data", "nowhere.jsonl", "nowhere.jsonl does not exist"),
+        ("--data", "broken.jsonl", "broken.jsonl, line 2: not JSON"),
+        ("--data", "targetless.jsonl", "targetless.jsonl, line 2: there is no `target`"),
+        ("--data", "long.jsonl", "the model reads 1024 tokens"),
+        ("--limit", "15", "good.jsonl has 14 rows, fewer than --limit 15"),
+        ("--model", "data", "data is a data artifact"),
+        ("--out", "folder", "did not write"),
     ],
-)  # fmt: skip
-def test_bad_input_is_one_sentence_and_nothing_is_written(
-    faulty, monkeypatch, capsys, words, status, says
-):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    before = {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))}
-    assert command(monkeypatch, *GOOD, *words) == status
-    said = capsys.readouterr()
-    assert says in " ".join(said.err.replace("│", " ").split())
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(faulty, run_command, option, value, says):
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    said = run_command(*GOOD, option, value, code=1)
+    assert says in " ".join(said.err.split())
     assert "Traceback" not in said.err
     assert not said.out
-    if status == 1:
-        assert said.err.count("error: ") == 1
-    assert {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))} == before
+    assert said.err.count("error: ") == 1
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
 
 
-def test_a_result_is_replaced_only_by_a_complete_one(faulty, run_command, monkeypatch, capsys):
-    assert command(monkeypatch, *GOOD) == 0
+def test_a_result_is_replaced_only_by_a_complete_one(faulty, run_command):
+    run_command(*GOOD)
     before = files(Path("out"))
-    assert command(monkeypatch, *GOOD, "--data", "broken.jsonl") == 1
+    run_command(*GOOD, "--data", "broken.jsonl", code=1)
     assert files(Path("out")) == before
-    capsys.readouterr()
     said = run_command(*GOOD, "--limit", "3", "--overwrite", "--json")
     told = json.loads(said.out)
     assert said.out.count("\n") == 1
-    assert (told["out"], told["n"]) == ("out", 3)
+    assert told["n"] == 3
     assert told == {"out": "out"} | json.loads(Path("out/details.json").read_text())
 
 
@@ -366,16 +304,15 @@ def test_tags_count_whoever_writes_them_and_whatever_the_tokenizer_calls_them(
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        *(("artifacts/merged/", "merged"), ("Qwen/Qwen3-0.6B", "Qwen3-0.6B"), (".", "mine")),
+        ("artifacts/merged/", "merged"),
+        ("Qwen/Qwen3-0.6B", "Qwen3-0.6B"),
         ("models/SmolLM2-135M.Q4_1.gguf", "SmolLM2-135M.Q4_1"),
     ],
 )
-def test_an_evaluation_is_written_to_a_directory_named_by_its_model(
-    model, name, tmp_path, monkeypatch
-):
-    (tmp_path / "mine").mkdir()
-    monkeypatch.chdir(tmp_path / "mine")
+def test_an_evaluation_is_written_to_a_directory_named_by_its_model(model, name):
     assert evaluate.default_out(Path(model)).as_posix() == f"artifacts/eval/{name}"
+    here = Path.cwd().name
+    assert evaluate.default_out(Path()).as_posix() == f"artifacts/eval/{here}"
 
 
 def test_options_that_change_no_grade_leave_an_evaluation_up_to_date(place, tmp_path):
