@@ -26,11 +26,6 @@ RIGHT = ["<answer>3 + 4</answer>", "<answer>2 + 3 * 4</answer>", "<answer>5 + 6 
 WRONG = "<answer>1</answer>"
 #: Of the first row both are right, of the second one, of the third none.
 TEXTS = [[RIGHT[0], RIGHT[0]], [RIGHT[1], WRONG], [WRONG, "no answer"]]
-TINYZERO = (
-    "Using the numbers {nums}, create an equation that equals {target}. You can use basic arithmetic operations "
-    "(+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And return the "
-    "final answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>."
-)
 GSM = {"task": "gsm8k", "question": "?", "gold": "1"}
 
 
@@ -68,10 +63,6 @@ def lm_eval(row, texts):
     return about | {"doc": doc, "resps": [texts], "filtered_resps": texts[:1]}
 
 
-def tinyzero(row, text):
-    return {"prompt": TINYZERO.format(**row), "response": text, "scores": [1.0, 0.1]}
-
-
 #: By tool, the records of a file: lines of one completion each, or of all.
 LINES = {
     "plain": lambda row, texts: [{**row, "completion": text} for text in texts],
@@ -81,7 +72,6 @@ LINES = {
     "verl": lambda row, texts: [verl(row, text) for text in texts],
     "lm-eval": lambda row, texts: [lm_eval(row, texts)],
     "openai-batch": lambda row, texts: [batch(row, texts)],
-    "tinyzero": lambda row, texts: [tinyzero(row, text) for text in texts],
 }
 
 
@@ -162,9 +152,6 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, monkeypatch, inst
     assert (len(result.samples), result.metrics.reasons["failed"]) == (6, 1)
 
 
-OTHER = TINYZERO.format(nums=[3, 4], target=8)
-
-
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -173,8 +160,6 @@ OTHER = TINYZERO.format(nums=[3, 4], target=8)
         ([{**ROWS[0], "response": None}], "line 1.*`response` is null"),
         ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": 3}], "line 2"),
         ([{**ROWS[0], "id": "b", "completion": "x"}], "id is that of 2 3 4"),
-        ([{**ROWS[0], "prompt": OTHER, "completion": "x"}], "another puzzle than 3 4"),
-        ([{**ROWS[0], "problem": OTHER, "completion": "x"}], "another puzzle"),
         ([{"id": "a", "completion": "x", "prompt": prompt({**ROWS[0], "rule": "at-most-once"})}], "by other rules"),
         ([{**ROWS[0], "prompt": prompt({**ROWS[0], "operators": "+-"}), "completion": "x"}], "not in --data"),
     ],
@@ -243,14 +228,6 @@ def test_answers_in_another_style_are_told_with_their_option(run_command, style,
         assert f"--style {style} finds one in 3 of 3" in said
         out = ("second",) if out else ()
         assert json.loads(run_command(*words, *out, "--style", style, "--json").out)["correct"] == 3
-
-
-def test_the_lines_of_several_filters_are_one_completion(run_command):
-    lines = []
-    for row in ROWS:
-        lines += [lm_eval(row, TEXTS[0]) | {"filter": name} for name in "ab"]
-    assert len(evaluate(completions=written(lines)).samples) == 6
-    assert json.loads(run_command("grade", "made.jsonl", "--json").out)["n"] == 6
 
 
 def test_the_denominator_is_recorded(rows):

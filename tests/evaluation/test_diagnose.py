@@ -2,10 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from countdown_rl.core import artifacts
 from countdown_rl.evaluation import diagnose, results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.engine import Completion
@@ -58,16 +58,17 @@ def test_an_answer_that_no_work_contradicts_is_unexplained(work):
     assert (report["causes"], report["unexplained"]) == ([], 1)
 
 
+#: Equations each of which is substituted thrice in the next.
+NESTED = " ".join(f"{n} + {n} + {n} = {n + 1}" for n in range(4, 150))
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "\n0 0 0\n1. 0 / 0 no\n",
         f"\n{'9' * 9_000} 1 2\n{'1' * 9_000}. 3 + 4 = 7 no\n",
         "x</think>\n9. 9 + 9 = 9 yes\n</think>",
-        " ".join(
-            f"{n} + {n} + {n} = {n + 1}" for n in range(4, 150)
-        ),  # each substituted thrice in the next
+        NESTED,
     ],
 )
 def test_any_text_can_be_diagnosed(text):
@@ -75,21 +76,19 @@ def test_any_text_can_be_diagnosed(text):
 
 
 def test_the_command_prints_causes(here, run_command):
-    result = evaluated([FAULTS[diagnose.ANSWER]] * 9)
-    word = evaluated(
-        ["3 + 4 = 8\n</think>\n<answer>8</answer>"],
-        [{"task": "gsm8k", "question": "?", "gold": "7"}],
-    )
-    right = evaluated([f"3 + 7 = 11\n{RIGHT}"] * 2)
-    for name, each in {"base": result, "word": word, "right": right}.items():
-        with artifacts.writing(here / name, "eval", options={}) as draft:
-            results.write(draft.path, each.metrics, each.samples)
+    word = {"task": "gsm8k", "question": "?", "gold": "7"}
+    made = {
+        "base": evaluated([FAULTS[diagnose.ANSWER]] * 9),
+        "word": evaluated(["3 + 4 = 8\n</think>\n<answer>8</answer>"], [word]),
+        "right": evaluated([f"3 + 7 = 11\n{RIGHT}"] * 2),
+    }
+    out = {}
+    for name, each in made.items():
+        evaluations.write(Path(name), each.metrics, each.samples)
+        out[name] = run_command("samples", name, "--errors").out
     report = json.loads(run_command("samples", "base", "--errors", "--json").out)
     assert report["causes"][0]["cause"] == diagnose.ANSWER
-    assert diagnose.ANSWER in (out := run_command("samples", "base", "--errors").out)
-    assert "no equation" not in out
-    assert "no equation" in run_command("samples", "word", "--errors").out
-    assert re.search(
-        r"incorrect sum +0.0",
-        run_command("samples", "right", "--errors").out,
-    )
+    assert diagnose.ANSWER in out["base"]
+    assert "no equation" not in out["base"]
+    assert "no equation" in out["word"]
+    assert re.search(r"incorrect sum +0.0", out["right"])

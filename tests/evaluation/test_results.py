@@ -12,32 +12,20 @@ from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.engine import Completion
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
 from tests.support.command import python
+from tests.support.runs import files
 
-HERE = Path(__file__).parent
 #: Evaluations of 4 puzzles, written when samples and metrics were dictionaries.
-BEFORE = HERE / "data"
-ROWS = [
-    parse_row(
-        {
-            "nums": [1] * (3 + n % 2),
-            "target": 9,
-            "needs": ("add-sub", "mul-div")[n // 2 % 2],
-            "solutions": n,
-        }
-    )
-    for n in range(6)
-]
-FORMS = [
-    {"format": n < 5, "strict_format": n < 5, "truncated": n == 5, "tokens": 10 + n}
-    for n in range(6)
-]
-SAMPLES = [
-    evaluations.sample(n < 4, row=row, **form)
-    for n, (row, form) in enumerate(zip(ROWS, FORMS, strict=True))
-]
+BEFORE = Path(__file__).with_name("data")
+SAMPLES = []
+for n in range(6):
+    row = {"nums": [1] * (3 + n % 2), "target": 9}
+    row |= {"needs": ("add-sub", "mul-div")[n // 2 % 2], "solutions": n}
+    form = {"format": n < 5, "strict_format": n < 5, "truncated": n == 5, "tokens": 10 + n}
+    SAMPLES.append(evaluations.sample(n < 4, row=row, **form))
 
 
 def test_metrics_are_flat_few_and_rounded():
@@ -47,9 +35,9 @@ def test_metrics_are_flat_few_and_rounded():
     assert flat == ends | accuracies | {"format": 0.833, "trunc": 0.167, "tokens": 12.5}
     # `dvc metrics show` prints a column per metric after the paths, two spaces apart, with headers padded by two.
     width = len("artifacts/eval/adapter-sampled/metrics.json")
-    assert (
-        width + sum(2 + max(len(name) + 2, len(str(value))) for name, value in flat.items()) <= 140
-    )
+    for name, value in flat.items():
+        width += 2 + max(len(name) + 2, len(str(value)))
+    assert width <= 140
 
 
 def test_reading_and_comparing_load_no_engine():
@@ -63,17 +51,14 @@ def test_reading_and_comparing_load_no_engine():
 def test_an_evaluation_that_was_read_is_written_with_the_same_bytes(tmp_path, name):
     result = results.read(BEFORE / name)
     results.write(tmp_path, result.metrics, result.samples)
-    assert (tmp_path / results.SAMPLES).read_bytes() == (
-        BEFORE / name / results.SAMPLES
-    ).read_bytes()
-    details = json.loads((BEFORE / name / results.DETAILS).read_text())
-    assert (tmp_path / results.DETAILS).read_text() == json.dumps(details, indent=2) + "\n"
-    old, new = (
-        json.loads((folder / results.METRICS).read_text()) for folder in (BEFORE / name, tmp_path)
-    )
-    assert new == {
-        metric: value for metric, value in old.items() if not metric.startswith(("needs_", "pass@"))
-    }
+    before, after = files(BEFORE / name), files(tmp_path)
+    assert after[results.SAMPLES] == before[results.SAMPLES]
+    details = json.loads(before[results.DETAILS])
+    assert after[results.DETAILS].decode() == json.dumps(details, indent=2) + "\n"
+    gone = ("needs_", "pass@")
+    flat = json.loads(before[results.METRICS])
+    kept = {metric: flat[metric] for metric in flat if not metric.startswith(gone)}
+    assert json.loads(after[results.METRICS]) == kept
 
 
 def test_an_evaluation_has_attributes():
@@ -94,28 +79,26 @@ def test_what_only_a_server_knows_is_kept_and_a_refusal_is_the_reason():
     assert Sample.from_json(sample.to_json()).to_json() == sample.to_json()
 
 
+GROUP = {"numbers": {"3": {"accuracy": 1.0, "n": 4, "correct": 4}}}
+
+
 @pytest.mark.parametrize(
     ("file", "change", "word"),
     [
         ("details.json", {"reasons": None}, "reasons"),
         ("details.json", {"interval": [0.5]}, "interval"),
-        (
-            "details.json",
-            {"groups": {"numbers": {"3": {"accuracy": 1.0, "n": 4, "correct": 4}}}},
-            "interval",
-        ),
+        ("details.json", {"groups": GROUP}, "interval"),
         ("samples.jsonl", {"nums": ["x"]}, "nums"),
         ("samples.jsonl", {"task": "none-such"}, "none-such"),
     ],
 )
 def test_a_field_that_is_wrong_is_named(tmp_path, file, change, word):
     with artifacts.writing(tmp_path / "damaged", "eval", options={}) as draft:
-        for each in (results.METRICS, results.DETAILS, results.SAMPLES):
-            shutil.copy(BEFORE / "sampled" / each, draft.path / each)
-        text = (draft.path / file).read_text()
-        first, *rest = text.splitlines() if file == "samples.jsonl" else [text]
-        (draft.path / file).write_text(
-            "\n".join([json.dumps(json.loads(first) | change), *rest]) + "\n"
-        )
+        for name in (results.METRICS, results.DETAILS, results.SAMPLES):
+            shutil.copy(BEFORE / "sampled" / name, draft.path)
+        first, *rest = (draft.path / file).read_text().splitlines()
+        if file == results.DETAILS:
+            first, rest = "".join([first, *rest]), []
+        jsonl.write_rows(draft.path / file, [json.loads(first) | change, *map(json.loads, rest)])
     with pytest.raises(ArtifactError, match=word):
         results.read(tmp_path / "damaged")
