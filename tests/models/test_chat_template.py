@@ -50,9 +50,8 @@ def test_a_prefill_ends_the_prompt_exactly_as_written(template):
     tokenizer = tiny_llama.tokenizer(template)
     text = render(tokenizer, BEGUN_CHAT)
     if template == CHATML:
-        assert text == tokenizer.apply_chat_template(
-            BEGUN_CHAT, tokenize=False, continue_final_message=True
-        )
+        options = {"tokenize": False, "continue_final_message": True}
+        assert text == tokenizer.apply_chat_template(BEGUN_CHAT, **options)
     assert text.endswith(BEGUN)
     assert text.count("<think>") == 1
     assert "</think>" not in text
@@ -89,38 +88,33 @@ def test_a_system_turn_of_the_users_own_replaces_that_of_training():
     assert text.endswith(BEGUN)
 
 
-#: Templates that change the turns and show them all the same.
-CHANGED = {
-    "upper case": CHATML.replace("m.content", "m.content | upper"),
-    "escaped": CHATML.replace("m.content", "m.content | e"),
-    "trimmed": CHATML.replace("m.content", "m.content | trim"),
-    "twice": CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.content }}"),
-    "generation": CHATML.replace(
-        "{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}"
-    ),
-}
-
-
-@pytest.mark.parametrize("template", CHANGED.values(), ids=CHANGED)
-def test_a_template_that_shows_the_prompt_in_its_own_way_is_used(template):
-    text = render(tiny_llama.tokenizer(template), BEGUN_CHAT)
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "{{ m.content | upper }}",
+        "{{ m.content | e }}",
+        "{{ m.content | trim }}",
+        "{{ m.content }}{{ m.content }}",
+        "{% generation %}{{ m.content }}{% endgeneration %}",
+    ],
+)
+def test_a_template_that_shows_the_prompt_in_its_own_way_is_used(shown):
+    text = render(tiny_llama.tokenizer(CHATML.replace("{{ m.content }}", shown)), BEGUN_CHAT)
     assert USER.lower() in text.lower()
     assert SYSTEM.lower() in text.lower()
     assert text.endswith(BEGUN)
 
 
-SOME = (
-    "{% if m.role == 'system' %}{{ m.content }}{% endif %}",
-    "{{ m.content.split()[0] }}",
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "{% if m.role == 'system' %}{{ m.content }}{% endif %}",
+        "{{ m.content.split()[0] }}",
+        "{{ m.content | truncate(12, leeway=0) }}",
+        "{{ m.content | replace(':', '') }}",
+        "Solve the puzzle.",
+    ],
 )
-SOME += (
-    "{{ m.content | truncate(12, leeway=0) }}",
-    "{{ m.content | replace(':', '') }}",
-    "Solve the puzzle.",
-)
-
-
-@pytest.mark.parametrize("shown", SOME)
 def test_a_template_that_leaves_the_puzzle_out_is_refused(shown):
     with pytest.raises(InputError, match="does not show the whole prompt"):
         render(tiny_llama.tokenizer(CHATML.replace("{{ m.content }}", shown)), CHAT)
@@ -152,11 +146,9 @@ def test_thinking_is_opened_once(template, prefill):
             "<think>\na</think>",
         ),  # the model repeats it
         (OPENS, "", "direct", "3 + 4", "3 + 4"),
-        (OPENS, "Well: ", "model_opens", "a</think>", "<think>\nWell: a</think>"),
         (OPENS, "Well.\n<think>", "prefilled", "a</think>", "a</think>"),
         (CHATML, "", "model_opens", "a</think>", "a</think>"),
         (CHATML, "<think>\nI need ", "model_opens", "a</think>", "<think>\nI need a</think>"),
-        (CHATML, "<think>", "prefilled", "a</think>", "a</think>"),
         (EMPTY, "", "model_opens", "a</think>", "a</think>"),
         (
             OPENS.replace("think>", "thinking>"),
@@ -182,7 +174,6 @@ def test_a_completion_has_the_opening_tag_where_its_style_asks_the_model_for_it(
         *((Rendered("a<think>\n"), text, "b") for text in ("<think>\nb", "<think>b", "b")),
         (Rendered("a<think>\n"), "\n<think>\n\nb", "\nb"),
         (Rendered("aWell.\n<think>", "Well.\n<think>"), "Well.\n<think>\nb", "\nb"),
-        (Rendered("aWell.\n<think>", "Well.\n<think>"), "<think>b", "b"),
         (Rendered("a<thinking>\n"), "<thinking>\nb", "b"),
         *((Rendered(f"a{end}"), "<think>b", "<think>b") for end in ("", "<think>\n\n</think>\n\n")),
         (Rendered("aWell:", "Well:"), "Well: b", "Well: b"),
@@ -228,14 +219,14 @@ def test_half_a_surrogate_pair_is_one_sentence():
         render(tiny_llama.tokenizer(CHATML), [{"role": "user", "content": "\ud83d"}])
 
 
-@pytest.mark.parametrize("names", [("default", "tool_use"), ("rag", "tool_use")])
-def test_of_several_templates_the_default_is_used(tmp_path, names):
+@pytest.mark.parametrize("name", ["default", "rag"])
+def test_of_several_templates_the_default_is_used(tmp_path, name):
     tokenizer = tiny_llama.tokenizer()
-    tokenizer.chat_template = {name: CHATML if name != "tool_use" else "tools" for name in names}
+    tokenizer.chat_template = {name: CHATML, "tool_use": "tools"}
     tokenizer.save_pretrained(tmp_path)
     ref = ModelRef("m", "directory", tmp_path)
-    if "rag" in names:
+    if name == "default":
+        assert load.load_tokenizer(ref).chat_template == CHATML
+    else:
         with pytest.raises(ModelError, match="default"):
             load.load_tokenizer(ref)
-    else:
-        assert load.load_tokenizer(ref).chat_template == CHATML
