@@ -207,6 +207,7 @@ def test_the_rows_without_a_completion_are_counted_wherever_the_accuracy_is(run_
     for name, solved in (("a", {1}), ("b", {1, 2, 3})):
         evaluation = completed(name, PUZZLES[:4], solved, rows="data.jsonl", out=name)
         assert "n=4 of 10" in repr(evaluation)
+        assert json.loads(Path(name, "metrics.json").read_text())["of"] == 10
     for words in ((), ("--table", "latex"), ("--table", "markdown")):
         said = run_command("compare", "a", "b", "--out", "out", *words)
         assert "only 4 of the 10 puzzles have completions" in said.err
@@ -229,7 +230,10 @@ def test_sampled_results_are_compared_with_each_other():
     # Both completions of a puzzle are equal here, so pass@2 is pass@1.
     assert {k: of["difference"] for k, of in change["pass_at"].items()} == {"2": near(4 / 12)}
     text = (OUT / compare.TABLE).read_text()
-    assert [row[5] for row in cells(text)[2:7]] == ["", "", "", "41.7%", "75.0%"]
+    head, *rows = cells(text)[:7]
+    assert (head[5], head[-1]) == ("pass@2", "pass@2 against the previous")
+    assert [row[5] for row in rows[1:]] == ["", "", "", "41.7%", "75.0%"]
+    assert rows[-1][-1].startswith("+33.3 (")
     assert "base-sampled, adapter-sampled: temperature 1, top-p 1, 2 completions each" in text
     with pytest.raises(InputError, match="base-sampled and base were sampled 2 and 1 times"):
         compared(*MARKS, "base-sampled")
@@ -251,19 +255,6 @@ def test_every_difference_is_from_the_result_that_is_named(run_command, monkeypa
     assert latex[2].endswith(r"& against adapter & improved & regressed & p \\")
     assert latex[4].endswith(r"$-$0.8) & 0 & 4 & 0.12 \\")
     assert status(monkeypatch, *words, "other") == 2
-
-
-def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(run_command):
-    made("a", BASE, decoding=SAMPLED)
-    made("b", TRAINED, decoding=SAMPLED)
-    values = compared("b", "a")
-    change = values["results"][1]["against_previous"]["pass_at"]["2"]
-    assert change["difference"] == near(-4 / 12)
-    assert change["interval"][1] < 0
-    latex = tables.latex(values).splitlines()
-    assert latex[2].endswith(r"& against b & improved & regressed & p & pass@2 against b \\")
-    assert latex[5].count("$-$33.3 (") == 2
-    assert run_command("compare", "b", "a", "--out", "out").out.count("-33.3 (") == 2
 
 
 @pytest.fixture
@@ -375,14 +366,6 @@ def test_puzzles_are_called_by_their_counted_overlap_with_training(split, traine
         made(name, BASE, split=split)
         rewritten(name, overlap=known[number])
     assert tables.subject(compared("a", "b")) == words
-
-
-def test_results_with_other_groups_and_rules_that_are_hostile_are_tabulated():
-    rewritten("base", groups={}, rules=["x\n\\input{/etc/passwd}"])
-    values = compared("base", "adapter")
-    assert all(write(values) for write in tables.FORMATS.values())
-    assert tables.latex(values).splitlines()[-1].startswith("% ")
-    assert "numbers" not in tables.markdown(compared("adapter", "base")).splitlines()[0]
 
 
 @pytest.mark.parametrize(

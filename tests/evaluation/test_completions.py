@@ -230,14 +230,6 @@ def test_answers_in_another_style_are_told_with_their_option(run_command, style,
         assert json.loads(run_command(*words, *out, "--style", style, "--json").out)["correct"] == 3
 
 
-def test_the_denominator_is_recorded(rows):
-    file = written([{"id": "b", "completion": RIGHT[1]}])
-    result = evaluate(completions=file, rows=rows, out="out")
-    assert (result.metrics.n, result.metrics.of, result.metrics.accuracy) == (1, 3, 1)
-    assert json.loads(Path("out/metrics.json").read_text())["of"] == 3
-    assert "1 of the 3 puzzles" in " ".join(caveats({"out": result}))
-
-
 def test_unequal_numbers_of_completions_are_averaged_and_told():
     lines = [{**ROWS[0], "completion": [RIGHT[0], WRONG]}, {**ROWS[1], "completion": WRONG}]
     result = evaluate(completions=written(lines))
