@@ -26,6 +26,7 @@ from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.inference.engine import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.release.demo import page as demo
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from tests.support import browser, evaluations, tiny_llama
 from tests.tasks import test_expression, test_grading
@@ -48,21 +49,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 #: Parts of answers and completions, from which random ones are made.
 LEXEMES = (*"19 36 55 7 65 0 − × ÷ x ** ^ // 07 1e9 1_0 ٥ ²".split(), *"+-*/()=. ")  # noqa: SIM905
-LEXEMES += (
-    "🙂",
-    "\\boxed{",
-    "\\frac{",
-    "\\times",
-    "}",
-    "\n",
-    "9" * 15,
-    "9" * 16,
-    "impossible",
-    "Impossible!",
-    "= 65",
-    "= -7",
-    "(" * 3000,
-)
+LEXEMES += ("🙂", "\\boxed{", "\\frac{", "\\times", "}", "\n", "9" * 15, "9" * 16)
+LEXEMES += ("impossible", "Impossible!", "= 65", "= -7", "(" * 3000)
 TAGS = ("<think>", "</think>", "<answer>", "</answer>", "1", " ", "\n", "55 + 36")
 
 
@@ -180,21 +168,18 @@ def test_the_counts_of_numbers_and_the_format_are_those_of_the_data(tiny):
 
 
 def test_the_page_states_the_greedy_accuracy_and_offers_the_test_puzzles(tiny):
-    rows = [
-        CountdownRow({"nums": [5, 3, number], "target": 8 + number}) for number in range(20, 60)
-    ]
-    right = [
-        Sample.of(row, Completion(f"</think><answer>5 + 3 + {row['nums'][2]}</answer>", 9, True))
-        for row in rows
-    ]
+    rows, right = [], []
+    for number in range(20, 60):
+        rows.append(CountdownRow({"nums": [5, 3, number], "target": 8 + number}))
+        completion = Completion(f"</think><answer>5 + 3 + {number}</answer>", 9, True)
+        right.append(Sample.of(rows[-1], completion))
     samples = right[:30] + [Sample.of(row, Completion("", 1, True)) for row in rows[30:]]
     digest = reference.find_model(str(tiny)).digest
     about = {"model": {"source": "gguf", "kind": "gguf", "digest": digest}, "data": {"digest": "d"}}
     greedy = {"greedy": True, "temperature": 0.0, "samples": 1}
     measured = Result(evaluations.metrics(samples, decoding=greedy, **about), samples)
-    sampled = Result(
-        evaluations.metrics(right, decoding=greedy | {"greedy": False}, **about), right
-    )
+    other = evaluations.metrics(right, decoding=greedy | {"greedy": False}, **about)
+    sampled = Result(other, right)
     page = demo.of_model(tiny, [measured, sampled])
     assert "It solved <b>75.0%</b> of 40 puzzles" in re.sub(
         "(held-out|training|validation) ", "", page
@@ -234,39 +219,35 @@ def test_the_page_solves_an_example_without_a_network(shipped, offline):
     assert offline.run("performance.getEntriesByType('resource').map(entry => entry.name)") == []
 
 
-@pytest.mark.slow
-def test_the_button_stops_a_search(shipped, offline):
-    offline.run(
-        "($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())"
-    )  # has no solution
-    offline.run(
-        "new Promise(done => new MutationObserver(() => done()).observe($('text'), {childList: true}))"
-    )
-    assert offline.run("$('search').textContent") == "Stop"
-    offline.run(f"($('search').click(), {IDLE})")
-    assert offline.run("[$('verdict').textContent, $('search').textContent]") == [
-        "Stopped.",
-        "Search",
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("numbers", "target", "word"),
-    [
-        ("1 2", "9", "3 or 4"),
-        ("1 2 3 4 5", "9", "there are 5"),
-        ("1 2 x", "9", "x is not"),
-        ("1 2 3", "1.5", "target"),
-    ],
-)
-def test_bad_input_is_explained(shipped, offline, numbers, target, word):
-    offline.run(
+def search(numbers: str, target: str) -> str:
+    """A script that enters a puzzle and begins to search."""
+    return (
         f"($('numbers').value = '{numbers}', $('target').value = '{target}', $('search').click())"
     )
-    assert word in offline.run("$('error').textContent")
-    assert offline.run("$('result').hidden") is True  # the verdict is of another puzzle
-    assert offline.run("document.activeElement.getAttribute('aria-invalid')") == "true"
+
+
+@pytest.mark.slow
+def test_the_button_stops_a_search(shipped, offline):
+    offline.run(search("91 7 44 12", "97"))  # has no solution
+    observe = "new MutationObserver(() => done()).observe($('text'), {childList: true})"
+    offline.run(f"new Promise(done => {observe})")
+    label = "$('search').textContent"
+    assert offline.run(label) == "Stop"
+    offline.run(f"($('search').click(), {IDLE})")
+    assert offline.run(f"[$('verdict').textContent, {label}]") == ["Stopped.", "Search"]
+
+
+@pytest.mark.slow
+def test_bad_input_is_explained(shipped, offline):
+    words = {"1 2": "3 or 4", "1 2 3 4 5": "there are 5", "1 2 x": "x is not"}
+    for numbers, target, word in [
+        *((it, "9", words[it]) for it in words),
+        ("1 2 3", "1.5", "target"),
+    ]:
+        offline.run(search(numbers, target))
+        assert word in offline.run("$('error').textContent")
+        assert offline.run("$('result').hidden") is True  # the verdict is of another puzzle
+        assert offline.run("document.activeElement.getAttribute('aria-invalid')") == "true"
 
 
 @pytest.mark.slow
@@ -279,10 +260,7 @@ def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_graded_alike(
     offline.open(shipped)
     offline.run(IDLE)
     gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES), tmp_path / "data")
-    rows = [
-        CountdownRow(json.loads(line))
-        for line in (tmp_path / "data" / "test.jsonl").read_text().splitlines()
-    ]
+    rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl")
     ref = reference.find_model(str(shipped.parent / "gguf"))
     tokenizer = load.load_tokenizer(ref)
     server = llama_cpp.server(reference.local_path(ref), 512)
@@ -302,19 +280,16 @@ def test_greedy_completions_are_those_of_llama_cpp_up_to_ties_and_graded_alike(
         return replies;
     }})()""")
     assert len(rows) == PUZZLES
-    assert all(
-        row.grade(text).correct == right
-        for row, (text, right) in zip(rows, completions, strict=True)
-    )
+    for row, (text, right) in zip(rows, completions, strict=True):
+        assert row.grade(text).correct == right
     # The shipped model imitates a random search: where several lines are equally likely, rounding decides.
     path = reference.local_path(ref)
     model = AutoModelForCausalLM.from_pretrained(
         str(path.parent), gguf_file=path.name, dtype=torch.float32
     )
     for prompt, text, (other, _) in zip(prompts, expected, completions, strict=True):
-        tokens, others = (
-            tokenizer(each, add_special_tokens=False)["input_ids"] for each in (text, other)
-        )
+        tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+        others = tokenizer(other, add_special_tokens=False)["input_ids"]
         assert tokens
         assert others
         for place, pair in enumerate(zip(tokens, others, strict=False)):

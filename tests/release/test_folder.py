@@ -17,7 +17,7 @@ from countdown_rl.release.config import PublishOptions, UploadOptions
 from tests.support import release_chain
 from tests.support.runs import files
 
-OUT = Path("release")
+OUT, GENERATION = Path("release"), "generation_config.json"
 TOKEN = "hf_" + "a" * 30
 
 
@@ -38,24 +38,16 @@ def remake(name: str, kind: str, change=lambda path: None, **described) -> None:
 def test_the_release_holds_the_weights_and_the_chain(root):
     manifest = build()
     merged = artifacts.read(Path("merged"), "merged")
-    changed = {"generation_config.json"}  # to the tokens that end a completion
-    assert {
-        name for name, entry in merged.files.items() if manifest.files[name] != entry
-    } <= changed
-    evaluation = {
-        f"eval/{name}"
-        for name in ("manifest.json", "metrics.json", "details.json", "samples.jsonl")
-    }
-    assert manifest.files.keys() - merged.files.keys() == {"README.md", *evaluation}
+    changed = {name for name in merged.files if manifest.files[name] != merged.files[name]}
+    assert changed <= {GENERATION}  # to the tokens that end a completion
+    added = manifest.files.keys() - merged.files.keys()
+    assert added == {"README.md", *(f"eval/{name}" for name in files(Path("eval/merged")))}
     assert results.read(OUT / "eval") == results.read(Path("eval/merged"))
     kinds = [link.kind for link in manifest.chain("model")]
     assert kinds == ["data", "model", "adapter", "merged"]
     assert (manifest.facts["accuracy"], manifest.facts["license"]) == (0.62, "apache-2.0")
     assert {"eval", "comparison"} <= manifest.inputs.keys()
     assert reference.find_model("release").manifest == manifest
-
-
-def test_the_same_artifacts_give_the_same_bytes(root):
     release_chain.log_of(Path())
     build()
     first = files(OUT)
@@ -95,24 +87,12 @@ def test_an_evaluation_of_other_weights_is_refused(root):
 
 def test_a_release_decodes_as_it_was_measured(root):
     """Weights that an older version merged have the base's sampling settings."""
-    config = {
-        "eos_token_id": [1, 2],
-        "pad_token_id": 0,
-        "repetition_penalty": 1.1,
-        "do_sample": True,
-        "max_length": 20,
-    }
+    ends = {"eos_token_id": [1, 2], "pad_token_id": 0}
+    config = json.dumps(ends | {"repetition_penalty": 1.1, "do_sample": True, "max_length": 20})
     shutil.rmtree("eval")
-    remake(
-        "merged",
-        "merged",
-        lambda path: (path / "generation_config.json").write_text(json.dumps(config)),
-    )
+    remake("merged", "merged", lambda path: (path / GENERATION).write_text(config))
     build()
-    assert json.loads((OUT / "generation_config.json").read_text()) == {
-        "eos_token_id": [1, 2],
-        "pad_token_id": 0,
-    }
+    assert json.loads((OUT / GENERATION).read_text()) == ends
 
 
 def test_a_comparison_and_a_log_of_others_are_left_out(root):
@@ -164,9 +144,6 @@ def test_weights_other_than_safetensors_and_gguf_are_left_out(root):
 def test_options_that_no_release_can_have_are_wrong_usage(options):
     with pytest.raises(UsageError):
         PublishOptions(**options)
-
-
-def test_only_an_upload_is_public():
     with pytest.raises(UsageError, match="--push"):
         UploadOptions(public=True)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.core import artifacts
-from countdown_rl.core.errors import ArtifactError, InputError, UsageError
+from countdown_rl.core.errors import ArtifactError, UsageError
 from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import compare, results, tables, training_log
 from countdown_rl.evaluation.sample import Sample
@@ -19,20 +18,16 @@ from countdown_rl.release.report import page as report
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from tests.support import browser, evaluations
-from tests.support.command import status
 from tests.support.runs import steps
 
 DECODING = evaluations.GREEDY | {"samples": 1}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
-ROWS = [
-    {
-        "id": f"r{at}",
-        "nums": [at + 1, 3, 50] + [7] * odd,
-        "target": at + 54 + 7 * odd,
-        "needs": needs,
-    }
-    for at, (odd, needs) in enumerate([(0, "add-sub"), (1, "mul-div")] * 6)
-]
+ROWS = []
+for at in range(12):
+    row = {"id": f"r{at}", "nums": [at + 1, 3, 50], "target": at + 54, "needs": "add-sub"}
+    ROWS.append(row)
+    if at % 2:
+        row |= {"nums": [*row["nums"], 7], "target": at + 61, "needs": "mul-div"}
 HOSTILE = (
     '3 + 3 = 7 <script>alert(1)</script> "><img src=x onerror=alert(2)> </pre></main> {{ 7 * 7 }} {% raw %}'
     " <!-- \x00 \x1b[2J \u202e \ud800 &lt;b&gt; http://example.com/x.js url(http://example.com)"
@@ -51,9 +46,12 @@ def chained(*kinds: str) -> dict:
     return entry["model"]
 
 
-CHAINS = {"base": ("model",), "base-gguf": ("model", "quantized"), "unrelated": ("merged",)}
-CHAINS |= {"adapter": ("model", "adapter"), "merged": ("model", "adapter", "merged")}
-CHAINS |= {
+CHAINS = {
+    "base": ("model",),
+    "base-gguf": ("model", "quantized"),
+    "unrelated": ("merged",),
+    "adapter": ("model", "adapter"),
+    "merged": ("model", "adapter", "merged"),
     "gguf": ("model", "adapter", "merged", "quantized"),
     "again": ("model", "adapter", "adapter"),
 }
@@ -67,48 +65,33 @@ def solved(row) -> str:
 
 def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **changes) -> Path:
     """An evaluation at *path*: each completion answers its puzzle (``+``), or gives *text*."""
+    wrong = text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
     kept = []
     for index, mark in enumerate(marks):
-        row = dict(rows[index // samples])
-        completion = (
-            solved(row)
-            if mark == "+"
-            else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
-        )
+        row = rows[index // samples]
+        completion = Completion(solved(row) if mark == "+" else wrong, 9, mark != ".")
         turn = index % samples if samples > 1 else None
-        kept.append(Sample.of(parse_row(row), Completion(completion, 9, mark != "."), turn))
-        assert "impossible" in completion or kept[-1].grade.correct == (mark == "+")
+        kept.append(Sample.of(parse_row(row), completion, turn))
+        assert kept[-1].grade.correct == (mark == "+")
     entry = chained(*CHAINS.get(path.name, ("model",)))
-    model = {"source": entry["source"], "kind": "directory", "digest": entry["digest"]}
-    about = {
-        "decoding": DECODING | {"samples": samples},
-        "data": DATA,
-        "model": model,
-        "precision": "fp32",
-    } | changes
-    metrics = evaluations.metrics(kept, **about)
+    about = {"decoding": DECODING | {"samples": samples}, "data": DATA, "precision": "fp32"}
+    about["model"] = {"source": entry["source"], "kind": "directory", "digest": entry["digest"]}
+    metrics = evaluations.metrics(kept, **about | changes)
     inputs = {"data": DATA} if metrics.is_baseline else {"data": DATA, "model": entry}
-    with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
-        results.write(draft.path, metrics, kept)
-    return path
+    return evaluations.write(path, metrics, kept, **inputs)
 
 
 @pytest.fixture
 def run(here):
-    write_eval(Path("artifacts/eval/base"), "++--++--+---")
-    write_eval(Path("artifacts/eval/merged"), "++++++-++--+")
-    write_eval(Path("artifacts/eval/adapter"), "++++++-++-+.")
+    marks = {"base": "++--++--+---", "merged": "++++++-++--+", "adapter": "++++++-++-+."}
+    for name in marks:
+        write_eval(Path("artifacts/eval", name), marks[name])
     training_log.write(Path("artifacts/train/log.csv"), steps(3))
     return Path("artifacts")
 
 
 def page(root=Path("artifacts"), **sources) -> str:
     return report.text(report.view(*report.find(root, **sources)))
-
-
-def tags(text: str) -> list[tuple[str, str]]:
-    """The name and the attributes of each element."""
-    return re.findall(r"<([a-z]+)([^>]*)>", text)
 
 
 def test_links_lead_to_sections_and_the_same_artifacts_give_the_same_page(run):
@@ -129,7 +112,7 @@ def test_model_text_is_escaped_and_the_page_has_no_scripts_and_no_outside_refere
     write_eval(run / "eval" / "z<b>&'x", "-+" * 6, text=HOSTILE)
     text = page()
     unsafe = {"script", "img", "iframe", "object", "embed", "link", "base", "form"}
-    for tag, attributes in tags(text):
+    for tag, attributes in re.findall(r"<([a-z]+)([^>]*)>", text):
         assert tag not in unsafe
         assert not re.search(r" (on\w+|src|srcset|action|xlink:href)=|url\(", attributes)
     style = re.search("<style>(.*?)</style>", text, re.S)[1]
@@ -241,10 +224,7 @@ def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(ru
     rows = [re.findall(r'data-row="([^"]*)"', table) for table in tables]
     assert rows == [["base", "adapter", "merged"], ["sampled", "floor"], ["five"]]
     assert "pass@2" in text
-    folded = re.findall(
-        r'<details class="fold card"><summary><b>([^<]*)</b><span>([^<]*)</span>', text
-    )
-    assert folded == [
+    assert re.findall(r'fold card"><summary><b>([^<]*)</b><span>([^<]*)<', text) == [
         ("The same puzzles, decoded in another way", "sampled 50.0%"),
         ("Other puzzles", "five 66.7%"),
     ]
@@ -318,35 +298,27 @@ def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(here):
     assert "1" not in rows  # the accuracy
 
 
-def test_one_evaluation_of_word_problems_makes_a_page(tmp_path):
-    rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5"}]
-    write_eval(
-        tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>"
-    )
-    text = page(tmp_path)
+def test_one_evaluation_of_word_problems_makes_a_page(here):
+    rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5"}] * 2
+    write_eval(Path("eval/gsm"), "+-", rows=rows, text="</think>\n<answer>six</answer>")
+    text = page(Path())
     assert "<h1>gsm: 50.0% of 2 problems</h1>" in text
     assert "How &lt;many&gt; are 2 and 3?" in text
     assert "an answer that is no number" in text
     assert 'id="training"' not in text
 
 
-def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(
-    run, run_command, monkeypatch
-):
-    def refused(error, word, **sources):
-        with pytest.raises(error, match=word):
-            page(**sources)
-        assert status(monkeypatch, "report") == (0 if sources else 1)
-
+def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run, run_command):
     with pytest.raises(UsageError, match="once"):
         page(results=["artifacts/eval/base"] * 2)
     assert "artifacts/report.html" in run_command("report").err
     before = (run / "report.html").read_bytes()
-    refused(ArtifactError, r"no\.csv", logs=["no.csv"])
+    with pytest.raises(ArtifactError, match=r"no\.csv"):
+        page(logs=["no.csv"])
     training_log.write(run / "train" / "log.csv", [])
-    refused(InputError, r"log\.csv has no steps")
+    assert "log.csv has no steps" in run_command("report", code=1).err
     (run / "eval" / "merged" / "samples.jsonl").write_text("")
-    refused(ArtifactError, r"merged/samples\.jsonl is damaged")
+    assert "merged/samples.jsonl is damaged" in run_command("report", code=1).err
     assert (run / "report.html").read_bytes() == before
     with pytest.raises(ArtifactError, match="is a directory"):
         report.save("", run)
@@ -406,17 +378,14 @@ def test_the_film_plays_in_a_browser(run, tmp_path):
     chromium.close()
 
 
-def test_a_log_without_evaluations_makes_a_page_about_training(run, monkeypatch):
+def test_a_log_without_evaluations_makes_a_page_about_training(run, run_command):
     log = run / "train" / "log.csv"
     filmed(log, {2: ["+", "-", "-"], 4: ["+", "-", "+"]})
-    assert status(monkeypatch, "report", "--figures", "figures", "--log", str(log)) == 0
+    run_command("report", "--figures", "figures", "--log", log)
     text = (run / "report.html").read_text()
     assert "<h1>GRPO: 3 steps</h1>" in text
-    assert (
-        re.findall(r'<a href="#([^"]*)"', text)
-        == re.findall(r'<section id="([^"]*)"', text)
-        == ["film", "training"]
-    )
+    assert re.findall(r'<a href="#([^"]*)"', text) == ["film", "training"]
+    assert re.findall(r'<section id="([^"]*)"', text) == ["film", "training"]
     assert "No evaluation was given" in summary(text)
     assert "This log is not" not in text
     assert len(list(Path("figures").iterdir())) == text.count("<figure")
