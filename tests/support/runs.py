@@ -100,21 +100,20 @@ def assert_same(result: Any, expected: Any) -> None:
     assert samples_of(result) == samples_of(expected)
 
 
-def killed(
-    run: Callable[..., Any], place: Path, where: Path, step: int, *options: Any, **callbacks: Any
-) -> None:
-    """Kill *run* of the inputs in *place*, which writes into *where*, after *step*."""
+def killed(fit: Callable[..., Any], step: int, *arguments: Any, **callbacks: Any) -> None:
+    """Kill the run that *fit* starts with *arguments* after *step*."""
     reporter = killing(step, **callbacks)
     with pytest.raises(Killed):
-        run(place, where, *options, reporter=reporter)
+        fit(*arguments, reporter=reporter)
 
 
-def resumed(
-    run: Callable[..., Any], place: Path, where: Path, options: Any, step: int
-) -> tuple[Any, Any]:
-    """A run, and one that was killed after *step* and run again, with the same bytes."""
-    whole = run(place, where / "whole", options)
-    killed(run, place, where / "killed", step, options)
-    again = run(place, where / "killed", options)
+def resumed(fit: Callable[..., Any], options: Any, step: int) -> tuple[Any, Any]:
+    """A run, and one that was killed after *step* and run again, with the same bytes.
+
+    *fit* takes the options of a run and the name of its directory.
+    """
+    whole = fit(options, "whole")
+    killed(fit, step, options, "killed")
+    again = fit(options, "killed")
     assert_same(again, whole)
     return whole, again

@@ -43,7 +43,6 @@ from tests.support.runs import (
     files,
     killed,
     killing,
-    paths,
     resumed,
     write_data,
 )
@@ -89,16 +88,22 @@ def few_validation_puzzles(monkeypatch):
 
 
 def run(place, where, options=SMALL, reporter=SILENT, **changes):
-    given = {
-        "model": str(place / "model"),
-        "data": place / "data",
-        **paths(where),
-        "out": where / "adapter",
-    }
-    return training.train(prepare(RunArguments(**given | changes), options, reporter))
+    given = {"model": str(place / "model"), "data": place / "data", "log": where / "log.csv"}
+    arguments = RunArguments(**given | {"out": where / "adapter"} | changes)
+    return training.train(prepare(arguments, options, reporter))
 
 
 WEIGHTS = "adapter_model.safetensors"
+
+
+@pytest.fixture
+def fit(place, tmp_path):
+    """Train with *options* into a directory of this test."""
+
+    def fitted(options=SMALL, where="", reporter=SILENT, **changes):
+        return run(place, tmp_path / where, options, reporter, **changes)
+
+    return fitted
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +111,7 @@ def unbroken(place, tmp_path_factory):
     return run(place, tmp_path_factory.mktemp("unbroken"))
 
 
-def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
+def test_a_run_writes_an_adapter_a_log_and_samples(unbroken):
     out = unbroken.out.parent
     manifest = artifacts.read(unbroken.out, "adapter")
     names = {path.name for path in out.iterdir()}
@@ -123,7 +128,7 @@ def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
 
 
 def test_an_adapter_is_trained_further_and_the_ids_of_all_puzzles_are_recorded(
-    place, unbroken, tmp_path
+    fit, place, unbroken, tmp_path
 ):
     known = {row.id for row in jsonl.read_rows(place / "data" / "train.jsonl")}
     file = unbroken.out / "trained_ids.txt"
@@ -135,7 +140,7 @@ def test_an_adapter_is_trained_further_and_the_ids_of_all_puzzles_are_recorded(
     assert (unbroken.out.parent / file.name).read_bytes() == file.read_bytes()
 
     again = replace(SMALL, seed=1, max_steps=1, lora_r=TrainOptions.lora_r)
-    more = run(place, tmp_path, again, model=str(unbroken.out))
+    more = fit(again, model=str(unbroken.out))
     assert set(ids) <= set((more.out / file.name).read_text().split())
     assert files(more.out)[WEIGHTS] != files(unbroken.out)[WEIGHTS]
     base = reference.find_model(str(more.out)).base
@@ -144,17 +149,17 @@ def test_an_adapter_is_trained_further_and_the_ids_of_all_puzzles_are_recorded(
     foreign = shutil.copytree(unbroken.out, tmp_path / "of-another-tool")
     for name in (file.name, "manifest.json"):
         (foreign / name).unlink()
-    unknown = run(place, tmp_path / "unknown", again, model=str(foreign))
+    unknown = fit(again, "unknown", model=str(foreign))
     assert not (unknown.out / file.name).exists()
     assert "trained_ids" not in artifacts.read(unknown.out, "adapter").facts
 
 
-def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
-    killed(run, place, tmp_path, 5)
+def test_a_resumed_run_ends_with_the_same_bytes(fit, unbroken, tmp_path):
+    killed(fit, 5)
     assert not (tmp_path / "adapter").exists()
     (tmp_path / "log.csv").unlink()  # as dvc does before it runs the stage again
     notes = []
-    result = run(place, tmp_path, reporter=Reporter(note=notes.append))
+    result = fit(reporter=Reporter(note=notes.append))
     assert result.resumed == 3
     assert any("after step 3" in note for note in notes)
     assert_same(result, unbroken)
@@ -175,44 +180,42 @@ ROUNDS = {"trl": ("num_iterations=2",)}
         ),
     ],
 )
-def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(
-    place, tmp_path, changes, step, start
-):
-    whole, again = resumed(run, place, tmp_path, replace(SMALL, save_steps=1, **changes), step)
+def test_a_run_of_rounds_a_curriculum_or_all_weights_resumes_exactly(fit, changes, step, start):
+    whole, again = resumed(fit, replace(SMALL, save_steps=1, **changes), step)
     assert again.resumed == start
     assert all((row.kl is not None) == ("beta" in changes) for row in whole.rows)
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
 def test_a_tracker_writes_beside_the_log_offline_or_is_asked_for(
-    place, unbroken, tmp_path, monkeypatch, capfd, name
+    fit, unbroken, tmp_path, monkeypatch, capfd, name
 ):
     options = replace(SMALL, trl=(LINEAR, f"report_to={name}"))
     if find_spec(name) is None:
         with pytest.raises(UsageError, match=name):
-            run(place, tmp_path, options)
+            fit(options)
         return
     for key in ("TENSORBOARD_LOGGING_DIR", "WANDB_DIR", "WANDB_MODE", "TRACKIO_DIR"):
         monkeypatch.setenv(key, "")  # restored afterwards
         monkeypatch.delenv(key)
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    run(place, tmp_path, options)
+    fit(options)
     assert capfd.readouterr().out == ""
     assert files(tmp_path / "adapter")[WEIGHTS] == files(unbroken.out)[WEIGHTS]
     assert [path for path in (tmp_path / name).rglob("*") if path.is_file()]
 
 
-def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
-    killed(run, place, tmp_path, 4)
+def test_another_unfinished_run_is_not_overwritten(fit, tmp_path):
+    killed(fit, 4)
     left = files(tmp_path / "checkpoints" / "checkpoint-3")
     with pytest.raises(ArtifactError, match="--seed was 42, is 1"):
-        run(place, tmp_path, replace(SMALL, seed=1))
+        fit(replace(SMALL, seed=1))
     jsonl.write_rows(tmp_path / "other.jsonl", ROWS[1:])
     with pytest.raises(ArtifactError, match="other data"):
-        run(place, tmp_path, data=tmp_path / "other.jsonl")
+        fit(data=tmp_path / "other.jsonl")
     assert files(tmp_path / "checkpoints" / "checkpoint-3") == left
     shutil.rmtree(tmp_path / "checkpoints")
-    assert run(place, tmp_path, replace(SMALL, seed=1)).resumed is None
+    assert fit(replace(SMALL, seed=1)).resumed is None
 
 
 def test_training_sends_no_telemetry():
@@ -227,29 +230,29 @@ def test_training_sends_no_telemetry():
     command.python(code, os.environ | {"CI": ""})
 
 
-def test_checkpoints_do_not_ask_the_hub_for_the_base_of_an_adapter(place, tmp_path, monkeypatch):
+def test_checkpoints_do_not_ask_the_hub_for_the_base_of_an_adapter(fit, monkeypatch):
     from peft.utils import save_and_load
 
     asked = []
     monkeypatch.setattr(save_and_load, "check_file_exists_on_hf_hub", asked.append)
     no_file = SimpleNamespace(exists=lambda path: False, join=os.path.join)  # as of a GGUF file
     monkeypatch.setattr(save_and_load, "os", SimpleNamespace(path=no_file))
-    run(place, tmp_path, replace(SMALL, max_steps=3, save_steps=1))
+    fit(replace(SMALL, max_steps=3, save_steps=1))
     assert asked == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_ends_training_with_a_checkpoint_from_which_it_continues(
-    place, unbroken, tmp_path, number
+    fit, unbroken, tmp_path, number
 ):
     def stop(row):
         if row.step == 1:
             os.kill(os.getpid(), number)
 
     with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
-        run(place, tmp_path, reporter=Reporter(step=stop))
+        fit(reporter=Reporter(step=stop))
     assert "continues after step 2" in state.Checkpoints(tmp_path / "checkpoints").how_to_continue()
-    run(place, tmp_path)
+    fit()
     assert files(tmp_path / "adapter") == files(unbroken.out)
 
 
@@ -271,31 +274,29 @@ def logging(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["loss", "grad_norm", "reward"])
-def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, logging, name):
+def test_training_stops_at_a_figure_that_is_not_finite(fit, tmp_path, logging, name):
     logging(4, {name: math.nan})
     with pytest.raises(CountdownError, match=f"step 4: {name} is nan"):
-        run(place, tmp_path)
+        fit()
     assert "after step 3" in state.Checkpoints(tmp_path / "checkpoints").how_to_continue()
     assert not (tmp_path / "adapter").exists()
 
 
 @pytest.mark.parametrize(("scale", "stops"), [(2.0, False), (0.5, True)])
-def test_a_step_that_fp16_skips_goes_on_until_the_scale_is_below_1(
-    place, tmp_path, logging, scale, stops
-):
+def test_a_step_that_fp16_skips_goes_on_until_the_scale_is_below_1(fit, logging, scale, stops):
     scaler = SimpleNamespace(get_scale=lambda: scale)
     skipped = SimpleNamespace(step_was_skipped=True, scaler=scaler)
     logging(2, {"grad_norm": math.inf}, optimizer=skipped)
     with pytest.raises(CountdownError, match="grad_norm is inf") if stops else nullcontext():
-        assert run(place, tmp_path, replace(SMALL, max_steps=2)).rows[1].grad_norm == 0
+        assert fit(replace(SMALL, max_steps=2)).rows[1].grad_norm == 0
 
 
-def test_a_resumed_run_computes_in_the_threads_of_its_start(place, tmp_path, monkeypatch):
+def test_a_resumed_run_computes_in_the_threads_of_its_start(fit, tmp_path, monkeypatch):
     options, threads = replace(SMALL, max_steps=2, save_steps=1), []
     for count in (2, 3):  # continued with more processors
         monkeypatch.setattr(processes, "cpu_threads", lambda count=count: count)
         with suppress(Killed):
-            run(place, tmp_path, options, reporter=killing(2 if count == 2 else 0))
+            fit(options, reporter=killing(2 if count == 2 else 0))
         threads.append(torch.get_num_threads())
     torch.set_num_threads(1)
     assert threads == [2, 2]
@@ -308,24 +309,20 @@ def by_prompt(completions, prompts, nums, target, **columns):
     return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
 
 
-def test_dynamic_sampling_fills_a_round_with_varied_groups_and_resumes_exactly(
-    place, tmp_path, monkeypatch
-):
+def test_dynamic_sampling_fills_a_round_with_varied_groups_and_resumes_exactly(fit, monkeypatch):
     # Correctness is equal.
     monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, False))
     options = replace(SMALL, **ROUNDS, sampler="dynamic", max_steps=8, save_steps=1)
-    whole, again = resumed(
-        run, place, tmp_path, replace(options, reward=(f"{__name__}:by_prompt",)), 5
-    )
+    whole, again = resumed(fit, replace(options, reward=(f"{__name__}:by_prompt",)), 5)
     assert again.resumed == 4
     rounds = [(row.frac_reward_zero_std == 0, row.draws) for row in whole.rows[::2]]
     assert all(filled or draws >= 2 + trainer.MAX_ATTEMPTS - 1 for filled, draws in rounds)
     assert any(filled and draws > 2 for filled, draws in rounds)
 
 
-def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path):
+def test_dynamic_sampling_gives_up_at_its_limit(fit):
     options = replace(SMALL, sampler="dynamic", max_steps=1, reward=("length:9999",))
-    assert [row.draws for row in run(place, tmp_path, options).rows] == [2 * trainer.MAX_ATTEMPTS]
+    assert [row.draws for row in fit(options).rows] == [2 * trainer.MAX_ATTEMPTS]
 
 
 OBSERVED = []
@@ -356,23 +353,23 @@ def vowels(grade, row, tokens):
     return sum(grade.answer.count(vowel) for vowel in "aeiou") / (1 + tokens)
 
 
-def test_a_sampler_advantages_a_loss_and_a_reward_of_the_user_resume_exactly(place, tmp_path):
+def test_a_sampler_advantages_a_loss_and_a_reward_of_the_user_resume_exactly(fit):
     own = {"sampler": "least_rewarded", "advantage": "by_token", "loss_type": "one_sided"}
     own = {name: f"{__name__}:{function}" for name, function in own.items()}
     own |= ROUNDS | {"reward": (f"{__name__}:vowels=1", "correct=0.5"), "max_steps": 10}
     options = replace(SMALL, **own, save_steps=1)
-    whole, again = resumed(run, place, tmp_path, options, 8)
+    whole, again = resumed(fit, options, 8)
     assert again.resumed == 6
     assert {"rewards/correct/mean", f"rewards/{__name__}:vowels/std"} <= whole.rows[0].groups.keys()
     for name, default in {"advantage": "group", "loss_type": "dapo"}.items():
-        other = run(place, tmp_path / name, replace(options, **{name: default}))
+        other = fit(replace(options, **{name: default}), name)
         assert files(other.out)[WEIGHTS] != files(whole.out)[WEIGHTS]
 
 
-def test_every_round_is_observed_once(place, tmp_path):
+def test_every_round_is_observed_once(fit, tmp_path):
     OBSERVED.clear()
     observing = {"sampler": f"{__name__}:least_rewarded", "reward": ("correct=1", "format=0.1")}
-    killed(run, place, tmp_path, 5, replace(SMALL, **ROUNDS, **observing, save_steps=4))
+    killed(fit, 5, replace(SMALL, **ROUNDS, **observing, save_steps=4))
     journal = Journal(None, 6)
     journal.load(tmp_path / "checkpoints" / "checkpoint-4")
     assert len(journal.outcomes) == 2
@@ -383,11 +380,11 @@ def test_every_round_is_observed_once(place, tmp_path):
 
 
 def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_advantages(
-    place, tmp_path, monkeypatch
+    fit, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(callback, "SAMPLE_EVERY", 4)
     options = replace(SMALL, reward=(REWARD, "format=0"), discount=0.9, scale_rewards="none")
-    row, *_ = run(place, tmp_path, options).rows
+    row, *_ = fit(options).rows
     samples = training_log.read_samples(tmp_path / "samples.jsonl")
     places = [(step, group) for step in (1, 5, 6) for group in (0, 1) for _ in range(4)]
     assert [(sample.step, sample.group) for sample in samples] == places
@@ -404,26 +401,26 @@ def test_samples_hold_all_completions_of_some_steps_with_grades_rewards_and_adva
     assert row.groups["correct_numbers_3"] == row.correct
 
 
-def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypatch):
+def test_warnings_are_given_once_even_in_a_resumed_run(fit, monkeypatch):
     monkeypatch.setattr(letters.LettersRow, "grade", lambda row, text: row.graded(text, False))
     options = replace(SMALL, max_steps=14, save_steps=11)
     said, again = [], []
-    killed(run, place, tmp_path, 13, options, warning=said.append)
-    result = run(place, tmp_path, options, reporter=Reporter(warning=again.append))
+    killed(fit, 13, options, warning=said.append)
+    result = fit(options, reporter=Reporter(warning=again.append))
     assert (result.resumed, again) == (11, [])
     assert sorted(result.warnings) == ["length", "zero"]
     assert sorted(result.warnings.values()) == sorted(said)
     assert "an odd number of letters" in result.warnings["zero"]
 
 
-def test_trl_fields_take_effect_and_equal_groups_have_no_gradient(place, tmp_path):
-    (row,) = run(place, tmp_path, replace(SMALL, max_steps=1, trl=("top_k=1",))).rows
+def test_trl_fields_take_effect_and_equal_groups_have_no_gradient(fit):
+    (row,) = fit(replace(SMALL, max_steps=1, trl=("top_k=1",))).rows
     assert (row.frac_reward_zero_std, row.entropy, row.grad_norm) == (1.0, None, 0.0)
 
 
-def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_path):
+def test_evaluations_are_logged_drawn_and_change_nothing(fit, unbroken, tmp_path):
     options = replace(SMALL, eval_every=4)
-    run(place, tmp_path, options)
+    fit(options)
     rows = training_log.read(tmp_path / "log.csv")
     assert [row.step for row in rows if row.eval_correct is not None] == [4, 6]
     assert min(rows[-1].eval_kl, rows[3].eval_kl) > 0
@@ -438,7 +435,7 @@ def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_pa
     ],
 )
 def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(
-    place, tmp_path, monkeypatch, solved, kept
+    fit, tmp_path, monkeypatch, solved, kept
 ):
     def validate(self, prompts):
         right = solved[self.state.global_step]  # of five; two letters are right, one is wrong
@@ -446,7 +443,7 @@ def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(
 
     monkeypatch.setattr(trainer.Trainer, "validate", validate)
     options = replace(SMALL, eval_every=2, keep="best", save_steps=5)
-    result, again = resumed(run, place, tmp_path, options, 6)
+    result, again = resumed(fit, options, 6)
     assert again.resumed == 5
     assert (result.facts["kept_step"], result.facts["eval_correct"]) == (kept, solved[kept] / 5)
     weights = load_file(result.out / WEIGHTS).items()
@@ -455,8 +452,8 @@ def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(
     assert not (tmp_path / "killed" / "checkpoints").exists()
 
 
-def test_all_weights_give_a_model_artifact_that_other_stages_take(place, tmp_path):
-    all_weights = run(place, tmp_path, replace(ALL_WEIGHTS, beta=0.01), out=tmp_path / "model")
+def test_all_weights_give_a_model_artifact_that_other_stages_take(fit, place, tmp_path):
+    all_weights = fit(replace(ALL_WEIGHTS, beta=0.01), out=tmp_path / "model")
     manifest = artifacts.read(all_weights.out, "model")
     assert manifest.facts["trainable_parameters"] == manifest.facts["total_parameters"] > 0
     found = (reference.find_model(str(path)) for path in (all_weights.out, place / "model"))
@@ -470,9 +467,7 @@ def test_all_weights_give_a_model_artifact_that_other_stages_take(place, tmp_pat
     assert all(row.kl is not None for row in all_weights.rows)
 
 
-def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(
-    place, tmp_path, monkeypatch
-):
+def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(fit, monkeypatch):
     load, facts, dtypes = weights.load_model, training.all_facts, set()
 
     def load_in_4_bits(*args, **settings):
@@ -487,15 +482,15 @@ def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(
 
     monkeypatch.setattr(weights, "load_model", load_in_4_bits)
     monkeypatch.setattr(training, "all_facts", note_dtypes)
-    whole, again = resumed(run, place, tmp_path, SMALL, 5)
+    whole, again = resumed(fit, SMALL, 5)
     assert again.resumed == 3
     assert dtypes == {torch.float32}
     still = replace(SMALL, learning_rate=0.0, max_steps=1)
-    further = run(place, tmp_path / "further", still, model=str(whole.out))
+    further = fit(still, "further", model=str(whole.out))
     assert files(further.out)[WEIGHTS] == files(whole.out)[WEIGHTS]
 
 
-def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, unbroken):
+def test_invalid_inputs_are_refused_before_anything_is_written(fit, place, tmp_path, unbroken):
     (tmp_path / "file").write_text("")
     adapter, one_file = str(unbroken.out), place / "data" / "train.jsonl"
     for word, options, changes in (
@@ -507,7 +502,7 @@ def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, 
         ("file", SMALL, {"out": tmp_path / "file"}),
     ):
         with pytest.raises(CountdownError, match=word):
-            run(place, tmp_path, options, **changes)
+            fit(options, **changes)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -528,7 +523,7 @@ def test_rewards_and_validation_see_tags_that_are_special_tokens_and_who_opens_t
     assert (row.correct, row.format, row.eval_correct) == (1.0, 1.0, 1.0)
 
 
-def test_a_micro_batch_is_halved_until_its_first_step_fits(place, tmp_path, monkeypatch):
+def test_a_micro_batch_is_halved_until_its_first_step_fits(fit, monkeypatch):
     step, warned = trainer.Trainer.training_step, []
 
     def limited(self, *inputs):
@@ -538,26 +533,26 @@ def test_a_micro_batch_is_halved_until_its_first_step_fits(place, tmp_path, monk
 
     monkeypatch.setattr(trainer.Trainer, "training_step", limited)
     monkeypatch.setattr(trainer.Trainer, "most", 2, raising=False)
-    result = run(place, tmp_path, reporter=Reporter(warning=warned.append))
+    result = fit(reporter=Reporter(warning=warned.append))
     assert "--micro-batch 2" in warned[-1]
     assert len(result.rows) == 6
     monkeypatch.setattr(trainer.Trainer, "most", 0)
     with pytest.raises(ModelError, match="--micro-batch"):
-        run(place, tmp_path / "none")
+        fit(where="none")
 
 
-def test_a_finished_run_goes_on_with_more_steps(place, tmp_path):
+def test_a_finished_run_goes_on_with_more_steps(fit, tmp_path):
     options = replace(SMALL, trl=(), keep_checkpoints=2)
-    whole = run(place, tmp_path / "whole", options)
+    whole = fit(options, "whole")
     kept = {path.name for path in (tmp_path / "whole" / "checkpoints").glob("*-*")}
     assert kept == {"checkpoint-3", "checkpoint-6"}
-    run(place, tmp_path / "short", replace(options, max_steps=4))
-    again = run(place, tmp_path / "short", options)
+    fit(replace(options, max_steps=4), "short")
+    again = fit(options, "short")
     assert again.resumed == 4
     assert files(again.out)[WEIGHTS] == files(whole.out)[WEIGHTS]
 
 
-def test_an_evaluation_is_that_of_generate(place, tmp_path, monkeypatch):
+def test_an_evaluation_is_that_of_generate(fit, monkeypatch):
     completions, validate = [], trainer.Trainer.validate
 
     def recorded(*arguments):
@@ -566,8 +561,8 @@ def test_an_evaluation_is_that_of_generate(place, tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainer.Trainer, "validate", recorded)
     options = replace(SMALL, eval_every=1, max_steps=1, learning_rate=0.0)
-    run(place, tmp_path / "decoder", options)
+    fit(options, "decoder")
     monkeypatch.setattr(engines, "decoder_of", lambda *arguments: None)
-    run(place, tmp_path / "generate", options)
+    fit(options, "generate")
     decoded, *others = completions  # before and after a step at a rate of 0
     assert others == [decoded] * 3

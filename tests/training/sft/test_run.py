@@ -4,7 +4,6 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,29 +67,30 @@ def run(*arguments, **changes):
     return train(prepare(*arguments, **changes))
 
 
-@pytest.fixture(scope="module")
-def unbroken(place, tmp_path_factory):
-    return run(place, tmp_path_factory.mktemp("unbroken"))
+@pytest.fixture
+def fit(place, tmp_path):
+    """Train with *options* into a directory of this test."""
+
+    def fitted(options=SMALL, where="", reporter=SILENT, **changes):
+        return run(place, tmp_path / where, options, reporter, **changes)
+
+    return fitted
 
 
-def test_a_run_writes_an_adapter_and_a_log(unbroken):
-    manifest = artifacts.read(unbroken.out, "adapter")
+@pytest.mark.parametrize(("tune", "kind"), [("lora", "adapter"), ("all", "model")])
+def test_a_resumed_run_ends_with_the_same_bytes_and_a_log(fit, tune, kind):
+    whole, again = resumed(fit, replace(SMALL, tune=tune), 5)
+    assert again.resumed == 4
+    for result in (whole, again):
+        names = {path.name for path in result.out.parent.iterdir()}
+        assert names == {"out", "log.csv", "trained_ids.txt"}
+    manifest = artifacts.read(whole.out, kind)
     assert manifest.facts["demonstrations"] == {"read": 20, "graded": 20, "kept": 20}
     assert manifest.inputs["from"]["file"] == "demos.jsonl"
-    names = {path.name for path in unbroken.out.parent.iterdir()}
-    assert names == {"out", "log.csv", "trained_ids.txt"}
-    rows = training_log.read(unbroken.out.parent / "log.csv", SftRow)
-    assert rows == unbroken.rows
+    rows = training_log.read(whole.out.parent / "log.csv", SftRow)
+    assert rows == whole.rows
     assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row.tokens for row in rows] == sorted({row.tokens for row in rows})
-
-
-@pytest.mark.parametrize("changes", [{}, {"tune": "all"}])
-def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
-    options = replace(SMALL, **changes)
-    _, again = resumed(run, place, tmp_path, options, 5)
-    assert again.resumed == 4
-    assert not (tmp_path / "killed" / "checkpoints").exists()
 
 
 def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path):
@@ -130,7 +130,7 @@ def impossible(row):
 
 @pytest.mark.parametrize("solved", [False, True])
 def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(
-    place, tmp_path, monkeypatch, solved
+    fit, tmp_path, monkeypatch, solved
 ):
     puzzles = [{"nums": [90, 7], "target": 97, "style": "model_opens"}] * 2
     data = write_data(tmp_path / "data", {"valid": puzzles, "test": sums(1, 2, 80, 99)})
@@ -139,7 +139,7 @@ def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(
     monkeypatch.setattr(supervised.SftRun, "validate", lambda *arguments: completions)
     options = replace(SMALL, max_steps=2, eval_every=1)
     warnings = []
-    run(place, tmp_path, options, reporter=Reporter(warning=warnings.append), data=data)
+    fit(options, reporter=Reporter(warning=warnings.append), data=data)
     about = [text for text in warnings if "uniform guess" not in text]  # of a random model
     assert len(about) == (0 if solved else 2)  # after the first evaluation, and at the end
     assert all("50%" in text and "<answer>90 - 7</answer>" in text for text in about)
@@ -165,17 +165,6 @@ def test_a_small_model_learns_from_500_demonstrations(tmp_path):
     assert result.facts["kept_step"] > 0
 
 
-def test_under_zero3_the_first_process_alone_has_the_gathered_weights():
-    plugin = SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=3))
-    accelerator = SimpleNamespace(
-        state=plugin, get_state_dict=lambda model: None
-    )  # as DeepSpeed in the others
-    trainer = SimpleNamespace(is_fsdp_enabled=False, accelerator=accelerator, model_wrapped=None)
-    assert weights.gathered(trainer) is None
-    accelerator.get_state_dict = lambda model: {"w": 1}
-    assert weights.gathered(trainer) == {"w": 1}
-
-
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
     "config",
@@ -184,10 +173,10 @@ def test_under_zero3_the_first_process_alone_has_the_gathered_weights():
         {"modules_to_save": ["embed_tokens", "lm_head"]},
     ],
 )
-def test_an_adapter_on_the_embedding_is_trained_further(place, tmp_path, tied, config):
+def test_an_adapter_on_the_embedding_is_trained_further(fit, tmp_path, tied, config):
     base = tiny_llama.checkpoint(tmp_path / "base", tie_word_embeddings=tied)
     adapter = tiny_llama.adapter(tmp_path / "adapter", base, **config)
-    result = run(place, tmp_path, replace(SMALL, max_steps=2, eval_every=0), model=str(adapter))
+    result = fit(replace(SMALL, max_steps=2), model=str(adapter))
     assert result.rows[-1].loss != result.rows[0].loss
     before, after = (load_file(path / lora.WEIGHTS) for path in (adapter, result.out))
     embedding = next(name for name in after if "embed" in name)
@@ -215,12 +204,10 @@ def test_check_refuses_tokens_that_the_embeddings_do_not_have(place, tmp_path):
 
 
 @pytest.mark.parametrize("tune", ["lora", "all"])
-def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
+def test_the_ends_of_a_base_model_go_where_its_weights_go(fit, tmp_path, tune):
     """A base model with a chat template: text ends with one token, turns with another."""
     standins.base_checkpoint(tmp_path / "base")
-    jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
-    options = replace(SMALL, tune=tune, max_steps=3)
-    tuned = run(tmp_path, tmp_path, options, model=str(tmp_path / "base")).out
+    tuned = fit(replace(SMALL, tune=tune, max_steps=3), model=str(tmp_path / "base")).out
     tokens = AutoTokenizer.from_pretrained(tuned)
     text, turn = (tokens.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>"))
     expected = {"eos_token_id": sorted([text, turn]), "pad_token_id": text}
@@ -228,13 +215,9 @@ def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
     if tune == "lora":
         merged = tmp_path / "merged"
         merge_adapter(find_model(str(tuned)), merged, MergeOptions())
-    for format in ("nf4", "gguf"):
-        options = QuantizeOptions(format=format, gguf_type="q8_0")
-        quantize_model(find_model(str(merged)), tmp_path / format, options)
-    for place in (tuned, merged, tmp_path / "nf4", tmp_path / "gguf"):
+    quantize_model(find_model(str(merged)), tmp_path / "nf4", QuantizeOptions())
+    for place in (tuned, merged, tmp_path / "nf4"):
         assert json.loads((place / "generation_config.json").read_text()) == expected
-
-    assert (tmp_path / "gguf" / "Modelfile").read_text().count("PARAMETER stop") == 2
 
 
 def test_validation_prompts_are_checked_before_weights_are_loaded(tmp_path):
