@@ -14,6 +14,8 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any
 
+from countdown_rl.core.errors import UsageError
+
 #: Parameters of glibc's ``mallopt`` (``malloc.h``) and of Linux's ``prctl`` (``prctl.h``).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _PR_SET_PDEATHSIG = 1
@@ -22,6 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _REPEATED = 1.0
 
 _deferred = False
+_trains = False
 _received: int | None = None
 _since = 0.0
 
@@ -110,6 +113,14 @@ def run_alone() -> None:
     # transformers would use all GPUs.
     first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     os.environ["CUDA_VISIBLE_DEVICES"] = first_gpu
+
+
+def train_once() -> None:
+    """Raise UsageError if this process of a launcher trained before: its process group is that of the first run."""
+    global _trains
+    if _trains and launched():
+        raise UsageError("a launched process trains once; launch the second run by itself.")
+    _trains = launched()
 
 
 def world_size() -> int:

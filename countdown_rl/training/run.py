@@ -76,6 +76,7 @@ def execute(
             run = prepare(arguments, options, reporter)
             if result := _finished(run, overwrite):
                 return result
+            processes.train_once()
             return train(run)
         except (KeyboardInterrupt, processes.Terminated):
             reporter.note(places.checkpoints.how_to_continue())

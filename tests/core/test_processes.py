@@ -11,6 +11,7 @@ import pytest
 
 from countdown_rl.cli import main
 from countdown_rl.core import processes
+from countdown_rl.core.errors import UsageError
 from tests.support.fsdp_on_cpu import launched
 
 ROOT = Path(__file__).parents[2]
@@ -135,3 +136,13 @@ def test_sharded_weights_are_told_by_the_environment_of_a_launcher(
         monkeypatch.setenv(variable, number)
     monkeypatch.setenv(f"ACCELERATE_{name}", value)
     assert processes.shards_weights() == sharded
+
+
+def test_a_launched_process_trains_once(monkeypatch):
+    monkeypatch.setattr(processes, "_trains", False)
+    processes.train_once()
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+    processes.train_once()
+    with pytest.raises(UsageError, match="launch the second"):
+        processes.train_once()
