@@ -17,7 +17,7 @@ from countdown_rl.evaluation.config import (
     CompletionStyle,
     OnError,
 )
-from countdown_rl.tasks.options import Fields
+from countdown_rl.tasks.options import Fields, RecordsPath
 
 if TYPE_CHECKING:
     from countdown_rl.tasks.task import Row
@@ -37,6 +37,7 @@ def grade(
     rule: CompletionRule = None,
     operators: CompletionOperators = None,
     field: Fields = (),
+    records: RecordsPath = None,
     on_error: OnError = "stop",
 ) -> None:
     """Grade completions exactly, one line of output per completion.
@@ -64,7 +65,7 @@ def grade(
     name = STDIN if source == "-" else source
     jsonl.check_rules(data, rule=rule, operators=operators)
     known = jsonl.read_rows(jsonl.test_file(data), console.note) if data else ()
-    reader = Reader(known, field, style=style, rule=rule, operators=operators)
+    reader = Reader(known, field, records or "", style=style, rule=rule, operators=operators)
 
     with ExitStack() as stack:
         stream: TextIO | None = None if console.as_json else sys.stdout

@@ -106,7 +106,7 @@ def _published(
 
     def part(is_held_out: bool) -> Iterator[files.Record]:
         reader, source.total = source.reader(), 0
-        for place, record in files.records(file, reader.location):
+        for place, record in files.records(file, options.records or ""):
             source.total += 1
             if bool(held_out(reader.split(record))) == is_held_out:
                 yield place, record

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from countdown_rl.core.options import RULE, Options, Prompt, option
-from countdown_rl.tasks.options import Fields
+from countdown_rl.tasks.options import Fields, RecordsPath
 from countdown_rl.tasks.registry import DEFAULT
 from countdown_rl.tasks.response_format import StyleName
 
@@ -53,6 +53,7 @@ class DataOptions(Options):
         str | None, option("JSONL, JSON, CSV or Parquet.", IMPORT, name="--from", metavar="FILE")
     ] = None
     field: Fields = ()
+    records: RecordsPath = None
     test_from: Annotated[
         str | None, option("Test rows, kept out of the other splits.", IMPORT, metavar="FILE")
     ] = None

@@ -30,6 +30,7 @@ class Reader:
     Args:
         known: the rows that the completions belong to; none if the file has them.
         fields: where a record has what, as ``NAME=EXPR``.
+        expression: where the records are in a JSON document.
         settings: fields of the rows: ``style`` replaces theirs, ``rule`` and ``operators`` fill theirs.
     """
 
@@ -37,10 +38,12 @@ class Reader:
         self,
         known: Sequence[Row] = (),
         fields: Sequence[str] = (),
+        expression: str = "",
         **settings: str | None,
     ) -> None:
         self._settings = {name: value for name, value in settings.items() if value is not None}
         self._reader = records.Reader(fields, own=self._settings)
+        self._expression = expression
         known = [self._with_settings(row) for row in known]
         self.rows = {row.id: row for row in known}
         self._by_name = _unique((str(row["id"]), row) for row in known if "id" in row)
@@ -53,11 +56,10 @@ class Reader:
 
         *on_error* is called with the fault of a record that has none.
         """
-        location = self._reader.location
         if source == "-":
-            found = files.read(sys.stdin.buffer, STDIN, location, on_error)
+            found = files.read(sys.stdin.buffer, STDIN, self._expression, on_error)
         else:
-            found = files.records(Path(source), location, on_error)
+            found = files.records(Path(source), self._expression, on_error)
         for place, record in found:
             try:
                 with files.at(place):

@@ -7,14 +7,14 @@ from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import RULE, Precision, option
 from countdown_rl.inference.config import DECODING, MACHINE, OPENAI, SamplingOptions
 from countdown_rl.inference.engines import EngineName
-from countdown_rl.tasks.options import Fields
+from countdown_rl.tasks.options import Fields, RecordsPath
 from countdown_rl.tasks.response_format import StyleChoice
 
 COMPLETIONS = "Completions made elsewhere"
 #: Options that change the speed, not the result; a server's URL is recorded with its model.
 _SPEED = ("base_url", "batch_size")
 #: Options for a file of completions alone.
-OF_COMPLETIONS = ("style", "rule", "operators", "field")
+OF_COMPLETIONS = ("style", "rule", "operators", "field", "records")
 
 CompletionStyle = Annotated[
     StyleChoice | None,
@@ -68,6 +68,7 @@ class EvalOptions(SamplingOptions):
     rule: CompletionRule = None
     operators: CompletionOperators = None
     field: Fields = ()
+    records: RecordsPath = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

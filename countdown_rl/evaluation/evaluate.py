@@ -257,7 +257,7 @@ def _elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *, fill: 
     If *fill*, rows of *known* without a completion count as incorrect; else they are left out.
     """
     settings = {"style": options.style, "rule": options.rule, "operators": options.operators}
-    reader = Reader(known, options.field, **settings)
+    reader = Reader(known, options.field, options.records or "", **settings)
     answers: dict[str, list[Sample]] = {}  # by the id of the row
     for row, completions, _ in reader.read(str(file)):
         samples = answers.setdefault(row.id, [])

@@ -177,7 +177,7 @@ def _items(document: Any, source: str, expression: str, on_error: OnError) -> It
         items = _search(expression, document)
         if not isinstance(items, list) or not items:
             raise UsageError(
-                f"records={expression} gives no list of records of {source}.", option="field"
+                f"{expression} gives no list of records of {source}.", option="records"
             )
     elif isinstance(document, dict):
         items, place = [document], f"{source}, line"
@@ -197,7 +197,7 @@ def _search(expression: str, document: Any) -> Any:
     try:
         return jmespath.search(expression, document)
     except JMESPathError as error:
-        raise UsageError(f"records={expression}: {first_line(error)}.", option="field") from error
+        raise UsageError(f"{expression}: {first_line(error)}.", option="records") from error
 
 
 def _csv(first: tuple[int, bytes], data: Any, source: str, on_error: OnError) -> Iterator[Record]:

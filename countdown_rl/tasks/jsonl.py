@@ -91,7 +91,7 @@ def read_rows(
         fields: where a record has what, as ``NAME=EXPR``.
     """
     reader, rows = records.Reader(fields), list[Row]()
-    for place, record in files.records(Path(path), reader.location):
+    for place, record in files.records(Path(path)):
         with files.at(place):
             row = reader.row(record)
             if rows and row.task != rows[0].task:

@@ -9,9 +9,11 @@ RECORDS = "Records of other tools"
 Fields = Annotated[
     tuple[str, ...],
     option(
-        "Where a record has nums, target, completion, id, prompt, rule, operators or style, and a JSON document "
-        "its records, in JMESPath; repeatable.",
+        "Where a record has nums, target, completion, id, prompt, rule, operators or style, in JMESPath; repeatable.",
         RECORDS,
         metavar="NAME=EXPR",
     ),
+]
+RecordsPath = Annotated[
+    str | None, option("Where a JSON document has its records.", RECORDS, metavar="EXPR")
 ]

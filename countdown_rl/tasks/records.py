@@ -25,7 +25,7 @@ from countdown_rl.tasks.task import Row, Task
 
 #: Names of ``--field`` that state a field of the row, and the others.
 ROW_FIELDS = ("nums", "target", "question", "gold", "rule", "operators", "style", "task")
-NAMES = (*ROW_FIELDS, "completion", "prompt", "id", "records")
+NAMES = (*ROW_FIELDS, "completion", "prompt", "id")
 #: Fields that hold a prompt, in the order in which they are looked for, and conversations.
 _PROMPTS = ("prompt", "query", "input")
 #: Fields that hold what is asked, without the instructions of a prompt.
@@ -256,12 +256,6 @@ class Reader:
         self._first: Layout | None = None
         self._filter: Any = None
 
-    @property
-    def location(self) -> str:
-        """Where a JSON document has its records, as the user states; else ""."""
-        stated = [text for text in self.fields if text.startswith("records=")]
-        return stated[-1].partition("=")[2].strip() if stated else ""
-
     def layout(self, record: Mapping[str, Any]) -> Layout:
         """The layout of *record*, that of the whole file. Raises InputError if it may be two, or is another."""
         names = tuple(record)
@@ -413,7 +407,7 @@ class Reader:
         except InputError as error:
             raise InputError(
                 f"{error}; its fields are {', '.join(record)}; give --field completion=EXPR, also nums=EXPR and "
-                "target=EXPR where no field has these, or records=EXPR where the records are deeper"
+                "target=EXPR where no field has these, or --records EXPR where the records are deeper"
             ) from error
 
     def _found_completions(self, record: Mapping[str, Any]) -> list[Turn]:

@@ -11,7 +11,7 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.options import Options, Precision, option
-from countdown_rl.tasks.options import Fields
+from countdown_rl.tasks.options import Fields, RecordsPath
 from countdown_rl.training import trl_fields
 
 DEMONSTRATIONS, BATCH, LOSS, COMPLETIONS = "Demonstrations", "Batch", "Loss", "Completions"
@@ -364,6 +364,7 @@ class SftOptions(TuningOptions):
     RATES = ((5e8, 2e-4, 1e-4), (13e9, 2e-4, 2e-5), (inf, 1e-4, 2e-5))
 
     field: Fields = ()
+    records: RecordsPath = None
     demonstrator: Annotated[
         str | None,
         option(

@@ -94,7 +94,7 @@ REFUSED = [
     ([{**PUZZLE, "allowed_ops": "+-*", "completion": RIGHT}], (), "--field operators=allowed_ops"),
     ([{**PUZZLE, "operations": ["+"], "completion": RIGHT}], (), "--field operators=operations"),
     ([{**PUZZLE, "meta": {"allowed_ops": "+-*"}, "completion": RIGHT}], (), "operators=meta.allowed_ops"),
-    ([{"in": {"details": [PUZZLE]}, "out": {}}], (), "records=EXPR"),
+    ([{"in": {"details": [PUZZLE]}, "out": {}}], (), "--records EXPR"),
     ([{"puzzle": "3 7 50", "goal": 46, "text": None}], (), "nums=EXPR and target=EXPR"),
     ([{**PUZZLE, "completion": None}], (), "null"),
     ([{**PUZZLE, "mine": RIGHT}], (), "its fields are nums, target, mine"),
@@ -114,14 +114,14 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def answered(tmp_path, content, fields=(), rows=()):
+def answered(tmp_path, content, fields=(), expression="", rows=()):
     file = tmp_path / "made.jsonl"
     if isinstance(content, list):
         jsonl.write_rows(file, content)
     else:
         file.write_text(json.dumps(content))
     faults = []
-    read = Reader([*map(parse_row, rows)], fields).read(str(file), faults.append)
+    read = Reader([*map(parse_row, rows)], fields, expression).read(str(file), faults.append)
     found = [(part.row, text) for part in read for text in part.completions]
     return found, " ".join(map(str, faults))
 
@@ -149,9 +149,9 @@ def test_a_wrong_field_is_wrong_usage(stated):
 
 def test_records_are_where_the_expression_says(tmp_path):
     document = {"of": {"model": [{**PUZZLE, "completion": RIGHT}]}, "sample_details": []}
-    assert len(answered(tmp_path, document, ["records=of.model"])[0]) == 1
+    assert len(answered(tmp_path, document, expression="of.model")[0]) == 1
     with pytest.raises(UsageError, match="records"):
-        answered(tmp_path, document, ["records=of.nothing"])
+        answered(tmp_path, document, expression="of.nothing")
     assert "no completion" in answered(tmp_path, document)[1]
 
 

@@ -183,7 +183,7 @@ def _published(
     """The records of files, with their readers; adds their entries to *inputs*."""
     for index, path in enumerate(paths):
         reader = records.Reader(options.field)
-        for record in files.records(path, reader.location):
+        for record in files.records(path, options.records or ""):
             yield reader, record
         inputs[f"from-{index}" if index else "from"] = file_input(path)
 
