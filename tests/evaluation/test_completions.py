@@ -12,7 +12,6 @@ from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.expression import GRAMMAR_VERSION
 from countdown_rl.tasks.registry import parse_row
-from tests.support.command import status
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -194,17 +193,16 @@ PUZZLE = {"nums": [2, 3, 4], "target": 2}
         (GSM, "once", "gsm8k have no rule"),
     ],
 )
-def test_the_rule_is_an_option_for_what_does_not_state_it(record, rule, fault, monkeypatch):
+def test_the_rule_is_an_option_for_what_does_not_state_it(record, rule, fault, run_command):
     file = written([record | {"completion": "<answer>4/2</answer>"}])
-    words = ("grade", file, "--out", "grades.jsonl", *(["--rule", rule] if rule else []))
-    done = status(monkeypatch, *words)
+    options = {"rule": rule} if rule else {}
     if fault:
-        assert done in (1, 2)
         with pytest.raises(CountdownError, match=fault):
-            evaluate(completions=file, rule=rule)
+            evaluate(completions=file, **options)
     else:
-        assert json.loads(Path("grades.jsonl").read_text())["correct"]
-        assert evaluate(completions=file, **{"rule": rule} if rule else {}).metrics.accuracy == 1
+        assert evaluate(completions=file, **options).metrics.accuracy == 1
+        words = ("--rule", rule) if rule else ()
+        assert json.loads(run_command("grade", file, *words, "--json").out)["correct"] == 1
 
 
 @pytest.mark.parametrize(
@@ -221,13 +219,11 @@ def test_answers_in_another_style_are_told_with_their_option(run_command, style,
     lines = []
     for row, answer in zip(ROWS, RIGHT, strict=True):
         lines.append({**row, **stated, "response": layout.format(answer[8:-9])})
-    file = written(lines)
-    for words in (("grade", file), ("eval", "--completions", file, "--out")):
-        out = ("first",) if words[0] == "eval" else ()
-        said = run_command(*words, *out).err
-        assert f"--style {style} finds one in 3 of 3" in said
-        out = ("second",) if out else ()
-        assert json.loads(run_command(*words, *out, "--style", style, "--json").out)["correct"] == 3
+    words = ("grade", written(lines))
+    told = f"--style {style} finds one in 3 of 3"
+    assert told in run_command(*words).err
+    assert told in " ".join(caveats({"m": evaluate(completions="made.jsonl")}))
+    assert json.loads(run_command(*words, "--style", style, "--json").out)["correct"] == 3
 
 
 def test_unequal_numbers_of_completions_are_averaged_and_told():

@@ -122,12 +122,6 @@ def test_the_kind_of_model_and_its_precision_are_recognised(place, unbroken, tmp
     assert (rounded.metrics.precision, rounded.metrics.path) == ("nf4", "dequantized-nf4")
 
 
-def test_two_runs_give_the_same_bytes_and_no_other_files(place, unbroken, tmp_path):
-    run(place, tmp_path / "deep" / "er" / "eval")
-    assert files(tmp_path / "deep" / "er" / "eval") == unbroken
-    assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["eval"]
-
-
 def test_sampling_repeats_with_its_seed(place, unbroken, tmp_path):
     hot = replace(SMALL, temperature=1.0, top_p=0.9, top_k=20)
     variants = {"a": hot, "b": hot, "c": replace(hot, seed=1), "d": replace(hot, top_k=1)}
@@ -168,15 +162,6 @@ def test_a_killed_run_resumes_to_the_same_bytes_without_repeating_a_batch(place,
     assert [path.name for path in out.parent.iterdir()] == ["eval"]
 
 
-def test_a_run_killed_after_its_last_step_leaves_nothing(place, tmp_path):
-    run(place, tmp_path / "eval")
-    (tmp_path / ".eval.progress.jsonl").write_text("batches")
-    told = []
-    run(place, tmp_path / "eval", overwrite=False, on_note=told.append)
-    assert "up to date" in told[0]
-    assert [path.name for path in tmp_path.iterdir()] == ["eval"]
-
-
 def test_batches_of_another_run_are_not_used(place, unbroken, tmp_path, written):
     for changes in ({"max_new_tokens": 7}, {"limit": 12}):
         with pytest.raises(KeyboardInterrupt):
@@ -184,7 +169,7 @@ def test_batches_of_another_run_are_not_used(place, unbroken, tmp_path, written)
     written.clear()
     run(place, tmp_path / "eval")
     assert written == [0, 1, 2, 3]
-    assert files(tmp_path / "eval") == unbroken
+    assert files(tmp_path) == {f"eval/{name}": unbroken[name] for name in unbroken}
 
 
 def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
@@ -195,17 +180,17 @@ def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
         (2,): [Completion("→", 5, True)],
     }
     first = Progress(path, identity)
-    for indices, completions in batches.items():
-        first.add(indices, completions)
+    for added in batches.items():
+        first.add(*added)
     complete_file = path.read_bytes()
     ends = [index + 1 for index, byte in enumerate(complete_file) if byte == ord("\n")]
     for cut in range(len(complete_file) + 1):
         path.write_bytes(complete_file[:cut])
         again = Progress(path, identity)
         count = max(sum(end <= cut for end in ends) - 1, 0)
-        assert list(again.batches.items()) == list(batches.items())[:count]
-        for indices, completions in list(batches.items())[count:]:
-            again.add(indices, completions)
+        assert [*again.batches.items()] == [*batches.items()][:count]
+        for added in [*batches.items()][count:]:
+            again.add(*added)
         assert path.read_bytes() == complete_file
     path.write_bytes(complete_file)
     assert Progress(path, identity).batches == batches
@@ -315,21 +300,24 @@ def test_an_evaluation_is_written_to_a_directory_named_by_its_model(model, name)
     assert evaluate.default_out(Path()).as_posix() == f"artifacts/eval/{here}"
 
 
-def test_options_that_change_no_grade_leave_an_evaluation_up_to_date(place, tmp_path):
+def test_finished_work_is_up_to_date_whatever_changes_no_grade_and_clears_its_progress(
+    place, tmp_path
+):
     run(place, tmp_path / "eval")
+    (tmp_path / ".eval.progress.jsonl").write_text("batches")
     notes = []
     for same in (replace(SMALL, batch_size=3), replace(SMALL, seed=5)):
         run(place, tmp_path / "eval", same, overwrite=False, on_note=notes.append)
     assert sum("up to date" in note for note in notes) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["eval"]
     with pytest.raises(ArtifactError, match="temperature"):
         run(place, tmp_path / "eval", replace(SMALL, temperature=1.0), overwrite=False)
 
 
 def test_puzzles_are_looked_up_among_the_ids_of_training_and_prompts_are_compared(place, tmp_path):
     rows = [*map(parse_row, ROWS)]
-    with artifacts.writing(
-        tmp_path / "policy", "model", options={}, inputs={"model": {"digest": "0"}}
-    ) as writer:
+    inputs = {"model": {"digest": "0"}}
+    with artifacts.writing(tmp_path / "policy", "model", options={}, inputs=inputs) as writer:
         shutil.copytree(place / "model", writer.path, dirs_exist_ok=True)
         ids = writer.path / "trained_ids.txt"
         ids.write_text("".join(f"{row.id}\n" for row in rows[:4]))

@@ -61,17 +61,6 @@ def test_an_evaluation_that_was_read_is_written_with_the_same_bytes(tmp_path, na
     assert json.loads(after[results.METRICS]) == kept
 
 
-def test_an_evaluation_has_attributes():
-    result = results.read(BEFORE / "sampled")
-    metrics, sample = result.metrics, result.samples[1]
-    assert (metrics.n, metrics.decoding.samples, metrics.model.source) == (4, 3, "countdown-tiny")
-    assert (sample.turn, sample.row["target"]) == (1, result.samples[0].row["target"])
-    assert sample.grade == sample.row.grade(sample.completion)
-    baseline = results.read(BEFORE / "random").metrics
-    assert (baseline.is_baseline, metrics.is_baseline) == (True, False)
-    assert (baseline.decoding.temperature, baseline.engine, baseline.pass_at) == (None, None, {})
-
-
 def test_what_only_a_server_knows_is_kept_and_a_refusal_is_the_reason():
     row = parse_row({"nums": [1, 2], "target": 3})
     sample = Sample.of(row, Completion("no", 2, True, {"prompt_tokens": 9, "reason": "refused"}))

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from countdown_rl.core.errors import ArtifactError, CountdownError, ModelError, UsageError
+from countdown_rl.core.errors import CountdownError, UsageError
 from countdown_rl.core.manifest import ProvenanceEntry
 from countdown_rl.data import build as gen_data
 from countdown_rl.data.config import DataOptions
@@ -99,9 +99,9 @@ def test_the_grader_of_the_page_is_that_of_the_package(tmp_path):
 
 
 def part(page: str, name: str) -> bytes:
-    match = re.search(f'<script type="text/plain" id="{name}">(.*?)</script>', page)
-    assert match
-    return base64.b64decode(match[1], validate=True)
+    return base64.b64decode(
+        re.search(f'<script type="text/plain" id="{name}">(.*?)</script>', page)[1], validate=True
+    )
 
 
 def test_the_page_holds_model_and_runtime_and_refers_to_nothing_outside(tiny):
@@ -112,16 +112,14 @@ def test_the_page_holds_model_and_runtime_and_refers_to_nothing_outside(tiny):
     assert gzip.decompress(part(page, "wasm"))[:4] == b"\0asm"
     text = re.sub(r'(?s)<script type="text/plain".*?</script>', "", page)
     assert not re.search(r"""https?:|\b(src|href)=|url\(|@import|fetch\(""", text)
-    policy = re.search('Content-Security-Policy" content="([^"]*)"', text)
-    assert policy
-    assert "default-src 'none'" in policy[1]
-    assert "http" not in policy[1]
+    policy = re.search('Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
     assert demo.of_model(tiny / "model-Q8_0.gguf").count("MIT License") == 1
 
 
 def test_the_prompt_is_that_of_the_tokenizer(tiny):
     match = re.search(r"const PROMPT = (\[.*?\]), [A-Z]+ =", demo.of_model(tiny))
-    assert match
     head, between, tail = json.loads(match[1])
     row = CountdownRow({"nums": [3, 7, 50], "target": 46})
     prompt = chat_template.render(
@@ -131,30 +129,28 @@ def test_the_prompt_is_that_of_the_tokenizer(tiny):
 
 
 def test_the_runtime_is_that_of_the_npm_package():
-    hashes = set(re.findall(r"`([0-9a-f]{64})`", (demo.WLLAMA / "README.md").read_text()))
+    readme = (demo.WLLAMA / "README.md").read_text()
     wasm = gzip.decompress((demo.WLLAMA / "wllama.wasm.gz").read_bytes())
-    assert {
-        hashlib.sha256(x).hexdigest() for x in (wasm, (demo.WLLAMA / "wllama.min.js").read_bytes())
-    } == hashes
-    assert f" {demo.VERSION}," in (demo.WLLAMA / "README.md").read_text()
+    parts = (wasm, (demo.WLLAMA / "wllama.min.js").read_bytes())
+    hashes = {hashlib.sha256(part).hexdigest() for part in parts}
+    assert set(re.findall(r"`([0-9a-f]{64})`", readme)) == hashes
+    assert f" {demo.VERSION}," in readme
 
 
 def test_what_is_no_gguf_of_countdown_is_refused(tiny, monkeypatch):
-    def refused(
-        error: type[CountdownError], word: str, file: Path, *chain: ProvenanceEntry
-    ) -> None:
-        with pytest.raises(error, match=word):
-            demo.text(file, chain) if chain else demo.of_model(file)
+    def refused(word: str, file: Path = tiny / "model-Q8_0.gguf") -> None:
+        with pytest.raises(CountdownError, match=word):
+            demo.of_model(file)
 
-    file = tiny / "model-Q8_0.gguf"
-    refused(ArtifactError, "does not exist", tiny / "none")
-    refused(UsageError, "not GGUF", tiny.parent / "tiny")
+    refused("does not exist", tiny / "none")
+    refused("not GGUF", tiny.parent / "tiny")
     data = ProvenanceEntry("data", "data", "0", options={"task": "gsm8k"})
-    refused(UsageError, "gsm8k", file, data, ProvenanceEntry("hub", "a/b", "1"))
+    with pytest.raises(UsageError, match="gsm8k"):
+        demo.text(tiny / "model-Q8_0.gguf", [data, ProvenanceEntry("hub", "a/b", "1")])
     monkeypatch.setattr(chat_template, "render", lambda *_: "no puzzle")
-    refused(ModelError, "chat template", file)
+    refused("chat template")
     monkeypatch.setattr(demo, "MAX_BYTES", 9)
-    refused(UsageError, "too large", file)
+    refused("too large")
 
 
 def test_the_counts_of_numbers_and_the_format_are_those_of_the_data(tiny):

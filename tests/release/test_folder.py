@@ -148,17 +148,14 @@ def test_options_that_no_release_can_have_are_wrong_usage(options):
         UploadOptions(public=True)
 
 
-@pytest.mark.parametrize("expected", [{"license": "llama3.1"}, {}])
-def test_the_license_is_read_from_the_card_of_the_base(hub, tmp_path, expected):
-    if expected:
-        (tmp_path / "README.md").write_text("---\nlicense: llama3.1\n---\n")
-        hub.add_model("some/base", tmp_path)
-    assert folder.base_license("some/base", None) == expected
-
-
-def test_a_given_license_asks_nobody(hub, root):
+def test_the_license_is_read_from_the_card_of_the_base_unless_it_is_given(hub, root, tmp_path):
     assert build(base_model="some/base", license="mit").facts["license"] == "mit"
-    assert not hub.log
+    assert not hub.log  # nobody was asked
+    assert folder.base_license("some/base", None) == {}
+    (tmp_path / "card").mkdir()
+    (tmp_path / "card/README.md").write_text("---\nlicense: llama3.1\n---\n")
+    hub.add_model("some/base", tmp_path / "card")
+    assert folder.base_license("some/base", None) == {"license": "llama3.1"}
 
 
 @pytest.mark.parametrize("place", ["Modelfile", "tokenizer_config.json", "options"])
