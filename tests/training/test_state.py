@@ -33,8 +33,6 @@ def started(directory, *steps):
     for step in steps:
         checkpoint = directory / f"checkpoint-{step}"
         checkpoint.mkdir()
-        for name in ("optimizer.pt", "weights"):
-            (checkpoint / name).write_text(f"{name} {step}")
         (checkpoint / MARK).touch()
     return store
 
@@ -105,7 +103,7 @@ def test_directories_with_other_names_are_left_alone(tmp_path):
     others = ["best-model", "checkpoint-1-old", "checkpoint-final"]
     for name in others:
         (tmp_path / "c" / name).mkdir()
-        (tmp_path / "c" / name / MARK).write_text("{}")
+        (tmp_path / "c" / name / MARK).touch()
     assert store.newest() == tmp_path / "c" / "checkpoint-2"
     store.clear()
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == others
@@ -140,7 +138,7 @@ def test_a_file_that_is_no_log_is_refused(content, kind):
     check_log(Path("log.csv"), kind)
 
 
-@pytest.mark.parametrize("text", [json.dumps(EVALUATED), "mine", json.dumps([SAMPLE])])
+@pytest.mark.parametrize("text", [json.dumps(EVALUATED), "mine"])
 def test_samples_of_other_origin_are_not_replaced(text):
     training_log.write(Path("log.csv"), [ROW])
     Path("samples.jsonl").write_text(text)
@@ -149,11 +147,10 @@ def test_samples_of_other_origin_are_not_replaced(text):
     check_log(Path("loss.csv"), StepRow)  # whose samples have another name
 
 
-def test_a_directory_or_device_is_refused():
-    Path("folder").mkdir()
-    for path in ("folder", "/dev/null"):
-        with pytest.raises(ArtifactError, match="--log"):
-            check_log(Path(path), StepRow)
+@pytest.mark.parametrize("path", ["/dev", "/dev/null"])
+def test_a_directory_or_device_is_refused(path):
+    with pytest.raises(ArtifactError, match="--log"):
+        check_log(Path(path), StepRow)
 
 
 def test_links_to_the_files_of_an_earlier_run_keep_their_contents():

@@ -1,6 +1,7 @@
 """The gradient of a round against an unchanged ``GRPOTrainer``, for each loss and the options of the recipes."""
 
 import copy
+from dataclasses import replace
 
 import datasets
 import peft
@@ -22,13 +23,14 @@ from countdown_rl.training.grpo.trainer import Trainer, selected
 from countdown_rl.training.options import TrainOptions
 from tests.support import tiny_llama
 
-SMALL = {
-    "prompts": 2,
-    "num_generations": 4,
-    "micro_batch": 4,
-    "max_completion_length": 9,
-    "lora_r": 4,
-}
+SMALL = TrainOptions(
+    prompts=2,
+    num_generations=4,
+    micro_batch=4,
+    max_completion_length=9,
+    lora_r=4,
+    learning_rate=1e-4,
+)
 LENGTHS = torch.tensor([3, 9, 5, 7, 2, 9, 4, 6])
 ENDED = torch.tensor([True, False, True, True, True, False, True, True])
 REWARDS = [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
@@ -78,7 +80,7 @@ def loaded(tmp_path_factory):
 
 def made(loaded, directory, changes, cls=Trainer, rows=(ROW,), stop=None):
     """A trainer of a random adapter: ours, or TRL's own."""
-    options = TrainOptions(**{"learning_rate": 1e-4} | SMALL | changes)
+    options = replace(SMALL, **changes)
     settings = {
         "model": copy.deepcopy(loaded.model),
         "args": grpo_config(options, loaded, directory),
@@ -122,12 +124,12 @@ def round_of(trainer, rewards=REWARDS):
     trainer.initial_log_probabilities = lambda batch: logps
     graded = []
     for index, reward in enumerate(rewards):
-        ids = [
-            batch[f"{name}_ids"][index][batch[f"{name}_mask"][index].bool()].tolist()
-            for name in ("prompt", "completion")
-        ]
-        sample = Sample.of(ROW, Completion("", len(ids[1]), bool(ENDED[index])))
-        graded.append(Graded(Sampled(0, "", *ids, None), sample, {"correct": reward}))
+        row = rows_of(batch, index)
+        prompt = row["prompt_ids"][row["prompt_mask"].bool()].tolist()
+        completion = row["completion_ids"][row["completion_mask"].bool()].tolist()
+        sample = Sample.of(ROW, Completion("", len(completion), bool(ENDED[index])))
+        sampled = Sampled(0, "", prompt, completion, None)
+        graded.append(Graded(sampled, sample, {"correct": reward}))
     return batch, Round(graded, 0.0, 0.0, [])
 
 

@@ -17,16 +17,25 @@ from countdown_rl.training.run import train
 from tests.support import tiny_llama, vllm_stub
 from tests.support.runs import SPLITS, write_data
 
-SIZES = {"max_steps": 3, "prompts": 2, "num_generations": 4, "micro_batch": 4}
+
+def varied(completion):
+    """A reward that differs within a group of random completions."""
+    return float(sum(map(ord, completion)) % 3)
+
+
 SMALL = TrainOptions(
-    **SIZES, max_completion_length=6, learning_rate=1e-2, lora_r=4, rollouts="vllm", eval_every=3
+    max_steps=3,
+    prompts=2,
+    num_generations=4,
+    micro_batch=4,
+    max_completion_length=6,
+    learning_rate=1e-2,
+    lora_r=4,
+    precision="fp32",
+    rollouts="vllm",
+    eval_every=3,
+    reward=(f"{__name__}:varied",),
 )
-#: A reward that differs within a group of random completions.
-VARIED = ("tests.training.grpo.test_vllm:varied",)
-
-
-def varied(completions, **columns):
-    return [float(sum(map(ord, text)) % 3) for text in completions]
 
 
 @pytest.fixture
@@ -34,27 +43,25 @@ def fit(tmp_path, monkeypatch):
     """Train with *changes* of :data:`SMALL`; return the result, and the engines that were started."""
     engine = vllm_stub.install(monkeypatch)
     monkeypatch.setattr(engines, "find_spec", lambda name: name)
-    monkeypatch.setattr(
-        CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}]
-    )
+    turn = {"role": "user", "content": "3"}
+    monkeypatch.setattr(CountdownRow, "messages", lambda row: [turn])
     tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=1024)
     rows = [{"id": f"r{n}", "nums": [n, 3, 5], "target": n} for n in range(10, 20)]
     write_data(tmp_path / "data", dict.fromkeys(SPLITS, rows))
 
     def fitted(name, **changes):
-        options = replace(SMALL, reward=VARIED, **changes)
-        arguments = RunArguments(
-            model=str(tmp_path / "model"), data=tmp_path / "data", out=tmp_path / name
-        )
+        paths = {"data": tmp_path / "data", "out": tmp_path / name}
+        arguments = RunArguments(model=str(tmp_path / "model"), **paths)
         warned = []
-        result = train(prepare(arguments, options, Reporter(warning=warned.append)))
+        reporter = Reporter(warning=warned.append)
+        result = train(prepare(arguments, replace(SMALL, **changes), reporter))
         return SimpleNamespace(rows=result.rows, warned=warned, engines=engine.engines)
 
     return fitted
 
 
 def test_each_round_is_sampled_with_its_adapter_and_the_ratio_is_1(fit):
-    result = fit("out", precision="fp32")
+    result = fit("out")
     (engine,) = result.engines
     names = [request.lora_name for request in engine.requests if request]
     assert len(set(names)) >= 3  # the first one, and after each step another
@@ -64,21 +71,18 @@ def test_each_round_is_sampled_with_its_adapter_and_the_ratio_is_1(fit):
 
 
 def test_the_seed_decides_what_the_engine_samples(fit):
-    first, again, other = (
-        [row.reward for row in fit(name, precision="fp32", seed=seed).rows]
-        for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    )
+    results = fit("a", seed=1), fit("b", seed=1), fit("c", seed=2)
+    first, again, other = ([row.reward for row in result.rows] for result in results)
     assert first == again != other
 
 
 def test_transformers_completes_where_the_choice_was_automatic(fit, monkeypatch):
     monkeypatch.setattr(vllm, "chosen", lambda *_: "vllm")
-    length = ("vllm_gpu_memory_utilization=0.5",)
     monkeypatch.setattr(vllm_stub, "CONTEXT", 2)
-    result = fit("out", rollouts="auto", trl=length, precision="fp32")
+    result = fit("out", rollouts="auto", trl=("vllm_gpu_memory_utilization=0.5",))
     assert "transformers completes the prompts" in result.warned[0]
     with pytest.raises(ModelError, match="max_model_len"):
-        fit("other", precision="fp32")
+        fit("other")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
-from countdown_rl.evaluation import evaluate, results
+from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference import generate
@@ -42,9 +42,7 @@ def evaluation(path, answers, puzzles=(PUZZLE,), file="train.jsonl", digest="0",
         "model": {"source": "none", "kind": "directory", "digest": "0"},
         "data": {"file": file, "digest": digest},
     }
-    with artifacts.writing(path, "eval", options={}, inputs=inputs or of) as draft:
-        results.write(draft.path, evaluations.metrics(samples, **of), samples)
-    return path
+    return evaluations.write(path, evaluations.metrics(samples, **of), samples, **inputs or of)
 
 
 def collect(out: Path, *evaluations: Path, **options) -> list[dict]:
