@@ -99,13 +99,6 @@ def test_a_healthy_run_raises_no_alarm(seed):
     assert {name for step in range(1, 151) for name in warnings(rows[:step])} == set()
 
 
-@pytest.mark.parametrize(("noise", "named"), [(0.0, {diagnostics.COLLAPSE}), (0.12, set())])
-def test_a_fall_within_the_noise_of_the_steps_is_no_collapse(noise, named):
-    before = [row(step, correct=0.2 + noise * (-1) ** step, reward=0.2) for step in range(20)]
-    after = [row(step, correct=0.08, reward=0.08) for step in range(20, 27)]
-    assert set(warnings(before + after)) == named
-
-
 def test_the_run_of_the_pipeline_raises_no_alarm(tmp_path):
     (tmp_path / "log.csv").write_text(tables.committed("artifacts/train/log.csv"))
     rows = training_log.read(tmp_path / "log.csv")
