@@ -38,7 +38,7 @@ def ask(
     ref = reference.find_model(model)
     chain = provenance_chain(ref.as_input())
     settings = probe.layout(chain) if probe.trained_on(chain).row is CountdownRow else {}
-    names = ("rule", "operators", "style", "template")
+    names = ("rule", "style", "template")
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     with input_as_usage():
         row = puzzle_row(parameters.numbers_in(numbers), target, settings)

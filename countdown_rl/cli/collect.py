@@ -25,7 +25,7 @@ def collect(
     Examples:
         countdown-rl eval --data artifacts/data/train.jsonl --limit 1000 \\
           --samples 8 --temperature 1 --out artifacts/eval/own
-        countdown-rl collect artifacts/eval/own --per-puzzle 4 --shortest
+        countdown-rl collect artifacts/eval/own --per-puzzle 4
         countdown-rl sft --from artifacts/demonstrations/train.jsonl
     """
     from countdown_rl.training.sft import collect

@@ -45,7 +45,6 @@ class EvalOptions(SamplingOptions):
     limit: Annotated[
         int | None, option("Evaluate only the first N rows.", min=1, show_default="all")
     ] = None
-    max_new_tokens: Annotated[int, option("Maximum tokens of a completion.", DECODING, min=1)] = 256
     samples: Annotated[
         int, option("Completions per puzzle; pass@k is reported.", DECODING, min=1, max=4096)
     ] = 1

@@ -14,8 +14,9 @@ OPENAI = "https://api.openai.com/v1"
 
 @dataclass(frozen=True)
 class SamplingOptions(Options):
-    """Distribution that tokens are drawn from: temperature, then top-k and top-p, as in transformers."""
+    """Token limit, and the distribution of tokens: temperature, then top-k and top-p, as in transformers."""
 
+    max_new_tokens: Annotated[int, option("Maximum tokens of a completion.", DECODING, min=1)] = 256
     temperature: Annotated[
         float, option("Sampling temperature; 0 is greedy.", DECODING, min=0, max=2)
     ] = 0.0
@@ -31,9 +32,5 @@ class AskOptions(SamplingOptions):
     """Rules of a puzzle, and decoding settings of its completion."""
 
     rule: Annotated[str, option(RULE, PUZZLE)] = "exactly-once"
-    operators: Annotated[str, option("Allowed operators.", PUZZLE)] = "+-*/"
     style: StyleName = None
     template: Prompt = None
-    max_new_tokens: Annotated[int, option("Maximum tokens of the completion.", DECODING, min=1)] = (
-        512
-    )

@@ -405,6 +405,3 @@ class CollectOptions(Options):
     """Selection among the completions of evaluations."""
 
     per_puzzle: Annotated[int, option("Maximum completions per puzzle; 0: all.", min=0)] = 0
-    shortest: Annotated[
-        bool, option("Select the shortest completions of a puzzle first.", name="--shortest")
-    ] = False

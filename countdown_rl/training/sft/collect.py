@@ -72,8 +72,6 @@ def _length(sample: Sample) -> int:
 def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[Sample]:
     """The correct *samples* of a prompt that *options* select."""
     usable = [sample for sample in samples if sample.grade.correct]
-    if options.shortest:
-        usable.sort(key=_length)
     return usable[: options.per_puzzle or None]
 
 

@@ -55,7 +55,6 @@ def collect(out: Path, *evaluations: Path, **options) -> list[dict]:
     [
         ({}, RIGHT),
         ({"per_puzzle": 2}, RIGHT[:2]),
-        ({"per_puzzle": 2, "shortest": True}, [RIGHT[2], RIGHT[1]]),
     ],
 )
 def test_correct_completions_are_kept_once(tmp_path, options, kept):
