@@ -1,6 +1,5 @@
 """Warnings about evaluations: each where it applies, and nowhere else."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +14,7 @@ from countdown_rl.evaluation.statistics import wilson
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
 
-DATA = Manifest(
-    "data",
-    {},
-    files={"test.jsonl": {"sha256": "d", "size": 9}, "train.jsonl": {"sha256": "t", "size": 9}},
-)
+DATA = Manifest("data", {}, files={"test.jsonl": {"sha256": "d", "size": 9}})
 ROWS = (parse_row({"nums": [number], "target": number}) for number in range(1, 100))
 ROW = next(row for row in ROWS if row.split == "test")
 
@@ -29,19 +24,17 @@ def result(
     n: int,
     *,
     truncated: int = 0,
-    file: str = "d",
     kind: str = "adapter",
-    row: Mapping[str, Any] = ROW,
+    row: Any = ROW,
     **fields: Any,
 ) -> Result:
     """An evaluation in which a model solves *correct* of *n* puzzles, of which *truncated* completions are cut off."""
-    samples = [
-        evaluations.sample(index < correct, row=row, truncated=index < truncated)
-        for index in range(n)
-    ]
-    data = {"file": "test.jsonl", "digest": file}
+    samples = []
+    for index in range(n):
+        ends = {"truncated": index < truncated}
+        samples.append(evaluations.sample(index < correct, row=row, **ends))
     about = {"source": "m", "kind": kind, "digest": f"{kind} {correct}"}
-    metrics = replace(evaluations.metrics(samples, data=data, model=about), **fields)
+    metrics = replace(evaluations.metrics(samples, model=about), **fields)
     trained = kind == "adapter"
     inputs = {"data": DATA.as_input()} if trained else {}
     model = Manifest.of(kind, {}, inputs, facts={"method": "grpo"} if trained else {}).as_input()
@@ -65,9 +58,8 @@ def test_the_number_of_puzzles_that_is_named_makes_the_interval_narrow(n, share)
 def test_nothing_is_said_of_enough_held_out_puzzles_and_of_baselines():
     assert caveats({"m": result(50, 200, truncated=10)}) == []
     floor = result(1, 3)
-    floor = replace(
-        floor, metrics=replace(floor.metrics, model=replace(floor.metrics.model, kind="floor"))
-    )
+    model = replace(floor.metrics.model, kind="floor")
+    floor = replace(floor, metrics=replace(floor.metrics, model=model))
     assert caveats({"random": floor}) == []
 
 
@@ -90,9 +82,7 @@ def test_puzzles_of_training_are_counted_with_the_accuracy_on_the_others():
 
 def test_puzzles_without_a_solution_are_counted():
     (sentence,) = caveats({"m": result(50, 200, row={"nums": [1, 1], "target": 9})})
-    assert (
-        sentence == "200 of 200 puzzles have no solution, where 'impossible' is the right answer."
-    )
+    assert sentence.startswith("200 of 200 puzzles have no solution")
 
 
 def test_a_single_training_run_is_warned_of_and_several_are_not():
@@ -104,17 +94,11 @@ def test_a_single_training_run_is_warned_of_and_several_are_not():
     policy = run.manifest.inputs["model"] | {"lineage": run.manifest.chain("model")}
     inputs = {"model": Manifest.of("merged", {}, {"model": policy}).as_input()}
     merged = replace(run, manifest=Manifest.of("eval", {}, inputs))
-    gguf = replace(run.metrics.model, kind="gguf", digest="exported")
-    assert (
-        caveats({"start": merged, "gguf": replace(run, metrics=replace(run.metrics, model=gguf))})
-        == []
-    )
+    gguf = replace(run.metrics, model=replace(run.metrics.model, kind="gguf", digest="exported"))
+    assert caveats({"start": merged, "gguf": replace(run, metrics=gguf)}) == []
 
 
 def test_other_puzzles_are_warned_of():
-    start = result(50, 200, kind="hub")
-    other = result(40, 150, kind="hub")
-    assert caveats({"a": start, "b": other}) == [
-        "b and a have different puzzles; do not compare their accuracies."
-    ]
-    assert not caveats({"a": start, "b": result(50, 200, kind="hub", file="e")})
+    start, other = (result(50, n, kind="hub") for n in (200, 150))
+    (sentence,) = caveats({"a": start, "b": other})
+    assert sentence.startswith("b and a have different puzzles")

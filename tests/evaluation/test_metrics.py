@@ -14,14 +14,19 @@ from countdown_rl.tasks.registry import parse_row
 from tests.support.evaluations import sample
 
 
-def graded(right):
-    """*right* as samples of one row after another."""
+def graded(*right):
+    """*right* as samples of one row after another, ``+`` right and ``-`` wrong."""
     samples = []
     for puzzle in right:
-        for turn, ok in enumerate(puzzle):
-            answer = "1" if ok else "2"
-            samples.append(sample(ok, "wrong-value", answer=answer, value=answer, turn=turn))
+        for turn, mark in enumerate(puzzle):
+            answer = "1" if mark == "+" else "2"
+            fields = {"answer": answer, "value": answer, "turn": turn}
+            samples.append(sample(mark == "+", "wrong-value", **fields))
     return samples
+
+
+def limits(count, n):
+    return tuple(round(limit, 6) for limit in wilson(count, n))
 
 
 @pytest.mark.parametrize("each", range(1, 7))
@@ -47,15 +52,13 @@ def test_the_effective_sample_size_is_that_of_puzzles_or_of_completions_at_the_e
 def test_the_interval_of_pass_at_k_covers_95_percent_of_1000_draws(case):
     a, b, n, k = case
     draw, each = np.random.default_rng(0), 8
-    true = 1 - np.prod(
-        [(b + i) / (a + b + i) for i in range(k)]
-    )  # E[1 - (1 - p)^k], p of a beta distribution
-    values = [pass_at_k(k, right, each) for right in range(each + 1)]
+    # E[1 - (1 - p)^k], p of a beta distribution
+    true = 1 - np.prod([(b + i) / (a + b + i) for i in range(k)])
+    values = np.array([pass_at_k(k, right, each) for right in range(each + 1)])
     covered = 0
     for _ in range(1_000):
-        low, high = mean_interval(
-            [values[right] for right in draw.binomial(each, draw.beta(a, b, size=n))], each // k
-        )
+        drawn = values[draw.binomial(each, draw.beta(a, b, size=n))]
+        low, high = mean_interval(drawn.tolist(), each // k)
         covered += low <= true <= high
     assert covered / 1_000 == pytest.approx(0.95, abs=0.02)
 
@@ -100,35 +103,29 @@ def test_the_most_frequent_answer_wins_in_canonical_form(texts, right):
 
 
 def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
-    samples = graded(
-        [(True, False, False), (True, True, True), (False, False, True), (True, False, False)]
-    )
+    samples = graded("+--", "+++", "--+", "+--")
     metrics = measure(samples, pass_at=[1, 3])
     assert (metrics.majority.count, metrics.majority.share, metrics.majority.n) == (1, 0.25, 4)
-    assert metrics.majority.interval == tuple(round(limit, 6) for limit in wilson(1, 4))
+    assert metrics.majority.interval == limits(1, 4)
     assert list(metrics.pass_at) == [1, 3]
     assert list(measure(samples).pass_at) == [1, 2]
-    assert metrics.pass_at[3] == Share(
-        share=1.0, interval=tuple(round(limit, 6) for limit in wilson(4, 4))
-    )
+    assert metrics.pass_at[3] == Share(share=1.0, interval=limits(4, 4))
     assert metrics.pass_at[1].share == metrics.accuracy == 0.5
 
 
 def test_token_counts_by_correctness_and_per_correct_answer():
-    samples = [
-        sample(ok, tokens=n) for n, ok in [(10, True), (20, True), (30, False), (200, False)]
-    ]
+    samples = [sample(n < 25, tokens=n) for n in (10, 20, 30, 200)]
     metrics = measure(samples)
     assert metrics.tokens == Tokens(
         median=25, p95=200, longest=200, mean_correct=15, mean_incorrect=115, per_correct_answer=130
     )
-    assert metrics.intervals["format"] == tuple(round(limit, 6) for limit in wilson(4, 4))
+    assert metrics.intervals["format"] == limits(4, 4)
     none = measure([samples[2]]).tokens
     assert (none.mean_correct, none.per_correct_answer) == (None, None)
 
 
 def test_unequal_numbers_of_completions_give_the_mean_share_and_no_pass_at_k():
-    metrics = measure(graded([(True, False), (True,), (False, False, True)]))
+    metrics = measure(graded("+-", "+", "--+"))
     assert metrics.accuracy == pytest.approx((1 / 2 + 1 + 1 / 3) / 3, abs=1e-6)
     assert (metrics.n, metrics.correct, metrics.pass_at, metrics.majority) == (3, 3, {}, None)
     assert metrics.groups["numbers"]["1"].interval == metrics.interval

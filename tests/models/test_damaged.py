@@ -66,7 +66,6 @@ def index(weight_map: object) -> None:
     [
         (lambda: in_shards()[1].unlink(), "00002"),
         (not_finite, "not finite"),
-        (lambda: Path("model/model.safetensors").write_text(POINTER), "git lfs pull"),
         *(
             (lambda name=name: Path("model", name).write_text(POINTER), "git lfs pull|not JSON")
             for name in FILES

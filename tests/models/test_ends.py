@@ -9,41 +9,29 @@ from countdown_rl.models import ends
 from tests.support import tiny_llama
 
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}END{% endfor %}"
-#: Ends of a turn as templates write them, the tokens added for them, the token that ends a turn, and its template.
+#: Ends of a turn as templates write them, the tokens added for them, and the token that ends a turn.
 TEMPLATES = {
-    "chatml": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>", TURN),
-    "llama-3": ("<|eot_id|>", ["<|eom_id|>", "<|eot_id|>"], "<|eot_id|>", TURN),
-    "gemma": ("<end_of_turn>\n", ["<end_of_turn>", "<end_of"], "<end_of_turn>", TURN),
-    "phi-3": (
-        "<|stop|>\n{% if loop.last %}{{ eos_token }}{% endif %}",
-        ["<|stop|>"],
-        "<|stop|>",
-        TURN,
-    ),
+    "chatml": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>"),
+    "llama-3": ("<|eot_id|>", ["<|eom_id|>", "<|eot_id|>"], "<|eot_id|>"),
+    "gemma": ("<end_of_turn>\n", ["<end_of_turn>", "<end_of"], "<end_of_turn>"),
+    "phi-3": ("<|stop|>\n{% if loop.last %}{{ eos_token }}{% endif %}", ["<|stop|>"], "<|stop|>"),
     "harmony": (
         "{{ '<|return|>' if loop.last else '<|x|>' }}",
         ["<|return|>", "<|x|>"],
         "<|return|>",
-        TURN,
     ),
-    "text": ("</turn>\n", [], None, TURN),
-    **{
-        name: (end, [], "<|end|>", TURN)
-        for name, end in (("nothing", "\n\n"), ("eos", "{{ eos_token }}"))
-    },
-    "one turn": ("{{ raise_exception('one') if messages | length > 1 }}", [], "<|end|>", TURN),
-    "title": (
-        "<|im_end|>",
-        ["<|im_end|>"],
-        "<|im_end|>",
-        TURN.replace("m.content", "m.content | title"),
-    ),
+    "text": ("</turn>\n", [], None),
+    "nothing": ("\n\n", [], "<|end|>"),
+    "eos": ("{{ eos_token }}", [], "<|end|>"),
+    "one turn": ("{{ raise_exception('one') if messages | length > 1 }}", [], "<|end|>"),
+    "title": ("<|im_end|>", ["<|im_end|>"], "<|im_end|>"),
 }
 
 
 def tokenizer(name):
-    end, added, _, template = TEMPLATES[name]
-    tokens = tiny_llama.tokenizer(template.replace("END", end))
+    end, added, _ = TEMPLATES[name]
+    shown = "m.content | title" if name == "title" else "m.content"
+    tokens = tiny_llama.tokenizer(TURN.replace("m.content", shown).replace("END", end))
     tokens.add_special_tokens({"additional_special_tokens": added})
     return tokens
 
@@ -79,13 +67,7 @@ def test_a_tokenizer_without_an_end_leaves_the_models():
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (
-            {
-                "generation_config.json": {"eos_token_id": [3, 4], "max_length": 20},
-                "config.json": {},
-            },
-            [1, 3, 4],
-        ),
+        ({"generation_config.json": {"eos_token_id": [3, 4]}, "config.json": {}}, [1, 3, 4]),
         ({"config.json": {"eos_token_id": 5, "vocab_size": 320}}, [1, 5]),
         ({"config.json": {"text_config": {"eos_token_id": 500, "vocab_size": 320}}}, [1]),
         ({"generation_config.json": {"do_sample": True}, "config.json": {"eos_token_id": 5}}, [1]),
