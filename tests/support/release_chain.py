@@ -10,7 +10,7 @@ from pathlib import Path
 from countdown_rl.core import artifacts
 from countdown_rl.core.manifest import file_input
 from countdown_rl.data.config import DataOptions
-from countdown_rl.evaluation import results, training_log
+from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.sample import Metrics
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import reference
@@ -130,9 +130,7 @@ def evaluate(
     sample = evaluations.sample(row={"task": task, **example})
     out = root / "eval" / name
     inputs = {"model": manifest.as_input() | {"source": name}, "data": data}
-    with artifacts.writing(out, "eval", options={}, inputs=inputs) as draft:
-        results.write(draft.path, Metrics.from_json(metrics, out), [sample] * 100)
-    return out
+    return evaluations.write(out, Metrics.from_json(metrics, out), [sample] * 100, **inputs)
 
 
 def again(root: Path, name: str, seed: int) -> None:
