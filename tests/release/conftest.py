@@ -2,10 +2,8 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from countdown_rl.release import folder as release
 from countdown_rl.release.config import PublishOptions
@@ -41,14 +39,3 @@ def built(chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(built: Path, tmp_path: Path) -> Path:
     """A copy of the release of the merged weights."""
     return Path(shutil.copytree(built, tmp_path / "release"))
-
-
-@pytest.fixture
-def command() -> Any:
-    """A function that runs ``countdown-rl`` in this process."""
-    from countdown_rl.cli.main import app
-
-    def run(*words: str) -> Result:
-        return CliRunner().invoke(app, words)
-
-    return run

@@ -117,9 +117,8 @@ def test_the_example_of_a_completed_chat_template_is_a_user_turn_alone(root, mon
 def test_the_example_has_the_prompt_of_an_evaluation_whatever_the_template_adds(
     root, monkeypatch, ending
 ):
-    tokenizer = tiny_llama.tokenizer(
-        tiny_llama.TEMPLATE.replace("<|assistant|>", f"<|assistant|>{ending}")
-    )
+    template = tiny_llama.TEMPLATE.replace("<|assistant|>", f"<|assistant|>{ending}")
+    tokenizer = tiny_llama.tokenizer(template)
     tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
     merged_with(tokenizer, vocab_size=328)
     page = card(license="mit").text
@@ -165,11 +164,10 @@ def test_a_release_of_data_is_the_splits_and_a_card(data, published):
 
 def test_load_dataset_returns_the_rows(hub, published, tmp_path):
     push(published, PUZZLES)
-    read = "{k: list(v) for k, v in d.load_dataset('me/puzzles').items()}"
+    rows = "{k: list(v) for k, v in d.load_dataset('me/puzzles').items()}"
     env = hub.env(tmp_path) | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    splits = json.loads(
-        python(f"import json, datasets as d; print(json.dumps({read}))", env, tmp_path)
-    )
+    code = f"import json, datasets as d; print(json.dumps({rows}))"
+    splits = json.loads(python(code, env, tmp_path))
     for ours, theirs in {"train": "train", "valid": "validation", "test": "test"}.items():
         assert splits.pop(theirs) == jsonl.read_rows(published / f"{ours}.jsonl")
     assert not splits

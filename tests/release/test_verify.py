@@ -45,12 +45,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def publish(root: Path, name: str) -> None:
-    evaluate.evaluate(
-        constant_model.EVALUATION,
-        model=str(root / name),
-        data=root / "data",
-        out=root / "eval" / name,
-    )
+    paths = {"model": str(root / name), "data": root / "data", "out": root / "eval" / name}
+    evaluate.evaluate(constant_model.EVALUATION, **paths)
     folder.build(PublishOptions(model=str(root / name)), root / "release")
 
 
@@ -94,10 +90,8 @@ def test_weights_that_do_less_than_is_claimed_are_refuted(root):
     assert re.search("model.safetensors is damaged", checked().reasons[0])
     sealed(lambda details: None)
     reasons = checked().reasons
-    assert [re.search("0.0% of 120 (recorded|new)", reason)[1] for reason in reasons] == [
-        "recorded",
-        "new",
-    ]
+    words = [re.search("0.0% of 120 (recorded|new)", reason)[1] for reason in reasons]
+    assert words == ["recorded", "new"]
 
 
 @pytest.mark.parametrize(
@@ -160,10 +154,11 @@ def test_a_repository_is_verified_at_a_revision_from_the_links_of_its_cache(root
     assert (report.conclusion, report.revision) == (CONFIRMED, commit)
 
 
-def test_the_command_prints_claim_and_measurements_and_its_status_is_the_conclusion(root, command):
-    result = command("verify", "release", "--fresh", str(N), "--seed", "1")
-    assert result.exit_code == 0
+def test_the_command_prints_claim_and_measurements_and_its_status_is_the_conclusion(
+    root, run_command
+):
+    said = run_command("verify", "release", "--fresh", N, "--seed", 1)
     shown = r"50\.0% of 120.*recorded puzzles.*new puzzles.*conclusion +confirmed"
-    assert re.search(shown, result.stdout, re.DOTALL)
-    result = command("verify", "release", "--limit", "1", "--json")
-    assert (result.exit_code, json.loads(result.stdout)["conclusion"]) == (1, TOO_FEW)
+    assert re.search(shown, said.out, re.DOTALL)
+    said = run_command("verify", "release", "--limit", 1, "--json", code=1)
+    assert json.loads(said.out)["conclusion"] == TOO_FEW
