@@ -36,10 +36,8 @@ def test_markup_in_the_name_of_a_group_or_a_run_is_text():
     rows = [
         replace(row, groups={name: row.correct, "correct_needs_mul-div": 0.5}) for row in steps(5)
     ]
-    for drawn in (
-        curves(rows),
-        charts.curves({name + "\x01\x1b]0;x\x07": [rows], "b": [rows]}, TASK),
-    ):
+    several = charts.curves({name + "\x01\x1b]0;x\x07": [rows], "b": [rows]}, TASK)
+    for drawn in (curves(rows), several):
         picture = charts.picture(drawn)
         assert "&lt;script&gt;" in picture
         assert "<script>" not in picture
@@ -50,9 +48,8 @@ def test_markup_in_the_name_of_a_group_or_a_run_is_text():
 def test_a_long_log_is_thinned_and_all_points_lie_inside_the_chart():
     drawn = curves([replace(row, entropy=row.correct) for row in steps(5_000)])
     (curve,) = (curve for curve in drawn if curve.title == "Entropy")
-    points = re.findall(
-        r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="mean c0" d="([^"]*)"', curve.content)[1]
-    )
+    line = re.search(r'class="mean c0" d="([^"]*)"', curve.content)[1]
+    points = re.findall(r"[ML]([\d.]+) ([\d.]+)", line)
     assert 20 < len(points) <= charts.POINTS
     assert all(charts.LEFT <= float(x) <= charts.WIDTH - charts.RIGHT for x, _ in points)
     assert all(charts.TOP <= float(y) <= charts.HEIGHT - charts.BOTTOM for _, y in points)

@@ -157,8 +157,8 @@ def summary(text: str) -> str:
 
 
 def test_paired_differences_are_those_of_a_comparison(run):
-    names = ("base", "adapter", "merged")
-    compared = compare.scores({name: results.read(run / "eval" / name) for name in names})
+    recorded = {name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")}
+    compared = compare.scores(recorded)
     text = page()
     for row in compared["results"][1:]:
         cells = row_of(text, row["name"])
@@ -179,7 +179,6 @@ def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
     rows = re.findall(r'<tr(?: class="bound")? data-row="([^"]*)">', text)
     assert rows == ["base", "adapter", "merged", "a", "ceiling"]
     assert re.findall(r'<tr class="bound" data-row="([^"]*)">', text) == ["a", "ceiling"]
-    assert "a random legal expression" in text
     assert "<h1>GRPO: 41.7% → 75.0% of 12 puzzles</h1>" in text
 
 
@@ -312,20 +311,17 @@ def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run, run_c
         report.save("", run)
 
 
-def graded(row: dict, text: str, **training) -> dict:
-    """A line of the samples of a training run."""
-    grade = parse_row(row).grade(text).to_json()
-    return {**training, **row, "completion": text, **grade, "tokens": 9, "truncated": False}
-
-
 def filmed(log: Path, marks: dict[int, list[str]]) -> None:
     """Write the validation samples of *log*: for each step and puzzle the grades of its completions, as signs."""
-    lines = [graded({"nums": [1, 2], "target": 3}, "training", step=1)]
+    training = Sample.of(parse_row(ROWS[0]), Completion("training", 9, True))
+    lines = [{"step": 1} | training.to_json()]
     for step, puzzles in marks.items():
         for row, signs in zip(ROWS, puzzles, strict=False):
-            row = row | {"target": sum(row["nums"])}
-            texts = [solved(row) if sign == "+" else f"wrong at {step} {HOSTILE}" for sign in signs]
-            lines += [graded(row, text, step=step, validation=True) for text in texts]
+            row = parse_row(row | {"target": sum(row["nums"])})
+            for sign in signs:
+                text = solved(row) if sign == "+" else f"wrong at {step} {HOSTILE}"
+                sample = Sample.of(row, Completion(text, 9, True))
+                lines.append({"step": step, "validation": True} | sample.to_json())
     jsonl.write_rows(training_log.samples_file(log), lines)
 
 
