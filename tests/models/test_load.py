@@ -335,6 +335,11 @@ def test_a_base_that_is_not_found_can_be_named(base, here):
         find_model("adapter")
 
 
+def test_a_model_of_another_kind_is_refused():
+    with pytest.raises(ModelError, match="t5"):
+        skeleton(transformers.T5Config())
+
+
 @pytest.mark.parametrize("kept", ["config.json", "tokenizer_config.json"])
 def test_a_checkpoint_without_a_tokenizer_is_refused(base, tmp_path, kept):
     for name in {"model.safetensors", "config.json", kept}:
