@@ -308,7 +308,6 @@ def test_tables_are_written_for_a_paper_and_for_programs(runs, run_command):
     markdown = run_command(*words, "--table", "markdown").out
     assert markdown == (OUT / compare.TABLE).read_text()
     assert "mean of 3 runs" in run_command(*words).out
-    run_command(*words, "--json", "--table", "latex", code=2)
 
 
 @pytest.mark.parametrize("words", ["base,base", "base,./base", "base,copy", "base,link", "base,s"])
