@@ -47,8 +47,6 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None
         console.note(note)
     for reason, text in facts.get("reasons", {}).items():
         console.note(f"dropped {plural(facts['dropped'][reason], 'row')}: {text}")
-    if unused := facts.get("unused"):
-        console.note(f"left out {plural(len(unused), 'column')}: {', '.join(unused)}")
     for split, counts in facts["splits"].items():
         if not counts["rows"]:
             console.warn(f"the split {split} is empty.")

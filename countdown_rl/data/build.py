@@ -29,8 +29,8 @@ _PUZZLES = frozenset[str]().union(*(task.data_options for task in registry.own_t
 def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, Any]:
     """Write the data artifact at *out*, generated or imported, and return its facts.
 
-    An import adds ``reasons``: why rows were dropped, in words with an example; ``unused``: columns that are not in
-    the data; and ``notes``: where the rows were in their records.
+    An import adds ``reasons``: why rows were dropped, in words with an example; and ``notes``: where the rows were in
+    their records.
     """
     task = _task(options)
     source: RowSource = resolve_name(task.source)(task, options)
@@ -76,11 +76,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, A
     if not source.read:
         return draft.facts
     reasons = {reason: source.examples[reason] for reason, _ in source.dropped.most_common()}
-    return draft.facts | {
-        "reasons": reasons,
-        "unused": sorted(source.unused),
-        "notes": sorted(source.notes),
-    }
+    return draft.facts | {"reasons": reasons, "notes": sorted(source.notes)}
 
 
 def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:

@@ -35,15 +35,14 @@ class RowSource:
     """Rows of *task*, by its ``draw`` and ``import_row``.
 
     ``splits`` are imported rows, of ``read`` published ones; ``dropped`` and ``examples``, by reason, the number left
-    out, and a phrase with the first; ``notes``, the layouts of the files; ``unused``, the columns of the first row that
-    are not in the data.
+    out, and a phrase with the first; ``notes``, the layouts of the files.
     """
 
     def __init__(self, task: Task, options: DataOptions) -> None:
         self.task, self.options, self.read, self.total = task, options, 0, 0
         self.splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
         self.dropped, self.examples = Counter[str](), dict[str, str]()
-        self.notes, self.unused = set[str](), set[str]()
+        self.notes = set[str]()
         self._ids, self._excluded = set[str](), set[str]()  # of imported rows; identities
         self._split_of: dict[str, str] = {}  # by identity
 
@@ -123,14 +122,13 @@ class RowSource:
             on_row(self.read, self.total or n)
             try:
                 with files.at(place):
-                    unused = self._import(reader, record, limits, own_test)
+                    self._import(reader, record, limits, own_test)
             except Dropped as dropped:
                 reason, phrase = dropped.args
                 self.dropped[reason] += 1
                 text = json.dumps(record, ensure_ascii=False, default=str)[:EXAMPLE]
                 self.examples.setdefault(reason, f"{phrase} (such as {place}, {text})")
             else:
-                self.unused |= set() if count else unused
                 count += 1
         if not count:
             reasons = "; ".join(
@@ -151,8 +149,8 @@ class RowSource:
 
     def _import(
         self, reader: records.Reader, record: Mapping[str, Any], limits: Limits, own_test: bool
-    ) -> set[str]:
-        """Add the row in *record* and return the names of its unused fields. Raises Dropped if it is left out.
+    ) -> None:
+        """Add the row in *record*. Raises Dropped if it is left out.
 
         A held-out row keeps its split, the others go to their own. None joins a published test split: it becomes a
         validation row.
@@ -181,6 +179,5 @@ class RowSource:
         self._ids.add(fields["id"])
         self._excluded |= {row.identity} if own_test else set()  # from the other splits
         self.splits[split].append(fields)
-        self.notes |= {f"{reader.note}."} if reader.note else set()
-        used = {*fields, *self.task.aliases, "task", "split"}
-        return set() if reader.note else {*record} - used
+        if reader.note:
+            self.notes.add(f"{reader.note}.")

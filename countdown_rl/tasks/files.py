@@ -155,19 +155,9 @@ def _is_object(line: bytes) -> bool:
 
 def _loads(text: bytes) -> Any:
     try:
-        value = json.loads(text)
-        if type(value) is dict and text.count(b'":') + text.count(b'" :') > len(value):
-            json.loads(text, object_pairs_hook=_check_unique)
-        return value
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON ({' '.join(str(error).split())[:80]})") from error
-
-
-def _check_unique(pairs: list[tuple[str, Any]]) -> None:
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"the key {name!r} occurs twice")
 
 
 def _items(document: Any, source: str, expression: str, on_error: OnError) -> Iterator[Record]:
@@ -224,10 +214,8 @@ def _inspect(source: str) -> Iterator[Record]:
     """The samples of an ``.eval`` log of Inspect."""
     from inspect_ai.log import read_eval_log
 
-    try:
+    with library_errors(source):
         log = read_eval_log(source)
-    except Exception as error:  # zip, JSON and pydantic raise their own
-        raise InputError(f"{source} is no log of Inspect: {first_line(error)}.") from error
     for number, sample in enumerate(log.samples or (), 1):
         yield f"{source}, row {number}", sample.model_dump(mode="json")
 

@@ -26,9 +26,6 @@ _OPERATORS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": 
 _TOKENS = re.compile(
     r"\w+|[+*/^=%√]|(?<![^\W\d])-(?=\s*[\d($])|\((?=\s*[-\d(])|[<>](?=[=\s]*[-\d(])|(?<=[\d)])[!)]"
 ).findall
-_SENTENCE_END = re.compile(r"[.?!:]\s|\n").finditer
-#: Sentences of a prompt that are compared with problems, in all runs of them.
-_MAX_PARTS = 40
 
 
 class Gsm8kRow(Row):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jmespath
@@ -193,6 +193,7 @@ def decoded(value: Any) -> Any:
     return value
 
 
+@lru_cache(maxsize=256)
 def _getter(expression: str) -> Callable[[Mapping[str, Any]], Any]:
     if expression.isidentifier():
         return lambda record: record.get(expression)
@@ -204,19 +205,20 @@ def _getter(expression: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda record: compiled.search(record, _OPTIONS)
 
 
-def compiled(fields: Iterable[str]) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
-    """The functions that ``--field NAME=EXPR`` states, by name. Raises UsageError if one is wrong."""
-    getters = {}
+def _expressions(fields: Iterable[str]) -> dict[str, str]:
+    """The expressions that ``--field NAME=EXPR`` states, by name. Raises UsageError if one is wrong."""
+    expressions = {}
     for stated in fields:
         name, sign, expression = stated.partition("=")
         if name not in NAMES or not sign:
             known = ", ".join(NAMES)
             raise UsageError(f"{stated}: write NAME=EXPR with a name of {known}.", option="field")
         try:
-            getters[name] = _getter(expression.strip())
+            _getter(expression.strip())
         except JMESPathError as error:
             raise UsageError(f"{stated}: {first_line(error)}.", option="field") from error
-    return getters
+        expressions[name] = expression.strip()
+    return expressions
 
 
 @dataclass(frozen=True)
@@ -249,36 +251,17 @@ class Reader:
     own: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.stated = compiled(self.fields)
-        self._layouts: dict[tuple[str, ...], Layout] = {}
-        self._getters: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
-        self._completions: dict[tuple[str, ...], list[str]] = {}
+        self.stated = _expressions(self.fields)
         self._first: Layout | None = None
         self._filter: Any = None
 
     def layout(self, record: Mapping[str, Any]) -> Layout:
         """The layout of *record*, that of the whole file. Raises InputError if it may be two, or is another."""
-        names = tuple(record)
-        if (layout := self._layouts.get(names)) is None:
-            layout = self._recognized(record)
-            if self._first not in (None, layout):
-                raise InputError(
-                    f"it has the fields of {layout.name}, others of {self._first.name if self._first else ''}"
-                )
-            self._layouts[names] = self._first = layout
+        layout = _recognized(tuple(record))
+        first = self._first = self._first or layout
+        if layout is not first:
+            raise InputError(f"it has the fields of {layout.name}, others of {first.name}")
         return layout
-
-    def _recognized(self, record: Mapping[str, Any]) -> Layout:
-        names = record.keys()
-        fitting = [layout for layout in LAYOUTS if layout.fits(names)]
-        wider = [set(layout.fields) for layout in fitting]
-        best = [
-            layout for layout in fitting if not any(set(layout.fields) < other for other in wider)
-        ]
-        if len(best) > 1:
-            both = f"{best[0].name} and of {best[1].name}"
-            raise InputError(f"it has the fields of {both}; leave those of one out")
-        return best[0] if best else PLAIN
 
     @property
     def note(self) -> str:
@@ -287,19 +270,16 @@ class Reader:
 
     def get(self, record: Mapping[str, Any], expression: str) -> Any:
         """The value of *expression* in *record*."""
-        getter = self._getters.get(expression)
-        if getter is None:
-            getter = self._getters[expression] = _getter(expression)
         try:
-            return getter(record)
+            return _getter(expression)(record)
         except JMESPathError as error:
             raise InputError(first_line(error)) from error
 
     def _stated(self, record: Mapping[str, Any], name: str) -> Any:
         try:
-            return self.stated[name](record)
-        except JMESPathError as error:
-            raise InputError(f"--field {name}: {first_line(error)}") from error
+            return self.get(record, self.stated[name])
+        except InputError as error:
+            raise InputError(f"--field {name}: {error}") from error
 
     def is_repeated(self, record: Mapping[str, Any]) -> bool:
         """True if *record* repeats another one for a further filter of its tool."""
@@ -311,12 +291,8 @@ class Reader:
 
     def row(self, record: Mapping[str, Any]) -> Row:
         """The row in the fields of *record*. Raises NoRowError if there is none, InputError if there are two."""
-        layout, completions = self.layout(record), self._candidates(record)
-        fields = {
-            name: value
-            for name, value in record.items()
-            if value is not None and value != "" and name not in completions
-        }
+        layout, completions = self.layout(record), _candidates(tuple(record))
+        fields = _filled({name: record[name] for name in record if name not in completions})
         if layout.row != "@":
             nested = self.get(record, layout.row)
             inner = _filled(nested) if isinstance(nested, Mapping) else {}
@@ -359,13 +335,6 @@ class Reader:
             )
         near = [part for part in faults if part[0].example.keys() & fields.keys()] or faults
         raise NoRowError(str(near[0][1]))
-
-    def _candidates(self, record: Mapping[str, Any]) -> list[str]:
-        """The names of the fields of *record* that may hold a completion."""
-        names = tuple(record)
-        if (candidates := self._completions.get(names)) is None:
-            candidates = self._completions[names] = [name for name in names if _COMPLETION(name)]
-        return candidates
 
     def split(self, record: Mapping[str, Any]) -> str:
         """The split that *record* names, or ""."""
@@ -425,7 +394,7 @@ class Reader:
                     "(`grade --on-error mark` skips such records)"
                 )
             return _answers(value)
-        candidates = self._candidates(record)
+        candidates = _candidates(tuple(record))
         held = [name for name in candidates if record[name] is not None]
         turns = self._conversation(record)
         if turns and turns[-1].role == "assistant":
@@ -464,6 +433,24 @@ class Reader:
                     raise InputError(f"`{name}` should be a list of turns")
                 return turns
         return []
+
+
+@lru_cache(maxsize=256)
+def _recognized(names: tuple[str, ...]) -> Layout:
+    """The layout of records with fields of these *names*. Raises InputError if it may be two."""
+    fitting = [layout for layout in LAYOUTS if layout.fits(names)]
+    wider = [set(layout.fields) for layout in fitting]
+    best = [layout for layout in fitting if not any(set(layout.fields) < other for other in wider)]
+    if len(best) > 1:
+        both = f"{best[0].name} and of {best[1].name}"
+        raise InputError(f"it has the fields of {both}; leave those of one out")
+    return best[0] if best else PLAIN
+
+
+@lru_cache(maxsize=256)
+def _candidates(names: tuple[str, ...]) -> list[str]:
+    """Those of the *names* of fields that may hold a completion."""
+    return [name for name in names if _COMPLETION(name)]
 
 
 def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,9 +62,8 @@ def task_of(fields: Mapping[str, Any]) -> Task:
 
 
 def baseline(name: str, rows: Sequence[Row]) -> Baseline | None:
-    """The baseline *name* of the task of *rows*; None if there is none, or if there are several tasks."""
-    tasks = {row.task for row in rows}
-    return task(tasks.pop()).baselines.get(name) if len(tasks) == 1 else None
+    """The baseline *name* of the task of *rows*, or None."""
+    return task(rows[0].task).baselines.get(name)
 
 
 def parse_row(fields: Any) -> Row:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
-from countdown_rl.tasks.response_format import STYLES, Piece, Step, Style, tagged
+from countdown_rl.tasks.response_format import STYLES, Piece, Style, tagged
 from countdown_rl.tasks.splits import PARTS, split_at
 
 
@@ -150,10 +150,6 @@ class Row(Mapping[str, Any]):
         """*text*, such as a completion, in pieces, of which tags and the equations that can be checked are marked."""
         return tagged(text)
 
-    def steps(self, answer: str) -> list[Step]:
-        """The operations of an *answer* that is an expression; [] for others."""
-        return []
-
     @property
     def id(self) -> str:
         """The identifier of the row, equal for rows that ask the same."""
@@ -186,16 +182,10 @@ class Row(Mapping[str, Any]):
         if self.get("style") or self.template is None:
             return self.get("style") or self.styles[0]
         prefill = prefill_of(self.template)
-        fitting = [
-            name
-            for name in self.styles
-            if not STYLES[name].model_opens and STYLES[name].opened(prefill)
-        ]
-        return [
-            *fitting,
-            *(name for name in self.styles if STYLES[name].model_opens),
-            *self.styles,
-        ][0]
+        opening = [name for name in self.styles if STYLES[name].model_opens]
+        continuing = [name for name in self.styles if STYLES[name].opened(prefill)]
+        fitting = [name for name in continuing if name not in opening]
+        return (fitting or opening or self.styles)[0]
 
     @cached_property
     def style(self) -> Style:

@@ -1,7 +1,6 @@
 """Import of published data sets, from files and from a local Hub server."""
 
 import json
-from pkgutil import resolve_name
 
 import pyarrow.parquet
 import pytest
@@ -11,7 +10,6 @@ from countdown_rl.core.errors import InputError
 from countdown_rl.data import build, external
 from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import jsonl
-from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.splits import SPLITS, held_out
 from tests.support.command import python
 
@@ -212,26 +210,3 @@ def test_a_cached_data_set_is_read_where_the_hub_cannot_be_reached(hub, tmp_path
     hub.log.clear()
     assert python(again, env).split() == [pinned, "40"]
     assert not hub.log
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "unused"),
-    [
-        (
-            "countdown",
-            {"nums": [3, 7, 50], "target": 46, "completion": "?", "note": 1},
-            {"completion", "note"},
-        ),
-        ("countdown", {"numbers": [3, 7, 50], "target": 46, "note": 1}, {"note"}),
-        (
-            "countdown",
-            {"nums": [3, 7, 50], "target": 46, "solutions": ["50 - 7 + 3"], "style": "?"},
-            {"style"},
-        ),
-        ("gsm8k", {"question": "One and one?", "answer": "2 #### 2", "level": 1}, {"level"}),
-    ],
-)
-def test_columns_that_are_neither_written_nor_read_are_named(name, row, unused):
-    source = resolve_name(task(name).source)(task(name), DataOptions(task=name))
-    source.import_rows([("here", row), ("there", {})], 1, {"train": None})
-    assert (source.unused, source.read) == (unused, 1)

@@ -54,24 +54,22 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(f"{text}(?:{re.escape(_FORMAT.rstrip())})?")
 
 
-_TEMPLATES = [(_pattern(template), rule) for template, rule in _PUBLISHED.items()]
+_WORDS = {rule.words: rule.name for rule in RULES.values()}
+_TEMPLATES = [(_OWN, DEFAULT_RULE)]
+_TEMPLATES += [(_pattern(template), rule) for template, rule in _PUBLISHED.items()]
 
 
 @lru_cache(maxsize=4_096)
 def asked(text: str) -> dict[str, Any] | None:
     """The fields of the puzzle that *text* asks; None if it is no text of this package and no published template."""
-    text, rule, operators = text.strip(), DEFAULT_RULE, OPERATORS
-    if match := _OWN.fullmatch(text):
-        rule = next(rule.name for rule in RULES.values() if rule.words == match["words"])
-        operators = match["operators"].replace(" ", "")
-    else:
-        for pattern, stated in _TEMPLATES:
-            if match := pattern.fullmatch(text):
-                rule = stated
-                break
+    matches = ((pattern.fullmatch(text.strip()), rule) for pattern, rule in _TEMPLATES)
+    match, rule = next((found for found in matches if found[0]), (None, ""))
     if not match:
         return None
-    nums = [int(number) for number in re.findall("[0-9]+", match["nums"])]
-    fields = {"nums": nums, "target": int(match["target"])}
+    found = match.groupdict()
+    nums = [int(number) for number in re.findall("[0-9]+", found["nums"])]
+    fields = {"nums": nums, "target": int(found["target"])}
+    rule = _WORDS.get(found.get("words", ""), rule)
+    operators = found.get("operators", OPERATORS).replace(" ", "")
     fields |= {} if rule == DEFAULT_RULE else {"rule": rule}
     return fields | ({} if operators == OPERATORS else {"operators": operators})
