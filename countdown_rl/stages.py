@@ -163,7 +163,7 @@ def compare(
     Args:
         evaluations: results of :func:`evaluate` or directories, in order, or by name.
         out: the directory of a ``comparison`` artifact to write; by default nothing is written.
-        against: the name to compare all others with, in place of the first and the previous one.
+        against: the name to compare all others with, in place of the first one.
 
     Raises:
         InputError: the rows or the decoding settings differ.

@@ -3,7 +3,6 @@ from textwrap import fill
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Group
 from rich.table import Table
 
 from countdown_rl.cli import console
@@ -30,11 +29,11 @@ def compare(
 ) -> None:
     """Compare evaluations on the same puzzles.
 
-    Each result is compared with the first and the previous one decoded in the same way, or with --against alone: the
-    difference, paired by puzzle, with its 95% interval and McNemar's exact test. With several completions per puzzle,
-    pass@k is compared too. Baselines (eval --model random or solver) are compared only with a single model. Runs of one
-    setting, such as its seeds in the same order, are averaged; ± is their standard deviation. changes.jsonl has the
-    puzzles whose grade changed, with both completions; report shows them.
+    Each result is compared with the first one decoded in the same way, or with --against: the difference, paired by
+    puzzle, with its 95% interval and McNemar's exact test. With several completions per puzzle, pass@k is compared too.
+    Baselines (eval --model random or solver) are compared only with a single model. Runs of one setting, such as its
+    seeds in the same order, are averaged; ± is their standard deviation. changes.jsonl has the puzzles whose grade
+    changed, with both completions; report shows them.
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter
@@ -72,39 +71,33 @@ def _evaluation(path: Path) -> Path:
     return out
 
 
-def _view(values: dict[str, Any]) -> Group:
-    """A table for each difference. Their lines fit 80 columns."""
-    from countdown_rl.evaluation.tables import counted, differences, largest_k, points, subject
+def _view(values: dict[str, Any]) -> Table:
+    """The table of the differences, whose lines fit 80 columns."""
+    from countdown_rl.evaluation.tables import counted, largest_k, points, reference, subject
 
-    title, k = f"{subject(values)}; 95% intervals in parentheses", largest_k(values)
-    grids: list[Table] = []
-    for key, heading in differences(values).items():
-        table = console.table(
-            "", "solved", fill(heading, 22), "improved/\nregressed", "p", title=title
-        )
-        for row in values["results"]:
-            change = row.get(key, {})
-            if grids and change in ({}, row.get("against_first")):
-                continue
-            parts = {row["name"]: ({"share": row["accuracy"], **row}, change)}
-            if k in row.get("pass_at", ()):
-                parts[f"  pass@{k}"] = (row["pass_at"][k], change.get("pass_at", {}).get(k))
-            for name, (score, difference) in parts.items():
-                low, high = score["interval"]
-                cells = [points(difference, sd=False)] if difference else []
-                if difference and "p" in difference:
-                    cells += [
-                        f"{difference['improved']:,}/{difference['regressed']:,}",
-                        f"{difference['p']:.2g}",
-                    ]
-                table.add_row(
-                    name, f"{percent(score['share'])} ({100 * low:.1f}-{percent(high)})", *cells
-                )
-            if "runs" in row:
-                sds = (f"± {100 * part['sd']:.1f}" for part in (row, change) if "sd" in part)
-                table.add_row(f"  mean of {plural(len(row['runs']), 'run')}", *sds)
-            if "of" in row:
-                table.add_row(f"  only {counted(row)}")
-        grids.append(table)
-        title = ""
-    return Group(*grids)
+    k = largest_k(values)
+    title = f"{subject(values)}; 95% intervals in parentheses"
+    heading = fill(reference(values), 22)
+    table = console.table("", "solved", heading, "improved/\nregressed", "p", title=title)
+    for row in values["results"]:
+        change = row.get("against", {})
+        parts = {row["name"]: ({"share": row["accuracy"], **row}, change)}
+        if k in row.get("pass_at", ()):
+            parts[f"  pass@{k}"] = (row["pass_at"][k], change.get("pass_at", {}).get(k))
+        for name, (score, difference) in parts.items():
+            low, high = score["interval"]
+            cells = [points(difference, sd=False)] if difference else []
+            if difference and "p" in difference:
+                cells += [
+                    f"{difference['improved']:,}/{difference['regressed']:,}",
+                    f"{difference['p']:.2g}",
+                ]
+            table.add_row(
+                name, f"{percent(score['share'])} ({100 * low:.1f}-{percent(high)})", *cells
+            )
+        if "runs" in row:
+            sds = (f"± {100 * part['sd']:.1f}" for part in (row, change) if "sd" in part)
+            table.add_row(f"  mean of {plural(len(row['runs']), 'run')}", *sds)
+        if "of" in row:
+            table.add_row(f"  only {counted(row)}")
+    return table

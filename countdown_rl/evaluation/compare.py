@@ -3,9 +3,9 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -24,7 +24,7 @@ from countdown_rl.tasks.registry import task
 TABLE, SCORES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
 #: Scores of each result in a comparison, and fields of each of the two completions of a change.
-_MEASURED = (
+_SCORES = (
     "accuracy",
     "n",
     "of",
@@ -34,8 +34,9 @@ _MEASURED = (
     "groups",
     "format",
     "mean_tokens",
+    "truncated",
+    "model",
 )
-_SCORES = (*_MEASURED, "truncated", "model")
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
 
@@ -117,17 +118,12 @@ def paired(results: Mapping[str, Result]) -> dict[str, Result]:
                 "evaluate both again with --overwrite."
             )
         own = Counter(result.puzzles)
-        if _rules(own) != _rules(puzzles):
-            raise InputError(
-                f"{other} is of {_rules(own)}, and {name} of {_rules(puzzles)}; "
-                "compare one task and rule."
-            )
         if own != puzzles:
             shared = f"{(own & puzzles).total():,} {task(first.metrics.task).noun}s in common"
             counts = f"{own.total():,} and {puzzles.total():,}"
             raise InputError(
                 f"{other} and {name} have {shared}, of {counts}; "
-                "evaluate both on the same rows (--data and --limit)."
+                "evaluate both on the same rows of one task and rule (--data and --limit)."
             )
         groups: dict[Any, list[Sequence[Sample]]] = {}
         for key, samples in zip(result.puzzles, result.by_puzzle, strict=True):
@@ -135,12 +131,6 @@ def paired(results: Mapping[str, Result]) -> dict[str, Result]:
         samples = [sample for key in first.puzzles for sample in groups[key].pop(0)]
         ordered[other] = replace(result, samples=samples)
     return ordered
-
-
-def _rules(puzzles: Iterable[tuple[str, str, str]]) -> str:
-    """The tasks and rules of *puzzles* in words."""
-    terms = sorted({(task_name, rule) for task_name, rule, _ in puzzles})
-    return ", ".join(" ".join(filter(None, term)) for term in terms)
 
 
 def pooled(name: str, runs: Sequence[Result]) -> Result:
@@ -156,9 +146,8 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
             f"the runs of {name} differ in decoding; evaluate them with the same options."
         )
     runs = [*paired({f"{name} {number}": run for number, run in enumerate(runs, 1)}).values()]
-    if len(
-        {(run.metrics.model.digest, *(sample.completion for sample in run.samples)) for run in runs}
-    ) < len(runs):
+    texts = {tuple(sample.completion for sample in run.samples) for run in runs}
+    if len(texts) < len(runs):
         raise InputError(f"two runs of {name} have the same completions; give each run once.")
     samples: list[Sample] = []
     for puzzle in zip(*(run.by_puzzle for run in runs), strict=True):
@@ -177,9 +166,9 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
 
 
 def scores(results: Mapping[str, Result], against: str | None = None) -> dict[str, Any]:
-    """The metrics of each result, and its paired differences from the first and the previous one decoded like it.
+    """The metrics of each result, and its paired difference from the first one decoded like it, or from *against*, a name.
 
-    With *against*, a name, the difference is from that result alone. Baselines are listed but not compared, except
+    Baselines are listed but not compared, except
     against a single model. A result that is decoded unlike the first has its own ``decoding``. Raises InputError if no
     result is of a model, puzzles differ, or a result is decoded like no other.
     """
@@ -189,35 +178,26 @@ def scores(results: Mapping[str, Result], against: str | None = None) -> dict[st
         raise InputError("give an evaluation of a model beside the baselines.")
     first, reference = results[models[0]], against or models[0]
     references = _references(results, models, against)
-    compared = (
-        {other for others in references.values() for other in others.values()}
-        | references.keys()
-        | {reference}
-    )
+    compared = {reference, *references, *references.values()}
     rows = []
     for name, result in results.items():
         metrics = result.metrics.to_json()
         if name in models and name not in compared:
-            one, two = (results[other].metrics.decoding.samples or 1 for other in (name, reference))
-            how = "decoded differently" if one == two else f"sampled {one} and {two} times a puzzle"
             raise InputError(
-                f"{name} and {reference} were {how}; evaluate both with the same options."
+                f"{name} and {reference} were decoded differently; "
+                "evaluate both with the same options."
             )
         row = {"name": name} | {key: metrics[key] for key in _SCORES if key in metrics}
         if result.runs:
             row |= {"runs": _accuracies(result), "sd": round(stdev(_accuracies(result)), 6)}
         if name in models and decoding(result) != decoding(first):
             row["decoding"] = metrics["decoding"]
-        rows.append(
-            row
-            | {
-                key: difference(results[other], result) | {"reference": other}
-                for key, other in references.get(name, {}).items()
-            }
-        )
+        if name in references:
+            other = references[name]
+            row["against"] = difference(results[other], result) | {"reference": other}
+        rows.append(row)
     metrics = first.metrics.to_json()
     described = {key: metrics[key] for key in ("data", "decoding", "rules", "task")}
-    described |= {"against": against} if against else {}
     return described | {"split": split(*(results[name] for name in models)), "results": rows}
 
 
@@ -243,7 +223,8 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
             of_k, limits, _ = paired_mean(_shares(first, k), _shares(second, k))
             passes[str(k)] = {"difference": round(of_k, 6), "interval": [*rounded(limits)]}
     values: dict[str, Any] = {"difference": round(change, 6), "interval": [*rounded(interval)]}
-    values |= {"pass_at": passes} if passes else {}
+    if passes:
+        values["pass_at"] = passes
     values |= {"improved": sum(before < after for before, after in pairs)}
     values |= {"regressed": sum(before > after for before, after in pairs), "p": float(f"{p:.3g}")}
     earlier, later = _accuracies(first), _accuracies(second)
@@ -273,22 +254,21 @@ def decoding(result: Result) -> DecodingSettings:
 
 def _references(
     results: Mapping[str, Result], models: Sequence[str], against: str | None
-) -> dict[str, dict[str, str]]:
-    """The names that each result is compared with, by the key of the difference."""
+) -> dict[str, str]:
+    """The name that each result is compared with, by the name of the result."""
     if against is not None and against not in results:
         raise UsageError(
             f"{against} is none of the results: {', '.join(results)}.", option="against"
         )
-    alike: dict[DecodingSettings | None, list[str]] = {}
-    for name in models if len(models) > 1 else results:
-        alike.setdefault(decoding(results[name]) if len(models) > 1 else None, []).append(name)
-    references: dict[str, dict[str, str]] = {}
-    for names in alike.values():
-        if against in names:
-            references |= {name: {"against": against} for name in names if name != against}
-        elif against is None:
-            for before, name in pairwise(names):
-                references[name] = {"against_first": names[0], "against_previous": before}
+    alike: dict[DecodingSettings, list[str]] = {}
+    for name in models:
+        alike.setdefault(decoding(results[name]), []).append(name)
+    groups = list(alike.values()) if len(models) > 1 else [list(results)]
+    references: dict[str, str] = {}
+    for names in groups:
+        first = against or names[0]
+        if first in names:
+            references |= {name: first for name in names if name != first}
     if against and not references:
         raise InputError(
             f"no result is compared with {against}: give one of a model, and one decoded like it."
@@ -304,27 +284,25 @@ def changes(results: Mapping[str, Result], against: str | None = None) -> Iterat
     """
     results = paired(results)
     models = [name for name, result in results.items() if not result.metrics.is_baseline]
-    references = _references(results, models, against).items()
-    pairs = dict.fromkeys(
-        (of[key], name) for key in tables.DIFFERENCES for name, of in references if key in of
-    )
-    for first, second in pairs:
+    for second, first in _references(results, models, against).items():
         for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):
             was, now = puzzle_share(before), puzzle_share(after)
             if was == now:
                 continue
-            change: dict[str, Any] = {
+            improved = now > was
+            side = "improved" if improved else "regressed"
+            yield {
                 "from": first,
                 "to": second,
-                "side": "improved" if now > was else "regressed",
+                "side": side,
+                **before[0].row.kept,
+                "before": _first(before, not improved),
+                "after": _first(after, improved),
             }
-            change |= before[0].row.kept
-            for when, samples, correct in (
-                ("before", before, now < was),
-                ("after", after, now > was),
-            ):
-                line = next(
-                    sample for sample in samples if sample.grade.correct is correct
-                ).to_json()
-                change[when] = {key: line[key] for key in _COMPLETION}
-            yield change
+
+
+def _first(samples: Sequence[Sample], correct: bool) -> dict[str, Any]:
+    """The first of *samples* that is correct, or is not."""
+    sample = next(sample for sample in samples if sample.grade.correct is correct)
+    line = sample.to_json()
+    return {key: line[key] for key in _COMPLETION}

@@ -72,7 +72,7 @@ def read_metrics(path: Path) -> Metrics:
 
 def write(directory: Path, metrics: Metrics, samples: Sequence[Sample]) -> None:
     """Write the files of an evaluation into *directory*."""
-    files = {METRICS: flat(metrics, metrics.of), DETAILS: metrics.to_json()}
+    files = {METRICS: flat(metrics), DETAILS: metrics.to_json()}
     for name, values in files.items():
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
     jsonl.write_rows(directory / SAMPLES, (sample.to_json() for sample in samples))
@@ -104,10 +104,10 @@ def breakdowns(metrics: Scores) -> Iterator[tuple[str, str, Accuracy]]:
         yield from ((group.title, group.name(value), scores) for value, scores in values.items())
 
 
-def flat(metrics: Scores, of: int | None = None) -> dict[str, float]:
+def flat(metrics: Metrics) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
-    *of* is the number of rows that completions were asked for, if some have none. ``low`` and ``high`` are the ends of
+    ``of`` is the number of rows that completions were asked for, if some have none. ``low`` and ``high`` are the ends of
     the interval of ``accuracy``. Accuracies by the first main group of the task follow, such as ``numbers_3``.
     """
     low, high = metrics.interval
@@ -121,8 +121,8 @@ def flat(metrics: Scores, of: int | None = None) -> dict[str, float]:
         shares["trunc"] = metrics.truncated
 
     values: dict[str, float] = {"n": metrics.n}
-    if of:
-        values["of"] = of
+    if metrics.of:
+        values["of"] = metrics.of
     for name, share in shares.items():
         values[name] = round(share, 3)
     if metrics.mean_tokens is not None:

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from math import erfc, sqrt
 
-from countdown_rl.core.errors import InputError
-
 #: The 97.5% point of the normal distribution.
 Z = 1.959963984540054
 #: Puzzles below which a normal approximation is poor, and up to which a randomization is exact.
@@ -49,26 +47,19 @@ def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float,
     For puzzles with a share correct each: the normal interval and test. If few differ, the interval of Agresti and Min
     (2005), "Simple improved confidence intervals for comparing matched proportions", which add half a puzzle to each of
     the four outcomes. Up to :data:`EXACT` changed puzzles, the test is Fisher's exact randomization of their signs; no
-    p-value is below the smallest of that test. Raises InputError without pairs.
+    p-value is below the smallest of that test.
     """
-    if not first or len(first) != len(second):
-        raise InputError(
-            f"{len(first)} and {len(second)} values are no pairs; give as many of both, at least one."
-        )
     changes = [round(after - before, 9) for before, after in zip(first, second, strict=True)]
-    n, mean, changed = (
-        len(changes),
-        sum(changes) / len(changes),
-        [change for change in changes if change],
-    )
+    n = len(changes)
+    mean = sum(changes) / n
+    changed = [change for change in changes if change]
     if n - max(Counter(changes).values()) < FEW:  # few puzzles changed unlike the others
-        center, square = (
-            sum(changes) / (n + 2),
-            (sum(change**2 for change in changes) + 1) / (n + 2),
-        )
+        center = sum(changes) / (n + 2)
+        square = (sum(change**2 for change in changes) + 1) / (n + 2)
         error = sqrt((square - center**2) / (n + 2))
     else:
-        center, error = mean, sqrt(sum((change - mean) ** 2 for change in changes) / (n - 1) / n)
+        center = mean
+        error = sqrt(sum((change - mean) ** 2 for change in changes) / (n - 1) / n)
     if len(changed) <= EXACT:
         sums = [0.0]
         for change in changed:
@@ -77,11 +68,9 @@ def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float,
         p = sum(abs(total) >= extreme for total in sums) / len(sums)
     else:
         p = max(erfc(abs(center) / error / sqrt(2)), 2.0 ** (1 - len(changed)))
-    return (
-        mean,
-        (max(-1.0, min(mean, center - Z * error)), min(1.0, max(mean, center + Z * error))),
-        p,
-    )
+    low = max(-1.0, min(mean, center - Z * error))
+    high = min(1.0, max(mean, center + Z * error))
+    return mean, (low, high), p
 
 
 def paired_difference(
@@ -92,17 +81,14 @@ def paired_difference(
     Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based
     on paired data", method 10: from the Wilson limits of both and their correlation.
     """
-    if not (n := both + first_only + second_only + neither):
-        raise InputError("there are no pairs to compare; give at least one.")
-    first, second = (both + first_only) / n, (both + second_only) / n
-    low1, high1 = wilson(both + first_only, n)
-    low2, high2 = wilson(both + second_only, n)
-    margins = (
-        (both + first_only)
-        * (second_only + neither)
-        * (both + second_only)
-        * (first_only + neither)
-    )
+    n = both + first_only + second_only + neither
+    ones = both + first_only
+    twos = both + second_only
+    first = ones / n
+    second = twos / n
+    low1, high1 = wilson(ones, n)
+    low2, high2 = wilson(twos, n)
+    margins = ones * (n - ones) * twos * (n - twos)
     product: float = both * neither - first_only * second_only
     if product > 0:  # the method's continuity correction
         product = max(product - n / 2, 0)

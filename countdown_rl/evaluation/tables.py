@@ -1,15 +1,13 @@
 """Tables of a comparison, as Markdown and LaTeX."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from countdown_rl.core.formatting import cell, interval, one_line, percent, plural
 from countdown_rl.evaluation.sample import BASELINE_KINDS
 from countdown_rl.tasks.registry import task_of
 
-#: Keys of the differences of a result, and the words for the other result.
-DIFFERENCES = {"against_first": "the first", "against_previous": "the previous", "against": ""}
 #: Directions in which the grade of a puzzle changes.
 SIDES = ("improved", "regressed")
 
@@ -45,8 +43,8 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
     ]  # another version may have had other groups
     columns = [value for value in groups[0] if all(value in shares for shares in groups)]
     names = (task.group(main).name(value) for value in columns)
-    key, heading = [*differences(values).items()][-1]
-    changes = [row.get(key, {}).get("pass_at", {}).get(k) for row in results]
+    heading = reference(values)
+    changes = [row.get("against", {}).get("pass_at", {}).get(k) for row in results]
     partial = any("of" in row for row in results)
     head = [
         "",
@@ -66,7 +64,7 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
         cells += [percent(shares[value]["accuracy"]) for value in columns]
         if k:
             cells.append(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "")
-        is_model, difference = row["model"]["kind"] not in BASELINE_KINDS, row.get(key)
+        is_model, difference = row["model"]["kind"] not in BASELINE_KINDS, row.get("against")
         cells.append(percent(row["format"]) if is_model else "")
         cells.append(f"{row['mean_tokens']:.0f}" if is_model and "mean_tokens" in row else "")
         cells += (
@@ -79,21 +77,10 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def differences(values: Mapping[str, Any]) -> dict[str, str]:
-    """The heading of each difference in *values*, by its key; one if the first result is the previous one as well."""
-    results = values["results"]
-    if "against" in values:
-        return {"against": f"against {values['against']}"}
-    if all(row.get("against_first") == row.get("against_previous") for row in results):
-        return {"against_first": f"against {_first(results)}"}
-    names = DIFFERENCES | {"against_first": _first(results)}
-    return {key: f"against {name}" for key, name in names.items() if name}
-
-
-def _first(results: Sequence[Mapping[str, Any]]) -> str:
-    """The name of the first result decoded in each way, which others are compared with."""
-    compared = [row["against_first"] for row in results if "against_first" in row]
-    return " or ".join(dict.fromkeys(row["reference"] for row in compared))
+def reference(values: Mapping[str, Any]) -> str:
+    """The heading of the differences in *values*, such as ``against base``."""
+    names = [row["against"]["reference"] for row in values["results"] if "against" in row]
+    return f"against {' or '.join(dict.fromkeys(names))}"
 
 
 def counted(row: Mapping[str, Any], noun: str = "") -> str:
@@ -147,19 +134,19 @@ def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_lin
         *(f"{', '.join(names)}: {how}" for how, names in others.items()),
     ]
     several = [row for row in values["results"] if "pass_at" in row or "runs" in row]
-    intervals = (
-        ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
-    )
+    intervals = "Wilson; Newcombe for paired differences"
     if several:
-        paired = "normal, or Agresti-Min if few differ, for paired differences"
-        intervals.append(f"Wilson at the effective sample size; {paired}")
+        intervals += (
+            ", with several completions Wilson at the effective sample size; "
+            "normal, or Agresti-Min if few differ, for paired differences"
+        )
     runs = [
         f"{escape(row['name'])}: {len(row['runs'])}" for row in values["results"] if "runs" in row
     ]
     means = f"; means over runs ({', '.join(runs)}), ± their standard deviation" if runs else ""
     return (
         f"{subject(values)} ({escape(', '.join(values['rules']) or values['task'])}), "
-        f"{'; '.join(decodings)}; intervals are 95% ({', with several completions '.join(intervals)}){means}."
+        f"{'; '.join(decodings)}; intervals are 95% ({intervals}){means}."
     )
 
 

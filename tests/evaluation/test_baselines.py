@@ -86,8 +86,8 @@ def test_models_are_compared_with_models_and_a_single_one_with_its_baselines(her
     values = compare.scores({"random": floor, "one": one, "solver": ceiling, "two": two})
     rows = {row["name"]: row for row in values["results"]}
     assert list(rows) == ["random", "one", "solver", "two"]
-    assert [name for name in rows if "against_first" in rows[name]] == ["two"]
-    assert rows["two"]["against_previous"] == compare.difference(one, two) | {"reference": "one"}
+    assert [name for name in rows if "against" in rows[name]] == ["two"]
+    assert rows["two"]["against"] == compare.difference(one, two) | {"reference": "one"}
     assert values["decoding"] == GREEDY
     lines = tables.markdown(values).splitlines()
     assert lines[2].endswith("|  |  |  |")
@@ -95,9 +95,8 @@ def test_models_are_compared_with_models_and_a_single_one_with_its_baselines(her
 
     single = {"random": floor, "one": one, "solver": ceiling}
     _, of_one, of_solver = compare.scores(single)["results"]
-    assert of_one["against_first"] == compare.difference(floor, one) | {"reference": "random"}
-    change = compare.difference(one, ceiling)
-    assert of_solver["against_previous"] == change | {"reference": "one"}
+    assert of_one["against"] == compare.difference(floor, one) | {"reference": "random"}
+    assert of_solver["against"]["reference"] == "random"
     assert {change["to"] for change in compare.changes(single)} == {"one", "solver"}
     with pytest.raises(InputError, match="give an evaluation of a model"):
         compare.scores({"random": floor, "solver": ceiling})

@@ -96,9 +96,3 @@ def test_a_single_training_run_is_warned_of_and_several_are_not():
     merged = replace(run, manifest=Manifest.of("eval", {}, inputs))
     gguf = replace(run.metrics, model=replace(run.metrics.model, kind="gguf", digest="exported"))
     assert caveats({"start": merged, "gguf": replace(run, metrics=gguf)}) == []
-
-
-def test_other_puzzles_are_warned_of():
-    start, other = (result(50, n, kind="hub") for n in (200, 150))
-    (sentence,) = caveats({"a": start, "b": other})
-    assert sentence.startswith("b and a have different puzzles")

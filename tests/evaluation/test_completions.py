@@ -260,4 +260,4 @@ def test_the_command_writes_an_evaluation_that_the_others_read(rows, run_command
     run_command("report", "--result", "trl", "--out", "page.html")
     assert "not stated" in Path("c/comparison.md").read_text()
     assert results.read(Path("trl")).metrics.model.kind == "completions"
-    assert compare(["plain", "trl"])["results"][1]["against_first"]["difference"] == 0
+    assert compare(["plain", "trl"])["results"][1]["against"]["difference"] == 0

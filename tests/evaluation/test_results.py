@@ -9,7 +9,6 @@ import pytest
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.evaluation import results
-from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks import jsonl
@@ -29,7 +28,7 @@ for n in range(6):
 
 
 def test_metrics_are_flat_few_and_rounded():
-    flat = results.flat(measure(SAMPLES))
+    flat = results.flat(evaluations.metrics(SAMPLES))
     accuracies = {"numbers_3": 0.667, "numbers_4": 0.667}
     ends = {"n": 6, "accuracy": 0.667, "low": 0.3, "high": 0.903}
     assert flat == ends | accuracies | {"format": 0.833, "trunc": 0.167, "tokens": 12.5}
