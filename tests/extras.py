@@ -24,7 +24,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[1]
 #: The surroundings without packages of other environments, and without the network.
 ALONE = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-ALONE |= {"NO_PROXY": "127.0.0.1", "OPENAI_API_KEY": "none", "HF_HUB_OFFLINE": "1"}
+ALONE |= {"NO_PROXY": "127.0.0.1", "OPENAI_API_KEY": "none"}
+ALONE |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
 ROWS = [{"id": f"r{n}", "nums": [2, 3, n], "target": 5 + n} for n in range(4, 8)]
 
 

@@ -2,11 +2,10 @@
 
 import atexit
 import gc
-import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from transformers import Trainer
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ModelError, out_of_memory
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_sha256
 from countdown_rl.evaluation import training_log
@@ -94,8 +94,6 @@ def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
     manifest = finished(run.out, run.options.kind, identity, overwrite=overwrite)
     if manifest is None or goes_on:
         return None
-    if processes.is_main() and not run.options.keep_checkpoints:
-        run.checkpoints.clear_own(run.identity)  # the run was killed between its last two steps
     return Result(run.out, run.log, [], manifest.facts)
 
 
@@ -134,7 +132,8 @@ def _train(run: Prepared[Settings], smaller: Prepared[Settings]) -> Result:
         note(remark)
     if run.resume:
         note(f"Continuing after step {step_of(run.resume)}.")
-    with _tracking(run):
+    tracked = "report_to" in trl_fields.split(run.options.trl)
+    with redirect_stdout(sys.stderr if tracked else sys.stdout):  # stdout is for data
         with trl_fields.rejected(run.options.trl):
             trainer = smaller.make_trainer(loaded, journal)
         if run.validation:
@@ -148,29 +147,9 @@ def _computation(loaded: load.Loaded, threads: int) -> str:
     dtype = load.dtype_name(loaded.model.dtype)
     device = loaded.device
     if device == "cpu":
-        device = f"{threads} CPU thread{'s' if threads > 1 else ''}"
+        device = plural(threads, "CPU thread")
     base = "" if loaded.precision == dtype else f"; base weights in {loaded.precision}"
     return f"Computing in {dtype} on {device}{base}."
-
-
-@contextmanager
-def _tracking(run: Prepared[Settings]) -> Iterator[None]:
-    """Let trackers write beside the log, offline unless the environment says otherwise."""
-    if "report_to" not in trl_fields.split(run.options.trl):
-        yield
-        return
-    directory = run.log.parent.absolute()
-    settings = {
-        "TENSORBOARD_LOGGING_DIR": directory / "tensorboard",
-        "TRACKIO_DIR": directory / "trackio",
-        "WANDB_DIR": directory,
-        "WANDB_MODE": "offline",
-        "WANDB_SILENT": "true",
-    }
-    for key, value in settings.items():
-        os.environ.setdefault(key, str(value))
-    with redirect_stdout(sys.stderr):  # stdout is for data
-        yield
 
 
 def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> None:

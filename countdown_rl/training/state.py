@@ -206,11 +206,6 @@ class Checkpoints:
             path for path in paths if path.is_dir() and re.fullmatch(f"({kind})-[0-9]+", path.name)
         ]
 
-    def clear_own(self, run: Identity) -> None:
-        """Remove what is left of *run*, not of others: also a directory whose record a killed run has removed."""
-        if not (self.directory / RUN).exists() or not self._differences(run):
-            self.clear()
-
     def clear(self) -> None:
         """Remove all checkpoints, and the directory if it is empty then."""
         _remove(self._directories())

@@ -29,13 +29,9 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
             option="tune",
         )
     trained = model_files.adapter_config(reference.local_path(ref)) if ref.base is not None else {}
-    for name, key in (
-        ("lora_r", "r"),
-        ("lora_alpha", "lora_alpha"),
-    ):
-        if options.given(name) and getattr(options, name) != trained.get(
-            key, getattr(options, name)
-        ):
+    for name, key in {"lora_r": "r", "lora_alpha": "lora_alpha"}.items():
+        value = getattr(options, name)
+        if options.given(name) and trained.get(key, value) != value:
             raise UsageError(
                 f"the adapter {ref.source} has {flag(name)} {trained[key]}; leave {flag(name)} out."
             )

@@ -6,7 +6,6 @@ from itertools import islice
 import pytest
 
 from countdown_rl.inference import engines
-from countdown_rl.models import load
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.training.grpo.prompts import in_turn
@@ -40,12 +39,6 @@ def test_check_tells_the_package_that_is_not_installed(check, monkeypatch):
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     status, out, err = check("--rollouts", "vllm")
     assert (status, out, "'.[vllm]'" in err) == (1, "", True)
-
-
-def test_the_initial_model_is_not_read_from_a_gguf_file_again(check, monkeypatch):
-    monkeypatch.setattr(load, "stored_format", lambda ref: "gguf")
-    status, _, err = check(*["--tune", "all", "--precision", "auto", "--beta", "0.01"])
-    assert (status, "--beta with --tune all" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

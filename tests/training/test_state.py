@@ -13,7 +13,7 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import SftRow, StepRow
 from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training.state import MARK, RUN, Checkpoints, Journal, check_log
+from countdown_rl.training.state import MARK, Checkpoints, Journal, check_log
 from tests.support.runs import steps
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -70,22 +70,6 @@ def test_marks_are_removed_before_the_checkpoints(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it removes any
     store.clear()
     assert store.newest() is None
-
-
-@pytest.mark.parametrize("left", ["marks", "directories", "record", "nothing"])
-def test_what_a_killed_run_left_of_its_checkpoints_is_cleared(tmp_path, left):
-    store = started(tmp_path / "c", 2, 10)
-    for path in (tmp_path / "c").glob("checkpoint-*"):
-        if left != "marks":
-            (path / MARK).unlink()
-        if left in ("record", "nothing"):
-            shutil.rmtree(path)
-    store.clear_own(identity(2))
-    assert (tmp_path / "c" / RUN).exists()
-    if left == "nothing":
-        (tmp_path / "c" / RUN).unlink()
-    store.clear_own(identity(1))
-    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize("name", ["checkpoint-500", "best-3"])

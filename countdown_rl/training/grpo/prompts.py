@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import plural
 from countdown_rl.core.user_code import imported, running
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.grpo import advantages
@@ -110,15 +109,18 @@ def probabilities(
 
 
 def chosen(
-    options: TrainOptions, rows: Sequence[Row], first_round: int = 0, **settings: Any
+    options: TrainOptions,
+    rows: Sequence[Row],
+    first_round: int = 0,
+    outcomes: Sequence[Sequence[Any]] = (),
 ) -> Callable[[], Iterator[int]]:
-    """The row indices of a run from *first_round* on, by its sampler; *settings* are those of :func:`order`."""
+    """The row indices of a run from *first_round* on, by its sampler; *outcomes* as in :func:`order`."""
     size = options.prompts
     name = options.sampler
     if name in ("uniform", "dynamic"):
         return partial(in_turn, len(rows), options.seed, first_round * size)
     sampler = curriculum if name == "curriculum" else imported(name)
-    return partial(order, sampler, name, rows, size, options.seed, start=first_round, **settings)
+    return partial(order, sampler, name, rows, size, options.seed, first_round, outcomes)
 
 
 class Stream:
@@ -143,15 +145,12 @@ def order(
     rows: Sequence[Row],
     size: int,
     seed: int,
-    *,
     start: int = 0,
     outcomes: Sequence[Sequence[Any]] = (),
-    warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[int]:
     """Endless row indices from round *start* on; a round is sampled when its first index is requested.
 
-    The caller adds the *outcomes* of each round. Where the sampler *name* yields less than a round, *warn* is called,
-    and rows sampled from all alike fill it.
+    The caller adds the *outcomes* of each round. The sampler *name* yields exactly *size* rows for each.
     """
     with running(f"sampler {name}"):
         rounds = sampler(rows if sampler is curriculum else deepcopy(list(rows)), size, seed)
@@ -166,11 +165,6 @@ def order(
             except StopIteration:
                 sampled = []
         indices = _checked(sampled, name, len(rows), size)
-        if missing := size - len(indices):
-            few = f"{len(indices)} of {plural(size, 'row')}"
-            warn(f"the sampler {name} yielded {few}; random rows fill round {number + 1}.")
-            fill = np.random.default_rng((seed, number)).integers(len(rows), size=missing)
-            indices += fill.tolist()
         if number >= start:
             yield from indices
         elif sorted(indices) != sorted(row for row, *_ in outcomes[number]):
@@ -181,14 +175,14 @@ def order(
 
 
 def _checked(sampled: Any, name: str, count: int, size: int) -> list[int]:
-    """*sampled* by the sampler *name* as at most *size* indices of *count* rows."""
+    """*sampled* by the sampler *name* as *size* indices of *count* rows."""
     try:
         indices = list(map(index, sampled))
     except TypeError:  # not a sequence of integers
         indices = [-1]
-    if len(indices) > size or not all(0 <= row < count for row in indices):
+    if len(indices) != size or not all(0 <= row < count for row in indices):
         raise UsageError(
-            f"The sampler {name} should yield a list of at most {size} row indices from 0 to {count - 1}, "
+            f"The sampler {name} should yield a list of {size} row indices from 0 to {count - 1}, "
             f"not {sampled!r:.100}."
         )
     return indices

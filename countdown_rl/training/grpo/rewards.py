@@ -42,11 +42,6 @@ def _closeness(grade: Grade, row: Row, tokens: int) -> float:
     return float(1 / (1 + abs(Fraction(grade.value) - Fraction(row.reference))))
 
 
-def too_long(tokens: int, budget: float, penalty: float = 0.5) -> float:
-    """Minus *penalty* for at least *budget* tokens, else 0."""
-    return 0.0 if tokens < budget else -penalty
-
-
 _PLAIN: dict[str, Reward] = {
     "closeness": _closeness,
     # -0.5 where text follows the answer or there is no answer.
@@ -114,7 +109,7 @@ def reward(name: str) -> Callable[..., Any]:
     plain, _, budget = name.partition(":")
     if plain == "length":
         tokens_allowed = _number(budget, name) if budget else LENGTH_BUDGET
-        return lambda grade, row, tokens: too_long(tokens, tokens_allowed)
+        return lambda grade, row, tokens: 0.0 if tokens < tokens_allowed else -0.5
     if name.startswith(PROXY):
         return lambda grade, row, tokens: task(row.task).proxies[name.removeprefix(PROXY)](
             row, grade.answer
@@ -198,22 +193,6 @@ def metrics(sample: Sample, rewards: Mapping[str, float | None]) -> dict[str, fl
         if reward is not None:
             columns[f"rewards/{name}/mean"] = reward
     return columns
-
-
-def metrics_into(
-    logged: list[tuple[str, float]], samples: Sequence[Sample]
-) -> Callable[[str, float], None]:
-    """The function by which a reward for *samples* logs a metric of its own, into *logged*."""
-    columns = {"correct", "format", "truncated", "hacking"}.union(
-        *(group_columns(sample.row) for sample in samples)
-    )
-
-    def log_metric(name: str, value: float) -> None:
-        if name in columns:
-            raise UsageError(f"the log has a column {name} of its own; choose another name")
-        logged.append((name, value))
-
-    return log_metric
 
 
 def values(

@@ -19,7 +19,6 @@ from countdown_rl.inference.engine import STOP, Completion
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import chat_template, load
 from countdown_rl.tasks import jsonl, probe
-from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
 from countdown_rl.training.grpo import advantages, prompts, rewards, vllm
@@ -35,8 +34,6 @@ _OPTIONS = (
     *("max_steps", "num_generations", "scale_rewards", "beta", "temperature"),
     "max_completion_length",
 )
-#: Rows that are tried for a solution, as a proof takes time.
-PROVED = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +41,6 @@ class GrpoRun(Prepared[TrainOptions]):
     """A run of ``train`` that can start."""
 
     row_type = StepRow
-    less_memory = "--max-completion-length"
     summary = (
         "mean reward {reward_first:.3f} → {reward_last_tenth:.3f} (first step → last 10%), "
         "training accuracy {correct_last_tenth:.0%}."
@@ -59,13 +55,7 @@ class GrpoRun(Prepared[TrainOptions]):
         callback = GrpoCallback(self, journal)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
         first_round = step_of(self.resume) // options.round_steps if self.resume else 0
-        order = prompts.chosen(
-            options,
-            self.rows,
-            first_round,
-            outcomes=journal.outcomes,
-            warn=lambda text: journal.warn({"sampler": text}, self.reporter.warning),
-        )
+        order = prompts.chosen(options, self.rows, first_round, journal.outcomes)
         engine = self._engine(loaded, stop)
         trainer = weights.make_trainer(
             partial(Trainer, options, self.rows, self.rewards, stop, engine, callback.on_round),
@@ -107,7 +97,6 @@ class GrpoRun(Prepared[TrainOptions]):
             "reward_first": rows[0].reward,
             "reward_last_tenth": last.reward,
             "correct_last_tenth": last.correct,
-            "reward_best": max(step.reward for step in rows),
             "log_digest": training_log.digest(rows),
         }
         if "lineage" not in self.inputs["data"]:  # else the data records it
@@ -147,11 +136,6 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     options = start.options
     loaded = start.loaded
     rows, data = _read(arguments, reporter)
-    refusals = [row.refusal for row in rows[:PROVED]]
-    if any(refusals):
-        count = len(refusals) - refusals.count("")
-        text = f"{count:,} of the first {plural(len(refusals), task_of(rows[0]).noun)} have no solution"
-        reporter.note(f"{text}; {max(refusals)!r} is the right answer there.")
     reward_weights = rewards.parse(options.reward)
     reward_values = rewards.check_rewards(reward_weights, rows[0], reporter.note, reporter.warning)
     next(prompts.chosen(options, rows)())
@@ -159,21 +143,9 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     if options.own_loss:
         advantages.loss(options.loss_type)
     recognized = start.recognized(StepRow, {"data": data}, options.max_steps)
-    if options.tune == "all" and options.beta and load.stored_format(loaded.ref) == "gguf":
-        raise UsageError(
-            "with --tune all needs the initial model a second time, and TRL cannot load "
-            f"{loaded.ref.source}; give it as safetensors, or leave --beta out.",
-            option="beta",
-        )
     used = _used(options, rows)
     longest = start.longest_prompt([*used, *start.validation], options.max_completion_length)
     reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
-    if options.sampler == "curriculum":
-        noun = task_of(rows[0]).noun
-        reporter.note(
-            "Training accuracy may fall while the model improves, as the curriculum samples harder "
-            f"{noun}s; see --eval-every."
-        )
     engine = vllm.chosen(options, loaded, start.adapted)
     example = rows[0].messages()
     run = GrpoRun(

@@ -162,7 +162,8 @@ class Trainer(GRPOTrainer):
             "prompts": [each.sampled.prompt for each in graded],
             "completion_ids": [each.sampled.ids for each in graded],
             "trainer_state": self.state,
-            "log_metric": rewards.metrics_into(logged, samples),
+            # Beside the columns of the log, of which none has such a prefix.
+            "log_metric": lambda name, value: logged.append((f"metric/{name}", value)),
         }
         for name, function in self.reward_of.items():
             values = rewards.values(name, function, samples, columns)

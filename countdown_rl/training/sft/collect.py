@@ -1,7 +1,7 @@
 """Selection of demonstrations among the graded completions of evaluations."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,10 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
     test = {identity for result in evaluated for identity in _test_puzzles(result)}
     by_prompt: dict[str, dict[str, Sample]] = {}
     for sample in samples:
-        if sample.row.identity not in test:
-            by_prompt.setdefault(json.dumps(sample.row.messages()), {}).setdefault(
-                sample.completion, sample
-            )
-    selected = [
-        rows for group in by_prompt.values() if (rows := _selected(group.values(), options))
-    ]
-    if not selected:
+        if sample.grade.correct and sample.row.identity not in test:
+            known = by_prompt.setdefault(json.dumps(sample.row.messages()), {})
+            known.setdefault(sample.completion, sample)
+    if not by_prompt:
         raise InputError(
             f"no training row has a correct completion ({correct:,} of {plural(len(samples), 'completion')} are correct, "
             f"{plural(len(test), 'row')} of a test split left out); evaluate more --samples of each, or "
@@ -49,13 +45,15 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
         f"eval-{n}" if n else "eval": result.manifest.as_input()
         for n, result in enumerate(evaluated)
     }
-    rows = [row for group in selected for row in group]
+    rows: list[Sample] = []
+    for known in by_prompt.values():
+        rows += list(known.values())[: options.per_puzzle or None]
     with artifacts.writing(out, "demonstrations", options=asdict(options), inputs=inputs) as writer:
         writer.facts |= {
             "read": len(samples),
             "correct": correct,
             "kept": len(rows),
-            "puzzles": len(selected),
+            "puzzles": len(by_prompt),
         }
         tokens = sum(map(_length, rows))
         writer.facts |= {"test_puzzles": len(test), "mean_tokens": tokens / len(rows)}
@@ -67,12 +65,6 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
 def _length(sample: Sample) -> int:
     """Tokens, or characters in a file of completions without tokens."""
     return len(sample.completion) if sample.tokens is None else sample.tokens
-
-
-def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[Sample]:
-    """The correct *samples* of a prompt that *options* select."""
-    usable = [sample for sample in samples if sample.grade.correct]
-    return usable[: options.per_puzzle or None]
 
 
 def _test_puzzles(result: results.Result) -> set[str]:

@@ -37,7 +37,7 @@ class Demonstration:
     prompt: str | Sequence[Mapping[str, str]]
     completion: str
     row: Row | None  # of the task, if the record has one
-    notes: tuple[str, ...] = ()  # remarks on how the record was read
+    note: str = ""  # a remark on how the record was read
 
     @property
     def text(self) -> str:
@@ -62,7 +62,7 @@ class Demonstrations:
     @property
     def notes(self) -> list[str]:
         """Remarks on the demonstrations to train on, with their counts."""
-        counts = Counter(note for each in self.filtered for note in each.notes)
+        counts = Counter(each.note for each in self.filtered if each.note)
         return [f"{note} ({count:,} of {len(self.filtered):,})" for note, count in counts.items()]
 
     @property
@@ -151,8 +151,6 @@ def read(
         result.read += 1
         progress(result.read, result.read, "demonstrations read")
         row = demonstration.row
-        if row is not None and options.eval_every:
-            _check_prompt(demonstration, row, layout)
         if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), ""):
             result.left_out[f"of {split} {held_out[split].noun}s"] += 1
             continue
@@ -226,11 +224,6 @@ def _generated(options: SftOptions, data: Path | None, tokenizer: Any) -> Iterat
         rng = random.Random(f"{options.seed} {index}")
         if baseline:
             completion = demonstrate(row, rng)
-        elif row.style.direct:
-            raise UsageError(
-                f"{name} thinks before the answer, and the style direct does not.",
-                option="demonstrator",
-            )
         else:
             with user_code.running(f"demonstrator {name}"):
                 lines = demonstrate(row, rng)
@@ -272,7 +265,6 @@ def parse(
         and not row.keys() & {"style", "template"}
     ):
         row = parse_row({**row, **layout})
-    notes = [reader.note]
     if isinstance(asked, list):
         if any(turn.reasoning for turn in asked):
             raise InputError("the reasoning of an earlier turn is not used; leave it out")
@@ -284,10 +276,6 @@ def parse(
         prompt = asked or (row and row.messages())
     if not prompt:
         raise InputError("a demonstration has a prompt, or a task's row; give --field prompt=EXPR")
-    if isinstance(prompt, str):
-        notes.append("a prompt that is one text is used as it is, without a chat template")
-    elif any(turn["role"] == "assistant" for turn in prompt[:-1]):  # the last one may be a prefill
-        notes.append("earlier turns of the assistant are read and not learned")
     shown = prompt if isinstance(prompt, str) else "".join(turn["content"] for turn in prompt)
     style = row.style if row else STYLES["model_opens"]
     for index, turn in enumerate(completions, 1):
@@ -298,7 +286,7 @@ def parse(
         completion = turn.text(style)
         check_text(f"{shown}{completion}", "the text")
         numbered = f"{place}, completion {index}" if len(completions) > 1 else place
-        yield Demonstration(numbered, prompt, completion, row, tuple(filter(None, notes)))
+        yield Demonstration(numbered, prompt, completion, row, reader.note)
 
 
 def _row(reader: records.Reader, record: Mapping[str, Any], prompt: Any) -> Row | None:
@@ -313,16 +301,3 @@ def _row(reader: records.Reader, record: Mapping[str, Any], prompt: Any) -> Row 
     if asked is not None and asked.id != row.id:
         raise InputError(f"its prompt asks another puzzle than {row.headline}, or by other rules")
     return row
-
-
-def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, str]) -> None:
-    """Raise InputError if the *demonstration* of *row* has another prompt than a validation row of *layout*."""
-    if row.task != layout.get("task") or isinstance(demonstration.prompt, str):
-        return
-    fields = {key: value for key, value in row.items() if key not in ("style", "template")}
-    if list(demonstration.prompt) != parse_row({**fields, **layout}).messages():
-        fields_or_option = "its `prompt`, `style` and `template` out, or --eval-every"
-        raise InputError(
-            f"{demonstration.place} has another prompt or style than the validation rows of --data, which "
-            f"would measure what is not learned; leave {fields_or_option}."
-        )

@@ -22,7 +22,6 @@ from countdown_rl.inference.generate import Generator
 from countdown_rl.inference.sampling import Decoding
 from countdown_rl.models import load, shape
 from countdown_rl.tasks import probe
-from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
 from countdown_rl.training.callbacks import CheckpointCallback
 from countdown_rl.training.options import SftArguments, SftOptions
@@ -83,32 +82,27 @@ class SftRun(Prepared[SftOptions]):
     def validate(
         self, trainer: Trainer, loaded: load.Loaded, prompts: list[str]
     ) -> list[Completion]:
-        policy, options = trainer.accelerator.unwrap_model(trainer.model), self.options
-        limit = options.max_completion_length
+        policy = trainer.accelerator.unwrap_model(trainer.model)
         policy.eval()
-        decoding = Decoding(limit, seed=options.seed)
-        generator = Generator(replace(loaded, model=policy), decoding)
+        limit = self.options.max_completion_length
+        generator = Generator(replace(loaded, model=policy), Decoding(limit))
         ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
         completions: dict[int, Completion] = {}
         lengths = [len(prompt) + limit for prompt in ids]
         for batch in batches(lengths, generator.max_rows):
-            number = len(completions)  # a seed for each batch
-            completions |= zip(
-                batch, generator.complete([ids[index] for index in batch], number), strict=True
-            )
+            completed = generator.complete([ids[index] for index in batch])
+            completions |= zip(batch, completed, strict=True)
         policy.train()
         return [completions[index] for index in range(len(prompts))]
 
-    def _asked(self, row: Row) -> dict[str, object]:
-        learned = probe.prompt(row) | {"first": self.first}
-        return {"task": row.task, "layout": row.layout, "prompt": learned}
-
     def facts(self, rows: Sequence[SftRow], last: SftRow) -> dict[str, object]:
-        row = next(
-            (each.row for each in self.demonstrations.filtered if each.row is not None), None
-        )
+        known = [each.row for each in self.demonstrations.filtered if each.row is not None]
+        asked: dict[str, object] = {}
+        for row in known[:1]:
+            learned = probe.prompt(row) | {"first": self.first}
+            asked = {"task": row.task, "layout": row.layout, "prompt": learned}
         return {
-            **(self._asked(row) if row else {}),
+            **asked,
             "demonstrations": self.demonstrations.facts(),
             "learning_rate": self.options.learning_rate,
             "tokens": int(rows[-1].tokens),
@@ -138,7 +132,7 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
     dataset = datasets.Dataset.from_list(examples)
     shape.check_tokens(start.adapted, dataset["input_ids"], arguments.model)
     start.longest_prompt(start.validation, options.max_completion_length)
-    lengths = [len(example["input_ids"]) for example in examples]
+    lengths = list(map(len, dataset["input_ids"]))
     longest = max(lengths)
     context = shape.ModelShape.of(start.loaded.model.config).context_length
     if context and longest > context:

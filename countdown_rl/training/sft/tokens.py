@@ -1,5 +1,6 @@
 """Token ids of demonstrations, as in inference."""
 
+import re
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
@@ -26,7 +27,8 @@ def tokenize(
     """
     start = start_of_text(tokenizer)
     end = ends.learned_end(tokenizer)
-    written_ends = [text for text in (ends.end_of_turn(tokenizer), tokenizer.eos_token) if text]
+    texts = filter(None, (ends.end_of_turn(tokenizer), tokenizer.eos_token))
+    written_ends = rf"((?:{'|'.join(map(re.escape, texts))})\s*)+\Z"  # of the turn, already there
     prompts = []
     completions = []
     for demonstration in demonstrations:
@@ -39,18 +41,10 @@ def tokenize(
             prompt = chat_template.Rendered(rendered, prefill)
         prompts.append(prompt.text)
         completion = prompt.continuation(demonstration.completion)
-        completions.append(_without_ends(completion, written_ends) + end)
+        completions.append(re.sub(written_ends, "", completion) + end)
     examples = []
     prompt_ids = chat_template.token_ids(tokenizer, prompts)
     completion_ids = chat_template.token_ids(tokenizer, completions)
     for before, learned in zip(prompt_ids, completion_ids, strict=True):
         examples.append({"input_ids": before + learned, "labels": [-100] * len(before) + learned})
     return examples
-
-
-def _without_ends(text: str, written_ends: Sequence[str]) -> str:
-    """Return *text* without the ends of a turn that it has already."""
-    for written in written_ends:
-        if text.rstrip().endswith(written):
-            return _without_ends(text.rstrip().removesuffix(written), written_ends)
-    return text

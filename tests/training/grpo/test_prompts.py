@@ -1,4 +1,4 @@
-"""Samplers: the curriculum, and the order of a resumed run, of samplers that starve, and of wrong ones."""
+"""Samplers: the curriculum, the order of a resumed run, and wrong ones."""
 
 import json
 from collections import Counter
@@ -111,6 +111,7 @@ def yields(value):
     "value",
     [
         None,
+        [0] * 3,
         [0] * 5,
         [0.5],
         [[1]],
@@ -136,16 +137,11 @@ def test_a_sampler_yields_and_gets_copies_of_the_rows():
     assert json.dumps(ROWS, default=dict) == before
 
 
-@pytest.mark.parametrize("value", [[1, 2], (), np.array([5])])
-def test_a_sampler_that_starves_or_ends_is_filled_with_a_warning(value):
-    def sampled(warn):
-        return list(islice(prompts.order(yields(value), "mine", ROWS, 4, 7, warn=warn), 8))
-
-    warnings = []
-    first = sampled(warnings.append)
-    assert first == sampled(str)
-    assert first[: len(value)] == list(value)
-    assert [f"{len(value)} of 4" in warnings[0], "fill round 2" in warnings[1]] == [True, True]
+def test_a_sampler_that_ends_is_refused_after_its_rounds():
+    order = prompts.order(yields(np.arange(4)), "mine", ROWS, 4, 7)
+    assert list(islice(order, 4)) == [0, 1, 2, 3]
+    with pytest.raises(UsageError, match="sampler mine"):
+        next(order)
 
 
 def test_an_error_of_a_sampler_shows_its_own_frames():

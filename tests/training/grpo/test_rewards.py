@@ -203,13 +203,6 @@ def test_a_reward_gets_copies(name):
     )
 
 
-@pytest.mark.parametrize("column", ["correct_numbers_4", "hacking", "truncated"])
-def test_a_metric_with_the_name_of_a_column_is_refused(column):
-    sample = graded_of(parse_row(ROW), "").sample
-    with pytest.raises(UsageError, match=f"column {column}"):
-        rewards.metrics_into([], [sample])(column, 1.0)
-
-
 def test_a_reward_written_for_trl_runs_unchanged():
     name, logged = f"{__name__}:written_for_trl", []
     rewards.check_rewards([name], ROWS[0])
@@ -217,7 +210,7 @@ def test_a_reward_written_for_trl_runs_unchanged():
     given = {"correct": [0.0, 0.0], name: [1.0, None]}
     assert rewarded(graded, *given, logged=logged) == given
     names = [name for name, _ in logged]
-    assert names.count("own") == 1
+    assert names.count("metric/own") == 1
     assert {"correct", "correct_numbers_4", "format", "truncated"} <= set(names)
 
 

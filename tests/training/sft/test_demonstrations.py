@@ -77,9 +77,8 @@ def test_every_layout_is_the_same_example(tokenizer, tmp_path, fields):
     assert tokenized(tmp_path, fields, tokenizer) == (text, f"a{END}")
 
 
-def test_what_was_used_of_a_record_is_said(tmp_path):
+def test_demonstrations_without_a_known_row_are_counted(tmp_path):
     known = read(tmp_path, [RIGHT, {"messages": [ASK, ANSWER, ASK, ANSWER]}])
-    assert "earlier turns" in known.notes[0]
     assert "1 of 2" in known.warning
 
 
@@ -218,21 +217,6 @@ def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_pr
     word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
     (kept,) = read(tmp_path, [word_problem], own_prompt, keep_wrong=True).filtered
     assert kept.row.style_name == "lines"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"style": "model_opens", "completion": "<think></think><answer>50 - 7 + 3</answer>"},
-        {"template": "{{ target }} of {{ nums }}", "style": "direct", "completion": "50 - 7 + 3"},
-        {"prompt": TURNS, "completion": "50 - 7 + 3"},
-    ],
-)
-def test_another_prompt_than_that_of_validation_is_refused(tmp_path, own_prompt, fields):
-    row = RIGHT | fields
-    assert len(read(tmp_path, [row], own_prompt).filtered) == 1
-    with pytest.raises(InputError, match="--eval-every"):
-        read(tmp_path, [row], own_prompt, eval_every=1)
 
 
 def test_an_end_token_that_the_tokenizer_appends_does_not_begin_a_prompt():
