@@ -18,6 +18,15 @@ ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 _TAG = re.compile(r"(</?(?:think|thinking|answer)>)")
 
 
+class Step(NamedTuple):
+    """One operation of an answer: two values, the operator and the result; None for a division by zero."""
+
+    left: str
+    operator: str
+    right: str
+    result: str | None
+
+
 class Piece(NamedTuple):
     """A part of a text: an equation with its operators, which is ``right`` or ``wrong``, a ``tag``, or neither."""
 

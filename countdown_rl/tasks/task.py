@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
-from countdown_rl.tasks.response_format import STYLES, Piece, Style, tagged
+from countdown_rl.tasks.response_format import STYLES, Piece, Step, Style, tagged
 from countdown_rl.tasks.splits import PARTS, split_at
 
 
@@ -149,6 +149,10 @@ class Row(Mapping[str, Any]):
     def pieces(self, text: str) -> list[Piece]:
         """*text*, such as a completion, in pieces, of which tags and the equations that can be checked are marked."""
         return tagged(text)
+
+    def steps(self, answer: str) -> list[Step]:
+        """The operations of an *answer* that is an expression; [] for others."""
+        return []
 
     @property
     def id(self) -> str:

@@ -1,4 +1,4 @@
-"""Equations in a text, and canonical forms against all expressions of a few numbers."""
+"""Steps of an answer, equations in a text, and canonical forms against all expressions of a few numbers."""
 
 import operator
 import random
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.tasks.countdown.expression import canonical, parse, pieces
+from countdown_rl.tasks.countdown.expression import canonical, parse, pieces, steps
 from countdown_rl.tasks.countdown.task import CountdownRow, random_answer
 
 numbers = st.lists(st.integers(1, 99), min_size=1, max_size=6)
@@ -20,6 +20,38 @@ def checked(text: str) -> list[tuple[str, str]]:
     return [
         (piece.text, piece.kind) for piece in pieces(text) if piece.kind in ("correct", "incorrect")
     ]
+
+
+@given(numbers, st.integers(0, 2**32))
+def test_steps_end_in_the_value_and_each_is_right(nums, seed):
+    text = random_answer(CountdownRow({"nums": nums, "target": 1}), random.Random(seed))
+    done = steps(parse(text).tree)
+    assert len(done) == len(nums) - 1
+    assert [done[-1].result] == [parse(text).value] if done else text == str(nums[0])
+    for left, sign, right, result in done:
+        assert Fraction(result) == OPERATORS[sign](Fraction(left), Fraction(right))
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        *(
+            ("3 + 4 * 5 = 23", ["4*5=20", "3+20=23"]),
+            ("2 - 3 - 4", ["2-3=-1", "-1-4=-5"]),
+            ("((7))", []),
+        ),
+        *(
+            ("8 ÷ (5 − 3) × 2", ["5-3=2", "8/2=4", "4*2=8"]),
+            ("1 + 8 / (3 - 3) + 5", ["3-3=0", "8/0=None"]),
+        ),
+        ("5 / 2 / 5", ["5/2=5/2", "5/2/5=1/2"]),
+    ],
+)
+def test_steps_follow_parentheses_and_precedence(answer, says):
+    assert [
+        f"{step.left}{step.operator}{step.right}={step.result}"
+        for step in steps(parse(answer).tree)
+    ] == says
 
 
 @given(st.text(alphabet="0123456789+-*/()= .,x×\n<think>answer", max_size=80))

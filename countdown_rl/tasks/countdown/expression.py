@@ -1,4 +1,4 @@
-"""The answer language: parsing an arithmetic expression over whole numbers, its exact value and form.
+"""The answer language: parsing an arithmetic expression over whole numbers, its exact value, form and steps.
 
     answer     = expression { "=" claim }
     expression = [ "+" | "-" ] term { ("+" | "-") term }
@@ -22,7 +22,7 @@ from math import gcd
 from typing import NamedTuple
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.response_format import Piece, tagged
+from countdown_rl.tasks.response_format import Piece, Step, tagged
 
 #: Version of the answer language. Version 2 added the minus at the beginning, the final full stop and ``\boxed{}``,
 #: version 3 the plus at the beginning and LaTeX in the box.
@@ -264,6 +264,18 @@ def _parts(tree: Tree, is_sum: bool, form: Callable[[Tree], str]) -> tuple[list[
     added, removed = _parts(left, is_sum, form)
     more, less = _parts(right, is_sum, form)
     return (added + more, removed + less) if operator in "+*" else (added + less, removed + more)
+
+
+def steps(tree: Tree) -> list[Step]:
+    """The operations of *tree* in the order of its parentheses, up to a division by zero."""
+    if isinstance(tree, int):
+        return []
+    operator, left, right = tree
+    values = [fraction(*evaluate(side)[:2]) for side in (left, right)]
+    done = steps(left) if values[0] is None else steps(left) + steps(right)
+    if values[0] is None or values[1] is None:
+        return done
+    return [*done, Step(values[0], operator, values[1], fraction(*evaluate(tree)[:2]))]
 
 
 def pieces(text: str) -> list[Piece]:

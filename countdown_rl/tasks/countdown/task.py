@@ -15,7 +15,7 @@ from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError,
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
 from countdown_rl.tasks.prompt import Prompt
-from countdown_rl.tasks.response_format import Piece
+from countdown_rl.tasks.response_format import Piece, Step
 from countdown_rl.tasks.task import Baseline, Group, Row, Task
 
 SYSTEM = (
@@ -207,6 +207,12 @@ class CountdownRow(Row):
 
     def pieces(self, text: str) -> list[Piece]:
         return expression.pieces(text)
+
+    def steps(self, answer: str) -> list[Step]:
+        try:
+            return expression.steps(parse(answer).tree)
+        except ExpressionError:
+            return []
 
 
 def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}) -> CountdownRow:
