@@ -117,8 +117,6 @@ def _show_causes(result: Path) -> None:
 
     report = diagnose(results.read(result))
     title = f"{result}: {percent(report['lost'])} of the completions are incorrect"
-    if not report["steps"]:
-        title += "; no equation in them can be checked"
     table = console.table("cause", "points", "completions", "occurrences", title=title)
     for row in report["causes"]:
         name = LABELS.get(row["cause"], row["cause"])

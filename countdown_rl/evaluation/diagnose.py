@@ -24,15 +24,18 @@ def diagnose(result: Result) -> dict[str, Any]:
 
     Returns ``lost``, the share of incorrect completions; ``causes``, each with the completions that have the fault, its
     occurrences, and the ``points``: the share of completions that are incorrect, and correct with that fault repaired
-    (an upper bound if ``at_most``); ``unexplained``, the share of completions that no single repair makes correct; and
-    ``steps``, by operator, the equations ``written`` with it and the ``incorrect`` ones, if the task can check them.
+    (an upper bound if ``at_most``); and ``unexplained``, the share of completions that no single repair makes correct.
     """
     if result.metrics.is_baseline:
         raise InputError(
             f"{result.metrics.model.source} is a baseline, which has no faults; give a model."
         )
-    occurrences, completions, won, written = (Counter[str]() for _ in range(4))
-    lost, unexplained, n = 0, 0, len(result.samples)
+    occurrences: Counter[str] = Counter()
+    completions: Counter[str] = Counter()
+    won: Counter[str] = Counter()
+    lost = 0
+    unexplained = 0
+    n = len(result.samples)
     for sample in result.samples:
         grade = sample.grade
         equations = [
@@ -40,18 +43,17 @@ def diagnose(result: Result) -> dict[str, Any]:
             for piece in sample.row.pieces(sample.completion)
             if piece.kind in ("correct", "incorrect")
         ]
-        written.update(operator for equation in equations for operator in equation.operators)
-        faults = Counter(fault for equation in equations for fault in _faults(equation))
+        faults: Counter[str] = Counter()
+        for equation in equations:
+            faults.update(_faults(equation))
         if sample.truncated:
             faults[LIMIT] = 1
         elif not grade.correct and grade.value is None:
             faults[FORMAT] = 1
-        elif (
-            not grade.correct
-            and equations
-            and grade.value not in {equation.sides[1] for equation in equations}
-        ):
-            faults[ANSWER] = 1
+        elif not grade.correct and equations:
+            results = {equation.sides[1] for equation in equations}
+            if grade.value not in results:
+                faults[ANSWER] = 1
         occurrences.update(faults)
         completions.update(faults.keys())
         if not grade.correct:
@@ -71,26 +73,19 @@ def diagnose(result: Result) -> dict[str, Any]:
         }
         for fault, count in completions.items()
     ]
-    steps = {
-        sign: {"written": count, "incorrect": occurrences[f"incorrect {sign}"]}
-        for sign, count in sorted(written.items())
-    }
     return {
         "lost": round(lost / n, 6),
         "causes": sorted(
             rows, key=lambda row: (-row["points"], row["cause"] == LIMIT, row["cause"])
         ),
         "unexplained": round(unexplained / n, 6),
-        "steps": steps,
     }
 
 
 def _faults(equation: Piece) -> set[str]:
-    return (
-        {f"incorrect {operator}" for operator in equation.operators}
-        if equation.kind == "incorrect"
-        else set()
-    )
+    if equation.kind == "correct":
+        return set()
+    return {f"incorrect {operator}" for operator in equation.operators}
 
 
 def _solves(row: Row, equations: Sequence[Piece], fault: str) -> bool:

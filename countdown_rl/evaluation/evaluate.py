@@ -340,7 +340,6 @@ def _description(
         return about
     details = [completion.details for completion in completions]
     endpoint = engine.endpoint | {
-        "refused": sum(part.get("reason") == "refused" for part in details),
         "prompt_tokens": sum(part.get("prompt_tokens", 0) for part in details),
         "completion_tokens": sum(completion.tokens or 0 for completion in completions),
     }

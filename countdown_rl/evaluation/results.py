@@ -84,15 +84,13 @@ def chain(result: Result) -> list[ProvenanceEntry]:
 
 
 def split(*results: Result) -> str:
-    """The adjective for the puzzles of *results* by their counted overlap with training; "" if unknown or mixed."""
+    """The adjective for the puzzles of *results* by their counted overlap with training; "" if unknown or not empty."""
     runs: list[Result] = []
     for result in results:
         runs += result.runs or [result]
     counted = [run.metrics.overlap for run in runs if run.metrics.overlap is not None]
-    if not counted:
+    if not counted or any(overlap.trained for overlap in counted):
         return ""
-    if any(overlap.trained for overlap in counted):
-        return "" if any(overlap.others for overlap in counted) else "training"
     splits = {samples[0].row.split for samples in runs[0].by_puzzle}
     return "validation" if splits == {"valid"} else "held-out"
 

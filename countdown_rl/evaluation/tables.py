@@ -67,12 +67,11 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
         is_model, difference = row["model"]["kind"] not in BASELINE_KINDS, row.get("against")
         cells.append(percent(row["format"]) if is_model else "")
         cells.append(f"{row['mean_tokens']:.0f}" if is_model and "mean_tokens" in row else "")
-        cells += (
-            [points(difference), *(f"{difference[side]:,}" for side in SIDES)]
-            if difference
-            else [""] * 3
-        )
-        cells.append(f"{difference['p']:.2g}" if difference else "")
+        if difference:
+            cells += [points(difference), *(f"{difference[side]:,}" for side in SIDES)]
+            cells.append(f"{difference['p']:.2g}")
+        else:
+            cells += [""] * 4
         rows.append(cells + ([points(change) if change else ""] if any(changes) else []))
     return rows
 
@@ -86,9 +85,8 @@ def reference(values: Mapping[str, Any]) -> str:
 def counted(row: Mapping[str, Any], noun: str = "") -> str:
     """The number of measured rows of a result, of those that completions were asked for, with their *noun*."""
     count = row.get("of", row["n"])
-    return (f"{row['n']:,} of " if "of" in row else "") + (
-        plural(count, noun) if noun else f"{count:,}"
-    )
+    part = f"{row['n']:,} of " if "of" in row else ""
+    return part + (plural(count, noun) if noun else f"{count:,}")
 
 
 #: Characters that LaTeX interprets or its default font lacks, by what prints each.
@@ -113,9 +111,10 @@ _TEX = str.maketrans(
 
 def largest_k(values: Mapping[str, Any]) -> str | None:
     """The largest k for which a result has pass@k; None if none has several completions."""
-    return max(
-        (k for row in values["results"] for k in row.get("pass_at", ())), key=int, default=None
-    )
+    ks: set[str] = set()
+    for row in values["results"]:
+        ks.update(row.get("pass_at", ()))
+    return max(ks, key=int, default=None)
 
 
 def subject(values: Mapping[str, Any]) -> str:
@@ -154,12 +153,10 @@ def decoding_text(settings: Mapping[str, Any]) -> str:
     """Decoding settings in words."""
     if "greedy" not in settings:
         return "decoding not stated"
-    names = [
-        name
-        for name in ("temperature", "top_p", "top_k")
-        if name in settings and not settings["greedy"]
-    ]
-    words = ", ".join(f"{name.replace('_', '-')} {settings[name]:g}" for name in names) or "greedy"
+    words = "greedy"
+    if not settings["greedy"]:
+        names = [name for name in ("temperature", "top_p", "top_k") if name in settings]
+        words = ", ".join(f"{name.replace('_', '-')} {settings[name]:g}" for name in names)
     if settings.get("samples", 1) > 1:
         words += f", {settings['samples']} completions each"
     return f"{words}, at most {plural(settings['max_new_tokens'], 'token')}"

@@ -349,7 +349,7 @@ def test_few_puzzles_with_several_completions_all_won_are_no_certainty():
     [
         ("test", [0, 0], "12 held-out puzzles"),
         ("valid", [0, None], "12 validation puzzles"),
-        ("test", [12, 12], "12 training puzzles"),
+        ("test", [12, 12], "12 puzzles"),
         ("test", [3, 0], "12 puzzles"),
         ("test", [None, None], "12 puzzles"),
     ],

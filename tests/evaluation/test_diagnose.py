@@ -41,7 +41,6 @@ def test_the_largest_of_several_faults_is_named_first(cause):
     assert [row["points"] for row in report["causes"]] == [3 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 8]
     assert {row["cause"] for row in report["causes"] if row["at_most"]} == {diagnose.LIMIT}
     assert report["unexplained"] == 0
-    assert report["steps"]["+"]["incorrect"] == (3 if cause == "incorrect +" else 1)
 
 
 def test_clean_work_has_no_fault_and_two_faults_are_unexplained():
@@ -76,10 +75,8 @@ def test_any_text_can_be_diagnosed(text):
 
 
 def test_the_command_prints_causes(here, run_command):
-    word = {"task": "gsm8k", "question": "?", "gold": "7"}
     made = {
         "base": evaluated([FAULTS[diagnose.ANSWER]] * 9),
-        "word": evaluated(["3 + 4 = 8\n</think>\n<answer>8</answer>"], [word]),
         "right": evaluated([f"3 + 7 = 11\n{RIGHT}"] * 2),
     }
     out = {}
@@ -89,6 +86,4 @@ def test_the_command_prints_causes(here, run_command):
     report = json.loads(run_command("samples", "base", "--errors", "--json").out)
     assert report["causes"][0]["cause"] == diagnose.ANSWER
     assert diagnose.ANSWER in out["base"]
-    assert "no equation" not in out["base"]
-    assert "no equation" in out["word"]
     assert re.search(r"incorrect sum +0.0", out["right"])

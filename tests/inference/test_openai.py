@@ -134,7 +134,7 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
     assert body.items() >= sent.items()
     assert len({request["seed"] for request in stub.requests}) == len(ROWS)
     assert result.metrics.correct == 4
-    endpoint = {"base_url": stub.url, "server": "vllm", "prefill": "continued", "refused": 0}
+    endpoint = {"base_url": stub.url, "server": "vllm", "prefill": "continued"}
     assert result.metrics.endpoint == endpoint | {"prompt_tokens": 240, "completion_tokens": 96}
     assert result.metrics.model.kind == "endpoint"
     assert [sample.completion for sample in result.samples] == [RIGHT] * 8
@@ -191,7 +191,7 @@ def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monke
     ]
     assert [sample.truncated for sample in result.samples] == [False, False, False, True, False]
     assert result.samples[2].completion == "I cannot."
-    assert result.metrics.endpoint["refused"] == 3
+    assert result.metrics.reasons["refused"] == 3
 
 
 def test_a_server_answers_inside_of_a_running_event_loop(stub, tmp_path):
