@@ -304,6 +304,14 @@ class TrainOptions(TuningOptions):
     ] = "auto"
 
     @property
+    def recorded(self) -> dict[str, object]:
+        rewards = []
+        for spec in sorted(self.reward):
+            name, _, weight = spec.partition("=")
+            rewards.append(f"{name}={weight or 1}".removesuffix(".0"))
+        return super().recorded | {"reward": rewards}
+
+    @property
     def round_steps(self) -> int:
         return int(trl_fields.split(self.trl).get("num_iterations", 1))
 

@@ -34,6 +34,8 @@ _OPTIONS = (
     *("max_steps", "num_generations", "scale_rewards", "beta", "temperature"),
     "max_completion_length",
 )
+#: Rows that are tried for a solution, as a proof takes time.
+PROVED = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,11 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     options = start.options
     loaded = start.loaded
     rows, data = _read(arguments, reporter)
+    refusals = [row.refusal for row in rows[:PROVED]]
+    if any(refusals):
+        count = len(refusals) - refusals.count("")
+        text = f"{count:,} of the first {plural(len(refusals), 'row')} have no solution"
+        reporter.note(f"{text}; {max(refusals)!r} is the right answer there.")
     reward_weights = rewards.parse(options.reward)
     reward_values = rewards.check_rewards(reward_weights, rows[0], reporter.note, reporter.warning)
     next(prompts.chosen(options, rows)())
