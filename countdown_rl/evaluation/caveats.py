@@ -85,8 +85,8 @@ def _caveats(result: Result) -> Iterator[str]:
     truncated = metrics.truncated or 0.0
     if truncated > MOST_TRUNCATED:
         limit = metrics.decoding.max_new_tokens
-        remedy = f"at {limit} tokens; raise --max-new-tokens" if limit else "; raise their limit"
-        yield f"{percent(truncated)} of the completions are truncated {remedy}."
+        remedy = f" at {limit} tokens; raise --max-new-tokens" if limit else "; raise their limit"
+        yield f"{percent(truncated)} of the completions are truncated{remedy}."
     if metrics.overlap and metrics.overlap.trained:
         yield _trained_on(metrics.overlap, total)
     refusals = [puzzle[0].row.refusal for puzzle in puzzles]

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from countdown_rl.cli.main import app
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.core.manifest import provenance_chain
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.tasks.registry import parse_row
 from stages.recipes.tiny import __main__ as command
@@ -161,7 +160,7 @@ def test_the_shipped_model_is_small_and_its_manifest_has_the_options_of_its_reci
     assert sum(file["size"] for file in manifest.files.values()) <= 12_000_000
     recipe = (ROOT / "stages" / "recipes" / "countdown-tiny.sh").read_text()
     options = {
-        "data": provenance_chain(manifest.entry("data"))[-1].options,
+        "data": manifest.chain("data")[-1].options,
         "pretrain": manifest.options,
     }
     for array, recorded in options.items():
