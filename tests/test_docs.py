@@ -39,6 +39,8 @@ QUICK = {
     ("gen-data", ""): "--n 300",
     ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 " + SHORT,
     ("train", "--probe"): "--probe 2",
+    # Runs of two seeds have to differ.
+    ("train", "--seed"): "--num-generations 8 --max-completion-length 64 --learning-rate 0.01",
     ("eval", ""): "--limit 4 --max-new-tokens 32",
     ("eval", "--samples"): "--samples 2 --max-new-tokens 256",
     ("sft", ""): "--max-steps 1 --batch-size 2",
