@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.tasks import jsonl
-from countdown_rl.training.state import RUN, Checkpoints
 from tests.support import letters, tiny_llama
 from tests.support.command import status
 from tests.support.runs import locked_elsewhere
@@ -102,19 +101,6 @@ def test_a_full_disk_is_one_sentence_and_the_same_command_then_succeeds(
     assert "free some" in sentence or "file too large" in sentence
     assert not Path("out").exists()
     assert status(monkeypatch, *words) == 0
-
-
-def test_checkpoints_beside_finished_work_are_cleared(place, monkeypatch):
-    """The run was killed while it removed them."""
-    words = [*COMMANDS[2][0].split(), "--out", "out"]
-    with monkeypatch.context() as killed:
-        killed.setattr(Checkpoints, "clear", lambda store: None)
-        assert status(monkeypatch, *words) == 0
-    kept = Path("out-run/checkpoints")
-    (kept / "checkpoint-1").mkdir(exist_ok=True, parents=True)
-    assert (kept / RUN).is_file()
-    assert status(monkeypatch, *words) == 0
-    assert not kept.exists()
 
 
 def test_a_log_that_another_run_writes_is_refused(place, monkeypatch, capfd):
