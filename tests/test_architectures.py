@@ -59,7 +59,7 @@ def loss_by_hand(model: str) -> float:
         [each for fields in rows for each in demonstrations.parse(records.Reader(), fields, "")]
     )
     total, count = 0.0, 0
-    for example in tokens.tokenize(known, loaded.tokenizer):
+    for example in tokens.tokenize(known.filtered, loaded.tokenizer):
         ids, labels = torch.tensor(example["input_ids"]), torch.tensor(example["labels"])
         with torch.inference_mode():
             scores = loaded.model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1)
