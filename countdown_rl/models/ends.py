@@ -11,17 +11,6 @@ from countdown_rl.models import chat_template, model_files
 
 #: Text that templates which change letters leave as it is.
 _MARK = "?!7531!?"
-#: Fields of a generation config that change no completion, and the tokens that it names.
-NEUTRAL = {
-    *(
-        "_from_model_config",
-        "bos_token_id",
-        "eos_token_id",
-        "output_attentions",
-        "output_hidden_states",
-    ),
-    *("pad_token_id", "transformers_version", "use_cache"),
-}
 
 
 def end_of_turn(tokenizer: Any) -> str:
