@@ -193,9 +193,9 @@ def check_sizes(plans: Sequence[SplitPlan]) -> None:
         enough = enough and wanted <= available[True] and unsolvable <= available[False]
     if plans[0].distribution.is_narrow and not enough:
         puzzles = ", ".join(f"{count:,} for {split}" for split, count in counts.items())
-        sizes = " ".join(f"--{split} {counts[split]}" for split in counts if split != "train")
+        sizes = "".join(f" --{split} {counts[split]}" for split in counts if split != "train")
         raise UsageError(
-            f"{sum(counts.values())} {sizes} is the most: there are {puzzles}, of all numbers and targets.",
+            f"{sum(counts.values())}{sizes} is the most: there are {puzzles}, of all numbers and targets.",
             option="n",
         )
 
