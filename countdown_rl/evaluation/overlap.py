@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from countdown_rl.core.manifest import file_sha256, provenance_chain
 from countdown_rl.evaluation.metrics import accuracy
 from countdown_rl.evaluation.sample import Overlap, Sample, by_puzzle
+from countdown_rl.models import model_files
 from countdown_rl.models.reference import ModelRef
 
 
@@ -19,7 +20,7 @@ def trained_ids(ref: ModelRef) -> set[str] | None:
     file = directory / last["file"]
     if not file.is_file() or file_sha256(file) != last["sha256"]:
         return None
-    return set(file.read_text("utf-8").splitlines())
+    return model_files.read_trained_ids(file)
 
 
 def overlap(samples: Sequence[Sample], trained: Collection[str]) -> Overlap:

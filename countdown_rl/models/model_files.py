@@ -26,6 +26,14 @@ TOKENIZER = (
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
+def write_trained_ids(file: Path, ids: Iterable[str]) -> None:
+    file.write_text("".join(f"{name}\n" for name in ids), "utf-8")
+
+
+def read_trained_ids(file: Path) -> set[str]:
+    return set(file.read_text("utf-8").splitlines())
+
+
 def config(directory: Path) -> dict[str, Any]:
     """Return the ``config.json`` of the checkpoint in *directory*."""
     return typed_json.read(directory / "config.json")

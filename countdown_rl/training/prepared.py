@@ -126,7 +126,7 @@ class Start(Places, Generic[Settings]):
         path = reference.local_path(self.loaded.ref) / model_files.TRAINED_IDS
         if self.ref.base is not None and not path.is_file():
             return None
-        ids = set(path.read_text().split()) if path.is_file() else set()
+        ids = model_files.read_trained_ids(path) if path.is_file() else set()
         for row in rows:
             if row is None:
                 return None

@@ -237,7 +237,7 @@ def _write(
         loaded.tokenizer.save_pretrained(writer.path)
         if run.ids is not None:
             ids = writer.path / model_files.TRAINED_IDS
-            ids.write_text("".join(f"{name}\n" for name in run.ids))
+            model_files.write_trained_ids(ids, run.ids)
             shutil.copyfile(ids, training_log.beside(run.log, ids.name))
             digest = file_sha256(ids)
             count = len(run.ids)
