@@ -31,7 +31,14 @@ class Browser:
         # The browser reads its commands from descriptor 3 and writes to 4.
         command = [
             *("bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash"),
-            *(program, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
+            *(
+                program,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                "--remote-debugging-pipe",
+            ),
             *(f"--user-data-dir={profile}", "about:blank"),
         ]
         pipes = (to_browser, from_browser)
