@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 
 from countdown_rl.core import artifacts
@@ -111,7 +112,7 @@ def _write_weights(ref: ModelRef, base: ModelRef, out: Path, options: MergeOptio
     precision = "bf16" if dtype == stored == torch.bfloat16 else "fp32"
     if options.base == "dequantized":
         precision = "nf4"
-    model = load.load_model(ref, precision=precision, device="cpu", plain=True).model
+    model: PeftModel = load.load_model(ref, precision=precision, device="cpu", plain=True).model
     ends_of_model = (model.get_input_embeddings(), model.get_output_embeddings())
     is_tied = model.config.get_text_config().tie_word_embeddings
     if is_tied and any(isinstance(module, LoraLayer) for module in ends_of_model):
@@ -119,7 +120,7 @@ def _write_weights(ref: ModelRef, base: ModelRef, out: Path, options: MergeOptio
             f"{ref.source} has LoRA on one of two tied matrices, which PEFT merges into both; use it unmerged."
         )
     if dtype != torch.bfloat16:
-        model.float()
+        nf4.cast(model, torch.float32)
     try:
         model = model.merge_and_unload()
     except (ValueError, RuntimeError, NotImplementedError) as error:
@@ -144,16 +145,17 @@ def _verify(
     def load_adapter(precision: str) -> load.Loaded:
         loaded = load.load_model(ref, precision=precision, plain=True)
         if not in_bf16:
-            loaded.model.float()
+            nf4.cast(loaded.model, torch.float32)
         return loaded
 
     adapted = load_adapter("nf4" if options.base == "dequantized" else precision)
     conversations = probe.conversations(ref.as_input(), agreement.PROMPTS)
     transcripts = agreement.transcripts(adapted, conversations)
     adapted_logits = agreement.logits(adapted, transcripts)
-    with adapted.model.disable_adapter():
+    policy: PeftModel = adapted.model
+    with policy.disable_adapter():
         without_adapter = agreement.compare(adapted_logits, agreement.logits(adapted, transcripts))
-    del adapted
+    del adapted, policy
 
     loaded = load.load_model(ModelRef(merged.name, "directory", merged), precision=precision)
     merged_logits = agreement.logits(loaded, transcripts)

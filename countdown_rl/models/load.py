@@ -12,6 +12,7 @@ from typing import Any
 
 from countdown_rl.core.errors import ModelError
 from countdown_rl.models import formats, model_files, shape
+from countdown_rl.models.protocols import CausalLM, Tokenizer
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
@@ -24,15 +25,15 @@ _DEVICE_FILES = Path("/dev")
 class Loaded:
     """A model ready to run; *storage* is "bitsandbytes-nf4", "dequantized-nf4" or "plain"."""
 
-    model: Any = field(repr=False)
-    tokenizer: Any = field(repr=False)
+    model: CausalLM = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
     ref: ModelRef
     precision: str
     device: str
     storage: str
 
 
-def load_tokenizer(ref: ModelRef) -> Any:
+def load_tokenizer(ref: ModelRef) -> Tokenizer:
     """Load the tokenizer of *ref*, with left padding and a pad token (the end-of-text token if it has no own)."""
     from transformers import AutoTokenizer
 
