@@ -1,4 +1,6 @@
-"""Shared parts of the benchmarks: interleaved timing on one core, and a result file that names the machine."""
+"""Shared parts of the benchmarks: interleaved timing on one core, and a result file that names the
+machine.
+"""
 
 import csv
 import json
@@ -45,7 +47,9 @@ def rates(works: dict[str, Callable[[], int]], *, rounds: int = 5) -> dict[str, 
 
 
 def minutes(log: str) -> float:
-    """The minutes of all steps in the text of a training log, of GRPO or of supervised fine-tuning."""
+    """The minutes of all steps in the text of a training log, of GRPO or of supervised
+    fine-tuning.
+    """
     return sum(float(row["seconds"]) for row in csv.DictReader(log.splitlines())) / 60
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-#: Published dimensions (config.json of each model); qwen2-small is for what does not depend on size.
+#: Published dimensions (config.json of each model); qwen2-small is for what does not depend on
+#: size.
 SHAPES = json.loads((ROOT / "benchmarks" / "shapes.json").read_text())
 #: Bytes of a card of 24 GB (RTX 4090) that torch sees.
 CARD = int(23.6 * 2**30)

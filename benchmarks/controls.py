@@ -3,9 +3,9 @@
     python -m benchmarks.controls arms OUT [--name arms]
     python -m benchmarks.controls pairs positive grpo-whole [--name arms]
 
-``arms`` writes ``results/NAME.json`` (accuracy by arm and seed, and the mean differences over the seeds) and one bit
-for each completion to ``results/NAME-bits.json``, from which ``pairs`` computes the paired intervals of each seed. Seeds
-that OUT does not have stay in both files.
+``arms`` writes ``results/NAME.json`` (accuracy by arm and seed, and the mean differences over the
+seeds) and one bit for each completion to ``results/NAME-bits.json``, from which ``pairs`` computes
+the paired intervals of each seed. Seeds that OUT does not have stay in both files.
 """
 
 import argparse
@@ -42,7 +42,9 @@ Runs = Mapping[str, Mapping[str, float]]
 
 
 def difference(first: Runs, second: Runs, measure: str) -> dict[str, Any]:
-    """Return the mean over the common seeds of *first* less *second*, with a 95% t interval if there are several."""
+    """Return the mean over the common seeds of *first* less *second*, with a 95% t interval if
+    there are several.
+    """
     seeds = sorted(first.keys() & second.keys())
     by_seed = [first[seed][measure] - second[seed][measure] for seed in seeds]
     interval = None
@@ -53,7 +55,9 @@ def difference(first: Runs, second: Runs, measure: str) -> dict[str, Any]:
 
 
 def differences(arms: Mapping[str, Runs]) -> dict[str, Any]:
-    """Return the differences of :data:`DIFFERENCES` between *arms* that share a seed, by name and measure."""
+    """Return the differences of :data:`DIFFERENCES` between *arms* that share a seed, by name and
+    measure.
+    """
     found = {}
     for first, second in DIFFERENCES:
         if arms.get(first, {}).keys() & arms.get(second, {}).keys():
@@ -101,7 +105,9 @@ def arms(out: Path, name: str) -> None:
 
 
 def pairs(first: str, second: str, name: str) -> dict[str, dict[str, list[float]]]:
-    """Return the difference of two arms and its 95% interval over puzzles, by seed, at one completion and at all."""
+    """Return the difference of two arms and its 95% interval over puzzles, by seed, at one
+    completion and at all.
+    """
     stored = json.loads((bench.RESULTS / f"{name}-bits.json").read_text())
     arms = stored["arms"]
     by_seed = {}

@@ -1,13 +1,14 @@
-"""Coverage at equal tokens: pass@k and the tokens that k completions take, by the limit of tokens of a completion.
+"""Coverage at equal tokens: pass@k and the tokens that k completions take, by the limit of tokens
+of a completion.
 
     for model in start=countdown-tiny trained=artifacts/adapter; do
-        countdown-rl eval --model ${model#*=} --data artifacts/data --limit 200 --temperature 1 --samples 16 \\
-            --max-new-tokens 512 --out artifacts/coverage/${model%=*}
+        countdown-rl eval --model ${model#*=} --data artifacts/data --limit 200 --samples 16 \\
+            --temperature 1 --max-new-tokens 512 --out artifacts/coverage/${model%=*}
     done
     python -m benchmarks.coverage start=artifacts/coverage/start trained=artifacts/coverage/trained
 
-Under a lower limit than that of the evaluations, completions that are longer are cut, and wrong. Writes
-``results/coverage.json``.
+Under a lower limit than that of the evaluations, completions that are longer are cut, and wrong.
+Writes ``results/coverage.json``.
 """
 
 import argparse

@@ -1,16 +1,19 @@
-"""The credit of ``--discount`` for each line of a search, against what the line is worth: exact, puzzles of 4 numbers.
+"""The credit of ``--discount`` for each line of a search, against what the line is worth: exact,
+puzzles of 4 numbers.
 
     data=artifacts/data
     SEEDS=46 ARMS=grpo stages/recipes/controls.sh countdown-tiny $data OUT
-    sampled="--data $data/valid.jsonl --limit 400 --samples 8 --temperature 1 --precision nf4 --max-new-tokens 256"
+    sampled="--data $data/valid.jsonl --limit 400 --samples 8 --temperature 1"
+    sampled="$sampled --precision nf4 --max-new-tokens 256"
     countdown-rl eval --model countdown-tiny $sampled --out OUT/start
     countdown-rl eval --model OUT/grpo-46 $sampled --out OUT/grpo
     python -m benchmarks.credit OUT/start OUT/grpo
 
-What a choice is worth is the probability of success after it less that before it, by dynamic programming over the
-tokens that are left, for a policy that makes each choice, after each way of the plan, as often as the model did. The
-credit is the advantage that GRPO gives the tokens of its line, of groups of as many completions. Their correlation
-says how much of the credit is signal; its 95% interval is a bootstrap over puzzles. Writes ``results/credit.json``.
+What a choice is worth is the probability of success after it less that before it, by dynamic
+programming over the tokens that are left, for a policy that makes each choice, after each way of
+the plan, as often as the model did. The credit is the advantage that GRPO gives the tokens of its
+line, of groups of as many completions. Their correlation says how much of the credit is signal; its
+95% interval is a bootstrap over puzzles. Writes ``results/credit.json``.
 """
 
 import argparse
@@ -35,7 +38,9 @@ LINE = re.compile(rf"(\d+)\. .* ({'|'.join(sorted(traces.SKIPS, key=len, reverse
 
 
 def choices(completion: str) -> list[tuple[int, int, int]]:
-    """The way, the choice after it, and its place among all lines, of each line that does not reach the target."""
+    """The way, the choice after it, and its place among all lines, of each line that does not reach
+    the target.
+    """
     found = (
         (place, LINE.fullmatch(line))
         for place, line in enumerate(completion.splitlines(keepends=True))
@@ -55,14 +60,18 @@ def frequencies(completions: list[str], ways: int) -> np.ndarray:
 
 
 def success(puzzle: exact.Search, chances: np.ndarray) -> np.ndarray:
-    """Return P(success within the limit) from each place on: (limit + 1, W), by tokens so far and way of the next line."""
+    """Return P(success within the limit) from each place on: (limit + 1, W), by tokens so far and
+    way of the next line.
+    """
     everywhere = np.ones((exact.LIMIT + 1, len(puzzle.hits)))
     rewards = np.ones(exact.LIMIT + 1)
     return exact.backward(*puzzle, chances, everywhere, rewards, 1.0, np.zeros_like(chances))
 
 
 def worth(puzzle: exact.Search, chances: np.ndarray, completion: str) -> list[tuple[int, float]]:
-    """Return the place of each line with a choice, and what the choice adds to the probability of success."""
+    """Return the place of each line with a choice, and what the choice adds to the probability of
+    success.
+    """
     expected = success(puzzle, chances)
     ways = len(puzzle.hits)
     tokens = puzzle.start
@@ -92,7 +101,9 @@ def credits(completions: list[str], correct: list[bool], discount: float) -> np.
 
 
 def correlation(pairs: list[np.ndarray]) -> dict[str, Any]:
-    """Pearson's correlation of pairs (n, 2), an array for each puzzle, and its interval over 2,000 draws of puzzles."""
+    """Pearson's correlation of pairs (n, 2), an array for each puzzle, and its interval over 2,000
+    draws of puzzles.
+    """
     sums = np.array([[len(of), *of.sum(0), *(of**2).sum(0), of.prod(1).sum()] for of in pairs])
     draws = np.random.default_rng(0).multinomial(
         len(sums), np.full(len(sums), 1 / len(sums)), 2_000

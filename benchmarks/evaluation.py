@@ -1,8 +1,10 @@
-"""Evaluation: completions per second against the loop of most notebooks, on the same model, puzzles and cores.
+"""Evaluation: completions per second against the loop of most notebooks, on the same model, puzzles
+and cores.
 
-    python -m benchmarks.evaluation [--model countdown-tiny] [--data artifacts/data/test.jsonl] [--n 200]
+    python -m benchmarks.evaluation [--model MODEL] [--data FILE] [--n 200]
 
-That loop calls ``generate`` on padded batches of 8 in file order, up to a fixed number of new tokens.
+That loop calls ``generate`` on padded batches of 8 in file order, up to a fixed number of new
+tokens.
 """
 
 import argparse
@@ -79,7 +81,9 @@ def same_batches(loaded, prompts, max_new_tokens, *, endless=False):
 
 
 def lead_where_no_row_ends(loaded, prompts):
-    """How many times as fast as ``generate`` this package completes *prompts* to 64 tokens each, in one batch."""
+    """How many times as fast as ``generate`` this package completes *prompts* to 64 tokens each, in
+    one batch.
+    """
 
     def complete(method):
         method(loaded, prompts, 64, endless=True)

@@ -1,13 +1,15 @@
-"""Rounds of imitation from the shipped model, exact: accuracy, pass@k and tokens after each, in seconds.
+"""Rounds of imitation from the shipped model, exact: accuracy, pass@k and tokens after each, in
+seconds.
 
     python -m benchmarks.exact --rounds 25
     python -m benchmarks.exact --weights line --power 16 --rounds 5
     python -m benchmarks.exact --sheet          # every setting of the page: results/exact.json
 
-The policy is a table: after each way of the plan, the chances of skipping 0 to 3 ways. Lines are executed without a
-mistake, and a choice may depend on its place in the plan but not on the puzzle. A round samples without limit on
-training puzzles and fits perfectly: each chance is multiplied by how much more often the choice occurs among
-the rewarded completions, which is Bayes' rule, or one step of expectation maximization.
+The policy is a table: after each way of the plan, the chances of skipping 0 to 3 ways. Lines are
+executed without a mistake, and a choice may depend on its place in the plan but not on the puzzle.
+A round samples without limit on training puzzles and fits perfectly: each chance is multiplied by
+how much more often the choice occurs among the rewarded completions, which is Bayes' rule, or one
+step of expectation maximization.
 """
 
 import argparse
@@ -31,7 +33,8 @@ LIMIT = 256
 TRAINING = 4_000
 REPORTED = (0, 1, 2, 5, 12, 25, 50, 100)
 KS = (1, 2, 4, 16)
-#: ``line`` discounts the reward of a choice by this for each line that follows, as ``train --discount`` does.
+#: ``line`` discounts the reward of a choice by this for each line that follows, as
+#: ``train --discount`` does.
 DISCOUNT = 0.9
 #: ``shortest`` keeps the shortest correct one of as many completions.
 GROUP = 8
@@ -80,7 +83,9 @@ def searches(
 
 
 def uniform(ways: int) -> np.ndarray:
-    """The chances of the teacher of countdown-tiny: (W + 1, C); row W is the beginning of a completion."""
+    """The chances of the teacher of countdown-tiny: (W + 1, C); row W is the beginning of a
+    completion.
+    """
     choices = traces.window(ways)
     return np.full((ways + 1, choices), 1 / choices)
 
@@ -94,7 +99,9 @@ def following(way, choice, ways):  # type: ignore[no-untyped-def]
 
 @njit(cache=False)
 def forward(start, hits, costs, chances, limit):  # type: ignore[no-untyped-def]
-    """Return P(a line of each way begins) by tokens so far, (limit + 1, W), and P(solved) by tokens, (limit + 1,)."""
+    """Return P(a line of each way begins) by tokens so far, (limit + 1, W), and P(solved) by
+    tokens, (limit + 1,).
+    """
     ways = len(hits)
     choices = chances.shape[1]
     reached = np.zeros((limit + 1, ways))
@@ -118,10 +125,12 @@ def forward(start, hits, costs, chances, limit):  # type: ignore[no-untyped-def]
 
 @njit(cache=False)
 def backward(start, hits, costs, chances, reached, rewards, discount, counts):  # type: ignore[no-untyped-def]
-    """Return the expected reward from each reached place on, (limit + 1, W), by tokens so far and way of the next line.
+    """Return the expected reward from each reached place on, (limit + 1, W), by tokens so far and
+    way of the next line.
 
-    *rewards* (limit + 1,) are those of a completion solved with so many tokens; *discount* is applied for each line
-    that follows. The expected reward after each choice is added to *counts* (W + 1, C).
+    *rewards* (limit + 1,) are those of a completion solved with so many tokens; *discount* is
+    applied for each line that follows. The expected reward after each choice is added to *counts*
+    (W + 1, C).
     """
     ways = len(hits)
     limit = len(rewards) - 1
@@ -150,8 +159,9 @@ def rewards_of(weights: str, solved: np.ndarray) -> np.ndarray:
     """Return the weight of a correct completion by its tokens.
 
     Args:
-        weights: ``all`` and ``line`` keep every correct completion, ``shortest`` the shortest one of :data:`GROUP`,
-            ``puzzle`` as many of each solved puzzle, and ``pass@K`` rewards as the gradient of pass@K does.
+        weights: ``all`` and ``line`` keep every correct completion, ``shortest`` the shortest one
+            of :data:`GROUP`, ``puzzle`` as many of each solved puzzle, and ``pass@K`` rewards as
+            the gradient of pass@K does.
         solved: P(solved) by tokens, of one puzzle.
     """
     accuracy = solved.sum()
@@ -187,7 +197,9 @@ def improved(
 
 
 def measure(test: Sequence[Search], chances: np.ndarray, limit: int = LIMIT) -> dict[str, float]:
-    """Return mean accuracy, pass@k, and tokens of a completion (*limit* if it does not end) of a policy."""
+    """Return mean accuracy, pass@k, and tokens of a completion (*limit* if it does not end) of a
+    policy.
+    """
     accuracies, lengths = [], []
     for search in test:
         solved = forward(*search, chances, limit)[1]

@@ -2,8 +2,9 @@
 
     python -m benchmarks.figures
 
-``docs/images/learning.svg``: validation accuracy in the pipeline's training, three seeds. ``controls.svg``: arms of
-``controls.sh`` and exact rounds. ``reward-hacking.svg``: the hacking lab. A test checks that nothing would change.
+``docs/images/learning.svg``: validation accuracy in the pipeline's training, three seeds.
+``controls.svg``: arms of ``controls.sh`` and exact rounds. ``reward-hacking.svg``: the hacking lab.
+A test checks that nothing would change.
 """
 
 import re
@@ -58,7 +59,9 @@ def _curve(title: str, logs: Mapping[str, Sequence[Path]]) -> str:
 
 
 def controls() -> str:
-    """Return the accuracy of the arms: puzzles of 4 numbers, which decide, as those of 3 are solved before."""
+    """Return the accuracy of the arms: puzzles of 4 numbers, which decide, as those of 3 are solved
+    before.
+    """
     arms = result("arms")["arms"]
     solved = {arm: [run["4 numbers"] for run in runs.values()] for arm, runs in arms.items()}
     rounds = result("exact")["settings"][0]["rounds"]

@@ -1,4 +1,5 @@
-"""Generation: rows a second against generate-and-depth-first-search, and against reasoning-gym's countdown.
+"""Generation: rows a second against generate-and-depth-first-search, and against reasoning-gym's
+countdown.
 
     python -m benchmarks.generation [--largest 1000000]
 
@@ -39,7 +40,9 @@ def depth_first(values, target):
 
 
 def by_search(n, rng):
-    """Rows by drawing at random and searching depth first; unsolvable and repeated ones are left out."""
+    """Rows by drawing at random and searching depth first; unsolvable and repeated ones are left
+    out.
+    """
     rows, seen = [], set()
     while len(rows) < n:
         nums = [rng.randint(1, 99) for _ in range(rng.choice([3, 4]))]
@@ -55,7 +58,9 @@ def by_search(n, rng):
 
 
 def ours(n):
-    """Rows and seconds of processor time of ``gen-data`` with its default options, files and all."""
+    """Rows and seconds of processor time of ``gen-data`` with its default options, files and
+    all.
+    """
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
         build.make(DataOptions(n=n), Path(folder) / "data")

@@ -1,10 +1,12 @@
-"""Measurements that need a GPU: memory and pace of a recipe, vLLM rollouts, gradients and resuming; offline.
+"""Measurements that need a GPU: memory and pace of a recipe, vLLM rollouts, gradients and resuming;
+offline.
 
     python -m benchmarks.gpu [PART ...] [--out DIR] [--tiny]
 
-Each part runs in a process of its own with a time limit and writes ``gpu-<part>.json`` to ``benchmarks/results`` (or
---out). Nothing is downloaded: random weights in published shapes are made on the card, with the tokenizer of
-countdown-tiny. ``--tiny`` shrinks shapes and runs, to test the parts on a CPU.
+Each part runs in a process of its own with a time limit and writes ``gpu-<part>.json`` to
+``benchmarks/results`` (or --out). Nothing is downloaded: random weights in published shapes are
+made on the card, with the tokenizer of countdown-tiny. ``--tiny`` shrinks shapes and runs, to test
+the parts on a CPU.
 """
 
 import argparse
@@ -44,7 +46,9 @@ class Place:
 
 
 def varied(completions: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
-    """A reward that differs within a group of random completions, so that each has a backward pass."""
+    """A reward that differs within a group of random completions, so that each has a backward
+    pass.
+    """
     return [sum(ids) % 97 / 97 for ids in completion_ids]
 
 
@@ -85,7 +89,9 @@ def make_checkpoint(place: Place, shape_name: str) -> Path:
 
 
 def train(place: Place, model: Path, options: Any) -> dict[str, Any]:
-    """Train a few steps: their gradients, seconds and tokens, and the peak memory beside the computed one."""
+    """Train a few steps: their gradients, seconds and tokens, and the peak memory beside the
+    computed one.
+    """
     from countdown_rl.training import run as training
     from countdown_rl.training.grpo.run import prepare
     from countdown_rl.training.options import RunArguments
@@ -145,7 +151,9 @@ def vllm_rollouts(place: Place) -> dict[str, Any]:
 
 
 def resume(place: Place) -> dict[str, Any]:
-    """A run killed after its first checkpoint and continued, against one that was not, over NF4 weights."""
+    """A run killed after its first checkpoint and continued, against one that was not, over NF4
+    weights.
+    """
     make_data(place)
     model = make_checkpoint(place, "qwen2-small").name
     sizes = ("--max-steps", 6, "--save-steps", 2, "--prompts", 2, "--num-generations", 4)

@@ -1,5 +1,5 @@
-"""Grading: completions a second against the regex-and-eval grader that nearly every project copies, and
-100,000 hostile strings against an independent oracle.
+"""Grading: completions a second against the regex-and-eval grader that nearly every project copies,
+and 100,000 hostile strings against an independent oracle.
 
     python -m benchmarks.grading
 """
@@ -47,7 +47,9 @@ def copied_both(completion, row):
 
 
 def realistic(rng, count):
-    """Completions of about 300 characters: right, wrong in value, wrong in numbers, off the format."""
+    """Completions of about 300 characters: right, wrong in value, wrong in numbers, off the
+    format.
+    """
     made = []
     while len(made) < count:
         nums = [rng.randint(1, 99) for _ in range(rng.choice([3, 4]))]
@@ -73,7 +75,8 @@ def realistic(rng, count):
     return made
 
 
-# --- The oracle: another way to read the same language. ---------------------------------------------------
+# --- The oracle: another way to read the same language.
+# ---------------------------------------------------
 
 CLASSES = str.maketrans(
     dict.fromkeys("x×X·⋅∗", "*") | dict.fromkeys("÷∕", "/") | dict.fromkeys("−–", "-")
@@ -81,7 +84,9 @@ CLASSES = str.maketrans(
 
 
 def oracle(text, nums, target, rule):
-    """Return True if *text* is right: by rewriting parentheses from the inside out, or by brute force."""
+    """Return True if *text* is right: by rewriting parentheses from the inside out, or by brute
+    force.
+    """
     text = text.strip()
     if text.lower().rstrip(".!") == "impossible":
         return (
@@ -111,7 +116,8 @@ def oracle(text, nums, target, rule):
 
 
 def _value(text):
-    """The value of one side, the numbers in it, and whether all results on the way are positive integers.
+    """The value of one side, the numbers in it, and whether all results on the way are positive
+    integers.
 
     None where it is no expression.
     """

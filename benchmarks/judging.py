@@ -1,16 +1,18 @@
-"""Does a model choose by the puzzle? What it tries on puzzles of 4 numbers, and the same choices without the puzzle.
+"""Does a model choose by the puzzle? What it tries on puzzles of 4 numbers, and the same choices
+without the puzzle.
 
-    python -m benchmarks.judging --model START --training DATA [--data artifacts/data] NAME=EVAL[,EVAL...] ...
+    python -m benchmarks.judging --model START --training DATA [--data DIR] NAME=EVAL[,EVAL] ...
 
-Each EVAL is a sampled evaluation of START, a model that was pretrained with ``--judge``, or of one trained from it. Of
-each NAME: the share of the lines that end with skipping the poor
-ways; the information that the puzzle's kind gives on how many ways are skipped, in bits a line; and the accuracy of its
-*marginal order*, a policy that skips after each way as many as the model does there over all puzzles, and makes no
-mistake (exact). A model that ignores the puzzle solves no more than its marginal order.
+Each EVAL is a sampled evaluation of START, a model that was pretrained with ``--judge``, or of one
+trained from it. Of each NAME: the share of the lines that end with skipping the poor ways; the
+information that the puzzle's kind gives on how many ways are skipped, in bits a line; and the
+accuracy of its *marginal order*, a policy that skips after each way as many as the model does there
+over all puzzles, and makes no mistake (exact). A model that ignores the puzzle solves no more than
+its marginal order.
 
-Beside them, without a mistake and exact: the teacher, its plan way by way, and a teacher that always skips the poor
-ways, which is what imitating it would give. Its judgements are counted again on DATA, the data of the pretraining.
-Writes ``results/judging.json``.
+Beside them, without a mistake and exact: the teacher, its plan way by way, and a teacher that
+always skips the poor ways, which is what imitating it would give. Its judgements are counted again
+on DATA, the data of the pretraining. Writes ``results/judging.json``.
 """
 
 import argparse
@@ -43,7 +45,9 @@ def kind(sample: Sample) -> int:
 
 
 def skips(completion: str, count: int) -> Iterator[tuple[int, int]]:
-    """Yield for each line of *completion* its way (-1: the beginning), and how many ways are skipped after it."""
+    """Yield for each line of *completion* its way (-1: the beginning), and how many ways are
+    skipped after it.
+    """
     ways = [-1, *(int(number) - 1 for number in re.findall(r"^(\d+)\. ", completion, re.MULTILINE))]
     for way, following in pairwise(ways):
         skip = traces.skipped(way, following)
@@ -52,7 +56,9 @@ def skips(completion: str, count: int) -> Iterator[tuple[int, int]]:
 
 
 def skips_of(samples: Iterable[Sample], count: int) -> np.ndarray:
-    """Return how often each number of ways is skipped, by kind of puzzle and way: (kinds, ways + 1, W)."""
+    """Return how often each number of ways is skipped, by kind of puzzle and way: (kinds, ways + 1,
+    W).
+    """
     counts = np.zeros((traces.KINDS, count + 1, traces.poor_window(count)))
     for sample in samples:
         own = counts[kind(sample)]
@@ -62,7 +68,9 @@ def skips_of(samples: Iterable[Sample], count: int) -> np.ndarray:
 
 
 def information(counts: np.ndarray) -> float:
-    """Conditional mutual information of the first and the last axis of *counts* given the second, in bits."""
+    """Conditional mutual information of the first and the last axis of *counts* given the second,
+    in bits.
+    """
     joint = counts / counts.sum()
     of_kind, of_skip, of_way = (
         joint.sum(2, keepdims=True),
@@ -75,7 +83,9 @@ def information(counts: np.ndarray) -> float:
 
 
 def bits(samples: Sequence[Sample], count: int) -> float:
-    """:func:`information` of *samples*, less what few counts feign: the same with completions of other puzzles."""
+    """:func:`information` of *samples*, less what few counts feign: the same with completions of
+    other puzzles.
+    """
     order = np.random.default_rng(0).permutation(len(samples))
     others = [
         replace(sample, completion=samples[other].completion)
@@ -85,7 +95,9 @@ def bits(samples: Sequence[Sample], count: int) -> float:
 
 
 def skipping_poor(good: Sequence[bool], share: float) -> np.ndarray:
-    """The chances of a teacher that skips the poor ways after a *share* of the lines, else draws."""
+    """The chances of a teacher that skips the poor ways after a *share* of the lines, else
+    draws.
+    """
     width, longest = traces.window(len(good)), traces.poor_window(len(good))
     judged = np.eye(longest)[[traces.poor_ways(way, good) for way in range(len(good))]]
     drawn = np.zeros((len(good) + 1, longest))

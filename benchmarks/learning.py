@@ -1,11 +1,12 @@
-"""Learning: accuracy on held-out puzzles after training, greedy and sampled at the temperature of training, over
-several seeds. Each run is the ``train`` command with the options of ``stages/train.yaml`` and its own seed.
+"""Learning: accuracy on held-out puzzles after training, greedy and sampled at the temperature of
+training, over several seeds. Each run is the ``train`` command with the options of
+``stages/train.yaml`` and its own seed.
 
-    python -m benchmarks.learning [--data artifacts/data] [--seeds 42 43 44] [--set learning-rate=0.0004 ...]
+    python -m benchmarks.learning [--data DIR] [--seeds 42 43 44] [--set learning-rate=0.0004 ...]
 
 Writes ``results/learning.json`` and, for every seed, the log ``results/learning-<seed>.csv``;
-``--name`` replaces "learning", for trials with other options. ``--out`` keeps the adapters and evaluations in a
-directory, from where an interrupted run continues.
+``--name`` replaces "learning", for trials with other options. ``--out`` keeps the adapters and
+evaluations in a directory, from where an interrupted run continues.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""The solver against an independent brute force: equal counts on 2,000 puzzles under every rule, and speed.
+"""The solver against an independent brute force: equal counts on 2,000 puzzles under every rule,
+and speed.
 
 python -m benchmarks.solving [--puzzles 2000]
 """

@@ -1,10 +1,11 @@
-"""Tables of the README and the docs, filled from the files that the pipeline and the benchmarks wrote.
+"""Tables of the README and the docs, filled from the files that the pipeline and the benchmarks
+wrote.
 
     python -m benchmarks.tables
 
-Rewrites what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in README.md and docs/*.md. A test checks
-that nothing would change. The results of the pipeline are those in Git's index: add new ones (``git add artifacts``)
-before.
+Rewrites what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in README.md and
+docs/*.md. A test checks that nothing would change. The results of the pipeline are those in Git's
+index: add new ones (``git add artifacts``) before.
 """
 
 import json
@@ -29,7 +30,8 @@ SUMMARY = {
     "merged": "merged",
     "quantized": "4-bit (NF4)",
 }
-#: Rows of the tables of arms and their differences: the arm in the file, and what it is called there.
+#: Rows of the tables of arms and their differences: the arm in the file, and what it is called
+#: there.
 ARMS = {
     "start": "start",
     "rft-1": "1 round",
@@ -51,7 +53,8 @@ DECLARED = 5
 #: Seeds from which an interval over seeds is shown.
 MIN_SEEDS = 3
 EXACT_ROUNDS = ("1", "5", "12", "25")
-#: Rows of the table of countdown-bench-1: the record in its folder, and what the model is called there.
+#: Rows of the table of countdown-bench-1: the record in its folder, and what the model is called
+#: there.
 SUITE = {
     "random": "a random legal expression",
     "initial": "the shipped model",
@@ -59,7 +62,8 @@ SUITE = {
     "nf4": "the same in 4 bits (NF4)",
     "solver": "the exact solver",
 }
-#: Rows of the table of options: what is changed and from what, the file, and the names of both settings there.
+#: Rows of the table of options: what is changed and from what, the file, and the names of both
+#: settings there.
 OPTIONS = [
     ("`--discount 1`: one reward for all lines", "0.9", "arms", "grpo-whole", "grpo"),
     (
@@ -105,8 +109,9 @@ def result(name: str) -> Any:
 
 
 def committed(path: str) -> str:
-    """The text of *path* in Git's index. The file itself has other roundings after ``make repro`` on another processor.
-    A copy without Git has the file alone."""
+    """The text of *path* in Git's index. The file itself has other roundings after ``make repro``
+    on another processor. A copy without Git has the file alone.
+    """
     done = subprocess.run(
         ["git", "show", f":{path}"], cwd=ROOT, capture_output=True, encoding="utf-8"
     )
@@ -201,7 +206,9 @@ def over_seeds(change: Any) -> str:
 
 
 def exact() -> str:
-    """Exact rounds of imitation on puzzles of 4 numbers: pass@1 by rounds, and pass@16 after the last."""
+    """Exact rounds of imitation on puzzles of 4 numbers: pass@1 by rounds, and pass@16 after the
+    last.
+    """
     lines = []
     for setting in result("exact")["settings"]:
         rounds, power = setting["rounds"], setting["power"]

@@ -1,10 +1,10 @@
-"""Accuracy of searches in the trace language without a mistake, exact: of the teacher of countdown-tiny, and of its
-plan in order.
+"""Accuracy of searches in the trace language without a mistake, exact: of the teacher of
+countdown-tiny, and of its plan in order.
 
     python -m benchmarks.teacher [--data artifacts/data] [--model countdown-tiny]
 
-Two policies: the teacher, which draws its order, and the plan followed way by way. The plan and the tokens are those
-of the model. Writes ``results/teacher.json``.
+Two policies: the teacher, which draws its order, and the plan followed way by way. The plan and the
+tokens are those of the model. Writes ``results/teacher.json``.
 """
 
 import argparse
@@ -24,12 +24,16 @@ BUDGETS = (128, 256, 512, 1_024)
 
 
 def in_order(count: int) -> np.ndarray:
-    """The chances of a policy that never skips any of *count* ways, for :func:`traces.expected_accuracy`."""
+    """The chances of a policy that never skips any of *count* ways, for
+    :func:`traces.expected_accuracy`.
+    """
     return np.eye(1, traces.window(count)).repeat(count + 1, axis=0)
 
 
 def token_counter(ref: reference.ModelRef) -> Callable[[list[str]], list[int]]:
-    """The function that counts the tokens of texts of traces, with the end of the last, as *ref* reads them."""
+    """The function that counts the tokens of texts of traces, with the end of the last, as *ref*
+    reads them.
+    """
     tokenizer = Tokenizer.from_file(str(reference.local_path(ref) / "tokenizer.json"))
 
     def count(texts: list[str]) -> list[int]:

@@ -2,7 +2,8 @@
 
     hacking-lab.py EVALUATION/samples.jsonl CORRECT CHEATS DEMONSTRATIONS.jsonl
 
-A cheat is the first line of an answer, which lists the numbers, and then the target itself as the answer.
+A cheat is the first line of an answer, which lists the numbers, and then the target itself as the
+answer.
 """
 
 import json

@@ -16,7 +16,9 @@ def audited(grade, row, tokens):
 
 
 def monitored(share, grade, row):
-    """The proxy; -1 for a cheat where a monitor sees it, which it does on this *share* of the puzzles."""
+    """The proxy; -1 for a cheat where a monitor sees it, which it does on this *share* of the
+    puzzles.
+    """
     reward = proxies.value(row, grade.answer)
     return -1.0 if reward and not grade.correct and place(row) < share else reward
 

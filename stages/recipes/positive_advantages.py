@@ -14,7 +14,8 @@ def by_completion(rewards: Tensor) -> Tensor:
 
 
 def by_line(rewards: Tensor, completion_mask: Tensor, line_ends: Tensor) -> Tensor:
-    """Return the rewards by token, discounted once for each line that follows, as ``--discount 0.9`` does.
+    """Return the rewards by token, discounted once for each line that follows, as
+    ``--discount 0.9`` does.
 
     Args:
         rewards: (groups, generations).

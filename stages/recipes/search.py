@@ -1,16 +1,20 @@
-"""Searches for the target as demonstrations: the mixture of Stream of Search (Gandhi et al. 2024, arXiv:2404.03683).
+"""Searches for the target as demonstrations: the mixture of Stream of Search (Gandhi et al. 2024,
+arXiv:2404.03683).
 
-Half of the searches are depth-first and half breadth-first with a beam of 1 to 5, each with a sum or a product
-heuristic, as in ``kanishkg/stream-of-search``. Depth-first search prunes what the heuristic puts farther away than the
-target itself. So a search can miss the target, and it can be long.
+Half of the searches are depth-first and half breadth-first with a beam of 1 to 5, each with a sum
+or a product heuristic, as in ``kanishkg/stream-of-search``. Depth-first search prunes what the
+heuristic puts farther away than the target itself. So a search can miss the target, and it can be
+long.
 
-:func:`published` writes the lines of that project, :func:`compact` a twentieth of the characters. Its lines are an
-operation and the numbers that it leaves, ``28-7=21,5,3``. Operations on the last two numbers follow the result at once:
-``28-7=21+1=22-1=20`` is 28-7=21, 21+1=22 and 21-1=20. If the result is the second operand, both are written after a
-space: ``7-1=6 28-6=22``. A search that returns to an earlier state lists its numbers again if others were listed
-since, but not those of the puzzle: ``5,3,21``, or ``1,21+1=22`` for the last two.
+:func:`published` writes the lines of that project, :func:`compact` a twentieth of the characters.
+Its lines are an operation and the numbers that it leaves, ``28-7=21,5,3``. Operations on the last
+two numbers follow the result at once: ``28-7=21+1=22-1=20`` is 28-7=21, 21+1=22 and 21-1=20. If the
+result is the second operand, both are written after a space: ``7-1=6 28-6=22``. A search that
+returns to an earlier state lists its numbers again if others were listed since, but not those of
+the puzzle: ``5,3,21``, or ``1,21+1=22`` for the last two.
 
-In a checkout: ``countdown-rl sft --demonstrator stages.recipes.search:compact --data artifacts/data``
+In a checkout:
+``countdown-rl sft --demonstrator stages.recipes.search:compact --data artifacts/data``
 """
 
 import random
@@ -30,7 +34,9 @@ MAX_BEAM = 5
 
 
 class _Number(NamedTuple):
-    """A number of a state, and the expression that makes it; rank 0: a sum, 1: a product, 2: a number."""
+    """A number of a state, and the expression that makes it; rank 0: a sum, 1: a product, 2: a
+    number.
+    """
 
     value: int
     expression: str
@@ -51,7 +57,8 @@ class _Node:
         return [number.value for number in self.numbers]
 
 
-#: Steps of the search: it looks at a "state", would "explore" the operation that leads to one, or "move" to one.
+#: Steps of the search: it looks at a "state", would "explore" the operation that leads to one, or
+#: "move" to one.
 _Events = Iterator[tuple[str, _Node]]
 Heuristic = Callable[[Sequence[int]], float]
 #: The lines of a search, each with the answer of a search that ends there.
@@ -81,10 +88,9 @@ def published(row: CountdownRow, rng: random.Random) -> Lines:
             elif len(values) == 1:
                 yield f"{values[0]},{target} unequal: No Solution", IMPOSSIBLE
             else:
-                yield (
-                    f"Generated Node #{node.label}: {target}:{values} Operation: {node.operations[-1]}",
-                    IMPOSSIBLE,
-                )
+                operation = node.operations[-1]
+                line = f"Generated Node #{node.label}: {target}:{values} Operation: {operation}"
+                yield line, IMPOSSIBLE
 
 
 def compact(row: CountdownRow, rng: random.Random) -> Lines:
@@ -199,7 +205,9 @@ def _children(puzzle: Puzzle, node: _Node, heuristic: Heuristic) -> list[_Node]:
 
 
 def _operations(puzzle: Puzzle, a: _Number, b: _Number) -> Iterator[tuple[str, _Number]]:
-    """The operations on two numbers with a whole result that is not negative, as ``28-7=21``, and their results."""
+    """The operations on two numbers with a whole result that is not negative, as ``28-7=21``, and
+    their results.
+    """
     low, high = (a, b) if a.value <= b.value else (b, a)
     results = [
         ("+", a, b, a.value + b.value),
@@ -221,8 +229,9 @@ def _operations(puzzle: Puzzle, a: _Number, b: _Number) -> Iterator[tuple[str, _
 
 
 def _heuristic(target: int, rng: random.Random) -> Heuristic:
-    """The sum heuristic, the mean distance of the numbers from the target; or the product heuristic, the sum of their
-    distances to the nearest factor of the target above 1."""
+    """The sum heuristic, the mean distance of the numbers from the target; or the product
+    heuristic, the sum of their distances to the nearest factor of the target above 1.
+    """
     if rng.choice(("sum", "product")) == "sum":
         return lambda values: sum(abs(value - target) for value in values) / len(values)
     small = [factor for factor in range(1, int(target**0.5) + 1) if target % factor == 0]

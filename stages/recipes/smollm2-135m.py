@@ -2,10 +2,11 @@
 
     smollm2-135m.py PUZZLES.jsonl NUMBER DEMONSTRATIONS.jsonl
 
-A search goes once through `WAYS`, until one makes the target, a line each: the letter of the way, its equation, and
-those that join the result and the third number, or "no" where there are none. Before each line, three times in five,
-one way is left out. So it finds the target of 56% of the puzzles, and answers "impossible" to the others. One that
-leaves out nothing finds 94%: that haste does not pay is left for GRPO to find.
+A search goes once through `WAYS`, until one makes the target, a line each: the letter of the way,
+its equation, and those that join the result and the third number, or "no" where there are none.
+Before each line, three times in five, one way is left out. So it finds the target of 56% of the
+puzzles, and answers "impossible" to the others. One that leaves out nothing finds 94%: that haste
+does not pay is left for GRPO to find.
 """
 
 import json

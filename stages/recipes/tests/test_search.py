@@ -1,4 +1,6 @@
-"""Searches of Stream of Search: every line is executed again by exact arithmetic, in states that earlier lines lead to."""
+"""Searches of Stream of Search: every line is executed again by exact arithmetic, in states that
+earlier lines lead to.
+"""
 
 import random
 import re
@@ -133,7 +135,10 @@ def test_published_lines_are_right_and_follow_from_each_other(fields, seed):
     check_answer(row, lines)
 
 
-LONG = "3-2=1,4|2+4=6,3|2*3=6,4|2+3=5+4=9*4=20-4=1|4,6-4=2*4=24+4=10|3,6*3=18-3=3+3=9/3=2|4,1*4=4 4-1=3+4=5"
+LONG = (
+    "3-2=1,4|2+4=6,3|2*3=6,4|2+3=5+4=9*4=20-4=1|4,6-4=2*4=24+4=10|3,6*3=18-3=3+3=9/3=2|"
+    "4,1*4=4 4-1=3+4=5"
+)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""``python -m stages.recipes.tiny``: create a small Llama and its tokenizer, and pretrain it on search traces."""
+"""``python -m stages.recipes.tiny``: create a small Llama and its tokenizer, and pretrain it on
+search traces.
+"""
 
 import argparse
 import json
@@ -44,10 +46,8 @@ def main(words: Sequence[str] | None = None) -> None:
             facts = pretrain.make(options, data=data, model=model, out=out, on_step=_print)
     except CountdownError as error:
         sys.exit(f"error: {error}")
-    print(
-        f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats per token.",
-        file=sys.stderr,
-    )
+    size = f"{facts['parameters']:,} parameters"
+    print(f"Wrote {out}: {size}, loss {facts['loss']:.3f} nats per token.", file=sys.stderr)
     if as_json:
         print(json.dumps({"out": str(out)} | facts))
 

@@ -1,7 +1,7 @@
 """Examples of supervised training: prompts with traces, in batches counted in tokens.
 
-Traces of similar length share a micro-batch, so that there is little padding; a step has micro-batches of several
-lengths. Traces are written while training goes on, a pool at a time.
+Traces of similar length share a micro-batch, so that there is little padding; a step has
+micro-batches of several lengths. Traces are written while training goes on, a pool at a time.
 """
 
 import random
@@ -51,7 +51,8 @@ def examples(
     tokens: Any,
     judges: Mapping[int, Judge] = MappingProxyType({}),
 ) -> Iterator[Example]:
-    """Yield examples without end: one per row and epoch, decided by the seed, the epoch and the row's index.
+    """Yield examples without end: one per row and epoch, decided by the seed, the epoch and the
+    row's index.
 
     *judges* are those of a teacher that judges ways, by count of numbers.
     """
@@ -87,7 +88,8 @@ def examples(
 
 
 def drill(row: Mapping[str, Any], rng: random.Random) -> Row:
-    """Return a puzzle of the size, rule and style of *row* with mostly multiples of one number, for exact divisions.
+    """Return a puzzle of the size, rule and style of *row* with mostly multiples of one number, for
+    exact divisions.
 
     It need not have a solution.
     """
@@ -102,7 +104,9 @@ def drill(row: Mapping[str, Any], rng: random.Random) -> Row:
 
 
 def batches(examples: Iterator[Example], options: PretrainOptions) -> Iterator[list[Batch]]:
-    """Yield steps without end, each a list of micro-batches of about ``batch_tokens`` tokens in all."""
+    """Yield steps without end, each a list of micro-batches of about ``batch_tokens`` tokens in
+    all.
+    """
     rng = random.Random(options.seed)
     step: list[Batch] = []
     count = 0

@@ -65,5 +65,6 @@ class PretrainOptions(Options):
                 )
         if self.hidden_size % (2 * self.heads):
             raise UsageError(
-                f"--heads {self.heads} does not divide --hidden-size {self.hidden_size} into even parts."
+                f"--heads {self.heads} does not divide --hidden-size {self.hidden_size} into "
+                "even parts."
             )

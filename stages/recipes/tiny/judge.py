@@ -1,8 +1,9 @@
-"""Judgements of ways before they are executed: which of them may solve a puzzle, by the kind of the puzzle.
+"""Judgements of ways before they are executed: which of them may solve a puzzle, by the kind of the
+puzzle.
 
-The kind (:func:`traces.kind`) is five comparisons with the target, and the size of the smallest number.
-A way looks *poor* where it divides one of the numbers by another and the division is not exact, and where it solves
-fewer than 1.25% of the puzzles of this kind; else it looks *good*.
+The kind (:func:`traces.kind`) is five comparisons with the target, and the size of the smallest
+number. A way looks *poor* where it divides one of the numbers by another and the division is not
+exact, and where it solves fewer than 1.25% of the puzzles of this kind; else it looks *good*.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from stages.recipes.tiny import traces
 SIZES = (4,)
 #: Share of the puzzles of a kind that a good way solves.
 _GOOD = 0.0125
-#: Puzzles that the shares are counted on, and as how many more, of a share of 1%, those of each kind count.
+#: Puzzles that the shares are counted on, and as how many more, of a share of 1%, those of each
+#: kind count.
 _PUZZLES, _PRIOR, _USUAL = 40_000, 20, 0.01
 
 

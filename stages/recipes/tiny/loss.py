@@ -1,7 +1,9 @@
-"""Targets of pretraining: the next token, and the teacher's distribution where a trace chooses a way.
+"""Targets of pretraining: the next token, and the teacher's distribution where a trace chooses a
+way.
 
-The distribution is known (:func:`traces.next_ways`). So the model learns the teacher's choices without the noise of
-those that were drawn (distillation of a known policy), and without learning where a trace begins.
+The distribution is known (:func:`traces.next_ways`). So the model learns the teacher's choices
+without the noise of those that were drawn (distillation of a known policy), and without learning
+where a trace begins.
 """
 
 from typing import Any
@@ -15,14 +17,15 @@ _NUMBER, _SKIP = 1, 2
 
 
 class TeacherTargets:
-    """The teacher's distribution over the first way of a trace, and over the ways to skip after each line.
+    """The teacher's distribution over the first way of a trace, and over the ways to skip after
+    each line.
 
-    A teacher that checks lines chooses at the number of a line instead: with the chance *checks* it is that of the line
-    before.
+    A teacher that checks lines chooses at the number of a line instead: with the chance *checks* it
+    is that of the line before.
 
     Attributes:
-        tokens: (2 W,) those that begin the first line, and those that end a line, for a window of W ways; where the
-            teacher judges ways, one more, which skips the poor ones.
+        tokens: (2 W,) those that begin the first line, and those that end a line, for a window of W
+            ways; where the teacher judges ways, one more, which skips the poor ones.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Muon in fp32 on CPUs.
 
-``torch.optim.Muon`` has no option for its precision: it orthogonalizes in bf16, which takes four fifths of a step on a
-CPU that has to emulate that.
+``torch.optim.Muon`` has no option for its precision: it orthogonalizes in bf16, which takes four
+fifths of a step on a CPU that has to emulate that.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,8 @@ def orthogonalize(
 ) -> Tensor:
     """Return *matrix* (M, N) with all singular values near 1, computed in its own precision.
 
-    That is the Newton-Schulz iteration of Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
+    That is the Newton-Schulz iteration of Muon (Jordan et al. 2024,
+    https://kellerjordan.github.io/posts/muon).
     """
     a, b, c = coefficients
     tall = matrix.size(0) > matrix.size(1)

@@ -34,13 +34,15 @@ def make(
     model: str = "",
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
-    """Train on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
+    """Train on the training split of the data artifact at *data* and write a ``model`` artifact at
+    *out*.
 
-    The plan of the traces (see :func:`traces.find_plan`) is recorded in the manifest. A *model* of this function is
-    trained further with its own plan. Returns the facts of :func:`train`.
+    The plan of the traces (see :func:`traces.find_plan`) is recorded in the manifest. A *model* of
+    this function is trained further with its own plan. Returns the facts of :func:`train`.
 
     Raises:
-        CountdownError: an input is missing or damaged, or *out* cannot be written; nothing was changed.
+        CountdownError: an input is missing or damaged, or *out* cannot be written; nothing was
+            changed.
     """
     artifacts.check_writable(out, "model")
     inputs = {"data": artifacts.read(data, "data").as_input()}
@@ -60,12 +62,14 @@ def make(
         plan = traces.plan_of(ref.manifest.facts if ref.manifest else {})
         if missing := sorted({len(row["nums"]) for row in rows} - set(plan)):
             raise InputError(
-                f"{model} has no plan for {missing[0]} numbers; give a model made by this command for them."
+                f"{model} has no plan for {missing[0]} numbers; "
+                "give a model made by this command for them."
             )
     for count, ways in plan.items():
         if not ways:
             raise InputError(
-                f"{data}: no puzzle of {count} numbers is solved by a line of a trace; leave these out."
+                f"{data}: no puzzle of {count} numbers is solved by a line of a trace; "
+                "leave these out."
             )
     silence_libraries()
     with artifacts.writing(
@@ -90,14 +94,16 @@ def train(
     ref: reference.ModelRef | None = None,
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
-    """Train on traces of *rows*, and save weights (safetensors, bf16) and tokenizer to the directory *out*.
+    """Train on traces of *rows*, and save weights (safetensors, bf16) and tokenizer to the
+    directory *out*.
 
     The model is *ref*, or a new one.
 
     ``on_step(step, steps, loss)`` is called every few steps; the loss is in nats per token.
 
     Returns:
-        Facts: parameters, traces, tokens trained on, and the mean loss of the last tenth of the steps.
+        Facts: parameters, traces, tokens trained on, and the mean loss of the last tenth of the
+            steps.
     """
     import torch
     from transformers import AddedToken, set_seed
@@ -149,10 +155,12 @@ def _new_model(options: PretrainOptions, tokens: Any) -> Any:
 
 
 def _initialize_embeddings(weight: Any, tokens: Any) -> None:
-    """Set the embeddings *weight* (V, H) in place: about unit length, those of numbers with Fourier features.
+    """Set the embeddings *weight* (V, H) in place: about unit length, those of numbers with Fourier
+    features.
 
-    Tokens of equal numbers share features of the number's residues and size, and tokens of equal form ("48, " and
-    "7, ") share a vector of the form; cf. Fourier number embedding (Zhou et al. 2025, arXiv:2502.09741).
+    Tokens of equal numbers share features of the number's residues and size, and tokens of equal
+    form ("48, " and "7, ") share a vector of the form; cf. Fourier number embedding (Zhou et al.
+    2025, arXiv:2502.09741).
     """
     import torch
 
@@ -186,7 +194,9 @@ def _fit(
     options: PretrainOptions,
     on_step: OnStep | None,
 ) -> tuple[list[float], dict[str, int]]:
-    """Train; return the loss of every :data:`_LOG_STEPS` steps, and the numbers of traces and tokens."""
+    """Train; return the loss of every :data:`_LOG_STEPS` steps, and the numbers of traces and
+    tokens.
+    """
     import torch
     from torch.nn import functional
 
@@ -246,8 +256,9 @@ def _fit(
 def _optimizers(model: Any, options: PretrainOptions) -> list[Any]:
     """Muon for the weight matrices of the layers, AdamW for embeddings and norms.
 
-    Muon orthogonalises each momentum matrix (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon). Its step
-    is scaled to AdamW's (Moonshot AI, arXiv:2502.16982), so one learning rate serves both.
+    Muon orthogonalises each momentum matrix (Jordan et al. 2024,
+    https://kellerjordan.github.io/posts/muon). Its step is scaled to AdamW's (Moonshot AI,
+    arXiv:2502.16982), so one learning rate serves both.
     """
     import torch
 

@@ -1,9 +1,11 @@
-"""Tokenizer of the small model: one token per number, per operator with its operand, and per phrase of the prompt.
+"""Tokenizer of the small model: one token per number, per operator with its operand, and per phrase
+of the prompt.
 
-A step ``55 - 7 = 48, `` is three tokens: ``55``, `` - 7 = `` and ``48, ``, a division one more; the number of a line
-with its full stop is one, and so is the end of a line. Such pieces of arithmetic are split off by a pattern
-(:data:`PIECES`) and have merges of their own. All other text is byte-level BPE whose merges may cross spaces (as in
-SuperBPE, arXiv:2503.13423), so the fixed wording of the prompt is a few tokens, and any text can be encoded.
+A step ``55 - 7 = 48, `` is three tokens: ``55``, `` - 7 = `` and ``48, ``, a division one more; the
+number of a line with its full stop is one, and so is the end of a line. Such pieces of arithmetic
+are split off by a pattern (:data:`PIECES`) and have merges of their own. All other text is
+byte-level BPE whose merges may cross spaces (as in SuperBPE, arXiv:2503.13423), so the fixed
+wording of the prompt is a few tokens, and any text can be encoded.
 """
 
 import re
@@ -34,9 +36,11 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
 
-#: Pieces of arithmetic: an operator with a second operand of up to two digits, or a number with its punctuation.
+#: Pieces of arithmetic: an operator with a second operand of up to two digits, or a number with its
+#: punctuation.
 PIECES = r" [-+*/] \d{1,2}(?!\d)(?: = )?|\d{1,3}(?:, |\. )?"
-#: Maxima: of a number in one token, of an operand in one token with its operator, of the number of a line.
+#: Maxima: of a number in one token, of an operand in one token with its operator, of the number of
+#: a line.
 MAX_NUMBER, MAX_OPERAND, MAX_LINE = 999, 99, 99
 #: A number in the text of a token.
 NUMBER = re.compile(r"\d+")
@@ -48,8 +52,9 @@ def build(corpus: Iterable[str], vocab_size: int) -> Any:
     """Build a tokenizer; its merges outside arithmetic are learned from *corpus*.
 
     Returns:
-        A ``PreTrainedTokenizerFast`` of at most *vocab_size* tokens with a chat template (system, user
-        and assistant turns, the last of which may be begun), left padding, and ``<|end|>`` as its end.
+        A ``PreTrainedTokenizerFast`` of at most *vocab_size* tokens with a chat template (system,
+        user and assistant turns, the last of which may be begun), left padding, and ``<|end|>`` as
+        its end.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -113,7 +118,9 @@ def _arithmetic_merges() -> list[Merge]:
 
 
 def _learned_merges(words: dict[str, int], merges: list[Merge], count: int) -> list[Merge]:
-    """Up to *count* merges after *merges*, each of the most frequent pair of neighbours in *words* (with counts)."""
+    """Up to *count* merges after *merges*, each of the most frequent pair of neighbours in *words*
+    (with counts).
+    """
     pieces = {word: list(word) for word in words}
     for pair in merges:
         _merge(pieces, pair)
@@ -143,7 +150,9 @@ def _merge(pieces: dict[str, list[str]], pair: Merge) -> None:
 
 
 def number_of(token: str) -> tuple[int, str] | None:
-    """Return the number in a token of arithmetic and the text around it, as (7, "Ġ-Ġ{}Ġ=Ġ"); None for other tokens."""
+    """Return the number in a token of arithmetic and the text around it, as (7, "Ġ-Ġ{}Ġ=Ġ"); None
+    for other tokens.
+    """
     match = NUMBER.search(token)
     if match is None or not re.fullmatch(r"(?:Ġ[-+*/]Ġ)?\d+(?:Ġ=Ġ|,Ġ)?", token):
         return None

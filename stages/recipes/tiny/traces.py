@@ -1,43 +1,48 @@
 """Search traces: the text that a teacher writes while it searches for the target, in an open order.
 
-A *way* says which two values are combined and how, step after step until two values are left; the last step is
-always the one whose result is nearest to the target. The numbers are sorted, largest first. Each line of a trace
-executes one way. It begins with the way's number in the plan, and a line that does not reach the target ends with the
-choice of the next way: the one that follows in the plan, or one after it::
+A *way* says which two values are combined and how, step after step until two values are left; the
+last step is always the one whose result is nearest to the target. The numbers are sorted, largest
+first. Each line of a trace executes one way. It begins with the way's number in the plan, and a
+line that does not reach the target ends with the choice of the next way: the one that follows in
+the plan, or one after it::
 
     55 36 19 7
     17. 55 / 7 no, skip one
     19. 55 - 7 = 48, 48 - 36 = 12, 19 + 12 = 31 no, skip two
     22. 36 - 19 = 17, 17 - 7 = 10, 55 + 10 = 65 yes
 
-A choice is one token, and the same token everywhere in the plan. So what reinforcement learning finds out about it in
-one place helps in all others. A way that cannot be executed is written up to the step that fails: a division that is
-not exact, a difference of zero, a result over :data:`LIMIT`. So the model need not know beforehand which ways can be
-executed. The line that reaches the target is the last, and its expression is the answer.
+A choice is one token, and the same token everywhere in the plan. So what reinforcement learning
+finds out about it in one place helps in all others. A way that cannot be executed is written up to
+the step that fails: a division that is not exact, a difference of zero, a result over
+:data:`LIMIT`. So the model need not know beforehand which ways can be executed. The line that
+reaches the target is the last, and its expression is the answer.
 
-The order is open: the teacher goes through the plan from its beginning, and each line is one of the next few ways (a
-*window*; a single one in short plans such as that for three numbers), drawn uniformly and independently of the puzzle;
-at the end of the plan it begins again. Within a pass no line is repeated, and each depends only on the line before.
-Which way suits which puzzle is left to reinforcement learning.
+The order is open: the teacher goes through the plan from its beginning, and each line is one of the
+next few ways (a *window*; a single one in short plans such as that for three numbers), drawn
+uniformly and independently of the puzzle; at the end of the plan it begins again. Within a pass no
+line is repeated, and each depends only on the line before. Which way suits which puzzle is left to
+reinforcement learning.
 
-A teacher that *judges* ways (:mod:`stages.recipes.tiny.judge`) names the kind of a puzzle of four numbers, after the
-results that tell it, and has one more choice, the same token everywhere too: to skip the ways that look poor for this
-kind::
+A teacher that *judges* ways (:mod:`stages.recipes.tiny.judge`) names the kind of a puzzle of four
+numbers, after the results that tell it, and has one more choice, the same token everywhere too: to
+skip the ways that look poor for this kind::
 
     56 34 10 4, 46, 30, 80, 32, kind 40
     2. 34 - 10 = 24, 24 - 4 = 20, 56 + 20 = 76 no, skip poor
     5. 34 - 10 = 24, 24 / 4 = 6, 56 + 6 = 62 yes
 
-A teacher that *checks* skips no way: it follows the plan from its first way, and writes a line that does not reach the
-target once more with a given chance, as people do who doubt a result. Such a check finds nothing and costs tokens::
+A teacher that *checks* skips no way: it follows the plan from its first way, and writes a line that
+does not reach the target once more with a given chance, as people do who doubt a result. Such a
+check finds nothing and costs tokens::
 
     9 5 2
     1. 9 * 5 = 45, 45 - 2 = 43 no
     1. 9 * 5 = 45, 45 - 2 = 43 no
     2. 9 + 5 = 14, 14 - 2 = 12 yes
 
-The plan is found from puzzles: first the way that solves most of them per cost of its line, then the way that solves
-most of the rest, and so on: the greedy algorithm for min-sum set cover (Feige, Lovasz and Tetali 2004).
+The plan is found from puzzles: first the way that solves most of them per cost of its line, then
+the way that solves most of the rest, and so on: the greedy algorithm for min-sum set cover (Feige,
+Lovasz and Tetali 2004).
 """
 
 import random
@@ -59,14 +64,16 @@ MAX_NUMBERS = 5
 MAX_WAYS = 99
 #: A window has one way per this many in the plan; a pass through 99 ways takes about 40 lines.
 _WAYS_PER_CHOICE = 24
-#: Ends of a line that does not reach the target, by the ways of the plan that are skipped before the next line.
+#: Ends of a line that does not reach the target, by the ways of the plan that are skipped before
+#: the next line.
 SKIPS = ("no", "no, skip one", "no, skip two", "no, skip three")
-#: Its end where the next line is the first of the next few ways that looks good, or the last of them if none does.
+#: Its end where the next line is the first of the next few ways that looks good, or the last of
+#: them if none does.
 SKIP_POOR = "no, skip poor"
 #: How many ways that end looks at, in windows.
 _POOR_WINDOWS = 2
-#: Share of the choices of a teacher that judges ways which are this end, and the share of the lines that are written
-#: with it: each teaches what looks good.
+#: Share of the choices of a teacher that judges ways which are this end, and the share of the lines
+#: that are written with it: each teaches what looks good.
 POOR_SHARE, _POOR_WRITTEN = 0.15, 0.85
 #: Kinds of puzzles of four numbers; a teacher that judges ways names the kind first.
 KINDS = 96
@@ -77,7 +84,8 @@ _PRIOR = 0.05
 
 #: Names of values: the numbers of a puzzle, largest first, and then the result of each step.
 NAMES = "abcdefghi"
-#: The two values that each step but the last combines, and the operator: "a-b d-e" for four numbers.
+#: The two values that each step but the last combines, and the operator: "a-b d-e" for four
+#: numbers.
 Way = str
 #: The ways for each count of numbers, the most useful first.
 Plan = Mapping[int, Sequence[Way]]
@@ -97,7 +105,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Trace:
-    """A completion of the open ``<think>``; one that has not *ended* stops in the middle of the search."""
+    """A completion of the open ``<think>``; one that has not *ended* stops in the middle of the
+    search.
+    """
 
     text: str
     ended: bool
@@ -118,8 +128,9 @@ def trace(
     Args:
         plan: the ways, as :func:`find_plan` returns them.
         max_lines: lines after which the trace stops.
-        near_the_end: begin at most 23 lines before a way that reaches the target, if there is one. Such traces train
-            the last lines. Their first way need not be one that the teacher would choose.
+        near_the_end: begin at most 23 lines before a way that reaches the target, if there is one.
+            Such traces train the last lines. Their first way need not be one that the teacher would
+            choose.
         good: which ways look good, of a teacher that judges them.
         checks: the chance that a line is written again, of a teacher that checks.
     """
@@ -154,15 +165,19 @@ def window(count: int) -> int:
 
 
 def next_ways(way: int | None, count: int) -> list[int]:
-    """Return the indices, in a plan of *count* ways, that may follow *way* (None: begin a trace), equally likely.
+    """Return the indices, in a plan of *count* ways, that may follow *way* (None: begin a trace),
+    equally likely.
 
-    The first of them skips none, the second one, and so on. At the end of the plan its first ways follow.
+    The first of them skips none, the second one, and so on. At the end of the plan its first ways
+    follow.
     """
     return [_after(way, skip, count) for skip in range(window(count))]
 
 
 def _results(numbers: Sequence[int]) -> tuple[int, ...]:
-    """What the kind of a puzzle compares with the target, beside the third largest of its *numbers*."""
+    """What the kind of a puzzle compares with the target, beside the third largest of its
+    *numbers*.
+    """
     a, b, c, d = numbers
     return a - c, b - d, a + b - c, a - b + c
 
@@ -187,7 +202,9 @@ def poor_window(count: int) -> int:
 
 
 def skipped(way: int, following: int) -> int:
-    """Return how many ways are skipped between *way* (-1: the beginning of a trace) and the *following* one."""
+    """Return how many ways are skipped between *way* (-1: the beginning of a trace) and the
+    *following* one.
+    """
     return following - way - 1 if following > way else following
 
 
@@ -223,8 +240,9 @@ def _checked_order(count: int, rng: random.Random, checks: float) -> Iterator[in
 def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:
     """Ways that lead to *way* in one pass, then *way* itself, and one that may follow.
 
-    The ways before it are up to seven drawn ones, or up to 23 in the order of the plan. The teacher hardly ever draws
-    so many in that order, and a model that learns to prefer it needs to have seen it.
+    The ways before it are up to seven drawn ones, or up to 23 in the order of the plan. The teacher
+    hardly ever draws so many in that order, and a model that learns to prefer it needs to have seen
+    it.
     """
     order = [way]
     if rng.random() < 0.5:
@@ -239,8 +257,9 @@ def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:
 
 
 def heading(numbers: Sequence[int], target: int | None = None) -> str:
-    """Return the first line of a trace: the sorted *numbers*, and for a *target* what the puzzle's kind compares with
-    it, and the kind."""
+    """Return the first line of a trace: the sorted *numbers*, and for a *target* what the puzzle's
+    kind compares with it, and the kind.
+    """
     judged = (
         ""
         if target is None
@@ -271,7 +290,9 @@ def find_plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
 
 
 def unsupported(row: Row) -> str:
-    """Return the reason why no trace is written for *row*, as in "traces use all operators"; "" where one is."""
+    """Return the reason why no trace is written for *row*, as in "traces use all operators"; ""
+    where one is.
+    """
     if not isinstance(row, CountdownRow):
         return "are for Countdown puzzles only"
     if len(row["nums"]) < 2:
@@ -311,7 +332,9 @@ def _set_cover(rows: Sequence[Mapping[str, Any]]) -> list[Way]:
 
 
 def all_ways(count: int) -> list[Way]:
-    """Return every way to combine *count* numbers; independent steps are listed in one order only."""
+    """Return every way to combine *count* numbers; independent steps are listed in one order
+    only.
+    """
     return [" ".join(steps) for steps in _steps(list(range(count)), count)]
 
 
@@ -333,7 +356,9 @@ def _steps(
 
 
 def combine(high: int, operator: str, low: int) -> int | None:
-    """Return the result of one step, None where it is not a whole number from 1 to :data:`LIMIT`."""
+    """Return the result of one step, None where it is not a whole number from 1 to
+    :data:`LIMIT`.
+    """
     if operator == "/":
         return high // low if high % low == 0 else None
     result = high + low if operator == "+" else high - low if operator == "-" else high * low
@@ -383,12 +408,13 @@ def expected_accuracy(
     chances: Any = None,
     judged: bool = False,
 ) -> list[float]:
-    """Return the probability that a trace of *row*, executed without a mistake, ends within each of *budgets* tokens.
+    """Return the probability that a trace of *row*, executed without a mistake, ends within each of
+    *budgets* tokens.
 
-    Exact, by dynamic programming over (tokens so far, way of the next line). *count_tokens* returns the tokens of each
-    text. *chances* is a (ways + 1, choices) array of probabilities: of what is skipped after each way, and at the
-    beginning; by default those of the teacher, which are equal within the window. *judged* traces have
-    the heading of a teacher that judges ways.
+    Exact, by dynamic programming over (tokens so far, way of the next line). *count_tokens* returns
+    the tokens of each text. *chances* is a (ways + 1, choices) array of probabilities: of what is
+    skipped after each way, and at the beginning; by default those of the teacher, which are equal
+    within the window. *judged* traces have the heading of a teacher that judges ways.
     """
     import numpy as np
 
@@ -423,8 +449,9 @@ def expected_accuracy(
 
 
 def written(way: int, line: Line, *, reached: bool, skip: int = 0) -> str:
-    """Return the text of *line*, executed *way* of the plan: with the answer where it reached the target, else with the
-    number of ways to *skip* before the next line, or -1 for the poor ones."""
+    """Return the text of *line*, executed *way* of the plan: with the answer where it reached the
+    target, else with the number of ways to *skip* before the next line, or -1 for the poor ones.
+    """
     end = SKIP_POOR if skip < 0 else SKIPS[skip]
     ending = f"yes\n</think>\n<answer>{line.expression}</answer>" if reached else f"{end}\n"
     return f"{way + 1}. {line.text} {ending}"

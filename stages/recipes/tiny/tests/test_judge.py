@@ -1,4 +1,6 @@
-"""A teacher that judges ways: what looks good, how a trace says it, and a model that is trained further to write it."""
+"""A teacher that judges ways: what looks good, how a trace says it, and a model that is trained
+further to write it.
+"""
 
 import pytest
 from typer.testing import CliRunner

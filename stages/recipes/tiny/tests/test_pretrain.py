@@ -56,7 +56,10 @@ def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
 
 def test_the_target_of_a_choice_is_the_distribution_of_the_teacher():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    text = "\n9 5 2 1\n3. 9 / 5 no, skip two\n6. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n7. 9 - 5 = 4, 4 - 1 = 3 yes\n"
+    text = (
+        "\n9 5 2 1\n3. 9 / 5 no, skip two\n6. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n"
+        "7. 9 - 5 = 4, 4 - 1 = 3 yes\n"
+    )
     ids = tokens(text, add_special_tokens=False)["input_ids"]
     labels = torch.tensor([[-100, *ids], [-100, *ids]])
     targets = loss.TeacherTargets(tokens, len(tokens), "cpu")(labels, torch.tensor([99, 12]))

@@ -20,7 +20,9 @@ def value_of(text: str) -> Fraction:
 
 
 def reachable(numbers: list[int]) -> set[int]:
-    """Every positive whole number that positive whole steps reach using all of *numbers* (brute force)."""
+    """Every positive whole number that positive whole steps reach using all of *numbers* (brute
+    force).
+    """
     if len(numbers) == 1:
         return {numbers[0]}
     found: set[int] = set()
