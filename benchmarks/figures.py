@@ -14,7 +14,6 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from benchmarks.tables import committed, result
-from countdown_rl.core.formatting import percent
 from countdown_rl.evaluation import training_log
 from countdown_rl.release.report.charts import Curve, Line, curves, draw, picture
 from countdown_rl.tasks.registry import task
@@ -71,7 +70,7 @@ def controls() -> str:
     for arm, (name, style) in ON_POLICY.items():
         lines.append(_line(name, style, dict.fromkeys(ROUNDS, solved[arm])))
     subtitle = "puzzles of 4 numbers solved, 6,400 completions a run"
-    panel = Curve("On-policy steps and rounds of rejection sampling", subtitle, percent, {})
+    panel = Curve("On-policy steps and rounds of rejection sampling", subtitle, "{:.1%}".format, {})
     svg = picture([draw(panel, lines, "rounds of rejection sampling")])
     return re.sub(r"([\d.]+%) → \1", r"\1", svg)  # of a constant line
 

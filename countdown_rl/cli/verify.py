@@ -7,7 +7,7 @@ from rich.table import Table
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import option
-from countdown_rl.core.formatting import interval, percent, short
+from countdown_rl.core.formatting import interval, percent
 
 if TYPE_CHECKING:
     from countdown_rl.release.verify import Verification
@@ -52,6 +52,7 @@ def verify(
 
 
 def _view(report: "Verification") -> Table:
+    from countdown_rl.release.templates import short
     from countdown_rl.release.verify import MIN_PUZZLES, TOO_FEW
 
     commit = f" at {short(report.revision)}" if report.revision else ""

@@ -12,15 +12,8 @@ from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import Manifest, portable
 
-#: The file beside the checkpoints of an unfinished run.
-RUN = "run.json"
 #: Differences that a sentence names.
 _NAMED = 3
-
-
-def run_directory(out: Path, *, by_default: bool) -> Path:
-    """Return the directory of the log of a run that writes *out*, which ``train`` does *by_default* or was told."""
-    return out.with_name("train") if by_default else Path(f"{out}-run")
 
 
 @dataclass(frozen=True)

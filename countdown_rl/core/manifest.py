@@ -8,7 +8,7 @@ and options give the same bytes.
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -198,37 +198,6 @@ def _ancestors(entry: Mapping[str, Any]) -> list[ProvenanceEntry]:
     base = entry.get("base", {})
     own = replace(own, name=name, inputs=own.inputs | _digests({"base": base}))
     return [*above, *_ancestors(base), own]
-
-
-def lineage(ancestors: Sequence[ProvenanceEntry]) -> set[str]:
-    """Return the digests of the last model of *ancestors* and of those it was trained from.
-
-    A merge or format counts as its source. Unlike a chain, a lineage has neither data nor teachers.
-    """
-    known = {entry.digest for entry in ancestors}
-    wanted = {entry.digest for entry in ancestors[-1:]}
-    digests = set()
-    for entry in reversed(ancestors):
-        if entry.digest not in wanted:
-            continue
-        models = [entry.inputs.get(name) for name in ("base", "model", "adapter")]
-        parents = known.intersection(models)
-        wanted |= parents
-        if not parents or entry.kind not in ("merged", "quantized", "release"):
-            digests.add(entry.digest)
-    return digests
-
-
-def initial_model(ancestors: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
-    """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
-    later = ("data", "file", "merged", "quantized")
-    models = [entry for entry in ancestors if entry.kind not in later and not entry.by_grpo]
-    if not models:
-        names = ", ".join(entry.name for entry in ancestors)
-        raise ArtifactError(
-            f"the manifest ({names}) does not name the model that training began with; make it again."
-        )
-    return next((entry for entry in models if entry.kind == "hub"), models[-1])
 
 
 def _is_below(name: str) -> bool:

@@ -10,9 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from types import FrameType
-from typing import Any
 
 from countdown_rl.core.errors import UsageError
 
@@ -142,20 +140,6 @@ def uses_fsdp() -> bool:
 def shards_weights() -> bool:
     """True if each process holds a part of the weights only (FSDP, DeepSpeed's ZeRO-3)."""
     return uses_fsdp() or (launched() and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3")
-
-
-def gather(values: list[Any]) -> list[Any]:
-    """The *values* of all launched processes, in each of them, which communicate no more after this."""
-    import torch
-    from accelerate import PartialState
-    from accelerate.utils import gather_object
-
-    state = PartialState(
-        cpu=not torch.cuda.is_available(), timeout=timedelta(days=7)
-    )  # one may wait for another
-    gathered: list[Any] = gather_object(values)
-    state.destroy_process_group()
-    return gathered
 
 
 def cpu_threads() -> int:

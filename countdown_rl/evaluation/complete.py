@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import astuple
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def complete(
             completions.update(zip(todo[place], finished, strict=True))
             report()
     if count > 1:
-        completions = dict(processes.gather(list(completions.items())))
+        completions = _of_all_processes(completions)
     in_order = [completions[index] for index in range(len(owners))]
     if engine.tokenizer is None:
         return rows, in_order
@@ -123,6 +124,21 @@ def complete(
     return rows, [
         completion.after(rows[i], texts[i]) for i, completion in zip(owners, in_order, strict=True)
     ]
+
+
+def _of_all_processes(completions: dict[int, Completion]) -> dict[int, Completion]:
+    """Return the *completions* of all launched processes, which communicate no more after this."""
+    import torch
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    state = PartialState(
+        cpu=not torch.cuda.is_available(),
+        timeout=timedelta(days=7),  # for the slowest process
+    )
+    gathered = gather_object(list(completions.items()))
+    state.destroy_process_group()
+    return dict(gathered)
 
 
 class Progress:

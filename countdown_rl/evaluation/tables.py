@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from countdown_rl.core.formatting import cell, interval, one_line, percent, plural
+from countdown_rl.core.formatting import interval, one_line, percent, plural
 from countdown_rl.evaluation.sample import BASELINE_KINDS
 from countdown_rl.tasks.registry import task_of
 
@@ -170,3 +170,9 @@ def points(change: Mapping[str, Any], sd: bool = True) -> str:
 
 def _sd(score: Mapping[str, Any]) -> str:
     return f" ± {100 * score['sd']:.1f}" if "sd" in score else ""
+
+
+def cell(text: str) -> str:
+    """Return *text* for a line or a table's cell of Markdown, which it neither ends nor marks up."""
+    text = re.sub(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", one_line(text))
+    return text.replace("&", "&amp;").replace("<", "&lt;")

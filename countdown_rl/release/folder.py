@@ -17,7 +17,6 @@ from countdown_rl.core.manifest import (
     Manifest,
     ProvenanceEntry,
     file_input,
-    initial_model,
     provenance_chain,
 )
 from countdown_rl.evaluation import results, training_log
@@ -29,6 +28,7 @@ from countdown_rl.release.config import DATA_OPTIONS, PublishOptions, UploadOpti
 from countdown_rl.release.model_card import ADAPTER_CONFIG, FILES, Release, Weights
 from countdown_rl.release.report import charts
 from countdown_rl.release.upload import Upload
+from countdown_rl.tasks.probe import initial_model
 from countdown_rl.tasks.registry import task_of
 
 #: The Hub's name of each split.

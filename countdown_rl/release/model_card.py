@@ -9,17 +9,18 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, formatting, typed_json
-from countdown_rl.core.manifest import Manifest, ProvenanceEntry, initial_model
+from countdown_rl.core import artifacts, typed_json
+from countdown_rl.core.manifest import Manifest, ProvenanceEntry
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.results import Result, breakdowns, split
 from countdown_rl.models import chat_template, load, model_files
 from countdown_rl.models.formats import WeightFormat, format_of
 from countdown_rl.models.reference import SHIPPED, ModelRef
+from countdown_rl.release import templates
 from countdown_rl.release.config import PublishOptions
 from countdown_rl.release.report import charts
 from countdown_rl.tasks import registry
-from countdown_rl.tasks.probe import layout, model_name, trained_on
+from countdown_rl.tasks.probe import initial_model, layout, model_name, trained_on
 from countdown_rl.tasks.task import Task
 
 CARD, CURVES = "README.md", "curves.svg"
@@ -142,9 +143,9 @@ def fill(template: str, **values: Any) -> str:
     import jinja2
 
     settings: dict[str, Any] = {"autoescape": False, "trim_blocks": False, "lstrip_blocks": False}
-    environment = formatting.html_templates().overlay(undefined=jinja2.Undefined, **settings)
+    environment = templates.html_templates().overlay(undefined=jinja2.Undefined, **settings)
     values |= {
-        "text": formatting,
+        "text": templates,
         "literal": partial(json.dumps, ensure_ascii=False),
         "quote": shlex.quote,
     }

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from countdown_rl.core import artifacts, hub, typed_json
 from countdown_rl.core.errors import ArtifactError
-from countdown_rl.core.formatting import percent, short
+from countdown_rl.core.formatting import percent
 from countdown_rl.core.manifest import ProvenanceEntry, file_sha256
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
@@ -23,6 +23,7 @@ from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import DETAILS, Result
 from countdown_rl.evaluation.sample import Sample, Scores
 from countdown_rl.models import reference
+from countdown_rl.release.templates import short
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row

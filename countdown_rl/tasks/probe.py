@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core.manifest import ProvenanceEntry, initial_model, provenance_chain
+from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.manifest import ProvenanceEntry, provenance_chain
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row, Task
 
@@ -29,6 +30,18 @@ def trained_on(links: Sequence[ProvenanceEntry]) -> Task:
     """The task that the model of *links* was trained on; the default one if none is recorded."""
     recorded = [link.facts.get("task") or link.options.get("task") for link in links]
     return task_of({"task": next(filter(None, reversed(recorded)), None)})
+
+
+def initial_model(ancestors: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
+    """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
+    later = ("data", "file", "merged", "quantized")
+    models = [entry for entry in ancestors if entry.kind not in later and not entry.by_grpo]
+    if not models:
+        names = ", ".join(entry.name for entry in ancestors)
+        raise ArtifactError(
+            f"the manifest ({names}) does not name the model that training began with; make it again."
+        )
+    return next((entry for entry in models if entry.kind == "hub"), models[-1])
 
 
 def model_name(links: Sequence[ProvenanceEntry]) -> str:

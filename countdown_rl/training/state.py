@@ -16,7 +16,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
-from countdown_rl.core.identity import RUN, Identity, run_directory
+from countdown_rl.core.identity import Identity
 from countdown_rl.evaluation.training_log import (
     LogRow,
     StepRow,
@@ -31,6 +31,8 @@ from countdown_rl.training.options import RunArguments, TuningOptions
 MARK = "complete"
 #: Beginning of the name of the directory of checkpoints, beside the log.
 CHECKPOINTS = "checkpoints"
+#: The file beside the checkpoints of an unfinished run.
+RUN = "run.json"
 #: The file of a journal in a checkpoint, and its fields beside the rows.
 _FILE, _FIELDS = "journal.json", ("start", "warnings", "samples", "outcomes", "threads")
 
@@ -239,7 +241,9 @@ class Places:
         """Return the paths in *arguments*, or their defaults; an error if one cannot be used."""
         grpo = options.method == "grpo"
         out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
-        log = arguments.log or run_directory(out, by_default=grpo and not arguments.out) / "log.csv"
+        has_default = grpo and not arguments.out
+        directory = out.with_name("train") if has_default else Path(f"{out}-run")
+        log = arguments.log or directory / "log.csv"
         checkpoints = Checkpoints(log.with_name(CHECKPOINTS + log.stem.removeprefix("log")))
         checkpoints.check_paths(out, options.kind, log)
         for file in [arguments.data, *getattr(arguments, "files", ())]:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from countdown_rl.core.errors import CountdownError
-from countdown_rl.core.manifest import Manifest, initial_model, lineage, provenance_chain
+from countdown_rl.core.manifest import Manifest, provenance_chain
+from countdown_rl.release.report.page import lineage
 from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.probe import initial_model
 
 NESTED: list[Any] = []
 for _ in range(200):

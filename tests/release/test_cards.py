@@ -9,9 +9,9 @@ import pytest
 from huggingface_hub import DatasetCard, ModelCard
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.formatting import cell
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
+from countdown_rl.evaluation.tables import cell
 from countdown_rl.models import chat_template
 from countdown_rl.release import folder
 from countdown_rl.release.config import PublishOptions

@@ -12,10 +12,11 @@ from typing import Any
 
 from countdown_rl.core import formatting
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.core.manifest import ProvenanceEntry, initial_model, provenance_chain
+from countdown_rl.core.manifest import ProvenanceEntry, provenance_chain
 from countdown_rl.evaluation import results
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.tasks.probe import data, layout, trained_on
+from countdown_rl.release.templates import html_templates
+from countdown_rl.tasks.probe import data, initial_model, layout, trained_on
 from countdown_rl.tasks.task import REASONS
 
 #: The runtime, and its version in the npm registry; ``README.md`` there has the origin of each file.
@@ -63,7 +64,7 @@ def text(
         raise UsageError(
             f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it."
         )
-    template = formatting.html_templates().get_template("release/demo/page.html.jinja")
+    template = html_templates().get_template("release/demo/page.html.jinja")
     html = template.render(
         name=initial_model(chain).name,
         trained=any(link.by_grpo for link in chain),

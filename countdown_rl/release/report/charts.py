@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from countdown_rl.core.formatting import html_templates, percent, printable
+from countdown_rl.core.formatting import percent, printable
 from countdown_rl.evaluation.training_log import GROUP, StepRow, thinned
+from countdown_rl.release.templates import html_templates
 from countdown_rl.tasks.task import Task
 
 #: Size of a chart without a legend, and its margins.

@@ -14,11 +14,12 @@ from typing import Any
 
 from countdown_rl.core import artifacts, formatting
 from countdown_rl.core.errors import ArtifactError, InputError
-from countdown_rl.core.manifest import MADE_BY, lineage
+from countdown_rl.core.manifest import MADE_BY, ProvenanceEntry
 from countdown_rl.core.packages import version
 from countdown_rl.evaluation import compare, diagnose, results, tables, training_log
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.sample import Metrics, Sample
+from countdown_rl.release import templates
 from countdown_rl.release.report import charts
 from countdown_rl.release.report.film import film, sampled
 from countdown_rl.tasks import registry
@@ -80,9 +81,9 @@ def text(values: Mapping[str, Any], demo: str | None = None) -> str:
 
     *demo* is the file name of the demo beside it.
     """
-    environment = formatting.html_templates()
+    environment = templates.html_templates()
     for name in ("percent", "interval", "short", "duration", "plural"):
-        environment.filters[name] = getattr(formatting, name)
+        environment.filters[name] = getattr(templates, name)
     for function in (tables.counted, tables.points, _leaves, _value, _sha256):
         environment.filters[function.__name__.lstrip("_")] = function
     template = environment.get_template("release/report/page.html.jinja")
@@ -95,7 +96,7 @@ def _sha256(script: str) -> str:
 
 
 def _value(value: Any) -> str:
-    return f"{value:,}" if type(value) is int else formatting.value(value)
+    return f"{value:,}" if type(value) is int else templates.value(value)
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -211,6 +212,25 @@ def _compared(scored: Group) -> dict[str, Any]:
         "versions": last.manifest.versions,
         "warnings": warnings,
     }
+
+
+def lineage(ancestors: Sequence[ProvenanceEntry]) -> set[str]:
+    """Return the digests of the last model of *ancestors* and of those it was trained from.
+
+    A merge or format counts as its source. Unlike a chain, a lineage has neither data nor teachers.
+    """
+    known = {entry.digest for entry in ancestors}
+    wanted = {entry.digest for entry in ancestors[-1:]}
+    digests = set()
+    for entry in reversed(ancestors):
+        if entry.digest not in wanted:
+            continue
+        models = [entry.inputs.get(name) for name in ("base", "model", "adapter")]
+        parents = known.intersection(models)
+        wanted |= parents
+        if not parents or entry.kind not in ("merged", "quantized", "release"):
+            digests.add(entry.digest)
+    return digests
 
 
 def comparable(scored: Group) -> list[Group]:

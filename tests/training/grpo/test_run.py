@@ -23,11 +23,12 @@ from countdown_rl.core.errors import (
     ModelError,
     UsageError,
 )
-from countdown_rl.core.manifest import file_sha256, initial_model, provenance_chain
+from countdown_rl.core.manifest import file_sha256, provenance_chain
 from countdown_rl.evaluation import training_log
 from countdown_rl.inference.engine import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.probe import initial_model
 from countdown_rl.training import run as training
 from countdown_rl.training import state, weights
 from countdown_rl.training.grpo import callback, engines, trainer
