@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 
 from countdown_rl.core.formatting import interval, percent, plural
@@ -15,8 +16,8 @@ from countdown_rl.tasks.task import Row
 WIDEST, MOST_TRUNCATED = 0.2, 0.05
 #: Completions without an answer that are tried in other styles.
 TRIED = 200
-#: Shares below this count as near 0.
-NEAR_0 = 0.02
+#: Shares below this count as near 0, and truncation above this explains a missing format.
+NEAR_0, MOSTLY = 0.02, 0.5
 #: Kinds of models that a training run may have made; others are published or belong to a server.
 _TRAINED = ("adapter", "directory", "gguf")
 
@@ -26,24 +27,37 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
     models = {name: result for name, result in results.items() if not result.metrics.is_baseline}
     if not models:
         return []
+    is_single = len(results) == 1
     names: dict[str, list[str]] = {}
+    truncated: dict[int | None, list[str]] = {}
     for name, result in models.items():
         for sentence in _caveats(result):
             names.setdefault(sentence, []).append(name)
+        share = result.metrics.truncated or 0.0
+        if share > MOST_TRUNCATED:
+            limit = result.metrics.decoding.max_new_tokens
+            words = percent(share) if is_single else f"{name} {percent(share)}"
+            truncated.setdefault(limit, []).append(words)
+
     sentences = list(names)
-    if len(results) > 1:
+    if not is_single:
         sentences = [f"{', '.join(of)}: {sentence}" for sentence, of in names.items()]
+    for limit, shares in truncated.items():
+        remedy = f" at {limit} tokens; raise --max-new-tokens" if limit else "; raise their limit"
+        sentences.append(f"{', '.join(shares)} of the completions are truncated{remedy}.")
     return sentences + list(_comparison(models))
 
 
 def of_evaluation(result: Result) -> list[str]:
     """Sentences on what limits the conclusions from *result* alone, and on a format that it does not keep."""
     metrics = result.metrics
-    hint = no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens")
-    sentences = caveats({metrics.model.source: result})
-    if hint and metrics.model.kind != "completions":
-        sentences.insert(0, hint)
-    return sentences
+    truncated = metrics.truncated or 0.0
+    hint = no_format(metrics.format, metrics.accuracy, truncated, "--max-new-tokens")
+    if not hint or metrics.model.kind == "completions":
+        return caveats({metrics.model.source: result})
+    if truncated > MOSTLY:  # the hint tells it
+        result = replace(result, metrics=replace(metrics, truncated=None))
+    return [hint, *caveats({metrics.model.source: result})]
 
 
 def _comparison(models: Mapping[str, Result]) -> Iterator[str]:
@@ -68,7 +82,6 @@ def _origin(result: Result) -> str | None:
 def _caveats(result: Result) -> Iterator[str]:
     """Yield the sentences about *result* alone."""
     metrics = result.metrics
-    puzzles = result.by_puzzle
     noun = task(metrics.task).noun
     total = plural(metrics.n, noun)
 
@@ -82,18 +95,13 @@ def _caveats(result: Result) -> Iterator[str]:
         )
     if metrics.of:
         yield _partial(metrics, noun)
-    truncated = metrics.truncated or 0.0
-    if truncated > MOST_TRUNCATED:
-        limit = metrics.decoding.max_new_tokens
-        remedy = f" at {limit} tokens; raise --max-new-tokens" if limit else "; raise their limit"
-        yield f"{percent(truncated)} of the completions are truncated{remedy}."
     if metrics.overlap and metrics.overlap.trained:
         yield _trained_on(metrics.overlap, total)
-    refusals = [puzzle[0].row.refusal for puzzle in puzzles]
-    if any(refusals):
-        count = len(refusals) - refusals.count("")
-        yield f"{count:,} of {total} have no solution, where {max(refusals)!r} is the right answer."
-    sizes = sorted(set(map(len, puzzles)))
+    for name, breakdown in metrics.groups.items():
+        unsolvable = breakdown.get(task(metrics.task).group(name).unsolvable)
+        if unsolvable:
+            yield f"{unsolvable.n:,} of {total} have no solution; a correct completion says so."
+    sizes = sorted(set(map(len, result.by_puzzle)))
     if len(sizes) > 1:
         yield (
             f"the {noun}s have {sizes[0]} to {sizes[-1]} completions, so there is the mean accuracy and no pass@k; "
@@ -158,6 +166,6 @@ def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
     if max(form, correct) >= NEAR_0:
         return ""
     text = f"{form:.0%} of the completions keep the format"
-    if truncated > 0.5:
+    if truncated > MOSTLY:
         return f"{text}, as {truncated:.0%} are truncated; raise {limit}, or begin with `countdown-rl sft`."
     return f"{text}; begin with `countdown-rl sft`, or try another style (`countdown-rl gen-data --style model_opens`)."

@@ -153,9 +153,8 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
     for puzzle in zip(*(run.by_puzzle for run in runs), strict=True):
         completions = chain.from_iterable(puzzle)
         samples += [replace(sample, turn=turn) for turn, sample in enumerate(completions)]
-    pass_at = [k for k in first.metrics.pass_at if all(k in run.metrics.pass_at for run in runs)]
     metrics = Metrics(
-        **vars(measure(samples, pass_at, len(runs))),
+        **vars(measure(samples, len(runs))),
         decoding=decoding(first),
         data=first.metrics.data,
         model=EvaluatedModel(source=name, kind=first.metrics.model.kind),

@@ -122,7 +122,7 @@ def evaluate(
         description["of"] = asked
     if source.trained is not None:
         description["overlap"] = overlap(graded.samples, source.trained)
-    result = measured(graded.samples, inputs, **description)
+    result = measured(graded.samples, inputs, on_note, **description)
     if not processes.is_main():
         return result
     with artifacts.writing(
@@ -304,7 +304,9 @@ def graded(rows: Sequence[Row], completions: Sequence[Completion]) -> list[Sampl
     ]
 
 
-def measured(samples: Sequence[Sample], inputs: Mapping[str, Any], **description: Any) -> Result:
+def measured(
+    samples: Sequence[Sample], inputs: Mapping[str, Any], on_note: OnText, **description: Any
+) -> Result:
     """Measure *samples*.
 
     Args:
@@ -314,7 +316,7 @@ def measured(samples: Sequence[Sample], inputs: Mapping[str, Any], **description
     """
     model = {name: inputs["model"].get(name) for name in ("source", "kind", "digest")}
     metrics = Metrics(
-        **vars(measure(samples)),
+        **vars(measure(samples, on_note=on_note)),
         data=inputs["data"],
         model=EvaluatedModel(**model),
         grammar=registry.task(samples[0].row.task).grammar,

@@ -1,40 +1,46 @@
-"""Scores of graded completions: shares with 95% intervals, over all puzzles and by group."""
+"""Scores of graded completions: shares with 95% intervals, of all puzzles and by breakdown."""
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import comb
+from math import comb, inf
 from operator import truediv
 from statistics import fmean, median
-from typing import Any
 
-from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation.sample import Accuracy, Sample, Scores, Share, Tokens, by_puzzle
 from countdown_rl.evaluation.statistics import Interval, mean_interval
 from countdown_rl.tasks.registry import task
 
+#: Seconds after which a search for solutions is told.
+SLOW = 1.0
+#: The completions of each puzzle.
+Puzzles = Sequence[Sequence[Sample]]
 
-def measure(samples: Sequence[Sample], pass_at: Sequence[int] = (), runs: int = 1) -> Scores:
-    """The scores of *samples*, those of a row side by side.
 
-    With several completions per row, ``accuracy`` is the mean share of correct ones, which is pass@1. Where all rows
-    have equally many, ``pass_at`` holds pass@k for each k of *pass_at*, by default the powers of two, and ``majority``
-    the accuracy of majority voting.
+def measure(
+    samples: Sequence[Sample], runs: int = 1, on_note: Callable[[str], None] = lambda _: None
+) -> Scores:
+    """The scores of *samples*.
+
+    With several completions per row, ``accuracy`` is the mean share of correct ones, which is
+    pass@1. Where all rows have equally many, ``pass_at`` holds pass@k for the powers of two, and
+    ``majority`` the accuracy of majority voting.
 
     Args:
-        samples: graded completions.
-        pass_at: each k of pass@k.
-        runs: to which the completions of a row belong, one after another; scores are means over runs.
+        samples: graded completions, those of a row side by side.
+        runs: to which the completions of a row belong, one after another; scores are means over
+            runs.
+        on_note: called if the search for puzzles without a solution takes more than a second.
     """
     puzzles = by_puzzle(samples)
-    counts = set(map(len, puzzles))
-    per_row = counts.pop() if len(counts) == 1 else 1
-    per_run = per_row // runs
-    if max(pass_at, default=1) > per_run:
-        raise InputError(
-            f"pass@{max(pass_at)} needs that many completions of each row, not {per_run}."
-        )
+    per_row = len(puzzles[0])
+    if any(len(puzzle) != per_row for puzzle in puzzles):
+        per_row = 1
+    ks = []
+    if per_row > runs:
+        ks = [1 << power for power in range((per_row // runs).bit_length())]
 
     forms = {
         "format": _share(puzzles, lambda sample: sample.grade.format),
@@ -42,15 +48,16 @@ def measure(samples: Sequence[Sample], pass_at: Sequence[int] = (), runs: int = 
     }
     if all(sample.truncated is not None for sample in samples):
         forms["truncated"] = _share(puzzles, lambda sample: bool(sample.truncated))
-    form_shares: dict[str, Any] = {name: share.accuracy for name, share in forms.items()}
     tokens = _tokens(samples)
     rules = {sample.row.rule for sample in samples}
     return Scores(
         **vars(accuracy(puzzles, runs)),
-        pass_at={k: _pass_at(puzzles, k, runs) for k in reported_ks(pass_at, per_run)},
+        pass_at={k: _pass_at(puzzles, k, runs) for k in ks},
         majority=_majority(puzzles) if per_row > 1 and runs == 1 else None,
-        groups=_groups(puzzles, runs),
-        **form_shares,
+        groups=_breakdowns(puzzles, runs, on_note),
+        format=forms["format"].accuracy,
+        strict_format=forms["strict_format"].accuracy,
+        truncated=forms["truncated"].accuracy if "truncated" in forms else None,
         intervals={name: share.interval for name, share in forms.items()},
         mean_tokens=round(fmean(sample.tokens or 0 for sample in samples), 2) if tokens else None,
         tokens=tokens,
@@ -60,23 +67,14 @@ def measure(samples: Sequence[Sample], pass_at: Sequence[int] = (), runs: int = 
     )
 
 
-def reported_ks(requested: Sequence[int], per_run: int) -> Sequence[int]:
-    """The k of pass@k to report: those *requested*, else the powers of two up to *per_run*."""
-    if per_run == 1:
-        return ()
-    return requested or [1 << power for power in range(per_run.bit_length())]
-
-
-def accuracy(puzzles: Sequence[Sequence[Sample]], runs: int = 1) -> Accuracy:
+def accuracy(puzzles: Puzzles, runs: int = 1) -> Accuracy:
     """The mean share of correct completions of *puzzles*."""
     return _share(puzzles, lambda sample: sample.grade.correct, runs)
 
 
-def _share(
-    puzzles: Sequence[Sequence[Sample]], flag: Callable[[Sample], bool], runs: int = 1
-) -> Accuracy:
-    """The share of the completions for which *flag* is True."""
-    counts = [sum(map(flag, puzzle)) for puzzle in puzzles]
+def _share(puzzles: Puzzles, condition: Callable[[Sample], bool], runs: int = 1) -> Accuracy:
+    """The share of the completions that meet *condition*."""
+    counts = [sum(map(condition, puzzle)) for puzzle in puzzles]
     sizes = list(map(len, puzzles))
     shares = list(map(truediv, counts, sizes))
     return Accuracy(
@@ -87,14 +85,14 @@ def _share(
     )
 
 
-def _pass_at(puzzles: Sequence[Sequence[Sample]], k: int, runs: int) -> Share:
+def _pass_at(puzzles: Puzzles, k: int, runs: int) -> Share:
     shares = [puzzle_share(puzzle, k, runs) for puzzle in puzzles]
     disjoint_sets = len(puzzles[0]) // runs // k
     interval = rounded(mean_interval(shares, runs * disjoint_sets))
     return Share(share=round(fmean(shares), 6), interval=interval)
 
 
-def _majority(puzzles: Sequence[Sequence[Sample]]) -> Share:
+def _majority(puzzles: Puzzles) -> Share:
     votes = list(map(vote, puzzles))
     return Share(
         share=round(fmean(votes), 6),
@@ -104,19 +102,29 @@ def _majority(puzzles: Sequence[Sequence[Sample]]) -> Share:
     )
 
 
-def _groups(puzzles: Sequence[Sequence[Sample]], runs: int) -> dict[str, dict[str, Accuracy]]:
-    """The accuracy by the value of each group of the rows of *puzzles*."""
+def _breakdowns(
+    puzzles: Puzzles, runs: int, on_note: Callable[[str], None]
+) -> dict[str, dict[str, Accuracy]]:
+    """The accuracy of the *puzzles* with each value, by breakdown such as ``numbers``."""
     members: dict[str, dict[str, list[Sequence[Sample]]]] = {}
-    for puzzle in puzzles:
-        for group, value in puzzle[0].row.evaluated_groups.items():
-            members.setdefault(group, {}).setdefault(value, []).append(puzzle)
+    due = time.monotonic() + SLOW
+    for index, puzzle in enumerate(puzzles):
+        if time.monotonic() > due:
+            left = len(puzzles) - index
+            on_note(f"Searching for solutions where no completion has one: {left:,} left ...")
+            due = inf
+        # An expression that is correct is a solution; else the solver has to search for one.
+        solved = any(sample.grade.correct and sample.grade.value for sample in puzzle)
+        for name, value in puzzle[0].row.evaluated_groups(solved).items():
+            members.setdefault(name, {}).setdefault(value, []).append(puzzle)
+
     of_task = task(puzzles[0][0].row.task)
-    groups = {}
-    for group, values in members.items():
-        names = list(of_task.group(group).names)
-        ordered = sorted(values, key=partial(_position, names))
-        groups[group] = {value: accuracy(values[value], runs) for value in ordered}
-    return groups
+    breakdowns = {}
+    for name, by_value in members.items():
+        labels = list(of_task.group(name).names)
+        ordered = sorted(by_value, key=partial(_position, labels))
+        breakdowns[name] = {value: accuracy(by_value[value], runs) for value in ordered}
+    return breakdowns
 
 
 def _reasons(samples: Sequence[Sample]) -> dict[str, int]:
@@ -156,7 +164,7 @@ def vote(samples: Sequence[Sample]) -> bool:
 
 
 def _position(names: Sequence[str], value: str) -> tuple[bool, float, str]:
-    """Sort key of a group's value: numbers first, then the *names* of the group in their order."""
+    """Sort key of a breakdown's *value*: numbers first, then its *names* in their order."""
     digits = re.match(r"\d+", value)
     index = names.index(value) if value in names else len(names)
     return not digits, float(digits[0]) if digits else index, value

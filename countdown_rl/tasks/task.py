@@ -137,9 +137,8 @@ class Row(Mapping[str, Any]):
         """The answer that says that there is none, where that is proved; else ""."""
         return ""
 
-    @property
-    def evaluated_groups(self) -> dict[str, str]:
-        """:attr:`groups` with those that take a computation."""
+    def evaluated_groups(self, solved: bool) -> dict[str, str]:
+        """:attr:`groups` with those that take a computation, which a puzzle that is *solved* needs less of."""
         return self.groups
 
     def vote_key(self, answer: str, value: str | None) -> str:
@@ -249,12 +248,13 @@ class Group:
     """Display labels for a row attribute that results are broken down by.
 
     *label* is a format for any value, *names* are labels of single values. The accuracies of *main* groups are in
-    the training log, those of the first also in ``metrics.json``."""
+    the training log, those of the first also in ``metrics.json``. Rows of the value *unsolvable* have no solution."""
 
     title: str
     label: str = "{}"
     names: Mapping[str, str] = field(default_factory=dict)
     main: bool = True
+    unsolvable: str = ""
 
     def name(self, group_value: str) -> str:
         """The label of a value, such as ``4 numbers``."""

@@ -7,7 +7,7 @@ import pytest
 
 from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import caveats as module
-from countdown_rl.evaluation.caveats import caveats
+from countdown_rl.evaluation.caveats import caveats, of_evaluation
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Accuracy, Overlap
 from countdown_rl.evaluation.statistics import wilson
@@ -67,8 +67,11 @@ def test_truncated_completions_are_warned_of():
     (sentence,) = caveats({"m": result(50, 200, truncated=11)})
     assert "5.5% of the completions are truncated at 256 tokens; raise --max-new-tokens" in sentence
     several = {name: result(50, 200, truncated=n) for name, n in (("a", 11), ("b", 22), ("c", 0))}
-    sentences = [sentence for sentence in caveats(several) if "truncated" in sentence]
-    assert [sentence.split(" of ")[0] for sentence in sentences] == ["a: 5.5%", "b: 11.0%"]
+    (sentence,) = [sentence for sentence in caveats(several) if "truncated" in sentence]
+    assert sentence.startswith("a 5.5%, b 11.0% of the completions")
+    hint, *others = of_evaluation(result(0, 200, truncated=150, format=0.0))
+    assert "75% are truncated" in hint
+    assert not others
 
 
 def test_puzzles_of_training_are_counted_with_the_accuracy_on_the_others():

@@ -7,9 +7,10 @@ import pytest
 
 from countdown_rl import compare, evaluate
 from countdown_rl.core.errors import CountdownError, InputError
-from countdown_rl.evaluation import results
+from countdown_rl.evaluation import metrics, results
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.countdown import solver
 from countdown_rl.tasks.countdown.expression import GRAMMAR_VERSION
 from countdown_rl.tasks.registry import parse_row
 
@@ -232,6 +233,19 @@ def test_unequal_numbers_of_completions_are_averaged_and_told():
     metrics = result.metrics
     assert (metrics.accuracy, metrics.pass_at, metrics.decoding.samples) == (0.25, {}, None)
     assert "have 1 to 2 completions" in " ".join(caveats({"m": result}))
+
+
+def test_only_puzzles_that_no_completion_solves_are_searched_for_a_solution(monkeypatch):
+    searched = []
+    solve = solver.solve
+    monkeypatch.setattr(solver, "solve", lambda puzzle: searched.append(puzzle) or solve(puzzle))
+    monkeypatch.setattr(metrics, "SLOW", 0)
+    notes = []
+    solved = {"nums": [81, 82], "target": 163, "completion": "<answer>81 + 82</answer>"}
+    lines = [solved, {"nums": [83, 84], "target": 1000, "completion": WRONG}]
+    evaluate(completions=written(lines), on_note=notes.append)
+    assert [puzzle.target for puzzle in searched] == [1000]
+    assert len([note for note in notes if "Searching" in note]) == 1
 
 
 def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order():

@@ -103,13 +103,11 @@ def test_the_most_frequent_answer_wins_in_canonical_form(texts, right):
 
 
 def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
-    samples = graded("+--", "+++", "--+", "+--")
-    metrics = measure(samples, pass_at=[1, 3])
+    metrics = measure(graded("+---", "++++", "--++", "+---"))
     assert (metrics.majority.count, metrics.majority.share, metrics.majority.n) == (1, 0.25, 4)
     assert metrics.majority.interval == limits(1, 4)
-    assert list(metrics.pass_at) == [1, 3]
-    assert list(measure(samples).pass_at) == [1, 2]
-    assert metrics.pass_at[3] == Share(share=1.0, interval=limits(4, 4))
+    assert list(metrics.pass_at) == [1, 2, 4]
+    assert metrics.pass_at[4] == Share(share=1.0, interval=limits(4, 4))
     assert metrics.pass_at[1].share == metrics.accuracy == 0.5
 
 

@@ -185,10 +185,9 @@ class CountdownRow(Row):
             count = solved.solutions
         return "impossible" if count == 0 else ""
 
-    @property
-    def evaluated_groups(self) -> dict[str, str]:
+    def evaluated_groups(self, solved: bool) -> dict[str, str]:
         groups = self.groups
-        if self.refusal and "tier" not in groups:
+        if not solved and "tier" not in groups and self.refusal:
             groups["solutions"] = "0"
         return groups
 
@@ -318,8 +317,13 @@ TASK = Task(
             "{} solutions",
             {"0": "no solution", "1": "1 solution"},
             main=False,
+            unsolvable="0",
         ),
-        "tier": Group("Tier", names={name: name for name in ("needs-mul", "rare", "impossible")}),
+        "tier": Group(
+            "Tier",
+            names={name: name for name in ("needs-mul", "rare", "impossible")},
+            unsolvable="impossible",
+        ),
     },
     probe=lambda rng: {
         "nums": [rng.randint(1, 99) for _ in range(rng.choice((3, 4)))],
