@@ -89,7 +89,7 @@ def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
 
 def _published(
     options: DataOptions, source: RowSource
-) -> tuple[Iterable[files.Record], dict[str, Any]]:
+) -> tuple[Iterable[files.PlacedRecord], dict[str, Any]]:
     """The rows of ``from_`` or ``from_hub``, held-out splits first, and the manifest entry of the latter."""
     if options.from_hub:
         name, _, revision = options.from_hub.partition("@")
@@ -100,7 +100,7 @@ def _published(
     file = Path(options.from_ or "")
     jsonl.check_training(file)
 
-    def part(is_held_out: bool) -> Iterator[files.Record]:
+    def part(is_held_out: bool) -> Iterator[files.PlacedRecord]:
         reader, source.total = source.reader(), 0
         for place, record in files.records(file, options.records or ""):
             source.total += 1

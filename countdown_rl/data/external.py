@@ -13,7 +13,7 @@ from countdown_rl.tasks import files
 _OUTSIDE = re.compile(r"[~/\\]|.*:|(?:.*[/\\])?\.\.(?:[/\\]|$)", re.DOTALL)
 
 
-def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[files.Record]]:
+def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[files.PlacedRecord]]:
     """The commit of the Hub data set *name*, ``NAME[:CONFIG]``, at *revision*, and its rows.
 
     Its files are downloaded to the Hub's cache, or read there offline. Held-out splits come first.

@@ -53,7 +53,7 @@ class RowSource:
         stated = {name: value for name, value in own.items() if value}
         return records.Reader(options.field, self.task, stated)
 
-    def exclude(self, rows: Iterable[files.Record]) -> None:
+    def exclude(self, rows: Iterable[files.PlacedRecord]) -> None:
         """Keep what equals one of the published *rows* out of all splits."""
         reader = self.reader()
         for place, record in rows:
@@ -103,7 +103,7 @@ class RowSource:
 
     def import_rows(
         self,
-        rows: Iterable[files.Record],
+        rows: Iterable[files.PlacedRecord],
         n: int,
         limits: Limits,
         *,

@@ -7,10 +7,11 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import jmespath
 from jmespath.exceptions import JMESPathError
@@ -18,6 +19,7 @@ from jmespath.exceptions import JMESPathError
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import CountdownError, InputError, UsageError, first_line
 from countdown_rl.core.manifest import MANIFEST
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.tasks.splits import held_out
 
 KINDS = "JSON Lines, JSON and CSV, plain or gzipped, Parquet and Arrow"
@@ -32,8 +34,12 @@ _LARGEST_CELL = 1 << 28
 
 #: Called with the fault of a single record; it raises it, or returns so that the next ones are read.
 OnError = Callable[[InputError], None]
-#: The fields of a record, after its place for error messages, such as ``rows.jsonl, line 3``.
-Record = tuple[str, dict[str, Any]]
+#: A record after its place for error messages, such as ``rows.jsonl, line 3``.
+PlacedRecord = tuple[str, Record]
+#: The number of a line, and the line.
+_Line = tuple[int, bytes]
+#: The rows of a data set, by the name of their split.
+_Splits = Mapping[str, Iterable[JsonObject]]
 
 
 @contextmanager
@@ -50,7 +56,7 @@ def stop(error: InputError) -> None:
     raise error
 
 
-def records(path: Path, expression: str = "", on_error: OnError = stop) -> Iterator[Record]:
+def records(path: Path, expression: str = "", on_error: OnError = stop) -> Iterator[PlacedRecord]:
     """The records of the file or directory *path*, at least one.
 
     Args:
@@ -66,29 +72,31 @@ def records(path: Path, expression: str = "", on_error: OnError = stop) -> Itera
         raise InputError(
             f"{path} does not exist; check the path (`countdown-rl gen-data` makes data)."
         )
-    record = None
-    if path.is_dir():
-        found = data_set(path, str(path))
-    else:
-        artifacts.check_no_pointer(path, InputError)
-        found = _of_file(path, expression, on_error)
-    for record in found:
+    is_empty = True
+    for record in _of_path(path, expression, on_error):
+        is_empty = False
         yield record
-    if record is None:
+    if is_empty:
         raise InputError(f"{path} is empty: it has no rows.")
 
 
-def _of_file(path: Path, expression: str, on_error: OnError) -> Iterator[Record]:
+def _of_path(path: Path, expression: str, on_error: OnError) -> Iterator[PlacedRecord]:
+    if path.is_dir():
+        yield from data_set(path, str(path))
+        return
+    artifacts.check_no_pointer(path, InputError)
     with path.open("rb") as stream:
         yield from read(stream, str(path), expression, on_error)
 
 
 def read(
-    stream: BinaryIO, source: str, expression: str = "", on_error: OnError = stop
-) -> Iterator[Record]:
-    """The records of *stream*, which *source* names, as :func:`records`."""
-    data: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
-    head = data.peek(4)[:4]
+    stream: Any, source: str, expression: str = "", on_error: OnError = stop
+) -> Iterator[PlacedRecord]:
+    """The records of the binary *stream*, which *source* names, as :func:`records`.
+
+    The stream has ``peek``, as standard input has, which typeshed does not know.
+    """
+    head = stream.peek(4)[:4]
     try:
         if head in _TABLES or head[:2] == b"PK":
             if not Path(source).is_file():
@@ -96,8 +104,8 @@ def read(
             yield from _table(source, _TABLES[head]) if head in _TABLES else _inspect(source)
             return
         if head.startswith(b"\x1f\x8b"):
-            data = gzip.open(data)  # noqa: SIM115 - the caller closes the stream
-        lines = ((number, line) for number, line in enumerate(data, 1) if not line.isspace())
+            stream = gzip.open(stream)  # noqa: SIM115 - the caller closes the file
+        lines = ((number, line) for number, line in enumerate(stream, 1) if not line.isspace())
         first = next(lines, None)
         if first is None:
             return
@@ -105,7 +113,7 @@ def read(
         if text[:1] in (b"{", b"[") or source.removesuffix(".gz").endswith((".json", ".jsonl")):
             yield from _json(first, lines, source, expression, on_error)
         else:
-            yield from _csv(first, data, source, on_error)
+            yield from _csv(first, stream, source, on_error)
     except CountdownError:
         raise
     except (OSError, EOFError, ValueError, csv.Error) as error:
@@ -113,37 +121,38 @@ def read(
 
 
 def _json(
-    first: tuple[int, bytes],
-    lines: Iterator[tuple[int, bytes]],
+    first: _Line,
+    lines: Iterator[_Line],
     source: str,
     expression: str,
     on_error: OnError,
-) -> Iterator[Record]:
+) -> Iterator[PlacedRecord]:
     """The records of JSON: an object a line, or one document."""
     head = [first]
-    if second := next(lines, None):
+    second = next(lines, None)
+    if second:
         head.append(second)
-    if expression or second is None or not _is_object(first[1]):
+    is_document = bool(expression) or first[1].strip() in (b"{", b"[")
+    if is_document or second is None or not _is_object(first[1]):
         head += lines
         try:
             document = _loads(b"".join(line for _, line in head))
         except InputError as error:
-            if expression or first[1].strip() in (b"{", b"["):
+            if is_document:
                 raise InputError(f"{source}: {error}.") from error
         else:
             yield from _items(document, source, expression, on_error)
             return
-    for group in (head, lines):
-        for number, line in group:
-            place = f"{source}, line {number}"
-            try:
-                fields = _loads(line)
-                if type(fields) is not dict:
-                    raise InputError("not a JSON object")
-            except InputError as error:
-                on_error(InputError(f"{place}: {error}."))
-            else:
-                yield place, fields
+    for number, line in chain(head, lines):
+        place = f"{source}, line {number}"
+        try:
+            fields = _loads(line)
+            if not isinstance(fields, dict):
+                raise InputError("not a JSON object")
+        except InputError as error:
+            on_error(InputError(f"{place}: {error}."))
+        else:
+            yield place, fields
 
 
 def _is_object(line: bytes) -> bool:
@@ -153,14 +162,16 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def _loads(text: bytes) -> Any:
+def _loads(text: bytes) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON ({' '.join(str(error).split())[:80]})") from error
 
 
-def _items(document: Any, source: str, expression: str, on_error: OnError) -> Iterator[Record]:
+def _items(
+    document: object, source: str, expression: str, on_error: OnError
+) -> Iterator[PlacedRecord]:
     """The records of a JSON *document*: those of a list, where *expression* says, or the document."""
     items, place = document, f"{source}, row"
     if expression:
@@ -183,14 +194,14 @@ def _items(document: Any, source: str, expression: str, on_error: OnError) -> It
             on_error(InputError(f"{place} {number}: not a JSON object."))
 
 
-def _search(expression: str, document: Any) -> Any:
+def _search(expression: str, document: object) -> object:
     try:
         return jmespath.search(expression, document)
     except JMESPathError as error:
         raise UsageError(f"{expression}: {first_line(error)}.", option="records") from error
 
 
-def _csv(first: tuple[int, bytes], data: Any, source: str, on_error: OnError) -> Iterator[Record]:
+def _csv(first: _Line, stream: Any, source: str, on_error: OnError) -> Iterator[PlacedRecord]:
     """The records of a table with a header; cells are text."""
     csv.field_size_limit(_LARGEST_CELL)
     number, line = first
@@ -199,7 +210,7 @@ def _csv(first: tuple[int, bytes], data: Any, source: str, on_error: OnError) ->
     if "\0" in header or not (delimiter in header or header.strip().isidentifier()):
         raise InputError(f"{source} cannot be read: it is none of {KINDS}.")
     names = next(csv.reader([header], delimiter=delimiter, strict=True))
-    text = io.TextIOWrapper(data, "utf-8", newline="")
+    text = io.TextIOWrapper(stream, "utf-8", newline="")
     table = csv.DictReader(text, [name.strip() for name in names], delimiter=delimiter, strict=True)
     for fields in table:
         place = f"{source}, line {number + table.line_num}"
@@ -210,7 +221,7 @@ def _csv(first: tuple[int, bytes], data: Any, source: str, on_error: OnError) ->
             yield place, fields
 
 
-def _inspect(source: str) -> Iterator[Record]:
+def _inspect(source: str) -> Iterator[PlacedRecord]:
     """The samples of an ``.eval`` log of Inspect."""
     from inspect_ai.log import read_eval_log
 
@@ -220,7 +231,7 @@ def _inspect(source: str) -> Iterator[Record]:
         yield f"{source}, row {number}", sample.model_dump(mode="json")
 
 
-def _table(source: str, kind: str) -> Iterator[Record]:
+def _table(source: str, kind: str) -> Iterator[PlacedRecord]:
     """The rows of a Parquet or Arrow file."""
     from datasets import load_dataset
 
@@ -229,7 +240,9 @@ def _table(source: str, kind: str) -> Iterator[Record]:
     yield from _rows({"": rows}, source)
 
 
-def data_set(directory: Path, source: str, configuration: str | None = None) -> Iterator[Record]:
+def data_set(
+    directory: Path, source: str, configuration: str | None = None
+) -> Iterator[PlacedRecord]:
     """The rows of a data set in *directory*, those of held-out splits first.
 
     The field ``split`` has the name of a split, but of one for training only where there is a test split.
@@ -239,13 +252,13 @@ def data_set(directory: Path, source: str, configuration: str | None = None) -> 
     with library_errors(source):
         if any((directory / name).is_file() for name in ("state.json", "dataset_dict.json")):
             saved = load_from_disk(str(directory))
-            splits: Mapping[str, Any] = {"": saved} if isinstance(saved, Dataset) else saved
+            splits: _Splits = {"": saved} if isinstance(saved, Dataset) else saved
         else:
             splits = load_dataset(str(directory), configuration, streaming=True)
     yield from _rows(splits, source)
 
 
-def _rows(splits: Mapping[str, Any], source: str) -> Iterator[Record]:
+def _rows(splits: _Splits, source: str) -> Iterator[PlacedRecord]:
     order = ("test", "valid", None)
     meanings = {name: held_out(name) for name in splits}
     number = 0

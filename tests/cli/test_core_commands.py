@@ -24,7 +24,9 @@ def command(capsys, monkeypatch):
     """A function that runs a command and returns its exit status, stdout and stderr."""
 
     def run(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin.encode())))
+        )
         code = status(monkeypatch, *arguments)
         out, err = capsys.readouterr()
         return code, out, " ".join(err.split())

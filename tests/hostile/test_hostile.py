@@ -207,7 +207,9 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, here, monkeypat
     for name, value in case.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(case.stdin.encode())))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(case.stdin.encode())))
+    )
     code = status(monkeypatch, *shlex.split(case.command))
     printed = "".join(capfd.readouterr())
     assert case.word in printed

@@ -136,7 +136,7 @@ def test_what_cannot_be_read_is_named_by_its_place(tmp_path, content, words):
 @pytest.mark.parametrize("first", ['{"nums": [3', "{}", "{nope}", '{"nums": NaN}', "[1]", "\xff"])
 def test_the_lines_after_a_faulty_one_are_still_read(first):
     faults = []
-    stream = io.BytesIO(f"{first}\n{LINES}".encode("latin-1"))
+    stream = io.BufferedReader(io.BytesIO(f"{first}\n{LINES}".encode("latin-1")))
     read = [fields for _, fields in files.read(stream, "rows.jsonl", on_error=faults.append)]
     assert read[-2:] == ROWS
     assert len(read) + len(faults) == 3

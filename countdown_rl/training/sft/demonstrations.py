@@ -177,7 +177,7 @@ def read(
 
 def _published(
     options: SftOptions, paths: Sequence[Path], inputs: dict[str, Any]
-) -> Iterator[tuple[records.Reader, files.Record]]:
+) -> Iterator[tuple[records.Reader, files.PlacedRecord]]:
     """The records of files, with their readers; adds their entries to *inputs*."""
     for index, path in enumerate(paths):
         reader = records.Reader(options.field)
@@ -187,7 +187,7 @@ def _published(
 
 
 def _parsed(
-    published: Iterable[tuple[records.Reader, files.Record]],
+    published: Iterable[tuple[records.Reader, files.PlacedRecord]],
     layout: Mapping[str, str],
     left_out: Counter[str],
 ) -> Iterator[Demonstration]:
