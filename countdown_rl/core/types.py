@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-#: An object of a JSON document that this package writes.
+#: An object of a JSON document.
 JsonObject = dict[str, Any]
 
-#: A record of a file that somebody else wrote, as read.
+#: The fields of a record of a file, or of a row, by name.
 Record = Mapping[str, Any]

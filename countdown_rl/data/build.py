@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 from itertools import chain, count
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import UsageError, input_as_usage
 from countdown_rl.core.manifest import file_input
+from countdown_rl.core.types import JsonObject
 from countdown_rl.data import external
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.source import OnRow, RowSource, ignore
@@ -26,7 +26,7 @@ UNRECORDED = {"from_", "test_from", "exclude"}
 _PUZZLES = frozenset[str]().union(*(task.data_options for task in registry.own_tasks()))
 
 
-def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, Any]:
+def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> JsonObject:
     """Write the data artifact at *out*, generated or imported, and return its facts.
 
     An import adds ``reasons``: why rows were dropped, in words with an example; and ``notes``: where the rows were in
@@ -35,7 +35,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, A
     task = _task(options)
     source: RowSource = resolve_name(task.source)(task, options)
     artifacts.check_writable(out, "data")
-    inputs: dict[str, Any] = {}
+    inputs: JsonObject = {}
     for path in map(jsonl.suite_file, options.exclude):
         source.exclude(files.records(path))
         inputs.setdefault("exclude", []).append(file_input(path))
@@ -44,7 +44,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, A
         path, sizes = jsonl.suite_file(options.test_from), replace(options, test=0)
         source.import_rows(files.records(path), sys.maxsize, {}, own_test=True)
         inputs["test"] = file_input(path)
-    splits: dict[str, Any] = source.splits
+    splits: JsonObject = source.splits
     if options.from_ or options.from_hub:
         published, entry = _published(options, source)
         limits = {"valid": sizes.valid, "test": sizes.test}
@@ -79,7 +79,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> dict[str, A
     return draft.facts | {"reasons": reasons, "notes": sorted(source.notes)}
 
 
-def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
+def generate(options: DataOptions, split: str) -> Iterator[JsonObject]:
     """The rows of one *split* that :func:`make` generates for *options*; none if there is no such split."""
     task, sizes = _task(options), split_sizes(options)
     source: RowSource = resolve_name(task.source)(task, options)
@@ -89,7 +89,7 @@ def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
 
 def _published(
     options: DataOptions, source: RowSource
-) -> tuple[Iterable[files.PlacedRecord], dict[str, Any]]:
+) -> tuple[Iterable[files.PlacedRecord], JsonObject]:
     """The rows of ``from_`` or ``from_hub``, held-out splits first, and the manifest entry of the latter."""
     if options.from_hub:
         name, _, revision = options.from_hub.partition("@")
@@ -150,10 +150,10 @@ def split_sizes(options: DataOptions) -> dict[str, int]:
 
 def _write(
     path: Path,
-    rows: Iterable[dict[str, Any]],
+    rows: Iterable[JsonObject],
     shared: Mapping[str, str],
     on_row: Callable[[], None],
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write the *rows* of a split with the *shared* fields, and count them, also by group.
 
     Raises UsageError if the prompt of the user's own cannot be rendered, or does not show all of a row.
@@ -161,7 +161,7 @@ def _write(
     groups: dict[str, Counter[str]] = {}
     total = 0
 
-    def counted() -> Iterator[dict[str, Any]]:
+    def counted() -> Iterator[JsonObject]:
         nonlocal total
         for row in rows:
             total += 1

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError, input_as_usage
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.generate import MAX_WIDTH, PRESETS, Distribution, is_excluded
@@ -26,7 +26,7 @@ class CountdownSource(RowSource):
         super().__init__(task, options)
         self._distribution = distribution_of(options)
 
-    def excluded(self, reader: records.Reader, record: Mapping[str, Any]) -> str:
+    def excluded(self, reader: records.Reader, record: Record) -> str:
         """The puzzle of *record*; without a target, its numbers with every target."""
         try:
             row = self.find(reader, record)
@@ -36,14 +36,14 @@ class CountdownSource(RowSource):
             return " ".join(map(str, sorted(nums)))
         return f"{row.identity}={row['target']}"
 
-    def find(self, reader: records.Reader, record: Mapping[str, Any]) -> Row:
+    def find(self, reader: records.Reader, record: Record) -> Row:
         try:
             return super().find(reader, record)
         except records.NoRowError:  # other fields may have another meaning
             needed = {name: record[name] for name in (*NUMBERS, "target") if name in record}
             return self.reader().row(needed)
 
-    def convert(self, row: Row, *, own_test: bool) -> dict[str, Any]:
+    def convert(self, row: Row, *, own_test: bool) -> JsonObject:
         nums, target, wanted = row["nums"], row["target"], self._distribution
         if len(nums) > rules.MAX_NUMBERS:
             raise Dropped("too-many-numbers", f"of more than {rules.MAX_NUMBERS} numbers")
@@ -62,7 +62,7 @@ class CountdownSource(RowSource):
             )
         return fields
 
-    def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
+    def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[JsonObject]]:
         wanted, seed = (self._distribution, self._excluded), self.options.seed
         plans = [generate.SplitPlan(*wanted, split, n, seed=seed) for split, n in sizes.items()]
         generate.check_sizes(plans)

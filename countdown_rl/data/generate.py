@@ -18,6 +18,7 @@ import numpy as np
 
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
+from countdown_rl.core.types import JsonObject
 from countdown_rl.tasks.countdown import kernel, kernel_numba, solver
 from countdown_rl.tasks.countdown.rules import (
     DEFAULT_RULE,
@@ -42,7 +43,7 @@ MAX_WIDTH = 100_000
 
 Array = Any  # of int64, for Numba
 #: The next attempt, the count of numbers, and the row; None if it was not found.
-Sampled = tuple[int, int, dict[str, Any] | None]
+Sampled = tuple[int, int, JsonObject | None]
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class SplitPlan:
         )
 
 
-def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
+def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[JsonObject]:
     """The rows of *plan* in order, sampled ahead by *workers* threads.
 
     If no new puzzle of a size is found, rows of the other sizes make up for it; of any size, InputError is raised.
@@ -200,11 +201,11 @@ def check_sizes(plans: Sequence[SplitPlan]) -> None:
         )
 
 
-def _listed(plan: SplitPlan) -> dict[tuple[bool, int], list[dict[str, Any]]]:
+def _listed(plan: SplitPlan) -> dict[tuple[bool, int], list[JsonObject]]:
     """The puzzles of a narrow distribution in the split of *plan*, in a random order."""
     wanted, rng = plan.distribution, random.Random(f"{plan.seed} {plan.split}")
     choose: Any = combinations if wanted.tiles else combinations_with_replacement
-    puzzles = defaultdict[tuple[bool, int], list[dict[str, Any]]](list)
+    puzzles = defaultdict[tuple[bool, int], list[JsonObject]](list)
     for size in wanted.sizes:
         for numbers in sorted(set(choose(sorted(wanted.values), size))):
             if split_of(numbers) != plan.split:
@@ -219,16 +220,16 @@ def _listed(plan: SplitPlan) -> dict[tuple[bool, int], list[dict[str, Any]]]:
     return puzzles
 
 
-def solved_row(puzzle: Puzzle) -> dict[str, Any]:
+def solved_row(puzzle: Puzzle) -> JsonObject:
     """The row of a puzzle, with its facts from the solver."""
     solved = solver.solve(puzzle)
     return _row(puzzle, solved.solutions, solved.solution, solved.needs)
 
 
-def _row(puzzle: Puzzle, solutions: int, solution: str | None, needs: str | None) -> dict[str, Any]:
+def _row(puzzle: Puzzle, solutions: int, solution: str | None, needs: str | None) -> JsonObject:
     """The row of *puzzle*, without a rule or operators that are the default."""
     nums, rule, operators = list(puzzle.numbers), puzzle.rule.name, puzzle.operators
-    row: dict[str, Any] = {
+    row: JsonObject = {
         "id": puzzle.id,
         "nums": nums,
         "target": puzzle.target,

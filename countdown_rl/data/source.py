@@ -4,10 +4,10 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import files, records
 from countdown_rl.tasks.splits import SPLITS, held_out
@@ -40,7 +40,7 @@ class RowSource:
 
     def __init__(self, task: Task, options: DataOptions) -> None:
         self.task, self.options, self.read, self.total = task, options, 0, 0
-        self.splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+        self.splits: dict[str, list[JsonObject]] = {split: [] for split in SPLITS}
         self.dropped, self.examples = Counter[str](), dict[str, str]()
         self.notes = set[str]()
         self._ids, self._excluded = set[str](), set[str]()  # of imported rows; identities
@@ -49,9 +49,8 @@ class RowSource:
     def reader(self) -> records.Reader:
         """A reader of the records of one file."""
         options = self.options
-        own = {"rule": options.rule, "operators": options.operators}
-        stated = {name: value for name, value in own.items() if value}
-        return records.Reader(options.field, self.task, stated)
+        own = [name for name in ("rule", "operators") if getattr(options, name)]
+        return records.Reader(options.field, self.task, own)
 
     def exclude(self, rows: Iterable[files.PlacedRecord]) -> None:
         """Keep what equals one of the published *rows* out of all splits."""
@@ -60,22 +59,22 @@ class RowSource:
             with files.at(place):
                 self._excluded.add(self.excluded(reader, record))
 
-    def excluded(self, reader: records.Reader, record: Mapping[str, Any]) -> str:
+    def excluded(self, reader: records.Reader, record: Record) -> str:
         """The identity that *record* keeps out. Raises InputError if it has no row."""
         return self.find(reader, record).identity
 
-    def find(self, reader: records.Reader, record: Mapping[str, Any]) -> Row:
+    def find(self, reader: records.Reader, record: Record) -> Row:
         """The row of the task in a published *record*."""
         return reader.row(record)
 
-    def convert(self, row: Row, *, own_test: bool) -> dict[str, Any]:
+    def convert(self, row: Row, *, own_test: bool) -> JsonObject:
         """The fields of the published *row* as written; *own_test* for a test row of the user's own. Raises Dropped."""
         if row.identity in self._excluded and not own_test:
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
         rest = {key: value for key, value in row.items() if key not in ("id", "split")}
         return {"id": row.id, "task": self.task.name, **rest}
 
-    def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
+    def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[JsonObject]]:
         """New rows for each split, as many as *sizes* says; row i depends on the seed and i alone."""
         if self.task.draw is None:
             name = self.task.name
@@ -84,9 +83,7 @@ class RowSource:
             split: self._sampled(self.task.draw, split, count) for split, count in sizes.items()
         }
 
-    def _sampled(
-        self, draw: Callable[..., Mapping[str, Any]], split: str, count: int
-    ) -> Iterator[dict[str, Any]]:
+    def _sampled(self, draw: Callable[..., Record], split: str, count: int) -> Iterator[JsonObject]:
         seen: set[str] = set()
         for index in range(count):
             for attempt in range(LIMIT):
@@ -148,7 +145,7 @@ class RowSource:
                 )
 
     def _import(
-        self, reader: records.Reader, record: Mapping[str, Any], limits: Limits, own_test: bool
+        self, reader: records.Reader, record: Record, limits: Limits, own_test: bool
     ) -> None:
         """Add the row in *record*. Raises Dropped if it is left out.
 

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core.errors import CountdownError, InputError
 from countdown_rl.core.manifest import file_sha256
+from countdown_rl.core.types import JsonObject
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import jsonl
 
 #: For each tier of countdown-bench-1 the options of ``gen-data``, and the values of fields that its rows have.
-_TIERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+_TIERS: dict[str, tuple[JsonObject, JsonObject]] = {
     "3": ({"size": ("3",)}, {}),
     "4": ({"size": ("4",)}, {}),
     "5": ({"size": ("5",)}, {}),
@@ -54,7 +54,7 @@ def file(suite: str, tier: str) -> Path:
     return path
 
 
-def _rows() -> Iterator[dict[str, Any]]:
+def _rows() -> Iterator[JsonObject]:
     """The rows of all tiers, each puzzle once."""
     seen: set[str] = set()
     for index, (tier, (options, wanted)) in enumerate(_TIERS.items()):

@@ -2,11 +2,10 @@
 
 import random
 import re
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.task import Row, Task, check_text
 
@@ -36,7 +35,7 @@ class Gsm8kRow(Row):
     kept_fields = ("question", "gold")
     prompt_fields = ("question",)
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Record) -> None:
         super().__init__(fields)
         if not isinstance(fields.get("question"), str) or not isinstance(fields.get("gold"), str):
             raise InputError("a gsm8k row needs `question` and `gold`, both text")
@@ -79,7 +78,7 @@ def _identity(question: str) -> str:
     return " ".join(_TOKENS(question.casefold().translate(_OPERATORS)))
 
 
-def import_row(fields: Mapping[str, Any]) -> dict[str, Any]:
+def import_row(fields: Record) -> JsonObject:
     """The row of a published problem, whose ``answer`` ends with ``####`` and the correct number."""
     question, answer = fields.get("question"), fields.get("answer")
     if not isinstance(question, str) or not isinstance(answer, str):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -14,6 +14,7 @@ from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import MANIFEST
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.tasks import files, records, registry
 from countdown_rl.tasks.task import Row
 
@@ -104,14 +105,14 @@ def read_rows(
     return rows
 
 
-def read_objects(path: Path) -> Iterator[dict[str, Any]]:
+def read_objects(path: Path) -> Iterator[JsonObject]:
     """The objects in a file that this tool wrote."""
     with path.open("rb") as lines:  # lines of text also end at other characters
         for number, line in enumerate(lines, 1):
             yield typed_json.parse(line, f"{path}, line {number},")
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
+def write_rows(path: Path, rows: Iterable[Record], *, append: bool = False) -> None:
     """Write *rows* as JSON Lines."""
     with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as stream:
         writer(stream).write_all(rows)

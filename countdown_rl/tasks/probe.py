@@ -5,10 +5,10 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.manifest import ProvenanceEntry, provenance_chain
+from countdown_rl.core.types import Record
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row, Task
 
@@ -20,7 +20,7 @@ def rows(task: Task, count: int, layout: Mapping[str, str] = {}) -> list[Row]:
     return [task.row({"task": task.name, **draw(rng), **layout}) for _ in range(count)]
 
 
-def conversations(model: Mapping[str, Any], count: int) -> list[list[dict[str, str]]]:
+def conversations(model: Record, count: int) -> list[list[dict[str, str]]]:
     """The prompts of *count* probe rows of the task that *model*, an entry of a manifest, was trained on."""
     links = provenance_chain(model)
     return [row.messages() for row in rows(trained_on(links), count, layout(links))]

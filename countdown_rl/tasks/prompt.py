@@ -5,16 +5,16 @@ the model continues. A template without blocks is a user turn.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from jinja2 import StrictUndefined, Template, UndefinedError
 from jinja2.debug import rewrite_traceback_stack
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from countdown_rl.core.errors import InputError, first_line
+from countdown_rl.core.types import Record
 
 _TURNS = ("system", "user", "assistant")
 
@@ -48,7 +48,7 @@ class Prompt:
         return absent
 
 
-def from_template(template: str, fields: Mapping[str, Any]) -> Prompt:
+def from_template(template: str, fields: Record) -> Prompt:
     """The prompt of *template* for a row of *fields*.
 
     Only the user turn may use fields: the chat template of an exported model contains the others. Raises InputError if
@@ -64,7 +64,7 @@ def prefill_of(template: str) -> str:
     return _render(template, "assistant", {})
 
 
-def _render(template: str, role: str, fields: Mapping[str, Any]) -> str:
+def _render(template: str, role: str, fields: Record) -> str:
     """The text of the turn *role* of *template*, or ""."""
     try:
         compiled = _compiled(template)

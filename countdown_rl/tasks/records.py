@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from jmespath import functions
 from jmespath.exceptions import JMESPathError
 
 from countdown_rl.core.errors import InputError, UsageError, first_line
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.response_format import Style
 from countdown_rl.tasks.splits import held_out
@@ -45,6 +46,9 @@ _LENGTH = ("length", "max_tokens", "model_length")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user"}
 _ROLES |= dict.fromkeys(("assistant", "gpt", "model"), "assistant")
 _REASONING = ("reasoning_content", "reasoning", "thinking")
+#: The types of the parts of a turn.
+_PIECES = dict.fromkeys(("text", "output_text", "input_text"), "text")
+_PIECES |= dict.fromkeys(("thinking", "reasoning"), "reasoning")
 
 
 class NoRowError(InputError):
@@ -142,7 +146,7 @@ LAYOUTS = (
         ("prompt", "reward_model"),
         row="json(reward_model.ground_truth)",
         prompt="prompt",
-        split="extra_info.split",
+        split="split || extra_info.split",
     ),
     Layout("verl rollouts", ("input", "output", "score"), "json(gts)", "output", "input"),
     Layout("reasoning-gym", ("question", "metadata"), "metadata", prompt="question"),
@@ -170,12 +174,12 @@ class _Functions(functions.Functions):
     """Functions for expressions, beside those of JMESPath."""
 
     @functions.signature({"types": []})
-    def _func_json(self, value: Any) -> Any:
+    def _func_json(self, value: object) -> object:
         """The list or object that a text holds, in the notation of JSON or Python."""
         return decoded(value)
 
     @functions.signature({"types": ["string"]})
-    def _func_numbers(self, value: str) -> Any:
+    def _func_numbers(self, value: str) -> list[int]:
         """The whole numbers in a text."""
         return [int(number) for number in re.findall(r"\d+", value)]
 
@@ -194,7 +198,8 @@ def decoded(value: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _getter(expression: str) -> Callable[[Mapping[str, Any]], Any]:
+def _getter(expression: str) -> Callable[[Record], Any]:
+    # Most expressions are these, which need no interpreter.
     if expression.isidentifier():
         return lambda record: record.get(expression)
     if expression == "@":
@@ -243,19 +248,19 @@ class Reader:
     Attributes:
         fields: what the user states, as ``NAME=EXPR``.
         task: the task of the rows; None to recognize it.
-        own: fields of the rows that a record may leave out, such as ``rule``.
+        own: names of fields of the rows that a record may leave out, such as ``rule``.
     """
 
     fields: Sequence[str] = ()
     task: Task | None = None
-    own: Mapping[str, Any] = field(default_factory=dict)
+    own: Collection[str] = ()
 
     def __post_init__(self) -> None:
         self.stated = _expressions(self.fields)
         self._first: Layout | None = None
-        self._filter: Any = None
+        self._filter: object = None
 
-    def layout(self, record: Mapping[str, Any]) -> Layout:
+    def layout(self, record: Record) -> Layout:
         """The layout of *record*, that of the whole file. Raises InputError if it may be two, or is another."""
         layout = _recognized(tuple(record))
         first = self._first = self._first or layout
@@ -268,52 +273,51 @@ class Reader:
         """The layout that was recognized, if it is that of another tool; else ""."""
         return f"read as {self._first.name}" if self._first not in (None, PLAIN) else ""
 
-    def get(self, record: Mapping[str, Any], expression: str) -> Any:
-        """The value of *expression* in *record*."""
+    def get(self, record: Record, expression: str) -> Any:
+        """The value of *expression* in *record*; None for an empty expression."""
         try:
             return _getter(expression)(record)
         except JMESPathError as error:
-            raise InputError(first_line(error)) from error
+            raise InputError(f"{expression}: {first_line(error)}") from error
 
-    def _stated(self, record: Mapping[str, Any], name: str) -> Any:
-        try:
-            return self.get(record, self.stated[name])
-        except InputError as error:
-            raise InputError(f"--field {name}: {error}") from error
-
-    def is_repeated(self, record: Mapping[str, Any]) -> bool:
+    def is_repeated(self, record: Record) -> bool:
         """True if *record* repeats another one for a further filter of its tool."""
         name = self.layout(record).repeats
-        if not name or name not in record:
+        if name not in record:
             return False
         self._filter = self._filter or record[name]
         return bool(record[name] != self._filter)
 
-    def row(self, record: Mapping[str, Any]) -> Row:
+    def row(self, record: Record) -> Row:
         """The row in the fields of *record*. Raises NoRowError if there is none, InputError if there are two."""
-        layout, completions = self.layout(record), _candidates(tuple(record))
+        layout = self.layout(record)
+        completions = _candidates(tuple(record))
         fields = _filled({name: record[name] for name in record if name not in completions})
         if layout.row != "@":
-            nested = self.get(record, layout.row)
-            inner = _filled(nested) if isinstance(nested, Mapping) else {}
-            if not _has_row(fields):
-                own = {name: fields[name] for name in ("style", "template") if name in fields}
-                fields = own | inner
-            elif _has_row(inner) and _id(fields) != _id(inner):
-                raise InputError(f"it has two puzzles, {_id(fields)} and {_id(inner)}")
-        given = {name: self._stated(record, name) for name in self.stated if name in ROW_FIELDS}
-        if isinstance(given.get("operators"), list):
-            given["operators"] = "".join(map(str, given["operators"]))
+            fields = _with_nested(fields, self.get(record, layout.row))
+
+        stated = {
+            name: self.get(record, expression)
+            for name, expression in self.stated.items()
+            if name in ROW_FIELDS
+        }
+        if isinstance(stated.get("operators"), list):
+            stated["operators"] = "".join(map(str, stated["operators"]))
+
         other = _other_rules(record) or _other_rules(fields)
-        if other and not (given.keys() | self.own.keys()) & {"rule", "operators"}:
+        if other and {"rule", "operators"}.isdisjoint([*stated, *self.own]):
             raise InputError(
                 f"its `{other}` may change the rules; state them by --field operators={other}, "
                 "a constant such as --field 'operators=`+-*`', or --field rule=EXPR"
             )
-        split = held_out(self.split(record))
-        return self._parsed(fields | given | ({"split": split} if split else {}))
 
-    def _parsed(self, fields: dict[str, Any]) -> Row:
+        fields |= stated
+        split = held_out(self.split(record))
+        if split:
+            fields["split"] = split
+        return self._parsed(fields)
+
+    def _parsed(self, fields: JsonObject) -> Row:
         tasks = [self.task] if self.task else registry.own_tasks()
         if not self.task and "task" in fields:
             try:
@@ -327,97 +331,92 @@ class Reader:
             except InputError as error:
                 faults.append((task, error))
                 continue
-            name = None if task.name == registry.DEFAULT else task.name
-            return (
-                row
-                if row.get("task", registry.DEFAULT) == task.name
-                else task.row({**row, "task": name})
-            )
-        near = [part for part in faults if part[0].example.keys() & fields.keys()] or faults
-        raise NoRowError(str(near[0][1]))
+            if row.get("task", registry.DEFAULT) != task.name:
+                row = task.row({**row, "task": task.name})
+            return row
+        near = [fault for task, fault in faults if task.example.keys() & fields.keys()]
+        raise NoRowError(str(near[0] if near else faults[0][1]))
 
-    def split(self, record: Mapping[str, Any]) -> str:
+    def split(self, record: Record) -> str:
         """The split that *record* names, or ""."""
-        named = record.get("split") or self.get(record, self.layout(record).split)
+        named = self.get(record, self.layout(record).split)
         return named if isinstance(named, str) else ""
 
-    def id(self, record: Mapping[str, Any]) -> Any:
+    def id(self, record: Record) -> object:
         """The id that *record* states, or None."""
-        if "id" in self.stated:
-            return self._stated(record, "id")
-        return self.get(record, self.layout(record).id)
+        return self.get(record, self.stated.get("id") or self.layout(record).id)
 
-    def prompt(
-        self, record: Mapping[str, Any], questions: Sequence[str] = ()
-    ) -> str | list[Turn] | None:
-        """The prompt of *record* or one of its *questions*, as a text or as turns; None if it has none."""
-        layout = self.layout(record)
-        if "prompt" in self.stated:
-            value = self._stated(record, "prompt")
-        elif layout.prompt:
-            value = self.get(record, layout.prompt)
+    def prompt(self, record: Record, questions: Sequence[str] = ()) -> str | list[Turn] | None:
+        """The prompt of *record*, or what it asks.
+
+        Args:
+            record: a record of the file.
+            questions: names of fields that are read where there is no prompt.
+
+        Returns:
+            a text, or turns; None if there is none.
+        """
+        expression = self.stated.get("prompt") or self.layout(record).prompt
+        turns = [] if expression else self._conversation(record)
+        if turns and turns[-1].role == "assistant":
+            return _with_system(turns[:-1], record)
+        if expression:
+            value = self.get(record, expression)
         else:
-            turns = self._conversation(record)
-            if turns and turns[-1].role == "assistant":
-                return _with_system(turns[:-1], record)
             names = (*_PROMPTS, *questions)
             value = next((record[name] for name in names if record.get(name)), None)
-            if value is None:
-                return _with_system(turns, record) if turns else None
         if value is None:
-            return None
+            return _with_system(turns, record) if turns else None
         messages = decoded(value)
         return _with_system(_turns(messages if _is_conversation(messages) else value), record)
 
-    def completions(self, record: Mapping[str, Any]) -> list[Turn]:
+    def completions(self, record: Record) -> list[Turn]:
         """The completions of *record*, at least one. Raises InputError if several fields may hold them."""
         try:
             return self._found_completions(record)
         except InputError as error:
             raise InputError(
-                f"{error}; its fields are {', '.join(record)}; give --field completion=EXPR, also nums=EXPR and "
-                "target=EXPR where no field has these, or --records EXPR where the records are deeper"
+                f"{error}; its fields are {', '.join(record)}; give --field completion=EXPR, also "
+                "nums=EXPR and target=EXPR where no field has these, or --records EXPR where the "
+                "records are deeper"
             ) from error
 
-    def _found_completions(self, record: Mapping[str, Any]) -> list[Turn]:
-        layout = self.layout(record)
-        if "completion" in self.stated:
-            return _answers(self._stated(record, "completion"))
-        if layout.completion:
-            value = self.get(record, layout.completion)
-            if not value:
-                reason = (
-                    record.get("error") or self.get(record, f"{_BODY}.error") or "no completion"
-                )
+    def _found_completions(self, record: Record) -> list[Turn]:
+        expression = self.stated.get("completion") or self.layout(record).completion
+        if expression:
+            value = self.get(record, expression)
+            if value is None or value == []:
+                fault = record.get("error") or self.get(record, f"{_BODY}.error")
                 raise InputError(
-                    f"the request failed, or it needs one trace with a reply: {reason} "
-                    "(`grade --on-error mark` skips such records)"
+                    "the request failed, or it needs one trace with a reply: "
+                    f"{fault or 'no completion'} (`grade --on-error mark` skips such records)"
                 )
             return _answers(value)
+
         candidates = _candidates(tuple(record))
-        held = [name for name in candidates if record[name] is not None]
+        names = [name for name in candidates if record[name] is not None]
         turns = self._conversation(record)
-        if turns and turns[-1].role == "assistant":
-            held.append("the last turn of the conversation")
-        if len(held) > 1:
-            raise InputError(f"the completion may be in {' or '.join(held)}")
-        if not held:
-            fault = f"`{candidates[0]}` is null" if candidates else "there is no completion"
-            raise InputError(fault)
-        return _answers(record[held[0]]) if candidates and held[0] in candidates else turns[-1:]
+        is_answered = bool(turns) and turns[-1].role == "assistant"
+        if len(names) + is_answered > 1:
+            places = [*names, "the last turn of the conversation"] if is_answered else names
+            raise InputError(f"the completion may be in {' or '.join(places)}")
+        if names:
+            return _answers(record[names[0]])
+        if is_answered:
+            return turns[-1:]
+        raise InputError(f"`{candidates[0]}` is null" if candidates else "there is no completion")
 
-    def has_failed(self, record: Mapping[str, Any]) -> bool:
+    def has_failed(self, record: Record) -> bool:
         """True if *record* is of a request that failed, which counts as an incorrect completion."""
-        expression = self.layout(record).failed
-        return bool(expression and self.get(record, expression))
+        return bool(self.get(record, self.layout(record).failed))
 
-    def usage(self, record: Mapping[str, Any], count: int) -> list[tuple[int | None, bool | None]]:
+    def usage(self, record: Record, count: int) -> list[tuple[int | None, bool | None]]:
         """The tokens of each of *count* completions, and whether it ended by itself; None if unknown."""
         layout = self.layout(record)
-        tokens = self.get(record, layout.tokens) if layout.tokens and count == 1 else None
-        if not (tokens is None or (type(tokens) is int and tokens >= 0)):
-            raise InputError("its count of tokens should be a whole number from 0 on")
-        reasons = self.get(record, layout.end) if layout.end else None
+        tokens = self.get(record, layout.tokens) if count == 1 else None
+        if not isinstance(tokens, int):
+            tokens = None
+        reasons = self.get(record, layout.end)
         if not isinstance(reasons, list):
             reasons = [reasons]
         if len(reasons) != count:
@@ -425,7 +424,7 @@ class Reader:
         return [(tokens, None if reason is None else reason not in _LENGTH) for reason in reasons]
 
     @staticmethod
-    def _conversation(record: Mapping[str, Any]) -> list[Turn]:
+    def _conversation(record: Record) -> list[Turn]:
         for name in _CONVERSATIONS:
             if record.get(name):
                 turns = _turns(decoded(record[name]))
@@ -453,12 +452,12 @@ def _candidates(names: tuple[str, ...]) -> list[str]:
     return [name for name in names if _COMPLETION(name)]
 
 
-def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _filled(fields: Record) -> JsonObject:
     """The *fields* that have a value: a table has all columns in every row."""
     return {str(name): value for name, value in fields.items() if value is not None and value != ""}
 
 
-def _other_rules(fields: Mapping[str, Any]) -> str:
+def _other_rules(fields: Record) -> str:
     """The path of a field that states rules under a name of others, or ""."""
     for name, value in fields.items():
         if _OTHER_RULES(name):
@@ -470,33 +469,43 @@ def _other_rules(fields: Mapping[str, Any]) -> str:
     return ""
 
 
-def _has_row(fields: Mapping[str, Any]) -> bool:
+def _has_row(fields: Record) -> bool:
     names = fields.keys() | ({"nums"} if fields.keys() & {"numbers", "num"} else set())
     return any(task.example.keys() <= names for task in registry.own_tasks())
 
 
-def _id(fields: Mapping[str, Any]) -> str:
+def _with_nested(fields: JsonObject, nested: object) -> JsonObject:
+    """The *fields* of a row, or those *nested* in a record; InputError if both are rows, and differ."""
+    inner = _filled(nested) if isinstance(nested, Mapping) else {}
+    if not _has_row(fields):
+        prompts = {name: fields[name] for name in ("style", "template") if name in fields}
+        return prompts | inner
+    if _has_row(inner) and _id(fields) != _id(inner):
+        raise InputError(f"it has two puzzles, {_id(fields)} and {_id(inner)}")
+    return fields
+
+
+def _id(fields: Record) -> str:
     return registry.parse_row({name: fields[name] for name in fields if name != "task"}).id
 
 
-def _row(task: Task, fields: dict[str, Any]) -> Row:
+def _row(task: Task, fields: JsonObject) -> Row:
     if task.import_row and not task.example.keys() <= fields.keys():
         return task.row(task.import_row(fields))
     return task.row(fields)
 
 
-def _answers(value: Any) -> list[Turn]:
+def _answers(value: object) -> list[Turn]:
     """The completions that a field holds: a text, a turn of the assistant, or a list of these."""
     if isinstance(value, str):
         items = decoded(value)
-        texts = isinstance(items, list) and items and all(isinstance(item, str) for item in items)
-        if not (texts or (items is not value and _is_conversation(items))):
+        is_list = isinstance(items, list) and bool(items)
+        are_texts = is_list and all(isinstance(item, str) for item in items)
+        if not are_texts and not _is_conversation(items):
             return [Turn("assistant", value)]
         value = items
-    if not isinstance(value, list | tuple):
-        value = [value]
     answers = list[Turn]()
-    for item in value:
+    for item in value if isinstance(value, list | tuple) else [value]:
         turns = [Turn("assistant", item)] if isinstance(item, str) else _turns(item)
         if isinstance(turns, str) or len(turns) != 1 or turns[0].role != "assistant":
             raise InputError("a completion should be a text, or one turn of the assistant")
@@ -506,7 +515,7 @@ def _answers(value: Any) -> list[Turn]:
     return answers
 
 
-def _with_system(prompt: str | list[Turn], record: Mapping[str, Any]) -> str | list[Turn]:
+def _with_system(prompt: str | list[Turn], record: Record) -> str | list[Turn]:
     """*prompt* with the system turn that *record* has in a field of its own."""
     system = record.get("system") or record.get("system_prompt")
     if not system:
@@ -516,14 +525,14 @@ def _with_system(prompt: str | list[Turn], record: Mapping[str, Any]) -> str | l
     return [Turn("system", str(system)), *prompt]
 
 
-def _is_conversation(value: Any) -> bool:
+def _is_conversation(value: object) -> bool:
     turns = [value] if isinstance(value, Mapping) else value
     if not isinstance(turns, list | tuple) or not turns:
         return False
     return all(isinstance(turn, Mapping) and turn.keys() & {"role", "from"} for turn in turns)
 
 
-def _turns(value: Any) -> str | list[Turn]:
+def _turns(value: object) -> str | list[Turn]:
     """A text, or the turns of a conversation as of OpenAI or ShareGPT."""
     if isinstance(value, str):
         return value
@@ -535,20 +544,20 @@ def _turns(value: Any) -> str | list[Turn]:
     return [_turn(turn) for turn in turns]
 
 
-def _turn(turn: Any) -> Turn:
+def _turn(turn: object) -> Turn:
     fields = _filled(turn) if isinstance(turn, Mapping) else {}
     role = _ROLES.get(str(fields.get("role", fields.get("from"))))
     content = fields.get("content", fields.get("value", ""))
-    reasoning = next((fields[name] for name in _REASONING if fields.get(name)), "")
+    reasoning = next((fields[name] for name in _REASONING if name in fields), "")
     if isinstance(content, list):
-        parts = {"text": "", "reasoning": ""}
-        for part in content:
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            if kind not in ("text", "output_text", "input_text", "thinking", "reasoning"):
+        texts = {"text": "", "reasoning": ""}
+        for piece in content:
+            kind = str(piece.get("type")) if isinstance(piece, Mapping) else ""
+            if kind not in _PIECES:
                 raise InputError(f"a turn has a part of type {kind}, not text")
-            name = "reasoning" if kind in ("thinking", "reasoning") else "text"
-            parts[name] += str(part.get(kind) or part.get("text") or "")
-        content, reasoning = parts["text"], reasoning or parts["reasoning"]
+            texts[_PIECES[kind]] += str(piece.get(kind) or piece.get("text") or "")
+        content = texts["text"]
+        reasoning = reasoning or texts["reasoning"]
     if role is None or not isinstance(content, str) or not isinstance(reasoning, str):
         raise InputError("a turn should have `role` and `content`, both text; decode token ids")
     if fields.get("tool_calls"):
@@ -562,15 +571,18 @@ def asked(prompt: str | Sequence[Turn] | None) -> tuple[Row | None, str]:
         return None, ""
     if isinstance(prompt, str):
         match = _ENVELOPE(prompt)
-        system, text = (match["system"] or "", match["user"]) if match else ("", prompt)
+        system = match["system"] if match else None
+        text = match["user"] if match else prompt
     else:
         system = "\n".join(turn.content for turn in prompt if turn.role == "system")
         text = "\n".join(turn.content for turn in prompt if turn.role == "user")
+    text = text.strip()
+    system = (system or "").strip()
     for task in registry.own_tasks():
         fields = task.row.asked_by(text)
-        if fields and (_PLAIN_SYSTEM(system.strip()) or system.strip() in _systems(task.name)):
-            return task.row(fields), text.strip()
-    return None, text.strip()
+        if fields and (_PLAIN_SYSTEM(system) or system in _systems(task.name)):
+            return task.row(fields), text
+    return None, text
 
 
 @cache

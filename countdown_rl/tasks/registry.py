@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.types import Record
 from countdown_rl.core.user_code import PLUGINS
 from countdown_rl.tasks.task import Baseline, Row, Task
 
@@ -53,7 +54,7 @@ def names() -> list[str]:
     return [*_OWN, *sorted(_others().keys() - _OWN.keys())]
 
 
-def task_of(fields: Mapping[str, Any]) -> Task:
+def task_of(fields: Record) -> Task:
     """The task in the field ``task`` of a row, a graded completion or metrics. Raises InputError if there is none."""
     name = fields.get("task") or DEFAULT
     if not isinstance(name, str):

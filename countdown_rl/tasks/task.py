@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
 from countdown_rl.tasks.response_format import STYLES, Piece, Step, Style, tagged
 from countdown_rl.tasks.splits import PARTS, split_at
@@ -27,7 +28,7 @@ class Grade:
     reason: str  # "" when correct, else a key of :attr:`Task.reasons` or of :data:`REASONS`
     trailing: bool  # text other than white space follows the last ``</answer>``
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields by name; ``dataclasses.asdict`` would take a tenth of the time of grading."""
         return {name: getattr(self, name) for name in Grade.__annotations__}
 
@@ -73,7 +74,7 @@ class Row(Mapping[str, Any]):
     #: Fields that a prompt of the user's own (:mod:`countdown_rl.tasks.prompt`) may use; by default `kept_fields`.
     prompt_fields: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Record) -> None:
         self._fields = dict(fields)
         if fields.get("style") not in (None, "", *self.styles):
             raise InputError(f"`style` should be one of {', '.join(self.styles)}")
@@ -159,7 +160,7 @@ class Row(Mapping[str, Any]):
         return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
 
     @classmethod
-    def asked_by(cls, text: str) -> dict[str, Any] | None:
+    def asked_by(cls, text: str) -> JsonObject | None:
         """The fields of the row that the user turn *text* asks, in the task's words or a published template; or None."""
         return None
 
@@ -174,7 +175,7 @@ class Row(Mapping[str, Any]):
         return split_at(int(hashlib.sha256(self.identity.encode()).hexdigest()[:15], 16) % PARTS)
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> JsonObject:
         """The fields that are kept beside a completion."""
         names = ("id", "task", *self.kept_fields, "style", "template", "split")
         return {name: self._fields[name] for name in names if name in self._fields}
@@ -231,7 +232,7 @@ class Row(Mapping[str, Any]):
         """The prompt as a conversation; a prefill is a last turn of the assistant."""
         return self.prompt().messages()
 
-    def to_trl(self) -> dict[str, Any]:
+    def to_trl(self) -> JsonObject:
         """The fields for TRL, verl or a chat template, with a ``prompt`` that ends in the user turn: behind a prefilled
         one, a generation prompt would end the reasoning."""
         return {"prompt": self.prompt().turns(), **self}
@@ -283,7 +284,7 @@ class Task:
     purpose: str  # what a completion has to do, in one sentence for cards
     row: type[Row]
     fields: Mapping[str, str]  # descriptions of the fields of a row, for cards
-    example: Mapping[str, Any]  # the fields of a row, for cards and checks
+    example: Record  # the fields of a row, for cards and checks
     aliases: frozenset[str] = (
         frozenset()
     )  # names of further fields that a row or ``import_row`` reads
@@ -291,15 +292,15 @@ class Task:
     reasons: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Group] = field(default_factory=dict)
     #: The fields of a random row, if rows can be generated; called again for a repetition or a row of another split.
-    draw: Callable[[random.Random], Mapping[str, Any]] | None = None
+    draw: Callable[[random.Random], Record] | None = None
     #: The fields of a row from those of a published one; it raises InputError for others.
-    import_row: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    import_row: Callable[[Record], Record] | None = None
     #: As ``draw``, for prompts that need no answer; by default ``draw`` or the example.
-    probe: Callable[[random.Random], Mapping[str, Any]] | None = None
+    probe: Callable[[random.Random], Record] | None = None
     #: In place of ``draw`` and ``import_row``, "module:name" of a subclass of this class.
     source: str = "countdown_rl.data.source:RowSource"
     #: A row whose prompt the demo page shows with the reader's numbers in place of its own; {} if there is no page.
-    demo: Mapping[str, Any] = field(default_factory=dict)
+    demo: Record = field(default_factory=dict)
     data_options: frozenset[str] = (
         frozenset()
     )  # the options of ``gen-data`` for puzzles that apply to this task

@@ -110,7 +110,7 @@ REFUSED = [
     ([{"env": 1, "task": {}, "traces": [TRACE], "choices": [1]}], (), "verifiers traces and of OpenAI"),
     ([{**PUZZLE, "question": "?", "metadata": {"nums": [1, 2], "target": 3}, "response": RIGHT}], (), "two puzzles"),
     ([{**PUZZLE, "completion": RIGHT}, {"input": "?", "output": RIGHT, "gts": NUMBERS, "score": 1}], (), "line 2.*others of"),
-    ([{**PUZZLE, "completion": RIGHT}], ["target=nums.x[0] | sort(@)"], "--field target"),
+    ([{**PUZZLE, "completion": RIGHT}], ["target=nums.x[0] | sort(@)"], "sort"),
 ]  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 import re
 from functools import lru_cache
-from typing import Any
 
+from countdown_rl.core.types import JsonObject
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, RULES
 
 _USING = "Using the numbers {nums}, create an equation that equals {target}. "
@@ -60,7 +60,7 @@ _TEMPLATES += [(_pattern(template), rule) for template, rule in _PUBLISHED.items
 
 
 @lru_cache(maxsize=4_096)
-def asked(text: str) -> dict[str, Any] | None:
+def asked(text: str) -> JsonObject | None:
     """The fields of the puzzle that *text* asks; None if it is no text of this package and no published template."""
     matches = ((pattern.fullmatch(text.strip()), rule) for pattern, rule in _TEMPLATES)
     match, rule = next((found for found in matches if found[0]), (None, ""))

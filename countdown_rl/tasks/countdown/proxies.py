@@ -8,9 +8,10 @@ powers, ``//``, decimals, signs and floats. It is bounded: a power of more than 
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from countdown_rl.core.types import Record
 from countdown_rl.tasks.countdown.expression import MAX_LENGTH
 
 MAX_BITS, MAX_DEPTH = 16_384, 200
@@ -58,19 +59,19 @@ def _value(node: ast.expr, depth: int = 0) -> Any:
     return _OPERATIONS[type(node.op)](left, right)
 
 
-def value(row: Mapping[str, Any], answer: str | None) -> float:
+def value(row: Record, answer: str | None) -> float:
     """1 if the value of *answer* is within the tolerance of the target, whatever its numbers; else 0."""
     result = None if answer is None else evaluate(answer)
     return 0.0 if result is None or not abs(result - row["target"]) < TOLERANCE else 1.0
 
 
-def copied(row: Mapping[str, Any], answer: str | None) -> float:
+def copied(row: Record, answer: str | None) -> float:
     """As :func:`value`, if the runs of digits in *answer* are the numbers: TinyZero's grader, which many copied."""
     digits = sorted(map(int, re.findall("[0-9]{1,15}", answer or "")))
     return value(row, answer) if digits == sorted(row["nums"]) else 0.0
 
 
-def scored(row: Mapping[str, Any], answer: str | None) -> float:
+def scored(row: Record, answer: str | None) -> float:
     """As :func:`copied`, and 0.1 for any other answer: TinyZero's score, which the course CS224R uses too."""
     return 0.0 if answer is None else copied(row, answer) or 0.1
 

@@ -10,6 +10,7 @@ from operator import add, mul, sub, truediv
 from typing import Any
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.tasks.countdown import expression, prompts, proxies, rules, solver
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, Puzzle
@@ -65,7 +66,7 @@ class CountdownRow(Row):
     kept_fields = ("nums", "target", "needs", "operators", "rule", "tier")
     prompt_fields = ("nums", "target")
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Record) -> None:
         for key, names in (("nums", NUMBERS), ("target", ("target",))):
             if fields.keys().isdisjoint(names):
                 raise InputError(f"there is no `{key}`")
@@ -158,7 +159,7 @@ class CountdownRow(Row):
         return self.puzzle.id
 
     @classmethod
-    def asked_by(cls, text: str) -> dict[str, Any] | None:
+    def asked_by(cls, text: str) -> JsonObject | None:
         return prompts.asked(text)
 
     @property
@@ -227,7 +228,7 @@ def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}
     return row
 
 
-def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
+def numbers_of(fields: Record) -> list[int] | None:
     """The numbers of a row, a list or text such as ``3 7 50``; None if it has none, InputError if two lists differ."""
     present = [_numbers(fields[name]) for name in NUMBERS if fields.get(name) is not None]
     for other in filter(None, present[1:]):
