@@ -182,13 +182,19 @@ def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path
     for name, rounds in {"rft-1": 1, "rft-2": 2, "rft-2-capped": 2}.items():
         files = [Path(f"{name}-42/{round_}/own/samples.jsonl") for round_ in range(1, rounds + 1)]
         assert sum(len(file.read_text().splitlines()) for file in files) == completions
+    plain, scaled = (
+        json.loads(Path(place, "adapter_config.json").read_text())["lora_alpha"]
+        for place in ("rft-2-42/2/adapter", "rft-2-x3-42")
+    )
+    assert scaled == 3 * plain
     placebo = artifacts.read(Path("placebo-42"), "adapter")
     assert placebo.facts["demonstrations"]["kept"] == completions
     first, second = (artifacts.read(Path(f"rft-2-42/{n}/adapter"), "adapter") for n in (1, 2))
     assert second.inputs["model"]["digest"] == first.digest
     compared = json.loads(Path("comparison/comparison.json").read_text())["results"]
-    names = "start placebo rft-1 rft-2 rft-2-capped positive-whole positive grpo-whole grpo"
-    assert " ".join(row["name"] for row in compared) == names
+    rejection = ["rft-1", "rft-2", "rft-2-x3", "rft-2-capped"]
+    on_policy = ["positive-whole", "positive", "grpo-whole", "grpo"]
+    assert [row["name"] for row in compared] == ["start", "placebo", *rejection, *on_policy]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@
 #   rft-1, rft-5, rft-25: rejection sampling with fine-tuning in as many rounds (expert iteration), each from the weights
 #     of the previous one. rft-5-capped keeps at most 4 correct completions of a puzzle, so that easy ones do not
 #     outweigh hard ones (ReST-EM, arXiv:2312.06585, takes 10)
+#   rft-5-x3, rft-1-x10 and so on: the adapter of rft-5 with its update of the weights multiplied by 3
 #   placebo: fine-tuning on all completions of rft-1, right and wrong, which only sharpens what the model does
 #
 # ARMS names some of them, the one to compare with first. The table pairs them by test puzzle and seed. With the settings
@@ -26,7 +27,7 @@ export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 data=$(realpath "$2")
 model=$1
 seeds=${SEEDS:-42 43 44}
-arms=${ARMS:-start placebo rft-1 rft-5 rft-25 rft-5-capped positive-whole positive grpo-whole grpo}
+arms=${ARMS:-start placebo rft-1 rft-5 rft-25 rft-5-x3 rft-5-capped positive-whole positive grpo-whole grpo}
 
 steps=50 prompts=16 generations=8 # 6,400 completions
 lora=(--precision nf4 --lora-r 32 --lora-alpha 64 --max-completion-length 256)
@@ -41,7 +42,7 @@ sampled=(--precision nf4 --temperature 1 --max-new-tokens 256)
 test=(--samples 4)
 if [ "$quick" ]; then
   steps=2 prompts=2 generations=3
-  arms=${ARMS:-start placebo rft-1 rft-2 rft-2-capped positive-whole positive grpo-whole grpo}
+  arms=${ARMS:-start placebo rft-1 rft-2 rft-2-x3 rft-2-capped positive-whole positive grpo-whole grpo}
   policy+=(--micro-batch 3)
   epochs=(--max-steps 2)
   sampled+=(--max-new-tokens 96)
@@ -113,6 +114,13 @@ for seed in $seeds; do
       rft-*-capped)
         of=${arm#rft-}
         rft "$arm" "${of%-capped}" 4
+        ;;
+      rft-*-x*)
+        of=${arm#rft-}
+        of=${of%-x*}
+        rft "rft-$of" "$of"
+        python3 "$here/scale_adapter.py" "rft-$of-$seed/$of/adapter" "${arm##*-x}" "$arm-$seed"
+        score "$arm" "$arm-$seed"
         ;;
       rft-*) rft "$arm" "${arm#rft-}" ;;
       placebo)
