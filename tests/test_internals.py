@@ -11,6 +11,9 @@ ROOT = Path(__file__).parent.parent
 #: Most private names that the package may rely on.
 BUDGET = 20
 FILES = sorted((ROOT / "countdown_rl").rglob("*_internals.py"))
+#: TRL's, for overriding.
+GRPO = ROOT / "countdown_rl" / "training" / "grpo"
+FILES += [GRPO / "policy.py", GRPO / "trainer.py"]
 MODULES = {
     file: importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
     for file in FILES

@@ -36,7 +36,9 @@ class Generator(Engine):
         self.storage = loaded.storage
         self.device = loaded.device
         self.stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        self._decoder = decoder_of(loaded.model, loaded.model.dtype)
+        self._decoder = None
+        if cpu_decoder.supports(loaded.model):
+            self._decoder = cpu_decoder.Decoder(loaded.model, loaded.model.dtype)
 
     @classmethod
     def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Generator":
@@ -106,11 +108,6 @@ class Generator(Engine):
             with torch.inference_mode():
                 rows = generate(model, self.stop, prompts, on_step=self.on_step, **settings)
         return [to_completion(self.stop, ids) for ids in rows]
-
-
-def decoder_of(model: Any, dtype: Any) -> cpu_decoder.Decoder | None:
-    """The decoder of this package for *model*, with products in *dtype*; None if it has none."""
-    return cpu_decoder.Decoder(model, dtype) if cpu_decoder.supports(model) else None
 
 
 def generate(

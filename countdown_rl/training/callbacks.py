@@ -135,6 +135,7 @@ class CheckpointCallback(TrainerCallback):
     def __init__(self, run: Prepared[Any], journal: Journal) -> None:
         self.run = run
         self.options = run.options
+        self.round_steps = run.options.round_steps
         self.journal = journal
         self._tokens = getattr(journal.rows[-1], "tokens", 0.0) if journal.rows else 0.0
         self._start = time.perf_counter()
@@ -165,11 +166,11 @@ class CheckpointCallback(TrainerCallback):
         last = self.journal.max_steps
         if step == last:
             control.should_save = self.options.keep_checkpoints > 0
-        elif step % self.options.round_steps == 0:  # a run is resumed after whole rounds
+        elif step % self.round_steps == 0:  # a run is resumed after whole rounds
             stopped = processes.received_signal() is not None
             (stopped,) = broadcast_object_list([stopped])  # that of rank 0
-            rounds = -(-self.options.save_steps // self.options.round_steps)
-            due = rounds and step % (rounds * self.options.round_steps) == 0
+            rounds = -(-self.options.save_steps // self.round_steps)
+            due = rounds and step % (rounds * self.round_steps) == 0
             control.should_save = bool(stopped or due)
             control.should_training_stop |= stopped
         return control

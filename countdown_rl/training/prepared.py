@@ -53,6 +53,7 @@ class Start(Places, Generic[Settings]):
     loaded: load.Loaded  # the skeleton of the model
     adapted: Module  # the same with the trained adapter
     validation: list[Row]  # evaluated during training
+    recorded: Mapping[str, object]  # the options in the manifest
 
     @classmethod
     def begin(cls, arguments: RunArguments, options: Settings, reporter: Reporter) -> Self:
@@ -82,10 +83,11 @@ class Start(Places, Generic[Settings]):
         schedule = trl_fields.split(options.trl).get("lr_scheduler_type", options.SCHEDULE)
         if schedule == "constant":
             settings.pop("max_steps")  # so a finished run goes on with more
+        options = replace(options, learning_rate=options.rate(parameters))
         return cls(
             **vars(places),
             arguments=arguments,
-            options=replace(options, learning_rate=options.rate(parameters)),
+            options=options,
             reporter=reporter,
             # Each process has its own random numbers.
             settings=settings | {"processes": processes.world_size()},
@@ -100,6 +102,7 @@ class Start(Places, Generic[Settings]):
             ),
             adapted=weights.adapted(light, skeleton, options),
             validation=validation,
+            recorded=options.recorded | {"model": ref.portable_source, "revision": ref.revision},
         )
 
     def recognized(
@@ -177,12 +180,6 @@ class Prepared(Start[Settings], ABC):
     @abstractmethod
     def facts(self, rows: Sequence[Any], last: Any) -> dict[str, object]:
         """Return facts for the manifest; *last* is the mean of the last tenth of the *rows*."""
-
-    @property
-    def recorded(self) -> dict[str, object]:
-        """The options in the manifest."""
-        source = {"model": self.ref.portable_source, "revision": self.ref.revision}
-        return self.options.recorded | source
 
     def check_result(self) -> dict[str, Any]:
         """Return the values that ``--check --json`` prints."""

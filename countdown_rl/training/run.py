@@ -85,7 +85,7 @@ def execute(
 
 def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
     """The result that is there already, see :func:`finished`."""
-    recorded = run.recorded
+    recorded = dict(run.recorded)
     goes_on = run.resume is not None and step_of(run.resume) < run.max_steps
     if goes_on and artifacts.peek(run.out) == run.options.kind:
         before = artifacts.read(run.out, run.options.kind, verify=False)

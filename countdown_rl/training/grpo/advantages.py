@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from countdown_rl.core import user_code
@@ -26,12 +25,6 @@ _EPSILON = 1e-4
 COLUMNS = ("completion_mask", "completion_ids", "line_ends")
 
 Advantage = Callable[..., Tensor]
-
-
-def total(rewards: Tensor, weights: Tensor) -> Tensor:
-    """The weighted sums (B,) of *rewards* (B, F); NaN where no reward function applies."""
-    sums = (rewards * weights.to(rewards.device)).nansum(1)
-    return sums.masked_fill(rewards.isnan().all(1), torch.nan)
 
 
 def equal(rewards: Tensor) -> Tensor:
@@ -144,26 +137,6 @@ def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, T
     if not values.isfinite().all():
         raise UsageError(f"The advantage {name} returned a number that is not finite.")
     return values
-
-
-def loss(name: str) -> Callable[..., Tensor]:
-    """The loss *name* of the user, ``f(logps, old_logps, advantages, mask) -> losses``, all (B, T); it gets copies."""
-    function = user_code.imported(name)
-
-    def checked(*columns: Tensor) -> Tensor:
-        with user_code.running(f"loss {name}"):
-            losses: Any = function(*(column.clone() for column in columns))
-        if (
-            not isinstance(losses, Tensor)
-            or losses.shape != columns[0].shape
-            or not losses.requires_grad
-        ):
-            raise UsageError(
-                f"The loss {name} should return a tensor of the shape of logps, computed from them."
-            )
-        return losses
-
-    return checked
 
 
 def up_to_last(advantages: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class GrpoCallback(CheckpointCallback):
         self._round = [graded.sample for graded in sampled.graded]
         if sampled.outcomes:
             self.journal.outcomes.append(sampled.outcomes)
-        count = self.options.round_steps
+        count = self.round_steps
         # One of the steps 1, 1 + SAMPLE_EVERY, ... lies within the round, or the last step.
         due = (step - 1) // SAMPLE_EVERY != (step - 1 - count) // SAMPLE_EVERY
         if not due and step + count <= self.journal.max_steps:

@@ -1,11 +1,12 @@
 """Engines that complete prompts with the present policy of a trainer."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from trl import GRPOTrainer
 
-from countdown_rl.inference.generate import decoder_of, generate
+from countdown_rl.inference.cpu_decoder import Decoder, supports
+from countdown_rl.inference.generate import generate
 from countdown_rl.inference.sampling import Decoding, Stop
 
 #: Completions, and the log-probabilities with which an engine other than the policy sampled them.
@@ -31,22 +32,14 @@ class PolicyEngine:
         self, trainer: GRPOTrainer, prompt_ids: list[list[int]], temperature: float
     ) -> Completions:
         config = trainer.args
-        decoder = self._decoder(trainer)
-        if decoder is None:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        settings = config.generation_kwargs or config.cache_implementation
+        if settings or config.repetition_penalty != 1.0 or not supports(model):
             return self._generate(trainer, prompt_ids, temperature), None
+        dtype = torch.bfloat16 if config.bf16 else torch.float32
         samplers = (temperature, config.top_p, config.top_k or 0, config.min_p or 0.0)
         decoding = Decoding(config.max_completion_length, *samplers)
-        return decoder.decode(prompt_ids, decoding, self.stop), None
-
-    def _decoder(self, trainer: GRPOTrainer) -> Any:
-        config = trainer.args
-        settings = config.generation_kwargs or config.cache_implementation
-        if settings or config.repetition_penalty != 1.0:
-            return None
-        dtype = torch.bfloat16 if config.bf16 else torch.float32
-        if config.fp16:
-            dtype = torch.float16
-        return decoder_of(trainer.accelerator.unwrap_model(trainer.model), dtype)
+        return Decoder(model, dtype).decode(prompt_ids, decoding, self.stop), None
 
     def _generate(
         self, trainer: GRPOTrainer, prompt_ids: list[list[int]], temperature: float

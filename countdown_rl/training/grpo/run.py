@@ -24,6 +24,7 @@ from countdown_rl.training import memory, weights
 from countdown_rl.training.grpo import advantages, prompts, rewards, vllm
 from countdown_rl.training.grpo.callback import GrpoCallback
 from countdown_rl.training.grpo.engines import Engine, PolicyEngine
+from countdown_rl.training.grpo.loss import OwnLoss
 from countdown_rl.training.grpo.trainer import Trainer
 from countdown_rl.training.options import RunArguments, TrainOptions
 from countdown_rl.training.prepared import SILENT, Prepared, Reporter, Start
@@ -49,6 +50,7 @@ class GrpoRun(Prepared[TrainOptions]):
     )
 
     rows: list[Row]
+    asked: Mapping[str, object]  # facts about the task and the prompts
     rewards: Mapping[str, float]  # weights by name
     rollouts: str  # "transformers" or "vllm"
 
@@ -92,18 +94,13 @@ class GrpoRun(Prepared[TrainOptions]):
         return trainer.validate(prompts)
 
     def facts(self, rows: Sequence[StepRow], last: StepRow) -> dict[str, object]:
-        row = self.rows[0]
-        facts: dict[str, object] = {
-            "task": row.task,
-            "prompt": probe.prompt(row) | {"first": self.first},
+        return {
+            **self.asked,
             "reward_first": rows[0].reward,
             "reward_last_tenth": last.reward,
             "correct_last_tenth": last.correct,
             "log_digest": training_log.digest(rows),
         }
-        if "lineage" not in self.inputs["data"]:  # else the data records it
-            facts["layout"] = row.layout
-        return facts
 
 
 def grpo_config(
@@ -148,22 +145,27 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     next(prompts.chosen(options, rows)())
     advantages.advantage(options)  # of the user's own
     if options.own_loss:
-        advantages.loss(options.loss_type)
+        OwnLoss(options.loss_type)
     recognized = start.recognized(StepRow, {"data": data}, options.max_steps)
     used = _used(options, rows)
     longest = start.longest_prompt([*used, *start.validation], options.max_completion_length)
     reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
     engine = vllm.chosen(options, loaded, start.adapted)
     example = rows[0].messages()
+    first = loaded.tokenizer.decode(chat_template.encode(loaded.tokenizer, [example])[0])
+    asked = {"task": rows[0].task, "prompt": probe.prompt(rows[0]) | {"first": first}}
+    if "lineage" not in data:  # else the data records it
+        asked["layout"] = rows[0].layout
     run = GrpoRun(
         **vars(start) | recognized,
         rows=rows,
+        asked=asked,
         rewards=reward_weights,
         rollouts=engine,
         max_steps=options.max_steps,
         ids=start.trained_ids(used),
         longest=longest,
-        first=loaded.tokenizer.decode(chat_template.encode(loaded.tokenizer, [example])[0]),
+        first=first,
         example=example,
         details={
             "rows": len(rows),

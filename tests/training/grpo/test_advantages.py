@@ -8,14 +8,16 @@ from trl.trainer.utils import nanstd
 
 from countdown_rl.core.errors import UsageError, user_frames
 from countdown_rl.training.grpo import advantages
+from countdown_rl.training.grpo.round import Graded, Round
 from countdown_rl.training.options import TrainOptions
 
 NONE = math.nan  # as TRL writes None
 
 
 def test_rewards_are_summed_by_weight_where_one_applies():
-    rewards = torch.tensor([[1.0, NONE], [0.0, 2.0], [NONE, NONE]])
-    totals = advantages.total(rewards, torch.tensor([1.0, 0.5]))
+    rewards = [{"a": 1.0, "b": None}, {"a": 0.0, "b": 2.0}, {"a": None, "b": None}]
+    sampled = Round([Graded(None, None, each) for each in rewards], 0.0, 0.0, [])
+    totals = sampled.totals({"a": 1.0, "b": 0.5})
     assert totals[:2].tolist() == [1.0, 1.0]
     assert totals[2].isnan()
 

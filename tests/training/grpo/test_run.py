@@ -563,7 +563,7 @@ def test_an_evaluation_is_that_of_generate(fit, monkeypatch):
     monkeypatch.setattr(trainer.Trainer, "validate", recorded)
     options = replace(SMALL, eval_every=1, max_steps=1, learning_rate=0.0)
     fit(options, "decoder")
-    monkeypatch.setattr(engines, "decoder_of", lambda *arguments: None)
+    monkeypatch.setattr(engines, "supports", lambda model: False)
     fit(options, "generate")
     decoded, *others = completions  # before and after a step at a rate of 0
     assert others == [decoded] * 3

@@ -17,9 +17,10 @@ from countdown_rl.models import load, reference
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import advantages
 from countdown_rl.training.grpo.engines import PolicyEngine
+from countdown_rl.training.grpo.policy import selected
 from countdown_rl.training.grpo.round import Graded, Round, Sampled
 from countdown_rl.training.grpo.run import grpo_config
-from countdown_rl.training.grpo.trainer import Trainer, selected
+from countdown_rl.training.grpo.trainer import Trainer
 from countdown_rl.training.options import TrainOptions
 from tests.support import tiny_llama
 
