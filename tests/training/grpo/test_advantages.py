@@ -108,19 +108,6 @@ def test_a_wrong_function_is_refused(function):
     assert ('raise KeyError("mine")' in user_frames(caught.value)) == (function is broken)
 
 
-def test_discounted_returns_are_compared_within_a_group_line_by_line():
-    rewards = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-    mask = torch.tensor([[[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]] * 2)
-    ends = torch.tensor([[[0, 0, 1, 1, 0], [1, 0, 1, 0, 0]]] * 2).bool()
-    found = advantages.discounted(rewards, mask, ends, 0.5)
-    # Three lines: of three tokens, of one, and the last; the other completion has the first two.
-    expected = torch.tensor([[0.25 - 0.125] * 3 + [0.5 - 0.25, 0], [-0.125, -0.25, 0, 0, 0]])
-    torch.testing.assert_close(found[0], expected)
-    assert not found[1].any()  # a group without a success has no gradient
-    alone = advantages.discounted(rewards, mask, ends, 0.5, leave_one_out=True)
-    torch.testing.assert_close(alone, 2 * found)
-
-
 @pytest.mark.parametrize("leave_one_out", [False, True])
 def test_equal_completions_have_no_gradient_whatever_rounding_leaves(leave_one_out):
     mask = torch.ones(1, 8, 44, dtype=torch.long)

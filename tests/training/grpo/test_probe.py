@@ -9,7 +9,6 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks import jsonl
 from countdown_rl.training.grpo.engines import PolicyEngine
-from countdown_rl.training.grpo.probe import Shares
 from countdown_rl.training.grpo.round import Graded
 from countdown_rl.training.grpo.trainer import Trainer
 from tests.support import tiny_llama
@@ -99,8 +98,3 @@ def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
     assert calls == [(8, 0.7, 0.9), (4, 0.7, 0.9)]
     assert "raise --max-completion-length" in told["advice"]
     assert probe(3, *words) == told
-
-
-def test_the_verdict_is_by_published_shares():
-    shares = [Shares(100, mixed, mixed, (0, 1), 0.1, 1, 0) for mixed in (0.02, 0.05, 0.15)]
-    assert [each.verdict for each in shares] == ["no signal", "thin", "ready"]

@@ -1,14 +1,12 @@
 """Reward functions, and the reward schemes of four published systems."""
 
 import json
-import re
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from countdown_rl.cli import main
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.engine import Completion
@@ -240,8 +238,3 @@ def test_a_module_in_the_working_directory_is_found(here, monkeypatch):
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     (here / "my_own_reward.py").write_text("def f(grade, row, tokens):\n    return 1\n")
     rewards.check_rewards(["my_own_reward:f"], ROWS[0])
-
-
-def test_the_help_of_train_names_every_reward():
-    (option,) = (param for param in main.command("train").params if param.name == "reward")
-    assert [name for name in rewards.NAMES if not re.search(rf"\b{name}\b", option.help)] == []

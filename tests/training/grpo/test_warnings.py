@@ -106,13 +106,6 @@ def test_the_run_of_the_pipeline_raises_no_alarm(tmp_path):
     assert not [name for name in names if name.startswith(diagnostics.COLLAPSE)]
 
 
-def test_the_warning_about_zero_rewards_names_the_reason_with_an_example():
-    samples = [SAMPLES[0], SAMPLES[0], SAMPLES[1]]
-    text = diagnostics.warnings(run(10, correct=0.0), samples)["zero"]
-    assert "(67%)" in text
-    assert text.endswith("<answer>1 + 2 + 3</answer>")
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
