@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
+from countdown_rl.models import nf4
 from countdown_rl.models.load import load_model, load_tokenizer
 from countdown_rl.models.reference import find_model
-from tests.support import architectures, command, four_bit, tiny_llama
+from tests.support import architectures, command, tiny_llama
 
 
 def trained(base: Path, *, precision: str = "nf4", **config) -> Path:
@@ -205,7 +206,8 @@ def test_gpt2_with_biases_and_transposed_weights_is_merged():
 
 def test_an_adapter_without_a_manifest_over_a_4_bit_base_was_trained_over_nf4():
     tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("full")), reference="base")
-    four_bit.save_by_transformers("full", "base")
+    options = {"quantization_config": BitsAndBytesConfig.from_dict(nf4.CONFIG)}
+    AutoModelForCausalLM.from_pretrained("full", **options).save_pretrained("base")
     tiny_llama.tokenizer().save_pretrained("base")
     with pytest.raises(UsageError, match=r"--base dequantized.*--base-model"):
         merged(Path("peft"))

@@ -19,7 +19,7 @@ from countdown_rl.models.reference import find_model
 from countdown_rl.models.shape import ModelShape, read_config, skeleton
 from countdown_rl.training import weights
 from countdown_rl.training.options import SftOptions
-from tests.support import four_bit, tiny_llama
+from tests.support import tiny_llama
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +146,17 @@ def test_a_checkpoint_with_a_tensor_missing_or_of_another_size_is_refused(base, 
             found(tmp_path)
 
 
+def in_4_bits(base, **changes):
+    """The model at *base* with bitsandbytes' layers, as they are on a GPU."""
+    config = BitsAndBytesConfig.from_dict(nf4.CONFIG | changes)
+    options = {"quantization_config": config, "device_map": {"": "cpu"}}
+    return AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16, **options)
+
+
 def test_nf4_on_the_cpu_equals_bitsandbytes_layers(base):
     ours = found(base, precision="nf4", device="cpu")
     assert ours.storage == "dequantized-nf4"
-    config = BitsAndBytesConfig.from_dict(nf4.CONFIG)
-    options = {"quantization_config": config, "device_map": {"": "cpu"}}
-    theirs = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16, **options)
+    theirs = in_4_bits(base)
     four_bit = linears(theirs, "Linear4bit")
     assert linears(ours.model, "Linear") - four_bit == {"lm_head"}
     for name in four_bit:
@@ -218,8 +223,7 @@ def test_a_gpu_that_emulates_bf16_computes_in_fp16_with_a_scaler(
 def test_4_bit_layers_compute_in_fp32_where_the_gpu_has_no_bf16(base):
     from bitsandbytes.functional import dequantize_4bit
 
-    model = found(base, precision="bf16", device="cpu").model
-    four_bit.quantize_layers(model, torch.device("cpu"))
+    model = in_4_bits(base)
     named = model.named_parameters()
     packed = {name: value.clone() for name, value in named if value.dtype == torch.uint8}
     nf4.cast(model, torch.float32)
@@ -278,9 +282,7 @@ def test_layers_that_a_4_bit_checkpoint_left_out_are_loaded_and_planned_as_they_
 ):
     # As in dynamic ones of unsloth.
     left_out = ["lm_head", "model.layers.0.mlp", "model.layers.1.self_attn.q_proj"]
-    config = BitsAndBytesConfig.from_dict(nf4.CONFIG | {"llm_int8_skip_modules": left_out})
-    options = {"quantization_config": config, "device_map": {"": "cpu"}}
-    stored = AutoModelForCausalLM.from_pretrained(base, **options)
+    stored = in_4_bits(base, llm_int8_skip_modules=left_out)
     stored.save_pretrained(tmp_path)
     load_tokenizer(find_model(str(base))).save_pretrained(tmp_path)
     four_bit = linears(stored, "Linear4bit")

@@ -13,6 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND"
+#: Waits until a page is loaded.
+LOADED = """new Promise(done =>
+  document.readyState === 'complete' ? done() : addEventListener('load', () => done()))"""
 
 
 def find() -> str | None:
@@ -29,43 +33,26 @@ class Browser:
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
         # The browser reads its commands from descriptor 3 and writes to 4.
-        command = [
-            *("bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash"),
-            *(
-                program,
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--hide-scrollbars",
-                "--remote-debugging-pipe",
-            ),
-            *(f"--user-data-dir={profile}", "about:blank"),
-        ]
+        flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --remote-debugging-pipe"
+        command = ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", program]
+        command += [*flags.split(), OFFLINE, f"--user-data-dir={profile}", "about:blank"]
         pipes = (to_browser, from_browser)
         self._process = subprocess.Popen(
             command, pass_fds=pipes, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         for descriptor in pipes:
             os.close(descriptor)
-        self._count, self._buffer, self._session = 0, b"", ""
+        self._count = 0
+        self._buffer = b""
+        self._session: dict[str, str] = {}
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
-            "sessionId"
-        ]
-        self.call("Network.enable")
-        self.call(
-            "Network.emulateNetworkConditions",
-            offline=True,
-            latency=0,
-            downloadThroughput=0,
-            uploadThroughput=0,
-        )
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = {"sessionId": session["sessionId"]}
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """The result of a command; events are dropped."""
         self._count += 1
-        message = {"id": self._count, "method": method, "params": params}
-        message |= {"sessionId": self._session} if self._session else {}
+        message = {"id": self._count, "method": method, "params": params, **self._session}
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
             while b"\0" not in self._buffer:
@@ -81,9 +68,7 @@ class Browser:
     def open(self, file: Path) -> None:
         self.call("Page.enable")
         self.call("Page.navigate", url=file.as_uri())
-        self.run(
-            "new Promise(done => document.readyState === 'complete' ? done() : addEventListener('load', () => done()))"
-        )
+        self.run(LOADED)
 
     def run(self, script: str) -> Any:
         """The value of an expression of JavaScript, awaited."""
@@ -98,17 +83,12 @@ class Browser:
         self._process.wait(20)
 
 
-def photograph(page: Path, picture: Path, *, width: int = 1280, height: int = 1000) -> None:
+def photograph(page: Path, picture: Path) -> None:
     """Write a PNG of the top of *page*, which records the title of the page."""
     with TemporaryDirectory() as profile:
         browser = Browser(Path(profile))
-        browser.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        size = {"width": 1280, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+        browser.call("Emulation.setDeviceMetricsOverride", **size)
         browser.open(page.resolve())
         png = base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"])
         title = b"iTXtTitle\0\0\0\0\0" + browser.run("document.title").encode()

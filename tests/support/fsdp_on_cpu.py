@@ -30,20 +30,13 @@ def launched(name: str) -> tuple[Any, dict[str, str]]:
 
 def run_two(place: Path, *words: Any) -> tuple[str, str]:
     """Run ``countdown-rl`` with *words* in *place* in two processes; what the first of them prints and reports."""
-    _, found = launched("fsdp")
-    settings = {
-        name: value for name, value in found.items() if name.startswith(("ACCELERATE", "FSDP"))
-    }
+    _, settings = launched("fsdp")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    places = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    environment = os.environ | settings | places | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | settings | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "2")
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     command = [sys.executable, "-m", "tests.support.fsdp_on_cpu", *map(str, words)]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": place}
     both = [

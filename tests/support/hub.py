@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
 from countdown_rl.core import artifacts
 from countdown_rl.release import upload
 from countdown_rl.release.config import UploadOptions
+from tests.support.runs import files
 
 WRITE, READ, EXPIRED = "hf_testwrite" + "w" * 24, "hf_testread" + "r" * 24, "hf_old" + "x" * 30
 STRANGER = "hf_other" + "s" * 26
@@ -48,16 +49,9 @@ class Blob:
         return hashlib.sha256(self.data).hexdigest() if self.lfs else git_sha1(self.data)
 
     def entry(self, path: str) -> dict[str, Any]:
-        entry: dict[str, Any] = {
-            "type": "file",
-            "path": path,
-            "size": len(self.data),
-            "oid": self.oid,
-        }
-        if self.lfs:
-            lfs = {"oid": self.oid, "size": len(self.data), "pointerSize": 130}
-            entry |= {"oid": git_sha1(self.oid.encode()), "lfs": lfs}
-        return entry
+        entry = {"type": "file", "path": path, "size": len(self.data), "oid": self.oid}
+        lfs = {"oid": self.oid, "size": len(self.data), "pointerSize": 130}
+        return entry | ({"oid": git_sha1(self.data), "lfs": lfs} if self.lfs else {})
 
 
 @dataclass
@@ -71,10 +65,8 @@ class Repo:
     tags: dict[str, str] = field(default_factory=dict)
 
     def commit(self, tree: dict[str, Blob], branch: str = "main") -> str:
-        text = f"{len(self.trees)} " + " ".join(
-            f"{path}:{blob.oid}" for path, blob in sorted(tree.items())
-        )
-        sha = hashlib.sha1(text.encode()).hexdigest()
+        oids = {path: blob.oid for path, blob in sorted(tree.items())}
+        sha = git_sha1(f"{len(self.trees)} {oids}".encode())
         self.trees[sha] = dict(tree)
         self.branches[branch] = sha
         return sha
@@ -118,9 +110,8 @@ class Hub:
         self.leaks: list[str] = []
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
-        self.server = ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self})
-        )
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{port}"
@@ -131,11 +122,8 @@ class Hub:
     ) -> str:
         """Put the files under *folder* into *repo_id*, which is created if new. Returns the commit."""
         repo = self.repos.setdefault((repo_type, repo_id), Repo(repo_id.split("/")[0], private))
-        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-        names = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-        return repo.commit(
-            {name: Blob(data, bool(LFS.match(name))) for name, data in names.items()}
-        )
+        contents = files(folder).items()
+        return repo.commit({name: Blob(data, bool(LFS.match(name))) for name, data in contents})
 
     def model(self, repo_id: str) -> Repo:
         return self.repos["model", repo_id]
@@ -144,16 +132,11 @@ class Hub:
         """Let something go wrong; see :class:`Fault`. *match* is a pattern over "METHOD /path"."""
         self.faults.append(Fault(match, **fault))
 
-    def env(self, home: Path, token: str | None = WRITE) -> dict[str, str]:
+    def env(self, home: Path, token: str = WRITE) -> dict[str, str]:
         """The environment of a child process that should take this for the Hub."""
-        clean = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("HF_", "HUGGING"))
-        }
-        clean |= {"HF_ENDPOINT": self.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(home)}
-        clean |= {"NO_PROXY": "127.0.0.1,localhost", "OMP_NUM_THREADS": "1"}
-        return clean | ({"HF_TOKEN": token} if token else {})
+        settings = {"HF_ENDPOINT": self.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(home)}
+        settings |= {"NO_PROXY": "127.0.0.1,localhost", "OMP_NUM_THREADS": "1", "HF_TOKEN": token}
+        return os.environ | settings
 
 
 @contextmanager
@@ -213,21 +196,17 @@ class _Handler(BaseHTTPRequestHandler):
         line, length = f"{self.command} {path}", int(self.headers.get("Content-Length") or 0)
         with hub.lock:
             hub.log.append(line)
-            fault = next(
-                (fault for fault in hub.faults if fault.times > 0 and re.search(fault.match, line)),
-                None,
-            )
-            if fault:
+            faults = [fault for fault in hub.faults if fault.times and re.search(fault.match, line)]
+            for fault in faults[:1]:
                 fault.times -= 1
-        cut = fault.cut if fault else None
+        cut = faults[0].cut if faults else None
         if cut == "before":
             self.rfile.read(length // 2)
             return self.hang_up()
-        self.body = (
-            self.chunks() if self.headers.get("Transfer-Encoding") else self.rfile.read(length)
-        )
-        if fault and not cut:
-            return self.send(fault.status, {"error": "a fault was put in"}, fault.headers)
+        chunked = "Transfer-Encoding" in self.headers
+        self.body = self.chunks() if chunked else self.rfile.read(length)
+        if faults and not cut:
+            return self.send(faults[0].status, {"error": "a fault was put in"}, faults[0].headers)
         try:
             with hub.lock:
                 answer = self.answer(path)
@@ -249,8 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
     def chunks(self) -> bytes:
         data = b""
         while size := int(self.rfile.readline(), 16):
-            data += self.rfile.read(size)
-            self.rfile.readline()
+            data += self.rfile.read(size + 2)[:-2]
         self.rfile.readline()
         return data
 
@@ -263,10 +241,9 @@ class _Handler(BaseHTTPRequestHandler):
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
         self.send_response(status)
-        for key, value in (
-            {"Content-Type": kind, "Content-Length": str(len(data))} | headers
-        ).items():
-            self.send_header(key, value)
+        headers = {"Content-Type": kind, "Content-Length": str(len(data))} | headers
+        for header in headers.items():
+            self.send_header(*header)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data[: len(data) // 2] if cut else data)
@@ -293,17 +270,13 @@ class _Handler(BaseHTTPRequestHandler):
         user, request = self.user() or ("", ""), json.loads(self.body)
         owner, kind = request.get("organization") or user[0], request.get("type", "model")
         if user != (owner, "write"):
-            raise RefusalError(
-                403, f"You don't have the rights to create a {kind} under the namespace {owner}."
-            )
+            raise RefusalError(403, f"You don't have the rights to create a {kind} for {owner}.")
         id = f"{owner}/{request['name']}"
         created = {"url": f"{self.hub.url}/{id}", "name": id, "id": id}
         if (kind, id) in self.hub.repos:
             raise RefusalError(409, f"You already created this {kind} repo", **created)
         repo = self.hub.repos[kind, id] = Repo(owner, request.get("visibility") == "private")
-        repo.commit(
-            {".gitattributes": Blob(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", False)}
-        )
+        repo.commit({".gitattributes": Blob(b"*.safetensors filter=lfs", False)})
         return created
 
     def settings(self, kind: str, id: str) -> Any:
@@ -311,30 +284,25 @@ class _Handler(BaseHTTPRequestHandler):
         return {}
 
     def validate(self) -> Any:
-        card_data(json.loads(self.body)["content"])
         return {"errors": [], "warnings": []}
 
     def preupload(self, kind: str, id: str, rev: str) -> Any:
         repo = self.repo(kind, id, write=True)
         tree = repo.trees[repo.find(rev)]
-        files = [
-            {"path": file["path"], "shouldIgnore": False} for file in json.loads(self.body)["files"]
-        ]
-        for file in files:
-            file["uploadMode"] = "lfs" if LFS.match(file["path"]) else "regular"
-            file["oid"] = tree[file["path"]].oid if file["path"] in tree else None
-        return {"files": files}
+        answers = []
+        for path in (file["path"] for file in json.loads(self.body)["files"]):
+            mode = "lfs" if LFS.match(path) else "regular"
+            oid = tree[path].oid if path in tree else None
+            answers.append({"path": path, "shouldIgnore": False, "uploadMode": mode, "oid": oid})
+        return {"files": answers}
 
     def batch(self, kind: str | None, id: str) -> Any:
         self.repo(kind, id, write=True)
-        objects = [
-            {"oid": file["oid"], "size": file["size"]} for file in json.loads(self.body)["objects"]
-        ]
+        objects = json.loads(self.body)["objects"]
         for file in objects:
             if file["oid"] not in self.hub.storage:
-                file["actions"] = {
-                    "upload": {"href": f"{self.hub.store_url}/{file['oid']}?X-Amz-Signature=secret"}
-                }
+                url = f"{self.hub.store_url}/{file['oid']}?X-Amz-Signature=secret"
+                file["actions"] = {"upload": {"href": url}}
         return {"transfer": "basic", "objects": objects}
 
     def store(self, oid: str) -> Any:
@@ -354,9 +322,7 @@ class _Handler(BaseHTTPRequestHandler):
         for item in map(json.loads, self.body.splitlines()):
             value = item["value"]
             if item["key"] == "header" and value.get("parentCommit", head) != head:
-                raise RefusalError(
-                    412, "A commit has happened since. Please refresh and try again."
-                )
+                raise RefusalError(412, "A commit has happened since.")
             if item["key"] == "file":
                 tree[value["path"]] = Blob(base64.b64decode(value["content"]), False)
             elif item["key"] == "lfsFile":
@@ -364,7 +330,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif item["key"] == "deletedFile":
                 del tree[value["path"]]
         sha = repo.commit(tree, rev)
-        return {"success": True, "commitOid": sha, "commitUrl": f"{self.hub.url}/{id}/commit/{sha}"}
+        return {"commitOid": sha, "commitUrl": f"{self.hub.url}/{id}/commit/{sha}"}
 
     def tag(self, kind: str, id: str, rev: str) -> Any:
         repo, name = self.repo(kind, id, write=True), json.loads(self.body)["tag"]
@@ -374,55 +340,39 @@ class _Handler(BaseHTTPRequestHandler):
         return {}
 
     def refs(self, kind: str, id: str) -> Any:
-        repo, refs = self.repo(kind, id), {"converts": list[Any]()}
-        for title, place, names in (
-            ("branches", "heads", repo.branches),
-            ("tags", "tags", repo.tags),
-        ):
-            refs[title] = [
-                {"name": n, "ref": f"refs/{place}/{n}", "targetCommit": sha}
-                for n, sha in names.items()
-            ]
+        repo = self.repo(kind, id)
+        refs: dict[str, list[dict[str, str]]] = {"converts": [], "branches": [], "tags": []}
+        for title in ("branches", "tags"):
+            for name, sha in getattr(repo, title).items():
+                refs[title].append({"name": name, "ref": name, "targetCommit": sha})
         return refs
 
     def info(self, kind: str, id: str, rev: str | None = None) -> Any:
         repo = self.repo(kind, id)
         sha = repo.find(rev or "main")
-        tree = repo.trees[sha]
-        info = {
-            "id": id,
-            "modelId": id,
-            "sha": sha,
-            "private": repo.private,
-            "tags": [],
-            "gated": False,
-        }
-        info["siblings"] = [{"rfilename": path} for path in sorted(tree)]
-        if "README.md" in tree:
-            info["cardData"] = card_data(tree["README.md"].data.decode())
+        siblings = [{"rfilename": path} for path in sorted(repo.trees[sha])]
+        info = {"id": id, "sha": sha, "private": repo.private, "siblings": siblings}
+        if "README.md" in repo.trees[sha]:
+            info["cardData"] = card_data(repo.trees[sha]["README.md"].data.decode())
         return info
 
     def tree(self, kind: str, id: str, rev: str, under: str | None) -> Any:
         repo = self.repo(kind, id)
         tree, prefix = repo.trees[repo.find(rev)], f"{under}/" if under else ""
-        paths = [path for path in sorted(tree) if path.startswith(prefix)]
-        if not paths and under:
+        entries = {}
+        for path in sorted(tree):
+            if path.startswith(prefix):
+                entries[path] = tree[path].entry(path)
+                for parent in map(str, PurePosixPath(path).parents[:-1]):
+                    entries[parent] = {"type": "directory", "path": parent, "oid": git_sha1(b"")}
+        if not entries and under:
             raise RefusalError(404, f"{under} does not exist on {rev}", "EntryNotFound")
-        entries = [tree[path].entry(path) for path in paths]
-        folders = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents}
-        within = sorted(folder for folder in folders - {"."} if folder.startswith(prefix))
-        entries += [
-            {"type": "directory", "path": path, "oid": git_sha1(path.encode())} for path in within
-        ]
-        if parse_qs(urlsplit(self.path).query).get("recursive", ["false"])[0].lower() != "true":
-            entries = [entry for entry in entries if "/" not in entry["path"].removeprefix(prefix)]
-        return entries
-
-    def paths(self, kind: str, id: str, rev: str) -> Any:
-        repo = self.repo(kind, id)
-        tree = repo.trees[repo.find(rev)]
-        wanted = parse_qs(self.body.decode())["paths"]
-        return [tree[path].entry(path) for path in wanted if path in tree]
+        entries.pop(under, None)
+        if "recursive=true" not in self.path.lower():
+            entries = {
+                path: entries[path] for path in entries if "/" not in path.removeprefix(prefix)
+            }
+        return list(entries.values())
 
     def resolve(self, kind: str | None, id: str, rev: str, path: str) -> Any:
         repo = self.repo(kind, id)
@@ -434,11 +384,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not blob.lfs:
             return blob.data, headers
         self.hub.storage[blob.oid] = blob.data
-        headers |= {
-            "X-Linked-Size": str(len(blob.data)),
-            "Location": f"{self.hub.store_url}/{blob.oid}",
-        }
-        return b"", headers
+        headers["X-Linked-Size"] = str(len(blob.data))
+        return b"", headers | {"Location": f"{self.hub.store_url}/{blob.oid}"}
 
 
 _API = r"/api/(?P<kind>models|datasets)/(?P<id>[^/]+/[^/]+)"
@@ -450,7 +397,6 @@ ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("POST", f"{_API}/preupload/(?P<rev>.+)", _Handler.preupload),
     ("POST", f"{_API}/commit/(?P<rev>.+)", _Handler.commit),
     ("POST", f"{_API}/tag/(?P<rev>.+)", _Handler.tag),
-    ("POST", f"{_API}/paths-info/(?P<rev>.+)", _Handler.paths),
     ("GET", f"{_API}/refs", _Handler.refs),
     ("GET", f"{_API}/tree/(?P<rev>[^/]+)(?:/(?P<under>.+))?", _Handler.tree),
     ("GET", f"{_API}(?:/revision/(?P<rev>.+))?", _Handler.info),

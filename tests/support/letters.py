@@ -80,12 +80,15 @@ def installed(directory: Path, **values: str) -> Iterator[None]:
     lines = [f"[{registry.GROUP}]", *(f"{name} = {value}" for name, value in entries.items())]
     (metadata / "entry_points.txt").write_text("\n".join(lines))
     sys.path.append(str(directory))
-    registry._others.cache_clear()
-    registry.task.cache_clear()
+    forget()
     try:
         yield
     finally:
         PLUGINS.difference_update(entries.values())
         sys.path.remove(str(directory))
-        registry._others.cache_clear()
-        registry.task.cache_clear()
+        forget()
+
+
+def forget() -> None:
+    registry._others.cache_clear()
+    registry.task.cache_clear()

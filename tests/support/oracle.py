@@ -15,15 +15,12 @@ PRIME = (1 << 61) - 1
 def count(numbers, target, *, every=True, whole=False, operators="+-*/"):
     """The number of distinct solutions."""
     trees = _trees(tuple(numbers), whole, operators)
-    wanted = [trees[-1]] if every else trees
-    return len(
-        {
-            tuple(sorted(key))
-            for values in wanted
-            for key, (p, q) in values.items()
-            if p == target * q
-        }
-    )
+    solutions = set()
+    for values in trees[-1:] if every else trees:
+        for key, (p, q) in values.items():
+            if p == target * q:
+                solutions.add(tuple(sorted(key)))
+    return len(solutions)
 
 
 @lru_cache(maxsize=4)
@@ -31,11 +28,9 @@ def _trees(numbers, whole, operators):
     """By subset, the last one being all numbers: the value of each function of them, by its points."""
     rng = random.Random(7)
     variables = [rng.randrange(1, PRIME) for _ in numbers]
-    points = [
-        [variables[i] for i in order]
-        for order in itertools.permutations(range(len(numbers)))
-        if all(numbers[a] == numbers[b] for a, b in enumerate(order))
-    ]
+    orders = itertools.permutations(range(len(numbers)))
+    equal = filter(lambda order: [numbers[i] for i in order] == list(numbers), orders)
+    points = [[variables[i] for i in order] for order in equal]
     trees = {}
     full = (1 << len(numbers)) - 1
     for mask in range(1, full + 1):
@@ -50,25 +45,17 @@ def _trees(numbers, whole, operators):
                 inverse = [pow(y, -1, PRIME) for y in b] if "/" in operators else []
                 for a, (p, q) in trees[part].items():
                     for operator in operators:
-                        if operator == "+":
-                            top, bottom = p * s + r * q, q * s
-                        elif operator == "-":
-                            top, bottom = p * s - r * q, q * s
+                        if operator in "+-":
+                            sign = 1 if operator == "+" else -1
+                            top, bottom = p * s + sign * r * q, q * s
+                            key = [(x + sign * y) % PRIME for x, y in zip(a, b, strict=True)]
                         elif operator == "*":
                             top, bottom = p * r, q * s
-                        elif r:
+                            key = [x * y % PRIME for x, y in zip(a, b, strict=True)]
+                        else:
                             top, bottom = p * s, q * r
-                        else:
-                            continue
-                        if whole and (top * bottom <= 0 or top % bottom):
-                            continue
-                        if operator == "+":
-                            key = tuple([(x + y) % PRIME for x, y in zip(a, b, strict=True)])
-                        elif operator == "-":
-                            key = tuple([(x - y) % PRIME for x, y in zip(a, b, strict=True)])
-                        else:
-                            other = b if operator == "*" else inverse
-                            key = tuple([x * y % PRIME for x, y in zip(a, other, strict=True)])
-                        values[key] = top, bottom
+                            key = [x * y % PRIME for x, y in zip(a, inverse, strict=True)]
+                        if bottom and not (whole and (top * bottom <= 0 or top % bottom)):
+                            values[tuple(key)] = top, bottom
             part = (part - 1) & mask
     return list(trees.values())

@@ -61,25 +61,16 @@ def locked_elsewhere(path: str) -> Iterator[None]:
 
 def steps(count: int, **values: Any) -> list[training_log.StepRow]:
     """A log of *count* steps with *values*, in which the share of correct completions rises to 1."""
-    unmeasured = dict.fromkeys(("kl", "eval_kl", "eval_correct", "eval_correct_before"))
-    usual = (
-        dict.fromkeys([*training_log.columns_of(training_log.StepRow)][1:], 0.5)
-        | unmeasured
-        | values
-    )
-    return [
-        training_log.StepRow(step, **(usual | {"correct": step / count}))
-        for step in range(1, count + 1)
-    ]
+    usual = dict.fromkeys(training_log.columns_of(training_log.StepRow), 0.5)
+    usual |= dict.fromkeys(("kl", "eval_kl", "eval_correct", "eval_correct_before")) | values
+    measured = [{"step": step, "correct": step / count} for step in range(1, count + 1)]
+    return [training_log.StepRow(**usual | values) for values in measured]
 
 
 def files(path: Path) -> dict[str, bytes]:
     """The files under a directory."""
-    return {
-        file.relative_to(path).as_posix(): file.read_bytes()
-        for file in path.rglob("*")
-        if file.is_file()
-    }
+    paths = filter(Path.is_file, path.rglob("*"))
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in paths}
 
 
 def timeless(rows: Iterable[training_log.LogRow]) -> list[training_log.LogRow]:

@@ -38,77 +38,56 @@ class Family:
     end: tuple[str, ...] = ("<|im_end|>", "<|endoftext|>")
     digits: str = ""
     added: tuple[str, ...] = ()
+    tied: bool = True
     config: dict[str, Any] = field(default_factory=dict)
 
 
-ROPE: dict[str, Any] = {
-    "rope_type": "llama3",
-    "rope_theta": 500_000.0,
-    "original_max_position_embeddings": 8_192,
-}
+ROPE: dict[str, Any] = {"rope_type": "llama3", "rope_theta": 5e5}
 ROPE |= {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+ROPE["original_max_position_embeddings"] = 8_192
+LLAMA = (
+    "<|begin_of_text|> <|end_of_text|> <|eom_id|> <|eot_id|> <|start_header_id|> <|end_header_id|> "
+    "<|finetune_right_pad_id|> <|python_tag|>"
+)
 FAMILIES = {
     # Llama 3.1 has no pad token, a begin-of-text token, and different tokens for end of turn and end of text.
     "llama-3.1": Family(
         "Llama",
         "llama3_1",
-        special=(
-            *("<|begin_of_text|>", "<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
-            *(
-                "<|start_header_id|>",
-                "<|end_header_id|>",
-                "<|finetune_right_pad_id|>",
-                "<|python_tag|>",
-            ),
-        ),
+        special=tuple(LLAMA.split()),
         bos="<|begin_of_text|>",
         eos="<|eot_id|>",
         pad=None,
         end=("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
         digits="{1,3}",
-        config={
-            "rope_parameters": ROPE,
-            "max_position_embeddings": 131_072,
-            "tie_word_embeddings": False,
-        },
+        tied=False,
+        config={"rope_parameters": ROPE, "max_position_embeddings": 131_072},
     ),
     # Qwen3 has <think> and </think> as tokens that are not special, norms its queries and keys, and is tied.
     "qwen3": Family(
         "Qwen3",
         "qwen3",
         added=("<think>", "</think>"),
-        config={"head_dim": 32, "max_position_embeddings": 40_960, "tie_word_embeddings": True},
+        config={"head_dim": 32, "max_position_embeddings": 40_960},
     ),
     # Qwen 2.5 has biases on q, k and v.
-    "qwen2.5": Family(
-        "Qwen2", "qwen2_5", config={"max_position_embeddings": 32_768, "tie_word_embeddings": True}
-    ),
+    "qwen2.5": Family("Qwen2", "qwen2_5", config={"max_position_embeddings": 32_768}),
 }
 
 
 def tokenizer(family: Family) -> Any:
     """A byte-level BPE tokenizer of *family*, as ``AutoTokenizer`` would load it."""
-    from tokenizers import (
-        AddedToken,
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        pre_tokenizers,
-        processors,
-        trainers,
-    )
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, processors, trainers
+    from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
-    cut = pre_tokenizers.Split(Regex(SPLIT.format(digits=family.digits)), behavior="isolated")
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    cut = Split(Regex(SPLIT.format(digits=family.digits)), behavior="isolated")
+    core.pre_tokenizer = Sequence([cut, ByteLevel(add_prefix_space=False, use_regex=False)])
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=500 - len(family.special) - len(family.added),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
     core.train_from_iterator(TEXT, trainer)
@@ -116,17 +95,16 @@ def tokenizer(family: Family) -> Any:
     core.add_tokens([AddedToken(text, special=False, normalized=False) for text in family.added])
     if family.bos:
         ids = [(family.bos, core.token_to_id(family.bos))]
-        core.post_processor = processors.TemplateProcessing(
-            single=f"{family.bos} $A", special_tokens=ids
-        )
+        core.post_processor = processors.TemplateProcessing(f"{family.bos} $A", None, ids)
     template = files("trl").joinpath("chat_templates", f"{family.template}.jinja").read_text()
-    tokens: dict[str, Any] = {
-        "bos_token": family.bos,
-        "eos_token": family.eos,
-        "pad_token": family.pad,
-    }
-    tokens |= {"chat_template": template, "clean_up_tokenization_spaces": False}
-    return PreTrainedTokenizerFast(tokenizer_object=core, **tokens)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token=family.bos,
+        eos_token=family.eos,
+        pad_token=family.pad,
+        chat_template=template,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def config(family: Family, tokens: Any, **changes: Any) -> Any:
@@ -134,28 +112,23 @@ def config(family: Family, tokens: Any, **changes: Any) -> Any:
     import transformers
 
     settings = tiny_llama.SIZES | {"vocab_size": 512, "initializer_range": 0.1}
-    settings |= {
-        name: getattr(tokens, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
-    }
-    return getattr(transformers, f"{family.architecture}Config")(
-        **settings | family.config | changes
-    )
+    settings["tie_word_embeddings"] = family.tied
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        settings[name] = getattr(tokens, name)
+    kind = getattr(transformers, f"{family.architecture}Config")
+    return kind(**settings | family.config | changes)
 
 
-def checkpoint(path: Path, name: str, *, seed: int = 0, **changes: Any) -> Path:
+def checkpoint(path: Path, name: str, **changes: Any) -> Path:
     """A complete checkpoint of the family called *name* at *path*, in bf16."""
     import torch
     import transformers
 
     family = FAMILIES[name]
     tokens = tokenizer(family)
-    torch.manual_seed(seed)
-    model = getattr(transformers, f"{family.architecture}ForCausalLM")(
-        config(family, tokens, **changes)
-    )
-    model.generation_config.eos_token_id = [
-        tokens.convert_tokens_to_ids(token) for token in family.end
-    ]
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config(family, tokens, **changes))
+    model.generation_config.eos_token_id = tokens.convert_tokens_to_ids(list(family.end))
     model.to(torch.bfloat16).save_pretrained(path)
     tokens.save_pretrained(path)
     return path
@@ -174,17 +147,8 @@ def base_checkpoint(path: Path) -> Path:
     tokens = AutoTokenizer.from_pretrained(path)
     tokens.eos_token = "<|endoftext|>"
     tokens.save_pretrained(path)
-    settings = {
-        "do_sample": True,
-        "temperature": 0.7,
-        "top_k": 5,
-        "repetition_penalty": 1.1,
-        "max_length": 20,
-    }
-    settings |= {
-        "eos_token_id": tokens.eos_token_id,
-        "pad_token_id": tokens.eos_token_id,
-        "suppress_tokens": [9],
-    }
+    settings = {"do_sample": True, "temperature": 0.7, "top_k": 5, "suppress_tokens": [9]}
+    settings |= {"repetition_penalty": 1.1, "max_length": 20}
+    settings |= dict.fromkeys(("eos_token_id", "pad_token_id"), tokens.eos_token_id)
     (path / "generation_config.json").write_text(json.dumps(settings))
     return path

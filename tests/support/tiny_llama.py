@@ -8,7 +8,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 
@@ -20,14 +20,12 @@ def tokenizer(template: str | None = TEMPLATE, *, pad: str | None = "<|pad|>") -
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     special = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    settings: dict[str, Any] = {
-        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet(),
-        "show_progress": False,
-    }
-    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=special, **settings)
-    core.train_from_iterator(
-        ["Numbers: 3 7 50 Target: 46 <think> </think> <answer> </answer>"], trainer
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=special, initial_alphabet=letters, show_progress=False
     )
+    text = "Numbers: 3 7 50 Target: 46 <think> </think> <answer> </answer>"
+    core.train_from_iterator([text], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token="<|end|>", pad_token=pad, chat_template=template
     )
@@ -38,18 +36,10 @@ def model(seed: int = 0, **changes: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    settings: dict[str, Any] = {
-        "vocab_size": 320,
-        "bos_token_id": None,
-        "eos_token_id": 1,
-        "pad_token_id": 0,
-    }
-    settings |= {
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.1,
-    }
-    return LlamaForCausalLM(LlamaConfig(**SIZES | settings | changes)).to(torch.bfloat16)
+    settings = SIZES | {"vocab_size": 320, "max_position_embeddings": 512, "pad_token_id": 0}
+    settings |= {"bos_token_id": None, "eos_token_id": 1}
+    settings |= {"tie_word_embeddings": True, "initializer_range": 0.1}
+    return LlamaForCausalLM(LlamaConfig(**settings | changes)).to(torch.bfloat16)
 
 
 def checkpoint(path: Path, *, seed: int = 0, shard: str = "5GB", **changes: Any) -> Path:
@@ -68,13 +58,9 @@ def adapter(
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    settings = {
-        "r": 4,
-        "lora_alpha": 8,
-        "target_modules": "all-linear",
-        "task_type": "CAUSAL_LM",
-    } | config
-    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**settings))
+    settings = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    model = AutoModelForCausalLM.from_pretrained(base)
+    adapted = get_peft_model(model, LoraConfig(**settings | config))
     with torch.no_grad():
         for name, value in adapted.named_parameters():
             if "lora_B" in name:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,21 +42,17 @@ def start(
 
 def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.Result, Any]:
     """Train *model* in this process until three steps with a high learning rate have changed it; also its engine."""
-    settings: dict[str, Any] = {
-        "max_steps": 3,
-        "prompts": 2,
-        "num_generations": 4,
-        "micro_batch": 4,
-    }
-    settings |= {
-        "max_completion_length": 8,
-        "learning_rate": 1e-2,
-        "precision": "fp32",
-    }
-    settings |= {
-        "eval_every": 3,
-    }  # which sends the engine the weights of the last step
-    settings |= {"reward": ("benchmarks.gpu:varied=1",)}
+    settings = TrainOptions(
+        max_steps=3,
+        prompts=2,
+        num_generations=4,
+        micro_batch=4,
+        max_completion_length=8,
+        learning_rate=1e-2,
+        eval_every=3,  # which sends the engine the weights of the last step
+        reward=("benchmarks.gpu:varied=1",),
+        rollouts="vllm",
+    )
     engines = []
 
     class Kept(vllm.AdapterEngine):
@@ -67,7 +64,7 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[training.
     # A later engine uses the process group of the first, and a later run has no launcher.
     kept = patch.object(vllm, "AdapterEngine", Kept)
     with patch.object(Accelerator, "end_training"), patch.dict(os.environ), kept:
-        result = training.train(prepare(run, TrainOptions(**settings | options)))
+        result = training.train(prepare(run, replace(settings, **options)))
     return result, engines[0]
 
 

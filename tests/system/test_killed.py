@@ -14,25 +14,23 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.core import artifacts
-from tests.support import constant_model, tiny_llama
+from countdown_rl.tasks import jsonl
+from tests.support import release_chain, tiny_llama
 from tests.support.runs import SPLITS, files, write_data
 
 STAGES = {
     "data": "gen-data --n 300 --valid 4 --test 60 --out out",
     "merged": "merge --adapter adapter --out out",
     "quantized": "quantize --model merged --out out",
-    "eval": "eval --data data --limit 8 --max-new-tokens 4 --model merged --out out",
+    "eval": "eval --data rows.jsonl --max-new-tokens 4 --model countdown-tiny --out out",
     "release": "publish --license mit --model merged --out out",
 }
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("killed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(root)
-        constant_model.checkpoint(Path("base"))
-        constant_model.chain(Path(), base="base")
+    root = release_chain.chain(tmp_path_factory.mktemp("killed"))
+    jsonl.write_rows(root / "rows.jsonl", [{"nums": [n, 3], "target": n + 3} for n in range(8)])
     return root
 
 

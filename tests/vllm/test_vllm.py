@@ -42,9 +42,7 @@ def test_after_training_the_engine_has_the_probabilities_of_the_policy(
     place, tmp_path, precision, top_p
 ):
     start, trl = place / "start", (f"top_p={top_p}",)
-    result, engine = train(
-        place, tmp_path, str(start), rollouts="vllm", precision=precision, trl=trl
-    )
+    result, engine = train(place, tmp_path, str(start), precision=precision, trl=trl)
     # With top-p the ratio of a token is the probability that the policy gives to the nucleus.
     assert all(0.899 < row.importance_sampling_ratio < 1.1 for row in result.rows)
     near, far = (distance(engine, model, precision, top_p=top_p) for model in (result.out, start))
