@@ -40,8 +40,6 @@ class PublishOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_hub_id("base_model", self.base_model)
-        if self.license is not None and not self.license.isprintable():
-            raise UsageError("should be one line of printable characters.", option="license")
         if self.data is None:
             return
         for field in fields(self):

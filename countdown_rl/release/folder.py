@@ -2,11 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core import artifacts, hub
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
@@ -19,6 +18,7 @@ from countdown_rl.core.manifest import (
     file_input,
     provenance_chain,
 )
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models import ends, model_files
@@ -42,7 +42,8 @@ def publish(
     manifest = build(options, out)
     if options.data is None and "accuracy" not in manifest.facts:
         on_warning(
-            "these weights have not been evaluated, and the card says so; run `countdown-rl eval` on them."
+            "these weights have not been evaluated, and the card says so; "
+            "run `countdown-rl eval` on them."
         )
     if target.repo_id is None:
         return manifest, None
@@ -52,19 +53,22 @@ def publish(
 def build(options: PublishOptions, out: Path) -> Manifest:
     """Write the release at *out*: of a model, or of the data set that *options* name.
 
-    Raises ArtifactError if an input is missing, damaged or about other weights, or contains a token.
+    Raises:
+        ArtifactError: an input is missing, damaged or about other weights, or contains a token.
     """
     kind = "release" if options.data is None else "data-release"
     artifacts.check_writable(out, kind)
+    settings = asdict(options)
     if options.data is None:
+        del settings["data"]
         release = read_inputs(options)
-        settings = {key: value for key, value in asdict(options).items() if key != "data"}
-        inputs, write = release.inputs, partial(_write_model, release)
+        inputs = release.inputs
+        write = partial(_write_model, release)
     else:
-        settings = {name: getattr(options, name) for name in DATA_OPTIONS}
-        data = artifacts.read(Path(options.data), "data", verify=False)
+        settings = {name: settings[name] for name in DATA_OPTIONS}
+        data = artifacts.read(Path(options.data), "data")
         inputs = {"data": data.as_input() | {"source": options.data}}
-        write = partial(_write_data, options)
+        write = partial(_write_data, Path(options.data), data, options.license)
     with artifacts.writing(
         out, kind, options=settings, inputs=inputs, libraries=("huggingface_hub",)
     ) as draft:
@@ -78,18 +82,19 @@ def read_inputs(options: PublishOptions) -> Release:
     weights = Weights.read(options.model)
     chain = provenance_chain(weights.entry)
     root = weights.path.parent
-    inputs: dict[str, Any] = {"model": weights.entry}
+    inputs: JsonObject = {"model": weights.entry}
 
     evaluation = _evaluation(options, weights)
+    measured = weights.manifest
     if evaluation:
-        inputs["eval"] = evaluation.manifest.as_input()
+        measured = evaluation.manifest
+        inputs["eval"] = measured.as_input()
 
-    digest = (evaluation.manifest if evaluation else weights.manifest).digest
     table = None
     comparison = root / "eval" / "comparison"
     if (comparison / MANIFEST).exists():
         compared = artifacts.read(comparison, "comparison")
-        if digest in [link.digest for link in compared.lineage]:
+        if measured.digest in [link.digest for link in compared.lineage]:
             table = (comparison / "comparison.md").read_text("utf-8").strip()
             inputs["comparison"] = compared.as_input()
 
@@ -104,8 +109,8 @@ def read_inputs(options: PublishOptions) -> Release:
     base_model = options.base_model or (initial.name if initial.kind == "hub" else None)
     if weights.format.name == "adapter" and base_model is None:
         raise UsageError(
-            f"an adapter needs its base, and {initial.name} is not on the Hub; merge it first, or give "
-            "--base-model."
+            f"an adapter needs its base, and {initial.name} is not on the Hub; "
+            "merge it first, or give --base-model."
         )
     return Release(
         options=options,
@@ -134,7 +139,8 @@ def _evaluation(options: PublishOptions, weights: Weights) -> Result | None:
     overlap = evaluation.metrics.overlap
     if overlap and overlap.trained:
         raise ArtifactError(
-            f"{path} has {plural(overlap.trained, 'row')} used in training; run `countdown-rl eval` on the test split."
+            f"{path} has {plural(overlap.trained, 'row')} used in training; "
+            "run `countdown-rl eval` on the test split."
         )
     return evaluation
 
@@ -165,8 +171,8 @@ def base_license(base_model: str, revision: str | None) -> dict[str, str]:
         raise HubError(
             f"the card of {base_model} cannot be read: {hub.reason(error)}; or give --license."
         ) from error
-    data: Any = info.card_data or {}
-    return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
+    card = info.card_data.to_dict() if info.card_data else {}
+    return {key: card[key] for key in ("license", "license_name", "license_link") if card.get(key)}
 
 
 def _write_model(release: Release, draft: artifacts.ArtifactWriter) -> None:
@@ -201,8 +207,8 @@ def _copy_weights(release: Release, draft: artifacts.ArtifactWriter) -> None:
     for name in weights.manifest.files:
         if FILES.fullmatch(name):
             _copy(weights.path / name, draft.path / name)
-    if model_files.GENERATION in weights.manifest.files:
-        config = model_files.generation_config(weights.path)
+    config = model_files.generation_config(weights.path)
+    if config:
         ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
     if weights.format.name == "adapter":
         config = model_files.adapter_config(weights.path)
@@ -211,7 +217,7 @@ def _copy_weights(release: Release, draft: artifacts.ArtifactWriter) -> None:
         (draft.path / ADAPTER_CONFIG).write_text(f"{text}\n")
 
 
-def _typed(options: Mapping[str, Any]) -> str:
+def _typed(options: Record) -> str:
     """Return *options* as they are typed after a command."""
     words = []
     for key, option in options.items():
@@ -223,10 +229,10 @@ def _typed(options: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def _write_data(options: PublishOptions, draft: artifacts.ArtifactWriter) -> None:
-    """Write the splits of the data artifact ``options.data``, and a card from which ``load_dataset`` reads them."""
-    data = Path(str(options.data))
-    manifest = artifacts.read(data, "data")
+def _write_data(
+    data: Path, manifest: Manifest, license: str | None, draft: artifacts.ArtifactWriter
+) -> None:
+    """Write the splits of *data*, and a card from which ``load_dataset`` reads them."""
     for name in manifest.files:
         _copy(data / name, draft.path / name)
     task = task_of(manifest.options)
@@ -243,7 +249,7 @@ def _write_data(options: PublishOptions, draft: artifacts.ArtifactWriter) -> Non
             if task.group(group).main:
                 columns |= {(group, value) for value in counts}
     source = manifest.inputs.get("from", {})
-    draft.facts |= {"name": f"{task.name}-{task.noun}s", "license": options.license, "rows": rows}
+    draft.facts |= {"name": f"{task.name}-{task.noun}s", "license": license, "rows": rows}
     card = model_card.fill(
         "dataset_card.md.jinja",
         **draft.facts,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.manifest import Manifest, ProvenanceEntry
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.results import Result, breakdowns, split
-from countdown_rl.models import chat_template, load, model_files
+from countdown_rl.models import chat_template, load
 from countdown_rl.models.formats import WeightFormat, format_of
 from countdown_rl.models.reference import SHIPPED, ModelRef
 from countdown_rl.release import templates
@@ -35,31 +35,25 @@ class Weights:
 
     path: Path
     manifest: Manifest
-    entry: dict[str, Any]
+    entry: JsonObject
 
     @classmethod
     def read(cls, source: str) -> "Weights":
-        """Return the weights that *source*, a shipped model or a directory, names; files are compared by size alone."""
+        """Return the weights that *source*, a shipped model or a directory, names."""
         path = SHIPPED.get(source) or Path(source).expanduser()
         manifest = artifacts.read(path, ("quantized", "merged", "model", "adapter"))
-        ref = ModelRef(
-            source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest
-        )
+        kind = "shipped" if source in SHIPPED else "directory"
+        ref = ModelRef(source, kind, path, manifest=manifest)
         return cls(path, manifest, ref.as_input())
 
     @property
     def format(self) -> WeightFormat:
-        return format_of(self.loadable)
+        return format_of(self.path / (self.gguf or ""))
 
     @property
     def gguf(self) -> str | None:
         """Name of the GGUF file."""
         return next((name for name in self.manifest.files if name.endswith(".gguf")), None)
-
-    @property
-    def loadable(self) -> Path:
-        """The GGUF file, or the directory of other weights."""
-        return self.path / (self.gguf or "")
 
     def measured_by(self, evaluation: Result) -> bool:
         """Return True if *evaluation* is of these weights, or of the GGUF file in them."""
@@ -76,7 +70,7 @@ class Release:
     weights: Weights
     evaluation: Result | None
     chain: Sequence[ProvenanceEntry]
-    inputs: dict[str, Any]
+    inputs: JsonObject
     comparison: str | None
     log: Path | None
     base_model: str | None
@@ -110,40 +104,29 @@ def render(release: Release) -> str:
     """Return the card of *release*."""
     evaluation = release.evaluation
     metrics = evaluation.metrics if evaluation else None
-    kinds = []
-    if metrics:
-        kinds = [(kind, scores) for _, kind, scores in breakdowns(metrics)]
-    policy = next((link for link in release.chain if link.by_grpo), None)
-    merged = next((link for link in release.chain if link.kind == "merged"), None)
     adapters = [link for link in release.chain if link.kind == "adapter"]
     precisions = [link.facts.get("precision", link.options.get("precision")) for link in adapters]
-    is_adapter = release.weights.format.name == "adapter"
     return fill(
         "model_card.md.jinja",
         release=release,
-        policy=policy,
         over_nf4="nf4" in precisions,
         metrics=metrics,
         decoding=typed_json.dump(metrics.decoding) if metrics else {},
-        kinds=kinds,
+        breakdowns=list(breakdowns(metrics)) if metrics else [],
         initial=initial_model(release.chain),
         curves=CURVES if release.curves else None,
-        agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained")
-        if merged
-        else None,
-        ends=is_adapter and model_files.GENERATION in release.weights.manifest.files,
-        max_new_tokens=metrics.decoding.max_new_tokens if metrics else 256,
         split=split(evaluation) if evaluation else "",
         **_prompt(release),
     )
 
 
-def fill(template: str, **values: Any) -> str:
+def fill(template: str, **values: object) -> str:
     """Return the Markdown *template* of this package, filled in with *values*."""
     import jinja2
 
-    settings: dict[str, Any] = {"autoescape": False, "trim_blocks": False, "lstrip_blocks": False}
-    environment = templates.html_templates().overlay(undefined=jinja2.Undefined, **settings)
+    environment = templates.html_templates().overlay(
+        undefined=jinja2.Undefined, autoescape=False, trim_blocks=False, lstrip_blocks=False
+    )
     values |= {
         "text": templates,
         "literal": partial(json.dumps, ensure_ascii=False),
@@ -152,14 +135,13 @@ def fill(template: str, **values: Any) -> str:
     return environment.get_template(f"release/{template}").render(values).strip() + "\n"
 
 
-def _prompt(release: Release) -> dict[str, Any]:
+def _prompt(release: Release) -> dict[str, object]:
     """Return the messages of an example prompt, its ``prefill``, and the prefill of the template (``opened``).
 
     If the chat template adds the rest of the prompt (``completed``), the only message is the user turn.
     """
-    row = release.task.row(
-        {"task": release.task.name, **release.task.example, **layout(release.chain)}
-    )
+    task = release.task
+    row = task.row({"task": task.name, **task.example, **layout(release.chain)})
     messages = [dict(message) for message in row.messages()]
     prefill = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
     file = release.weights.path / "chat_template.jinja"
@@ -171,9 +153,8 @@ def _prompt(release: Release) -> dict[str, Any]:
         prefill = ""
     elif "<think" in prefill and "<think" in template:
         ref = ModelRef(release.name, "directory", release.weights.path)
-        prompt = chat_template.render(
-            load.load_tokenizer(ref), messages, chat_template.CHAT_ARGUMENTS
-        )
+        tokenizer = load.load_tokenizer(ref)
+        prompt = chat_template.render(tokenizer, messages, chat_template.CHAT_ARGUMENTS)
         opened = chat_template.Rendered(prompt).answer
     arguments = chat_template.CHAT_ARGUMENTS.items()
     return {

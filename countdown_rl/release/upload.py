@@ -1,7 +1,8 @@
 """Upload of a release folder to the Hub, as one commit with a tag.
 
-A reader sees the repository before that commit or after it, never in between; a new one is private until then.
-huggingface_hub retries transfers and skips stored content, so a failed upload can be repeated.
+A reader sees the repository before that commit or after it, never in between; a new one is private
+until then. huggingface_hub retries transfers and skips stored content, so a failed upload can be
+repeated.
 """
 
 import logging
@@ -10,7 +11,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from countdown_rl.core import artifacts, hub
 from countdown_rl.core.errors import ArtifactError, HubError
@@ -60,9 +61,15 @@ def check_no_token(folder: Path, *, manifest: str = "", token: str | None = None
 
 
 def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
-    """Make the repository of *options* hold exactly the release at *folder*, whose manifest is *manifest*.
+    """Make the repository of *options* hold exactly the release at *folder*.
 
-    Raises HubError: no token, no write access, no network, or a repository that this package did not make.
+    Args:
+        folder: the release, which is uploaded as one commit.
+        manifest: that of the release.
+        options: name and visibility of the repository.
+
+    Raises:
+        HubError: no token, no write access, no network, or a repository of another tool.
     """
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HTTPError
@@ -92,12 +99,17 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     repo_id = str(options.repo_id)
     repo_type = REPO_TYPES[manifest.kind]
     api.create_repo(repo_id, repo_type=repo_type, private=True, exist_ok=True)
-    info: Any = api.repo_info(repo_id, repo_type=repo_type)
+    info = api.repo_info(repo_id, repo_type=repo_type)
     if not info.private and not options.public:
         raise HubError(f"{repo_id} is public; give --public to publish there, or another --push.")
 
-    present = {file.rfilename for file in info.siblings or ()} - {_OF_THE_HUB}
-    if present and _published_kind(api, info, repo_type) != manifest.kind:
+    files = getattr(info, "siblings", None) or ()
+    present = {file.rfilename for file in files} - {_OF_THE_HUB}
+    published = None
+    if MANIFEST in present:
+        file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
+        published = artifacts.peek(Path(file).parent)
+    if present and published != manifest.kind:
         raise HubError(
             f"{repo_id} exists, and countdown-rl did not make it; choose another --push."
         )
@@ -116,14 +128,6 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
         api.update_repo_settings(repo_id, repo_type=repo_type, visibility="public")
     path = f"datasets/{repo_id}" if repo_type == "dataset" else repo_id
     return Upload(f"{api.endpoint}/{path}", commit, tag, private=not options.public)
-
-
-def _published_kind(api: "HfApi", info: Any, repo_type: str) -> str | None:
-    """Return the kind of artifact in the repository of *info*; None for files of others."""
-    if all(file.rfilename != MANIFEST for file in info.siblings):
-        return None
-    file = api.hf_hub_download(info.id, MANIFEST, revision=info.sha, repo_type=repo_type)
-    return artifacts.peek(Path(file).parent)
 
 
 def _tag(api: "HfApi", repo_id: str, repo_type: str, commit: str) -> str:

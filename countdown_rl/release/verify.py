@@ -1,8 +1,9 @@
 """Verification of a release: its hashes, the grades of its completions, and a new evaluation of its weights.
 
-The weights complete the recorded test puzzles again, and new puzzles of the same distribution, from a seed that the
-publisher cannot have known. The claim has to fit both measurements, each by a two-sided exact test at 1%: McNemar's
-between the recorded and the new grades, Fisher's between the counts of recorded and of new puzzles solved.
+The weights complete the recorded test puzzles again, and new puzzles of the same distribution, from
+a seed that the publisher cannot have known. The claim has to fit both measurements, each by a
+two-sided exact test at 1%: McNemar's between the recorded and the new grades, Fisher's between the
+counts of recorded and of new puzzles solved.
 """
 
 import secrets
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Self
 
 from countdown_rl.core import artifacts, hub, typed_json
 from countdown_rl.core.errors import ArtifactError
@@ -45,6 +47,10 @@ class Measurement:
     interval: statistics.Interval
     p: float
 
+    @classmethod
+    def of(cls, puzzles: str, scores: Scores, p: float) -> Self:
+        return cls(puzzles, scores.n, scores.accuracy, scores.interval, p)
+
 
 @dataclass
 class Verification:
@@ -66,8 +72,8 @@ class Verification:
     def conclusion(self) -> str:
         if self.reasons:
             return REFUTED
-        smallest = min([self.n, *(part.n for part in self.measured)])
-        return CONFIRMED if smallest >= MIN_PUZZLES else TOO_FEW
+        counts = [measurement.n for measurement in self.measured]
+        return CONFIRMED if min([self.n, *counts]) >= MIN_PUZZLES else TOO_FEW
 
 
 def verify(
@@ -79,15 +85,18 @@ def verify(
     data: Sequence[Path] = (),
     on_batch: evaluate.OnBatch | None = None,
 ) -> Verification:
-    """Verify the release at *source*, a directory or ``NAME/MODEL@REVISION`` on the Hub.
+    """Verify a release.
 
     Args:
+        source: a directory, or ``NAME/MODEL@REVISION`` on the Hub.
         fresh: number of new puzzles.
         seed: seed of the new puzzles, by default a random one.
         limit: complete only the first recorded puzzles again.
         data: files of the recorded puzzles, if no manifest says how to generate them.
+        on_batch: called after every batch of completions.
 
-    Raises CountdownError if *source* is not a release with an evaluation, or cannot be measured here.
+    Raises:
+        CountdownError: *source* is not a release with an evaluation, or cannot be measured here.
     """
     folder, revision = _folder(source)
     if artifacts.peek(folder) != "release":
@@ -107,15 +116,27 @@ def verify(
     chain = manifest.chain("model")
     metrics = recorded.metrics
     report = Verification(source, revision, manifest.digest, seed, metrics.accuracy, metrics.n)
-    rows = _recorded_rows(recorded, chain, data)
-    if different := _regraded(recorded, rows):
-        names = ", ".join(different)
-        report.reasons.append(f"eval/{DETAILS} has other metrics than its completions ({names})")
+    generated = _generated(recorded, chain)
+    rows = _recorded_rows(recorded, generated, data)
+    if different := ", ".join(_regraded(recorded, rows)):
+        fault = f"eval/{DETAILS} has other metrics than its completions ({different})"
+        report.reasons.append(fault)
         return report
-    new = _new_rows(recorded, chain, fresh, seed)
+
+    new = []
+    if generated:
+        options = replace(generated[0], n=max(3, fresh + 1), valid=0, test=fresh, seed=seed)
+        new = list(map(parse_row, build.generate(options, "test")))
     gguf = next((name for name in manifest.files if name.endswith(".gguf")), "")
-    options = _options(recorded, is_adapter=manifest.facts["format"] == "adapter")
-    _measure(folder / gguf, options, recorded, rows[:limit], new, on_batch, report)
+    decoding = _options(recorded, is_adapter=manifest.facts["format"] == "adapter")
+    report.measured += _measured(folder / gguf, decoding, recorded, rows[:limit], new, on_batch)
+    for measurement in report.measured:
+        if measurement.p < LEVEL:
+            report.reasons.append(
+                f"the weights solve {percent(measurement.accuracy)} of {measurement.n:,} "
+                f"{measurement.puzzles} puzzles, and {percent(metrics.accuracy)} of {metrics.n:,} "
+                f"is claimed (p {measurement.p:.1g})"
+            )
     return report
 
 
@@ -131,8 +152,10 @@ def _folder(source: str) -> tuple[Path, str | None]:
     return folder, folder.name
 
 
-def _source(recorded: Result, chain: Sequence[ProvenanceEntry]) -> tuple[DataOptions, str] | None:
-    """Return the options that generated the recorded puzzles, and their split; None for imported ones."""
+def _generated(
+    recorded: Result, chain: Sequence[ProvenanceEntry]
+) -> tuple[DataOptions, str] | None:
+    """Return the options that generated the recorded puzzles, and their split; None if imported."""
     sha256 = recorded.metrics.data["digest"]
     for link in chain:
         for name, file in link.files.items():
@@ -143,36 +166,22 @@ def _source(recorded: Result, chain: Sequence[ProvenanceEntry]) -> tuple[DataOpt
 
 
 def _recorded_rows(
-    recorded: Result, chain: Sequence[ProvenanceEntry], data: Sequence[Path]
+    recorded: Result, generated: tuple[DataOptions, str] | None, data: Sequence[Path]
 ) -> list[Row]:
-    """Return the recorded puzzles: from the files *data*, those of the suite, or generated again."""
+    """Return the recorded puzzles: from the files *data*, of the suite, or generated again."""
     sha256 = recorded.metrics.data["digest"]
     suite = recorded.metrics.data.get("suite")
-    files = [Path(f"{jsonl.SUITE}{suite}")] if suite else data
-    source = _source(recorded, chain)
     with TemporaryDirectory() as scratch:
-        candidates = [jsonl.test_file(file) for file in files]
-        if source and not candidates:
-            options, split = source
-            candidates = [Path(scratch, "puzzles.jsonl")]
-            jsonl.write_rows(candidates[0], build.generate(options, split))
-        for file in candidates:
+        files = [Path(f"{jsonl.SUITE}{suite}")] if suite else list(data)
+        if generated and not files:
+            files = [Path(scratch, "puzzles.jsonl")]
+            jsonl.write_rows(files[0], build.generate(*generated))
+        for file in map(jsonl.test_file, files):
             if file_sha256(file) == sha256:
                 return jsonl.read_rows(file)[: recorded.metrics.n]
     raise ArtifactError(
         f"the recorded puzzles, sha256 {short(sha256)}, are not found; give --data."
     )
-
-
-def _new_rows(
-    recorded: Result, chain: Sequence[ProvenanceEntry], fresh: int, seed: int
-) -> list[Row]:
-    """Return *fresh* new puzzles of the distribution of the recorded ones; none if these were imported."""
-    source = _source(recorded, chain)
-    if source is None:
-        return []
-    options = replace(source[0], n=max(3, fresh + 1), valid=0, test=fresh, seed=seed)
-    return list(map(parse_row, build.generate(options, "test")))
 
 
 def _regraded(recorded: Result, rows: Sequence[Row]) -> list[str]:
@@ -190,16 +199,15 @@ def _regraded(recorded: Result, rows: Sequence[Row]) -> list[str]:
     return [name for name in names if getattr(scores, name) != getattr(metrics, name)]
 
 
-def _measure(
+def _measured(
     weights: Path,
     options: EvalOptions,
     recorded: Result,
     rows: Sequence[Row],
     new: Sequence[Row],
     on_batch: evaluate.OnBatch | None,
-    report: Verification,
-) -> None:
-    """Complete the recorded *rows* and the *new* ones with *weights*, and test the claim about them."""
+) -> list[Measurement]:
+    """Complete the recorded *rows* and the *new* ones, if any, with *weights*, and test the claim."""
     from scipy.stats import fisher_exact
 
     with TemporaryDirectory() as scratch:
@@ -215,20 +223,13 @@ def _measure(
     regressed = changes.count((True, False))
     improved = changes.count((False, True))
     p = statistics.mcnemar(regressed, improved)
-    report.measured.append(_measurement("recorded", measure(again), p))
+    measured = [Measurement.of("recorded", measure(again), p)]
     if new:
         scores = measure(result.samples[border:])
         counts = [_counts(recorded.metrics), _counts(scores)]
         p = float(fisher_exact(counts).pvalue)
-        report.measured.append(_measurement("new", scores, p))
-
-    for part in report.measured:
-        if part.p < LEVEL:
-            measured = f"{percent(part.accuracy)} of {part.n:,} {part.puzzles} puzzles"
-            claimed = f"{percent(recorded.metrics.accuracy)} of {recorded.metrics.n:,}"
-            report.reasons.append(
-                f"the weights solve {measured}, and {claimed} is claimed (p {part.p:.1g})"
-            )
+        measured.append(Measurement.of("new", scores, p))
+    return measured
 
 
 def _options(recorded: Result, *, is_adapter: bool) -> EvalOptions:
@@ -239,10 +240,6 @@ def _options(recorded: Result, *, is_adapter: bool) -> EvalOptions:
         settings["precision"] = "nf4"
     options: EvalOptions = typed_json.build(settings, EvalOptions, DETAILS)
     return options
-
-
-def _measurement(puzzles: str, scores: Scores, p: float) -> Measurement:
-    return Measurement(puzzles, scores.n, scores.accuracy, scores.interval, p)
 
 
 def _counts(scores: Scores) -> tuple[int, int]:

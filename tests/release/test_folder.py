@@ -133,7 +133,6 @@ def test_weights_other_than_safetensors_and_gguf_are_left_out(root):
 @pytest.mark.parametrize(
     "options",
     [
-        {"license": "x\nname: y"},
         {"base_model": "not an id"},
         {"data": "data", "evaluation": "eval"},
     ],

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise, product
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from countdown_rl.core.formatting import percent, printable
 from countdown_rl.evaluation.training_log import GROUP, StepRow, thinned
@@ -63,18 +63,21 @@ _ACCURACY = (
     Curve("Completions", "share of those sampled", percent, _SAMPLED, main=True),
 )
 _REWARD = Curve("Reward", "mean over completions", _number, {"reward": ""}, main=True)
+_HACKING = "incorrect, but a proxy reward is 1"
+_ZERO_STD = {"frac_reward_zero_std": ""}
 _MAIN = (
-    ("KL from the initial policy", "nats per token", _number, _KL),
-    ("Reward hacking", "incorrect, but a proxy reward is 1", percent, {"hacking": ""}),
-    ("Entropy", "nats per token", _number, {"entropy": ""}),
-    ("Length", "mean tokens per completion", _number, {"mean_length": ""}),
-    ("Zero-std groups", "groups with equal rewards", percent, {"frac_reward_zero_std": ""}),
+    Curve("KL from the initial policy", "nats per token", _number, _KL, main=True),
+    Curve("Reward hacking", _HACKING, percent, {"hacking": ""}, main=True),
+    Curve("Entropy", "nats per token", _number, {"entropy": ""}, main=True),
+    Curve("Length", "mean tokens per completion", _number, {"mean_length": ""}, main=True),
+    Curve("Zero-std groups", "groups with equal rewards", percent, _ZERO_STD, main=True),
 )
+_RATIO = {"importance_sampling_ratio": ""}
 _FOLDED = (
-    ("Truncated", "share at the length limit", percent, {"truncated": ""}),
-    ("Importance sampling ratio", "policy to vLLM", _number, {"importance_sampling_ratio": ""}),
-    ("Gradient norm", "before clipping", _number, {"grad_norm": ""}),
-    ("Seconds per step", "generation, rewards and loss", _number, {"seconds": ""}),
+    Curve("Truncated", "share at the length limit", percent, {"truncated": ""}),
+    Curve("Importance sampling ratio", "policy to vLLM", _number, _RATIO),
+    Curve("Gradient norm", "before clipping", _number, {"grad_norm": ""}),
+    Curve("Seconds per step", "generation, rewards and loss", _number, {"seconds": ""}),
 )
 
 
@@ -93,10 +96,12 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     for row in chain.from_iterable(logs):
         columns.update(row.groups)
 
-    charts = []
     several = len(runs) > 1
     panels = _panels(sorted(columns), task)
-    for panel in _single(panels) if several else panels:
+    if several:
+        panels = _single(panels)
+    charts = []
+    for panel in panels:
         lines = []
         values = set[float]()
         pairs = product(runs.items(), panel.columns.items())
@@ -112,16 +117,14 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
 
 def _panels(columns: Sequence[str], task: Task) -> list[Curve]:
     """Return the charts of a log, which has the group *columns*, in their order on the page."""
-    parts = {}
+    rewards = {}
     for name in columns:
         if name.endswith("/mean"):  # rewards/NAME/mean
-            parts[name] = name.split("/")[1]
+            rewards[name] = name.split("/")[1]
     reward = _REWARD
-    if parts:
-        reward = _REWARD._replace(columns={"reward": "weighted sum", **parts})
-    main = [Curve(*panel)._replace(main=True) for panel in _MAIN]
-    folded = [Curve(*panel) for panel in _FOLDED]
-    return [*_ACCURACY, reward, *main, *_groups(columns, task), *folded]
+    if rewards:
+        reward = _REWARD._replace(columns={"reward": "weighted sum", **rewards})
+    return [*_ACCURACY, reward, *_MAIN, *_groups(columns, task), *_FOLDED]
 
 
 def _groups(columns: Sequence[str], task: Task) -> list[Curve]:
@@ -151,22 +154,17 @@ def _single(panels: Sequence[Curve]) -> list[Curve]:
 
 def picture(charts: Sequence[Curve]) -> str:
     """Return *charts* in two columns, or one alone, as one SVG file."""
-    columns = min(2, len(charts))
-    pitch = _TITLE + max(curve.height for curve in charts)
-    placed = []
-    for index, curve in enumerate(charts):
-        row, column = divmod(index, columns)
-        placed.append((curve, (column * WIDTH, row * pitch + _TITLE)))
-    size = (columns * WIDTH, math.ceil(len(charts) / columns) * pitch)
-    text = _drawn("picture", charts=placed, size=size, style="@STYLE@")
+    height = _TITLE + max(curve.height for curve in charts)
+    rows = [charts[index : index + 2] for index in range(0, len(charts), 2)]
+    text = _drawn("picture", rows=rows, width=WIDTH, height=height, title=_TITLE, style="@STYLE@")
     style = Path(__file__).with_name("charts.css").read_text("utf-8")
     return printable(text.replace("@STYLE@", f"\n{style}")) + "\n"
 
 
-def _drawn(part: str, **values: Any) -> str:
-    """Return the *part* of the template ``chart.svg.jinja``, in one line."""
+def _drawn(section: str, **values: object) -> str:
+    """Return the *section* of the template ``chart.svg.jinja``, in one line."""
     template = html_templates().get_template("release/report/chart.svg.jinja")
-    lines = template.render(part=part, **values).splitlines()
+    lines = template.render(section=section, **values).splitlines()
     return "".join(map(str.strip, lines))
 
 
@@ -175,8 +173,9 @@ def ticks(low: float, high: float) -> list[float]:
     span = (high - low) or abs(high) or 1.0
     size = 10.0 ** math.floor(math.log10(span / 4))
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if span / (size * factor) <= 4)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(step * index, 12) for index in range(first, max(last, first + 1) + 1)]
+    first = math.floor(low / step + 1e-9)
+    last = max(math.ceil(high / step - 1e-9), first + 1)
+    return [round(step * index, 12) for index in range(first, last + 1)]
 
 
 def _series(seeds: Sequence[Log], column: str, every: int) -> tuple[Series, Series]:
@@ -213,15 +212,20 @@ def _points(log: Log, column: str, every: int) -> dict[int, float]:
 def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
     """Return *panel* drawn, with ranges as bands; the vertical axis begins at zero, or at a lower value."""
     text = panel.text
-    changes = [f"{text(line.mean[0][1])} → {text(line.mean[-1][1])}" for line in lines]
-    named = zip(lines, changes, strict=True)
-    legend = [f"{line.name} {change}" for line, change in named if line.name]
-    points = list(chain.from_iterable(line.mean + line.range for line in lines))
+    labels = []
+    for line in lines:
+        first_value, last_value = line.mean[0][1], line.mean[-1][1]
+        labels.append(f"{line.name} {text(first_value)} → {text(last_value)}".strip())
+    legend = labels if lines[0].name else []
+
+    points = chain.from_iterable(line.mean + line.range for line in lines)
     places, values = zip(*points, strict=True)
-    first, last = 0 if unit == "step" else min(places), max(places)
     marks = ticks(min(0.0, *values), max(values))
+    first = 0 if unit == "step" else min(places)
+    last = max(places)
     top = TOP + _ROW * len(legend)
-    right, bottom = WIDTH - RIGHT, top + HEIGHT - TOP - BOTTOM
+    bottom = top + HEIGHT - TOP - BOTTOM
+    right = WIDTH - RIGHT
 
     def x(step: float) -> float:
         share = (step - first) / (last - first) if last > first else 0.5
@@ -249,5 +253,5 @@ def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
         bands=bands,
         left=LEFT, right=right, top=top, bottom=bottom, unit=unit, x=x, y=y,
     )  # fmt: skip
-    change = "" if legend else changes[0]
+    change = "" if legend else labels[0]
     return panel._replace(change=change, height=bottom + BOTTOM, content=content)

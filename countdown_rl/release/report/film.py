@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
 
 from countdown_rl.evaluation.sample import Sample
@@ -13,24 +14,21 @@ PUZZLES, FRAMES = 20, 25
 
 @dataclass(frozen=True)
 class Film:
-    """The samples of each puzzle by step, after each of *steps*."""
+    """The samples of each puzzle after each of *steps*."""
 
     steps: list[int]
-    puzzles: list[dict[int, list[Sample]]]
+    puzzles: list[tuple[list[Sample], ...]]
 
     @property
     def shares(self) -> list[list[float]]:
         """For each puzzle the share of correct samples after each step."""
-        return [self._shares(puzzle) for puzzle in self.puzzles]
+        return [list(map(_share, frames)) for frames in self.puzzles]
 
     @property
     def chosen(self) -> int:
         """The index of the puzzle to show first: the one that improved most."""
         gains = [shares[-1] - shares[0] for shares in self.shares]
         return gains.index(max(gains))
-
-    def _shares(self, puzzle: dict[int, list[Sample]]) -> list[float]:
-        return [_share(puzzle[step]) for step in self.steps]
 
 
 def _share(samples: Sequence[Sample]) -> float:
@@ -52,7 +50,7 @@ def film(samples: Sequence[Sample]) -> Film | None:
         steps = [steps[round(index * gap)] for index in range(FRAMES)]
     if len(steps) < 2:
         return None
-    return Film(steps, list(shown.values()))
+    return Film(steps, list(map(itemgetter(*steps), shown.values())))
 
 
 def sampled(samples: Sequence[Sample]) -> list[list[Sample]]:
@@ -61,9 +59,9 @@ def sampled(samples: Sequence[Sample]) -> list[list[Sample]]:
     for sample in samples:
         if sample.step is not None and sample.group is not None:
             groups.setdefault((sample.step, sample.group), []).append(sample)
-    by_step: dict[int, list[Sample]] = {}
+    by_step: dict[int, list[Sample]] = {}  # in the order of training
     for (step, _), group in groups.items():
         if any(sample.advantage for sample in group):
             by_step.setdefault(step, group)
-    ends = sorted({min(by_step), max(by_step)}) if by_step else []
-    return [by_step[step] for step in ends]
+    shown = list(by_step.values())
+    return shown[:1] + shown[1:][-1:]

@@ -7,6 +7,7 @@ from the artifacts or counted from their completions. The same artifacts give th
 import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,9 +17,11 @@ from countdown_rl.core import artifacts, formatting
 from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.manifest import MADE_BY, ProvenanceEntry
 from countdown_rl.core.packages import version
+from countdown_rl.core.types import Record
 from countdown_rl.evaluation import compare, diagnose, results, tables, training_log
 from countdown_rl.evaluation.caveats import caveats
-from countdown_rl.evaluation.sample import Metrics, Sample
+from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.sample import Accuracy, Sample
 from countdown_rl.release import templates
 from countdown_rl.release.report import charts
 from countdown_rl.release.report.film import film, sampled
@@ -27,7 +30,9 @@ from countdown_rl.tasks.task import REASONS
 
 #: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
 Runs = dict[str, list[Path]]
-Group = Mapping[str, results.Result]
+Group = Mapping[str, Result]
+#: Variables of the template of the page, or of one comparison in it.
+Content = dict[str, Any]
 #: Values of the page that are empty without an evaluation.
 _COMPARED = ("names", "groups", "puzzles", "changed", "chain", "versions", "warnings")
 #: Order of the baselines, after the models.
@@ -61,12 +66,12 @@ def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -
     return compare.by_setting(paths), runs
 
 
-def save(page: str, out: Path) -> int:
-    """Write *page* at *out*, atomically, and return its size in bytes."""
+def save(page: str, out: Path) -> None:
+    """Write *page* at *out*, atomically."""
     if out.is_dir():
         raise ArtifactError(f"{out} is a directory; give --out a file.")
     with artifacts.replacing(out) as partial:
-        return partial.write_bytes(page.encode())
+        partial.write_text(page, "utf-8")
 
 
 def save_figures(curves: Sequence[charts.Curve], directory: Path) -> None:
@@ -76,18 +81,18 @@ def save_figures(curves: Sequence[charts.Curve], directory: Path) -> None:
         save(charts.picture([curve]), directory / f"{name}.svg")
 
 
-def text(values: Mapping[str, Any], demo: str | None = None) -> str:
-    """Return the HTML of the report about *values* of :func:`view`.
+def text(content: Content, demo: str | None = None) -> str:
+    """Return the HTML of the report about the *content* of :func:`view`.
 
     *demo* is the file name of the demo beside it.
     """
     environment = templates.html_templates()
     for name in ("percent", "interval", "short", "duration", "plural"):
         environment.filters[name] = getattr(templates, name)
-    for function in (tables.counted, tables.points, _leaves, _value, _sha256):
+    for function in (tables.counted, tables.points, tables.conditions, _leaves, _value, _sha256):
         environment.filters[function.__name__.lstrip("_")] = function
     template = environment.get_template("release/report/page.html.jinja")
-    return formatting.printable(template.render(values, demo=demo))
+    return formatting.printable(template.render(content, demo=demo))
 
 
 def _sha256(script: str) -> str:
@@ -95,13 +100,13 @@ def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return f"{value:,}" if type(value) is int else templates.value(value)
 
 
-def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value in nested *values* but None, each with the keys that lead to it."""
-    for key, value in values.items():
+def _leaves(tree: Record, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every value in the nested *tree* but None, with the keys that lead to it."""
+    for key, value in tree.items():
         name = f"{path} {key.rstrip('_').replace('_', '-')}".strip()
         if isinstance(value, Mapping):
             yield from _leaves(value, name)
@@ -109,29 +114,29 @@ def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
             yield name, value
 
 
-def view(evaluations: Runs, training: Runs) -> dict[str, Any]:
-    """Return the values of the page about *evaluations* and the logs of *training* by run.
+def view(evaluations: Runs, training: Runs) -> Content:
+    """Return the content of the page about *evaluations* and the logs of *training* by run.
 
-    Several evaluations of one name are the runs of a setting: their means are shown, with completions of the first.
-    Without evaluations, the page is about training alone.
+    Several evaluations of one name are the runs of a setting: their means are shown, with
+    completions of the first. Without evaluations, the page is about training alone.
     """
     scored = {}
     for name, paths in evaluations.items():
         scored[name] = compare.pooled(name, list(map(results.read, paths)))
-    compared = _compared(scored) if scored else {key: {} for key in _COMPARED}
-
-    read = {path: _log(path) for path in chain.from_iterable(training.values())}
-    runs = {name: [read[path] for path in paths] for name, paths in training.items()}
+    compared = _compared(scored) if scored else {name: {} for name in _COMPARED}
     links = compared["chain"]
-    own = [path for path in read if training_log.is_log_of(path, links)]
-    shown = next(chain(own, read), None)
-    log = read[shown] if shown else []
+
+    runs = {name: list(map(_log, logs)) for name, logs in training.items()}
+    logs = list(chain.from_iterable(training.values()))
+    own = [path for path in logs if training_log.is_log_of(path, links)]
+    shown = next(chain(own, logs), None)
+    log = _log(shown) if shown else []
     samples = training_log.samples_of(shown) if shown else []
     seconds = 0.0
     before = 0
-    for row in log:
-        seconds += row.seconds * (row.step - before)
-        before = row.step
+    for step in log:
+        seconds += step.seconds * (step.step - before)
+        before = step.step
 
     rows = [sample.row for sample in samples[:1]]
     rows += [result.samples[0].row for result in scored.values()]
@@ -142,16 +147,17 @@ def view(evaluations: Runs, training: Runs) -> dict[str, Any]:
     return compared | {
         "version": version(),
         "noun": task.noun,
+        "baselines": task.baselines,
+        "reasons": {**REASONS, **task.reasons},
+        "results": list(scored.values()),
         "log": log,
         "runs": runs,
-        "results": list(scored.values()),
         "curves": charts.curves(runs, task) if log else [],
         "film": film(samples),
         "sampled": sampled(samples),
         "seconds": seconds,
-        "other_log": scored and read and not own,
+        "other_log": scored and logs and not own,
         "curriculum": own and has_curriculum,
-        "reasons": {**REASONS, **task.reasons},
     }
 
 
@@ -162,52 +168,54 @@ def _log(path: Path) -> charts.Log:
     return rows
 
 
-def _compared(scored: Group) -> dict[str, Any]:
-    """Return the values of the page about the results *scored*.
+def _ordered(scored: Group) -> list[str]:
+    """Return the names of *scored*: models in the order of their making, then the baselines.
 
-    Models are in the order in which they are made from each other, else as given, before the baselines; those that the
-    last one was trained from come first.
+    Those that the last model was trained from come first. Where nothing tells, names stay as given.
     """
-    lineages = {name: lineage(results.chain(result)) for name, result in scored.items()}
-    chains = {name: len(results.chain(result)) for name, result in scored.items()}
-    ordered = sorted(scored, key=lambda name: (len(lineages[name]), chains[name]))
-    policy = lineages[ordered[-1]]
-    ordered.sort(key=lambda name: not set() < lineages[name] < policy)
-    ordered.sort(key=lambda name: _PLACES.get(scored[name].metrics.model.kind, 0))
+    chains = {name: results.chain(result) for name, result in scored.items()}
+    lineages = {name: lineage(links) for name, links in chains.items()}
+    names = sorted(scored, key=lambda name: (len(lineages[name]), len(chains[name])))
+    policy = lineages[names[-1]]
+    names.sort(key=lambda name: not set() < lineages[name] < policy)
+    return sorted(names, key=lambda name: _PLACES.get(scored[name].metrics.model.kind, 0))
 
-    groups = comparable({name: scored[name] for name in ordered})
+
+def _compared(scored: Group) -> Content:
+    """Return the content of the page about the results *scored*."""
+    groups = comparable({name: scored[name] for name in _ordered(scored)})
     models = {name: item for name, item in groups[0].items() if not item.metrics.is_baseline}
-    ordered = list(models)
-    first_name, last_name = ordered[0], ordered[-1]
-    first, last = models[first_name], models[last_name]
+    names = list(models)
+    first, last = models[names[0]], models[names[-1]]
     links = results.chain(last)
-    described = [_table(group) for group in groups]
-    rows = {row["name"]: row for row in described[0]["rows"]}
+    origins, policy = lineage(results.chain(first)), lineage(links)
     is_paired = last is not first and len(first.samples) == len(last.samples) == first.metrics.n
+
     transcripts = {}
     for name, model in models.items():
         transcripts[name] = [samples[0] for samples in model.by_puzzle[:TRANSCRIPTS]]
-    shown: dict[str, results.Result] = {}
+    shown: dict[str, Result] = {}
     for group in groups:
         shown |= group
-    left_out = ", ".join(name for name in scored if name not in shown)
     warnings = caveats(shown)
+    left_out = ", ".join(name for name in scored if name not in shown)
     if left_out:
         reason = "other puzzles or another number of completions than the models"
         warnings.insert(0, f"{left_out}: left out, as the evaluation has {reason}.")
+    comparisons = list(map(_comparison, groups))
     return {
-        "names": list(models),
-        "first": rows[first_name],
-        "last": rows[last_name],
-        "groups": described,
-        "method": "GRPO" if any(link.by_grpo for link in links) else last_name,
-        "trained": len(lineages[last_name]) > 1,
-        "from_first": set() < lineages[first_name] < lineages[last_name],
+        "names": names,
+        "first": comparisons[0]["models"][0],
+        "last": comparisons[0]["models"][-1],
+        "groups": comparisons,
+        "method": "GRPO" if any(link.by_grpo for link in links) else names[-1],
+        "trained": len(policy) > 1,
+        "from_first": set() < origins < policy,
         "puzzles": min(TRANSCRIPTS, first.metrics.n),
         "transcripts": transcripts,
         "changed": _changed(first, last) if is_paired else None,
         "causes": diagnose.LABELS,
-        "lost": {name: diagnose.diagnose(models[name]) for name in (first_name, last_name)},
+        "lost": {name: diagnose.diagnose(models[name]) for name in (names[0], names[-1])},
         "chain": links,
         "versions": last.manifest.versions,
         "warnings": warnings,
@@ -238,13 +246,13 @@ def comparable(scored: Group) -> list[Group]:
 
     The largest group is the first. Baselines of no group are left out.
     """
-    groups: dict[Any, dict[str, results.Result]] = {}
+    groups: dict[tuple[object, ...], dict[str, Result]] = {}
     baselines = {}
     for name, result in scored.items():
         if result.metrics.is_baseline:
             baselines[name] = result
         else:
-            terms = *sorted(result.puzzles), compare.decoding(result)
+            terms = (*sorted(result.puzzles), compare.decoding(result))
             groups.setdefault(terms, {})[name] = result
     if not groups:
         raise InputError("there are evaluations of baselines alone; give --result one of a model.")
@@ -258,57 +266,36 @@ def comparable(scored: Group) -> list[Group]:
     return sorted(map(compare.paired, groups.values()), key=len, reverse=True)
 
 
-def _table(group: Group) -> dict[str, Any]:
+def _comparison(group: Group) -> Content:
     """Return one comparison: its rows, breakdowns, and the reasons why answers were incorrect."""
     values = compare.scores(group)
     rows = values["results"]
-    reasons: dict[str, dict[str, int]] = {}
-    # By title and kind of puzzle: the name of each row, its scores, and whether it is a baseline.
-    breakdowns: dict[str, dict[str, list[Any]]] = {}
+    models = []
+    reasons = Counter[str]()
+    # By title and kind of puzzle: each row, and its scores.
+    breakdowns: dict[str, dict[str, list[tuple[Content, Accuracy]]]] = {}
     for row in rows:
         result = group[row["name"]]
-        metrics = result.metrics
-        row["bound"] = metrics.is_baseline
-        row["about"] = _about(row, metrics)
-        row["metrics"] = metrics
-        row["completions"] = len(result.samples)
-        for title, kind, scores in results.breakdowns(metrics):
+        row.update(metrics=result.metrics, completions=len(result.samples))
+        for title, kind, scores in results.breakdowns(result.metrics):
             kinds = breakdowns.setdefault(title, {})
-            kinds.setdefault(kind, []).append((row["name"], scores, row["bound"]))
-        if not row["bound"]:
-            for reason, count in metrics.reasons.items():
-                reasons.setdefault(reason, {})[row["name"]] = count
-    models = [row for row in rows if not row["bound"]]
+            kinds.setdefault(kind, []).append((row, scores))
+        if not result.metrics.is_baseline:
+            models.append(row)
+            reasons.update(result.metrics.reasons)
     ks = set.intersection(*(set(row["metrics"].pass_at) for row in rows))
-    by_count = sorted(reasons.items(), key=lambda item: -sum(item[1].values()))
     return values | {
-        "rows": rows,
         "models": models,
         "breakdowns": breakdowns,
-        "terms": tables.conditions(values),
         "samples": models[0]["metrics"].decoding.samples or 1,
         "single": all(row["completions"] == row["n"] for row in models),
-        "majority": all(row["metrics"].majority for row in rows),
         "puzzles": sorted(next(iter(group.values())).puzzles),
-        "called": f"{values['split']} {registry.task_of(values).noun}s".strip(),
-        "reasons": dict(by_count),
+        "reasons": [reason for reason, _ in reasons.most_common()],
         "pass_at": sorted(ks),
-        "lengths": all(row["metrics"].tokens for row in models),
     }
 
 
-def _about(row: Mapping[str, Any], metrics: Metrics) -> str:
-    """Return the line below the name of *row*."""
-    if "runs" in row:
-        return f"mean of {formatting.plural(len(row['runs']), 'run')}, ± {100 * row['sd']:.1f}"
-    baseline = registry.task(metrics.task).baselines.get(metrics.model.source)
-    if baseline:
-        return baseline.about
-    loaded = f", loaded in {metrics.precision}" if metrics.precision else ""
-    return metrics.model.source + loaded
-
-
-def _changed(first: results.Result, last: results.Result) -> dict[str, list[tuple[Sample, Sample]]]:
+def _changed(first: Result, last: Result) -> dict[str, list[tuple[Sample, Sample]]]:
     """Return the completions of two models for the puzzles that only one of them solved."""
     changed: dict[str, list[tuple[Sample, Sample]]] = {side: [] for side in tables.SIDES}
     for before, after in zip(first.samples, last.samples, strict=True):
