@@ -73,11 +73,11 @@ def _evaluation(path: Path) -> Path:
 
 def _view(values: dict[str, Any]) -> Table:
     """The table of the differences, whose lines fit 80 columns."""
-    from countdown_rl.evaluation.tables import counted, largest_k, points, reference, subject
+    from countdown_rl.evaluation.tables import counted, difference_head, largest_k, points, subject
 
     k = largest_k(values)
     title = f"{subject(values)}; 95% intervals in parentheses"
-    heading = fill(reference(values), 22)
+    heading = fill(difference_head(values), 22)
     table = console.table("", "solved", heading, "improved/\nregressed", "p", title=title)
     for row in values["results"]:
         change = row.get("against", {})
