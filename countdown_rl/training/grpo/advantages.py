@@ -1,23 +1,24 @@
 """Advantages of completions from their rewards.
 
-A function of advantages has the form ``f(rewards) -> advantages``, both (groups, generations) over all processes. A
-reward of NaN is not applicable: it is in no mean. A function with some of the parameters ``completion_mask``,
-``completion_ids`` and ``line_ends``, each (groups, generations, tokens), gets the groups of its own process and may
-return advantages by token, of that shape.
+A function of advantages has the form ``f(rewards) -> advantages``, both (groups, generations) over
+all processes. A reward of NaN is not applicable: it is in no mean. A function with some of the
+parameters ``completion_mask``, ``completion_ids`` and ``line_ends``, each (groups, generations,
+tokens), gets the groups of its own process and may return advantages by token, of that shape.
 """
 
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch import Tensor
+from trl.trainer.utils import nanstd
 
 from countdown_rl.core import user_code
 from countdown_rl.core.errors import UsageError
 from countdown_rl.training.options import TrainOptions
 
-#: Rewards that differ by no more are equal, and an advantage by line of no more is zero: they are sums in fp32.
+#: Rewards that differ by no more are equal, and an advantage by line of no more is zero: they are
+#: sums in fp32.
 ROUNDING = 1e-6
 #: Added to a standard deviation that divides, as in TRL.
 _EPSILON = 1e-4
@@ -30,43 +31,38 @@ Advantage = Callable[..., Tensor]
 def equal(rewards: Tensor) -> Tensor:
     """A mask (groups, 1) of the groups in which all rewards are equal or not applicable."""
     rewards = rewards.where(rewards.isfinite(), rewards.nanmean(1, keepdim=True))
-    return ~(
-        rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True) > ROUNDING
-    )  # True for NaN
+    spread = rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True)
+    return ~(spread > ROUNDING)  # True for NaN
 
 
 def varies(rewards: Tensor) -> list[bool]:
     """For each group of *rewards* True if they have non-zero variance."""
-    varied: list[bool] = equal(rewards).logical_not().flatten().tolist()
-    return varied
+    return equal(rewards).logical_not().flatten().tolist()
 
 
 def group(rewards: Tensor) -> Tensor:
-    """The rewards less the mean of their group: GRPO (Shao et al. 2024, arXiv:2402.03300), not scaled."""
+    """Return the rewards less the mean of their group, not scaled: GRPO, arXiv:2402.03300."""
     return (rewards - rewards.nanmean(1, keepdim=True)).masked_fill(equal(rewards), 0.0)
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
-    """The rewards less the mean of the others of their group: RLOO (Ahmadian et al. 2024, arXiv:2402.14740)."""
+    """Return the rewards less the mean of the others of their group: RLOO, arXiv:2402.14740."""
     # Of n rewards with the sum S, r - (S - r) / (n - 1) is n / (n - 1) times r - S / n.
     count = rewards.isfinite().sum(1, keepdim=True)
     return group(rewards) * (count / (count - 1).clamp(min=1))
 
 
 def max_rl(rewards: Tensor) -> Tensor:
-    """The advantages of :func:`group` divided by the group's mean where it is positive: MaxRL, arXiv:2602.02710."""
+    """Return :func:`group` divided by the group's mean where it is positive: MaxRL, arXiv:2602.02710."""
     mean = rewards.nanmean(1, keepdim=True)
     return group(rewards) / mean.where(mean > ROUNDING, 1.0)
 
 
 def scaled(rewards: Tensor, baseline: Advantage, by_batch: bool = False) -> Tensor:
-    """The advantages of *baseline* divided by the standard deviation of the group, or of all *rewards*."""
-    values = rewards.view(1, -1) if by_batch else rewards
-    count = values.isfinite().sum(1, keepdim=True)
-    variance = ((values - values.nanmean(1, keepdim=True)) ** 2).nanmean(1, keepdim=True) * (
-        count / (count - 1)
-    )
-    return (baseline(rewards) / (variance.sqrt() + _EPSILON)).nan_to_num(nan=0.0)
+    """Return *baseline* divided by the standard deviation of the group, or of all *rewards*."""
+    compared = rewards.view(1, -1) if by_batch else rewards
+    deviation = nanstd(compared, dim=1)[:, None]
+    return (baseline(rewards) / (deviation + _EPSILON)).nan_to_num(nan=0.0)
 
 
 def discounted(
@@ -76,10 +72,17 @@ def discounted(
     discount: float,
     leave_one_out: bool = False,
 ) -> Tensor:
-    """Advantages by token: the discounted return of each token's line, less its mean over the group.
+    """Return the discounted return of each token's line, less its mean over the group.
 
-    The mean is over the completions, or with *leave_one_out* over the other ones, that have such a line, the first, the
-    second and so on. *line_ends* is true where a token ends a line.
+    The mean is over the completions, or with *leave_one_out* over the other ones, that have such a
+    line, the first, the second and so on.
+
+    Args:
+        rewards: (groups, generations).
+        completion_mask: (groups, generations, tokens), 1 for the tokens of completions.
+        line_ends: the same shape, true where a token ends a line.
+        discount: of a line by those after it.
+        leave_one_out: compare with the others of the group.
     """
     group, rewards = rewards.shape[1], rewards.flatten()
     mask = completion_mask.flatten(0, 1) * rewards.isfinite()[:, None]
@@ -96,13 +99,12 @@ def discounted(
     if leave_one_out:
         factors = count / (count - 1).clamp(min=1)
         out = out * factors.expand_as(tokens).reshape_as(lines).gather(1, line)
-    return out.masked_fill(out.abs() <= ROUNDING, 0.0).view_as(
-        completion_mask
-    )  # equal completions have no gradient
+    # Equal completions have no gradient.
+    return out.masked_fill(out.abs() <= ROUNDING, 0.0).view_as(completion_mask)
 
 
 def advantage(options: TrainOptions) -> Advantage:
-    """The function of advantages that *options* name."""
+    """Return the function of advantages that *options* name."""
     if ":" in options.advantage:
         return user_code.imported(options.advantage)
     if options.advantage == "max-rl":
@@ -117,23 +119,31 @@ def advantage(options: TrainOptions) -> Advantage:
 
 
 def columns(function: Advantage) -> list[str]:
-    """The names of the parameters of *function* that are among :data:`COLUMNS`."""
+    """Return the names of the parameters of *function* that are among :data:`COLUMNS`."""
     return [name for name in COLUMNS if name in inspect.signature(function).parameters]
 
 
 def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, Tensor]) -> Tensor:
-    """The advantages of *rewards* by *function*, called *name*, with its columns *tokens*; 0 for a reward of NaN."""
+    """Return advantages, 0 for a reward of NaN.
+
+    Args:
+        name: of the function, for errors.
+        function: of advantages; it gets copies.
+        rewards: (groups, generations).
+        tokens: the columns that *function* asks for, (groups, generations, tokens).
+
+    Returns:
+        A tensor of the shape of *rewards*, or of *tokens*.
+    """
+    copies = {column: tensor.clone() for column, tensor in tokens.items()}
     with user_code.running(f"advantage {name}"):
-        values: Any = function(
-            rewards.clone(), **{column: tensor.clone() for column, tensor in tokens.items()}
-        )
+        result: object = function(rewards.clone(), **copies)
     shapes = {tuple(tensor.shape) for tensor in (rewards, *tokens.values())}
-    if not isinstance(values, Tensor) or tuple(values.shape) not in shapes:
-        raise UsageError(
-            f"The advantage {name} should return a tensor of the shape {' or '.join(map(str, shapes))}."
-        )
-    finite = rewards.isfinite().view(*rewards.shape, *[1] * (values.ndim - 2))
-    values = values.detach().to(rewards).where(finite, 0.0)
+    if not isinstance(result, Tensor) or tuple(result.shape) not in shapes:
+        shape = " or ".join(map(str, shapes))
+        raise UsageError(f"The advantage {name} should return a tensor of the shape {shape}.")
+    finite = rewards.isfinite().view(*rewards.shape, *[1] * (result.ndim - 2))
+    values = result.detach().to(rewards).where(finite, 0.0)
     if not values.isfinite().all():
         raise UsageError(f"The advantage {name} returned a number that is not finite.")
     return values

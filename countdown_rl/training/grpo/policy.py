@@ -8,7 +8,6 @@ Private names of TRL, and the public ways that were considered:
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -40,7 +39,9 @@ class PolicyTrainer(GRPOTrainer):
         settings: of ``GRPOTrainer``.
     """
 
-    def __init__(self, options: TrainOptions, stop: Stop, engine: Engine, **settings: Any) -> None:
+    def __init__(
+        self, options: TrainOptions, stop: Stop, engine: Engine, **settings: object
+    ) -> None:
         self.options = options
         self.stop = stop
         self.engine = engine
@@ -66,7 +67,9 @@ class PolicyTrainer(GRPOTrainer):
             batch[f"{name}_mask"] = pad(masks, 0, side)
         return batch
 
-    def scores(self, model: torch.nn.Module, batch: Batch, **settings: Any) -> tuple[Tensor, Any]:
+    def scores(
+        self, model: torch.nn.Module, batch: Batch, **settings: object
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the log-probabilities (B, T) of completions by *model*, and entropies (B, T) or None."""
         ids = torch.cat((batch["prompt_ids"], batch["completion_ids"]), 1)
         mask = torch.cat((batch["prompt_mask"], batch["completion_mask"]), 1)

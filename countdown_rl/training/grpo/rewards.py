@@ -25,7 +25,7 @@ from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Grade, Row
 
-Reward = Callable[[Grade, Row, int], float]
+Reward = Callable[..., Any]
 
 #: Rewards that are fields of a grade.
 _BOOLEAN = ("correct", "format", "strict-format", "well-formed")
@@ -102,7 +102,7 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
     return weights
 
 
-def reward(name: str) -> Callable[..., Any]:
+def reward(name: str) -> Reward:
     """The reward function called *name*. Raises UsageError if there is none."""
     if name in _PLAIN:
         return _PLAIN[name]
@@ -148,16 +148,26 @@ def check_rewards(
 ) -> dict[str, list[float | None]]:
     """Call each reward on a correct completion of *row*, if one is known, and on an incorrect one.
 
-    Returns their values by name, and reports them. Raises UsageError if one cannot be called.
+    Args:
+        names: of the rewards.
+        row: of the task.
+        note: called with a sentence about their values.
+        warning: called where both completions get the same reward of the user's.
+
+    Returns:
+        Both values by name.
+
+    Raises:
+        UsageError: a reward cannot be called.
     """
-    graders = [f"{PROXY}{name}" for name in task(row.task).proxies]
-    if unknown := [name for name in names if name.startswith(PROXY) and name not in graders]:
-        raise UsageError(
-            f"The task {row.task} has no reward {unknown[0]}; it has {', '.join(graders) or 'none'}."
-        )
-    answers = [row.right_answer or "", f"{row.reference}1"]
-    texts = [row.style.answer(answer) for answer in answers]
-    samples = [Sample.of(row, Completion(text, 8, True)) for text in texts]
+    proxies = [f"{PROXY}{name}" for name in task(row.task).proxies]
+    for name in names:
+        if name.startswith(PROXY) and name not in proxies:
+            known = ", ".join(proxies) or "none"
+            raise UsageError(f"The task {row.task} has no reward {name}; it has {known}.")
+    answers = (row.right_answer or "", f"{row.reference}1")
+    completions = [Completion(row.style.answer(answer), 8, True) for answer in answers]
+    samples = [Sample.of(row, completion) for completion in completions]
     columns = {
         "prompts": [row.messages()[-1]["content"]] * 2,
         "completion_ids": [[0] * 8] * 2,
@@ -196,7 +206,7 @@ def metrics(sample: Sample, rewards: Mapping[str, float | None]) -> dict[str, fl
 
 
 def values(
-    name: str, function: Callable[..., Any], samples: Sequence[Sample], columns: Mapping[str, Any]
+    name: str, function: Reward, samples: Sequence[Sample], columns: Mapping[str, Any]
 ) -> list[float | None]:
     """Return the rewards *name* of *samples*; the function gets copies.
 
@@ -205,38 +215,41 @@ def values(
         function: that computes it.
         samples: completions.
         columns: lists of ``prompts`` and ``completion_ids``, and what TRL passes once for all.
+
+    Raises:
+        UsageError: the function fails, or does not return finite numbers.
     """
     fields = dict.fromkeys(field for sample in samples for field in sample.row)
-    given = []
-    for sample, prompt, ids in zip(
-        samples, columns["prompts"], columns["completion_ids"], strict=True
-    ):
+    singles = []
+    lists = columns["prompts"], columns["completion_ids"]
+    for sample, prompt, ids in zip(samples, *lists, strict=True):
         row = deepcopy(sample.row)
         text = Text(sample.completion)
-        given.append(
-            {
-                "data_source": f"countdown_rl/{row.task}",  # as in the data for verl
-                "ground_truth": json.dumps(dict(row)),
-                **{field: row.get(field) for field in fields},
-                "completion": text,
-                "solution_str": text,
-                "prompt": Text(prompt),
-                "grade": copy(sample.grade),
-                "row": row,
-                "tokens": sample.tokens,
-                "completion_ids": list(ids),
-            }
-        )
+        single = {
+            "data_source": f"countdown_rl/{row.task}",  # as in the data for verl
+            "ground_truth": json.dumps(dict(row)),
+            **{field: row.get(field) for field in fields},
+            "completion": text,
+            "solution_str": text,
+            "prompt": Text(prompt),
+            "grade": copy(sample.grade),
+            "row": row,
+            "tokens": sample.tokens,
+            "completion_ids": list(ids),
+        }
+        singles.append(single)
     shared = {key: value for key, value in columns.items() if key not in BATCH}
     shared["log_extra"] = lambda column, values: None  # for TRL's table of completions
+
     with user_code.running(f"reward {name}"):
         parameters = inspect.signature(function).parameters
     asked = parameters.keys()
     in_batch = bool(asked & BATCH.keys()) and not asked & SINGLE
-    calls = [each | shared for each in given]
+    calls = [single | shared for single in singles]
     if in_batch:
-        singular = {field: field for field in given[0]} | BATCH
-        batch = {key: [each[one] for each in given] for key, one in singular.items()}
+        batch = {}
+        for key in (*singles[0], *BATCH):
+            batch[key] = [single[BATCH.get(key, key)] for single in singles]
         calls = [batch | shared]
     wanted = _wanted(name, parameters.values(), calls[0])
     with user_code.running(f"reward {name}"):
@@ -251,7 +264,7 @@ def values(
 
 
 def _wanted(
-    name: str, parameters: Iterable[inspect.Parameter], known: Mapping[str, Any]
+    name: str, parameters: Iterable[inspect.Parameter], known: Mapping[str, object]
 ) -> list[str]:
     """Return the arguments that the reward *name* asks for by its *parameters*."""
     wanted = []
@@ -268,7 +281,7 @@ def _wanted(
     return wanted
 
 
-def _finite(name: str, value: Any, *, may_be_none: bool) -> float | None:
+def _finite(name: str, value: object, *, may_be_none: bool) -> float | None:
     """Return *value* of the reward *name*, or its ``score``, as a finite number."""
     if isinstance(value, Mapping):  # as verl's functions may return
         value = value.get("score")

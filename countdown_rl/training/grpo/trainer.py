@@ -24,7 +24,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,7 +73,7 @@ class Trainer(PolicyTrainer):
         stop: Stop,
         engine: Engine,
         on_round: Callable[[int, Round], None],
-        **settings: Any,
+        **settings: object,
     ) -> None:
         self.rows = rows
         self.weight_of = reward_weights

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from trl import GRPOTrainer
@@ -60,7 +59,7 @@ class AdapterEngine:
         directory.mkdir(parents=True, exist_ok=True)
         self.adapter = TemporaryDirectory(dir=directory, prefix="adapter-")
         self.step = -1
-        self.engine: Any
+        self.engine: Vllm | VllmServer
         if url := fields.get("vllm_server_base_url"):
             self.engine = VllmServer(url, stop)
             return

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from statistics import fmean
 
 from countdown_rl.evaluation.caveats import no_format
 from countdown_rl.evaluation.sample import Sample
@@ -19,7 +20,8 @@ RECENT = 7
 LOSS, ERRORS = 0.5, 4.5
 #: A best mean below this may be chance.
 MIN_BEST = 0.05
-#: Near 0 as a share of correct completions, and as nats per token: all completions of a puzzle are alike.
+#: Near 0 as a share of correct completions, and as nats per token: all completions of a puzzle are
+#: alike.
 NEARLY_NONE, NO_ENTROPY = 0.1, 0.01
 #: The mean importance ratio lies between these where vLLM's probabilities are those of the policy.
 MIN_RATIO, MAX_RATIO = 0.5, 2.0
@@ -30,18 +32,24 @@ EXAMPLE = 300
 
 
 def warnings(rows: Sequence[StepRow], samples: Sequence[Sample]) -> dict[str, str]:
-    """Warnings about the steps *rows*, newest last, and the *samples* of the last round: sentences by a short name."""
+    """Return warnings as sentences by a short name.
+
+    Args:
+        rows: steps of the run, newest last.
+        samples: completions of the last round.
+    """
     texts = _collapse(rows) | {"start": _start(rows[:START]), "ratio": _ratio(rows[-START:])}
     last = rows[-WINDOW:]
     if len(last) == WINDOW:
         entropies = [row.entropy for row in last if row.entropy is not None]
-        if entropies and _mean(entropies) < NO_ENTROPY:
+        if entropies and fmean(entropies) < NO_ENTROPY:
             remedy = "try a lower --learning-rate, a higher --temperature, or --beta 0.01."
             texts["entropy"] = (
-                f"entropy has fallen to {_mean(entropies):.4f} nats per token: all completions of a prompt are nearly "
-                f"equal and give no advantage; {remedy}"
+                f"entropy has fallen to {fmean(entropies):.4f} nats per token: all completions of "
+                f"a prompt are nearly equal and give no advantage; {remedy}"
             )
-        if (truncated := _mean([row.truncated for row in last])) > 0.5:
+        truncated = fmean(row.truncated for row in last)
+        if truncated > 0.5:
             remedy = "--max-completion-length, or reward short ones (--reward length:100=0.1)."
             texts["length"] = (
                 f"{truncated:.0%} of completions are truncated at the length limit; raise {remedy}"
@@ -53,49 +61,62 @@ def warnings(rows: Sequence[StepRow], samples: Sequence[Sample]) -> dict[str, st
 
 
 def common_fault(samples: Sequence[Sample]) -> str:
-    """The most frequent reason why *samples* are wrong, with an example."""
+    """Return the most frequent reason why *samples* are wrong, with an example."""
     ((reason, count),) = Counter(sample.grade.reason for sample in samples).most_common(1)
     example = next(sample for sample in samples if sample.grade.reason == reason)
+    words = task_of(example.row).reason(reason)
+    text = " ".join(example.completion.split())[:EXAMPLE]
     return (
-        f"Most often ({count / len(samples):.0%}): {task_of(example.row).reason(reason)}; for {example.row.headline} "
-        f"the model writes: {' '.join(example.completion.split())[:EXAMPLE]}"
+        f"Most often ({count / len(samples):.0%}): {words}; for {example.row.headline} the model "
+        f"writes: {text}"
     )
 
 
 def no_signal(form: float, correct: float, truncated: float) -> str:
-    """What to do where groups have equal rewards, by the shares of completions in the format, correct and truncated."""
+    """Return what to do where groups have equal rewards.
+
+    Args:
+        form: share of completions in the format.
+        correct: share of correct ones.
+        truncated: share of truncated ones.
+    """
     if text := no_format(form, correct, truncated, "--max-completion-length"):
         return text
+    share = f"{correct:.1%} of the completions are correct"
     if correct < NEARLY_NONE:
-        return f"{correct:.1%} of the completions are correct; begin with `countdown-rl sft`, or use easier data."
+        return f"{share}; begin with `countdown-rl sft`, or use easier data."
     if correct > 1 - NEARLY_NONE:
-        return f"{correct:.0%} of the completions are correct; use harder data."
+        return f"{share}; use harder data."
     return "raise --temperature or --num-generations."
 
 
 def _start(first: Sequence[StepRow]) -> str:
-    """What to do, if the *first* steps have no advantages or no answers."""
+    """Return what to do, if the *first* steps have no advantages or no answers."""
     if len(first) < START:
         return ""
-    names = ("format", "correct", "truncated")
-    form, correct, truncated = (_mean([getattr(row, name) for row in first]) for name in names)
+    form = fmean(row.format for row in first)
+    correct = fmean(row.correct for row in first)
+    truncated = fmean(row.truncated for row in first)
     if any(row.frac_reward_zero_std < 1 for row in first):
         return no_format(form, correct, truncated, "--max-completion-length")
     cause = no_signal(form, correct, truncated)
-    return f"in the first {START} steps all completions of each prompt had equal rewards, so no advantage: {cause}"
+    return (
+        f"in the first {START} steps all completions of each prompt had equal rewards, so no "
+        f"advantage: {cause}"
+    )
 
 
 def _ratio(last: Sequence[StepRow]) -> str:
-    """What to do, if the policy's probabilities are not those that vLLM reports."""
-    ratios = [
-        row.importance_sampling_ratio for row in last if row.importance_sampling_ratio is not None
-    ]
-    if len(ratios) < START or MIN_RATIO <= (ratio := _mean(ratios)) <= MAX_RATIO:
+    """Return what to do, if the policy's probabilities are not those that vLLM reports."""
+    ratios = [row.importance_sampling_ratio for row in last]
+    known = [ratio for ratio in ratios if ratio is not None]
+    if len(known) < START or MIN_RATIO <= fmean(known) <= MAX_RATIO:
         return ""
     return (
-        f"the policy gives tokens {ratio:.2g} times the probability that vLLM reports (importance ratio, mean of "
-        f"{START} steps), which biases the loss; leave out top_p, top_k and min_p, start a server with "
-        f"--logprobs-mode processed_logprobs, or give --rollouts transformers."
+        f"the policy gives tokens {fmean(known):.2g} times the probability that vLLM reports "
+        f"(importance ratio, mean of {START} steps), which biases the loss; leave out top_p, top_k "
+        "and min_p, start a server with --logprobs-mode processed_logprobs, or give --rollouts "
+        "transformers."
     )
 
 
@@ -105,29 +126,24 @@ def _collapse(rows: Sequence[StepRow]) -> dict[str, str]:
     if not fall:
         return {}
     if _fall([row.reward for row in rows]):
-        return {
-            COLLAPSE: f"training diverges: {fall}; try a lower --learning-rate, or --beta 0.01."
-        }
+        text = f"training diverges: {fall}; try a lower --learning-rate, or --beta 0.01."
+        return {COLLAPSE: text}
     remedy = "give correct answers more weight (--reward correct=1), and other rewards less."
-    return {
-        f"{COLLAPSE} of correctness": f"the reward is kept up without correct answers: {fall}; {remedy}"
-    }
+    text = f"the reward is kept up without correct answers: {fall}; {remedy}"
+    return {f"{COLLAPSE} of correctness": text}
 
 
 def _fall(shares: Sequence[float]) -> str:
     """The fall of *shares*, newest last, in words if it is a collapse."""
-    before, now = shares[:-RECENT], _mean(shares[-RECENT:])
+    before = shares[:-RECENT]
     if len(before) < WINDOW:
         return ""
+    now = fmean(shares[-RECENT:])
     sums = list(accumulate(before, initial=0.0))
     best = max(end - start for start, end in zip(sums, sums[WINDOW:], strict=False)) / WINDOW
     # From differences of neighboring steps, which a trend hardly changes.
-    variance = _mean([(second - first) ** 2 for first, second in pairwise(before)]) / 2
+    variance = fmean((second - first) ** 2 for first, second in pairwise(before)) / 2
     error = (variance * (1 / WINDOW + 1 / RECENT)) ** 0.5
     if best < MIN_BEST or best - now <= max(LOSS * best, ERRORS * error):
         return ""
     return f"{now:.0%} correct over the last {RECENT} steps, against {best:.0%} at best"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / max(1, len(values))
