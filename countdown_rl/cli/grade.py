@@ -53,6 +53,8 @@ def grade(
         echo '{"nums": [3,4], "target": 7, "completion": "<answer>3+4</answer>"}' \\
           | countdown-rl grade
     """
+    import jsonlines
+
     from countdown_rl.core import artifacts
     from countdown_rl.evaluation import caveats
     from countdown_rl.evaluation.completions import STDIN, Reader
@@ -74,7 +76,7 @@ def grade(
                 raise UsageError("is the input file; give another one.", option="out")
             partial = stack.enter_context(artifacts.replacing(out.resolve()))
             stream = stack.enter_context(partial.open("w", encoding="utf-8", newline="\n"))
-        write = jsonl.writer(stream).write if stream else lambda _: None
+        write = jsonlines.Writer(stream, dumps=jsonl.encode).write if stream else lambda _: None
 
         def refuse(error: InputError) -> None:
             if on_error == "stop":

@@ -179,25 +179,20 @@ def _digests(inputs: Mapping[str, Any]) -> dict[str, str]:
 
 def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
     """Return the inputs *entries* and everything that they were made from, in the order of their making, each once."""
-    found: dict[str, ProvenanceEntry] = {}
+    chain: dict[str, ProvenanceEntry] = {}
     for entry in entries:
-        for ancestor in _ancestors(entry):
-            found.setdefault(ancestor.digest, ancestor)
-    return list(found.values())
+        if "digest" not in entry:
+            continue
+        kind = entry.get("kind", "file")
+        name = str(portable(entry.get("source") or entry.get("file") or kind))
+        root = ProvenanceEntry(kind, name, entry["digest"], revision=entry.get("revision"))
+        *above, own = entry.get("lineage") or [root]
 
-
-def _ancestors(entry: Mapping[str, Any]) -> list[ProvenanceEntry]:
-    """Return everything that the input *entry* was made from, then itself."""
-    if "digest" not in entry:
-        return []
-    kind = entry.get("kind", "file")
-    name = str(portable(entry.get("source") or entry.get("file") or kind))
-    root = ProvenanceEntry(kind, name, entry["digest"], revision=entry.get("revision"))
-    *above, own = entry.get("lineage") or [root]
-
-    base = entry.get("base", {})
-    own = replace(own, name=name, inputs=own.inputs | _digests({"base": base}))
-    return [*above, *_ancestors(base), own]
+        base = entry.get("base", {})
+        own = replace(own, name=name, inputs=own.inputs | _digests({"base": base}))
+        for ancestor in (*above, *provenance_chain(base), own):
+            chain.setdefault(ancestor.digest, ancestor)
+    return list(chain.values())
 
 
 def _is_below(name: str) -> bool:

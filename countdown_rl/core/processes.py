@@ -130,7 +130,7 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    return rank() == 0
+    return not launched() or os.environ["RANK"] == "0"
 
 
 def uses_fsdp() -> bool:

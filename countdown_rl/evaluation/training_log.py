@@ -113,14 +113,14 @@ def thinned(rows: Sequence[AnyRow], every: int) -> list[AnyRow]:
 def mean(rows: Sequence[AnyRow]) -> AnyRow:
     """The means of *rows*, under the step of the last one."""
     kind = type(rows[-1])
-    values = {name: _mean(getattr(row, name) for row in rows) for name in columns_of(kind)}
-    shares = {name: _mean(row.groups.get(name) for row in rows) for name in _group_columns(rows)}
-    return kind(**values | {"step": rows[-1].step, "groups": shares})  # type: ignore[arg-type]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return rounded(sum(present) / len(present)) if present else None
+    groups = _group_columns(rows)
+    lines = [{**vars(row), **row.groups} for row in rows]
+    means: dict[str, float | None] = {}
+    for name in (*columns_of(kind), *groups):
+        present = [line[name] for line in lines if line.get(name) is not None]
+        means[name] = rounded(sum(present) / len(present)) if present else None
+    shares = {name: means.pop(name) for name in groups}
+    return kind(**means | {"step": rows[-1].step, "groups": shares})  # type: ignore[arg-type]
 
 
 def columns_of(kind: type) -> dict[str, bool]:
@@ -188,14 +188,10 @@ def beside(log: Path, name: str) -> Path:
     return log.with_name(name if log.stem == "log" else f"{log.stem}-{name}")
 
 
-def samples_file(log: Path) -> Path:
-    """The file of completions beside *log*."""
-    return beside(log, SAMPLES)
-
-
 def samples_of(log: Path) -> list[Sample]:
     """The samples of the training run of *log*; none if they were not kept."""
-    return read_samples(file) if (file := samples_file(log)).is_file() else []
+    file = beside(log, SAMPLES)
+    return read_samples(file) if file.is_file() else []
 
 
 def read_samples(path: Path) -> list[Sample]:

@@ -26,17 +26,15 @@ def attend(queries: Tensor, key: Tensor, value: Tensor, length: int, mask: Tenso
     queries = queries * queries.size(-1) ** -0.5
     scores = queries.new_empty((*queries.shape[:3], length))  # (B, K, G, S)
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-    _scores(queries.numpy(), _array(key), scores.numpy())
+    if key.dtype == torch.bfloat16:
+        # NumPy has no bf16: as uint16, it is the upper half of an fp32 number.
+        key, value = key.view(torch.uint16), value.view(torch.uint16)
+    _scores(queries.numpy(), key.numpy(), scores.numpy())
     if mask is not None:
         scores.masked_fill_(~mask, -torch.inf)
     attended = torch.zeros_like(queries)
-    _weighted_sum(scores.softmax(-1).numpy(), _array(value), attended.numpy())
+    _weighted_sum(scores.softmax(-1).numpy(), value.numpy(), attended.numpy())
     return attended
-
-
-def _array(cache: Tensor) -> Any:
-    """*cache* in NumPy, which has no bf16: as uint16, the upper half of an fp32 number."""
-    return (cache.view(torch.uint16) if cache.dtype == torch.bfloat16 else cache).numpy()
 
 
 def _fp32(number: Any) -> Any:

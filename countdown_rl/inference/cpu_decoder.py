@@ -30,7 +30,7 @@ _CHUNK_VALUES = 1 << 21
 
 def supports(model: Any) -> bool:
     """Return True if :class:`Decoder` supports *model*: plain, or under an ordinary LoRA adapter of its blocks."""
-    base = _base_of(model)
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if base.config.model_type != "llama" or base.device.type != "cpu":
         return False
     if base.config.hidden_act != "silu":
@@ -45,11 +45,6 @@ def supports(model: Any) -> bool:
     if any(type(part) not in (nn.Embedding, nn.Linear) for part in parts):
         return False
     return not any(map(lora.is_special, base.modules()))
-
-
-def _base_of(model: Any) -> Any:
-    """The model without the wrapper of an adapter."""
-    return getattr(model, "get_base_model", lambda: model)()
 
 
 class Linear:
@@ -112,7 +107,8 @@ class Layer:
     def queries_keys_values(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
         """Queries, keys and values (..., heads, D) of *hidden* (..., H), rotated by *cos* and *sin*."""
         heads, kv_heads, width = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim
-        out = self.qkv(_normed(hidden, self.norm_in, self.eps)).unflatten(-1, (-1, width))
+        normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm_in, self.eps)
+        out = self.qkv(normed).unflatten(-1, (-1, width))
         qk, v = out.split((heads + kv_heads, kv_heads), -2)
         # Each half of a head is rotated by adding the other one times its sine.
         rotated = qk * cos + qk.roll(width // 2, -1) * sin
@@ -121,7 +117,8 @@ class Layer:
     def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """The layer after its attention: output projection and MLP."""
         hidden = hidden + self.out(attended)
-        gate, up = self.gate_up(_normed(hidden, self.norm_mlp, self.eps)).chunk(2, -1)
+        normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm_mlp, self.eps)
+        gate, up = self.gate_up(normed).chunk(2, -1)
         return hidden + self.down(F.silu(gate) * up)
 
 
@@ -154,7 +151,7 @@ class Decoder:
 
     @torch.no_grad()
     def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
-        base = _base_of(model)
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
         packed = dtype == torch.bfloat16 and torch_internals.has_bf16_products()
         self.cache_dtype = dtype if packed else torch.float32
         self.shape = ModelShape.of(base.config)
@@ -191,8 +188,9 @@ class Decoder:
         active = list(range(len(rows)))
         hidden, batch = self._prefill(prompts, decoding.max_new_tokens)
         for step in range(decoding.max_new_tokens):
-            last = _normed(hidden, self.norm, self.eps).to(self.head.dtype)
-            tokens = sample(F.linear(last, self.head).float(), decoding, generator)  # (B,)
+            last = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
+            logits = F.linear(last.to(self.head.dtype), self.head).float()  # (B, V)
+            tokens = sample(logits, decoding, generator)  # (B,)
             ids = tokens.tolist()
             for row in active:
                 rows[row].append(ids[row])
@@ -277,8 +275,3 @@ class Decoder:
         half = sin.size(-1) // 2
         sin[..., :half] *= -1
         return cos, sin
-
-
-def _normed(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """*hidden* (..., H) after its RMS norm."""
-    return F.rms_norm(hidden, hidden.shape[-1:], weight, eps)

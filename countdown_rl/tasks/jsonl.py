@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import IO, Any
+from typing import Any
 
 import jsonlines
 
@@ -115,22 +115,17 @@ def read_objects(path: Path) -> Iterator[JsonObject]:
 def write_rows(path: Path, rows: Iterable[Record], *, append: bool = False) -> None:
     """Write *rows* as JSON Lines."""
     with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as stream:
-        writer(stream).write_all(rows)
+        jsonlines.Writer(stream, dumps=encode).write_all(rows)
 
 
-_encode_text = json.JSONEncoder(
-    ensure_ascii=False
-).encode  # `json.dumps` would make an encoder for every row
+#: `json.dumps` would make an encoder for every row.
+_encode_text = json.JSONEncoder(ensure_ascii=False).encode
 _encode_ascii = json.JSONEncoder().encode
 #: Half a surrogate pair, which JSON may hold and UTF-8 may not, and controls that a terminal would obey.
 _CONTROL = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]").search
 
 
-def writer(stream: IO[str]) -> jsonlines.Writer:
-    """Return a writer of rows to *stream*."""
-
-    def encode(row: Any) -> str:
-        line = _encode_text(row)
-        return _encode_ascii(row) if not line.isascii() and _CONTROL(line) else line
-
-    return jsonlines.Writer(stream, dumps=encode)
+def encode(row: object) -> str:
+    """Return *row* as a line of JSON, in ASCII where a character is no text in UTF-8 or a terminal."""
+    line = _encode_text(row)
+    return _encode_ascii(row) if not line.isascii() and _CONTROL(line) else line

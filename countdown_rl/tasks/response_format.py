@@ -76,7 +76,7 @@ class Style:
     def _break(self) -> str:
         return "\n" if self.lines else ""
 
-    @property
+    @cached_property
     def opening(self) -> str:
         """The opening tag, if the model writes it; else ""."""
         return f"<{self.tag}>" if self.model_opens and not self.direct else ""

@@ -194,7 +194,7 @@ def _finish(
     _write(run, trainer, loaded, journal, facts)
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
-    if processes.world_size() > 1:
+    if trainer.accelerator.num_processes > 1:
         # Gloo's thread may still release its last work, for which it needs Python's lock. A process
         # group that is freed now would wait for that thread for ever, with the lock held.
         atexit.register(id, trainer.model_wrapped)
@@ -274,7 +274,7 @@ def all_facts(
         "path": loaded.storage,
         "trainable_parameters": trainable,
         "total_parameters": total,
-        "processes": processes.world_size(),
+        "processes": trainer.accelerator.num_processes,
     }
     if code := run.identity.machine["code"]:
         facts["code"] = code

@@ -18,11 +18,12 @@ from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.identity import Identity
 from countdown_rl.evaluation.training_log import (
+    SAMPLES,
     LogRow,
     StepRow,
+    beside,
     read,
     read_samples,
-    samples_file,
     write,
 )
 from countdown_rl.tasks import files, jsonl
@@ -88,7 +89,7 @@ class Journal:
         """Write log and samples anew, without what an interrupted run added after its last checkpoint."""
         if self.log:
             write(self.log, self.rows)
-            samples = samples_file(self.log)
+            samples = beside(self.log, SAMPLES)
             if self.samples or samples.exists():
                 with artifacts.replacing(samples) as partial:
                     jsonl.write_rows(partial, self.samples)
@@ -103,12 +104,12 @@ class Journal:
         """Add *samples*, also to their file."""
         self.samples += samples
         if self.log:
-            jsonl.write_rows(samples_file(self.log), samples, append=True)
+            jsonl.write_rows(beside(self.log, SAMPLES), samples, append=True)
 
 
 def check_log(log: Path | None, kind: type[LogRow]) -> None:
     """Raise ArtifactError if a run of *kind* that writes *log* would replace anything but a log and its samples."""
-    for file in (log, samples_file(log)) if log else ():
+    for file in (log, beside(log, SAMPLES)) if log else ():
         try:
             if file.exists() and (file.stat().st_size or not file.is_file()):
                 read(file, kind) if file == log else read_samples(file)

@@ -156,6 +156,10 @@ def make_trainer(
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
     trainer.create_model_card = lambda *_, **__: None
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    named = policy.generation_config.eos_token_id
+    size = policy.config.get_text_config().vocab_size
+    trainer.end_ids = ends.token_ids(loaded.tokenizer, named, size)
     if not trainer.is_deepspeed_enabled:  # which keeps fp32 copies of its own
         for parameter in trainer.model.parameters():
             if parameter.requires_grad and parameter.dtype != torch.float32:
@@ -184,7 +188,7 @@ def save(
 ) -> None:
     """Write the trained weights of *ref* to *directory*: an adapter, or a checkpoint of the whole model in bf16.
     *state* is from :func:`gathered`."""
-    policy, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    policy = trainer.accelerator.unwrap_model(trainer.model)
     if options.tune == "lora":
         base = ref.base or ref
         lora.save(
@@ -207,5 +211,4 @@ def save(
         config.dtype = dtype  # not that of the weights being trained
         config.tie_word_embeddings = bool(tied)  # its file may say so beside a head of its own
         config.save_pretrained(directory)
-    named, size = policy.generation_config.eos_token_id, policy.config.get_text_config().vocab_size
-    ends.write(directory, ends.token_ids(tokenizer, named, size), tokenizer.pad_token_id)
+    ends.write(directory, trainer.end_ids, trainer.processing_class.pad_token_id)

@@ -321,7 +321,7 @@ def filmed(log: Path, marks: dict[int, list[str]]) -> None:
                 text = solved(row) if sign == "+" else f"wrong at {step} {HOSTILE}"
                 sample = Sample.of(row, Completion(text, 9, True))
                 lines.append({"step": step, "validation": True} | sample.to_json())
-    jsonl.write_rows(training_log.samples_file(log), lines)
+    jsonl.write_rows(training_log.beside(log, training_log.SAMPLES), lines)
 
 
 def test_the_film_holds_the_same_puzzles_after_each_validation(run):
@@ -372,5 +372,5 @@ def test_a_log_without_evaluations_makes_a_page_about_training(run, run_command)
     assert "No evaluation was given" in summary(text)
     assert "This log is not" not in text
     assert len(list(Path("figures").iterdir())) == text.count("<figure")
-    training_log.samples_file(log).unlink()
+    training_log.beside(log, training_log.SAMPLES).unlink()
     assert 'id="film"' not in page()

@@ -180,8 +180,7 @@ def check_rewards(
     pairs = [f"{name} {right} and {wrong}" for name, (right, wrong) in rewards.items()]
     note(f"Rewards of a correct and of an incorrect completion: {', '.join(pairs)}.")
     for name, (right, wrong) in rewards.items():
-        is_own = ":" in name and not name.startswith((PROXY, "length:"))
-        if is_own and right == wrong:
+        if _is_own(name) and right == wrong:
             warning(f"{name} gives a correct and an incorrect completion the same reward.")
     return rewards
 
@@ -208,7 +207,7 @@ def metrics(sample: Sample, rewards: Mapping[str, float | None]) -> dict[str, fl
 def values(
     name: str, function: Reward, samples: Sequence[Sample], columns: Mapping[str, Any]
 ) -> list[float | None]:
-    """Return the rewards *name* of *samples*; the function gets copies.
+    """Return the rewards *name* of *samples*; a function of the user's gets copies.
 
     Args:
         name: of the reward, for errors.
@@ -219,6 +218,8 @@ def values(
     Raises:
         UsageError: the function fails, or does not return finite numbers.
     """
+    if not _is_own(name):
+        return [function(sample.grade, sample.row, sample.tokens) for sample in samples]
     fields = dict.fromkeys(field for sample in samples for field in sample.row)
     singles = []
     lists = columns["prompts"], columns["completion_ids"]
@@ -261,6 +262,11 @@ def values(
             f"The reward {name} should return a list of one number for each of the completions."
         )
     return [_finite(name, value, may_be_none=in_batch) for value in numbers]
+
+
+def _is_own(name: str) -> bool:
+    """Return True if the reward *name* is a function of the user's."""
+    return ":" in name and not name.startswith((PROXY, "length:"))
 
 
 def _wanted(
