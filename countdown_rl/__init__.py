@@ -69,8 +69,8 @@ def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grad
     Raises:
         InputError: the fields are no row.
     """
-    from countdown_rl.rewards import text_of
     from countdown_rl.tasks.registry import parse_row
+    from countdown_rl.tasks.task import text_of
 
     return parse_row(plain(fields)).grade(text_of(completion))
 

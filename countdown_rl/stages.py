@@ -8,6 +8,7 @@ It raises UsageError if options contradict each other, and InputError, ModelErro
 or invalid, or *out* cannot be written; ``publish`` raises HubError if the Hub refuses the upload.
 """
 
+import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -245,11 +246,10 @@ def _file(name: str, source: Any, file: Path) -> Iterator[Any]:
     if source is None or isinstance(source, Source):
         yield source and Path(source)
         return
-    from countdown_rl.tasks import jsonl
 
-    rows = _records(name, source)
+    lines = [f"{json.dumps(record)}\n" for record in _records(name, source)]
     file.parent.mkdir(parents=True, exist_ok=True)
-    jsonl.write_rows(file, rows)
+    file.write_text("".join(lines))
     try:
         yield file
     except InputError as error:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from countdown_rl.core.errors import InputError, first_line
-from countdown_rl.tasks.response_format import STYLES
 
 #: A prompt must not depend on today's date: this is the one that Llama 3 templates print where they know no other.
 DAY = "26 Jul 2024"
@@ -38,7 +37,9 @@ _SYSTEM = (
 )
 _PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{% endif %}"
 
-_OPENS = re.compile(rf"<({'|'.join({style.tag for style in STYLES.values()})})>")
+#: Tags of thinking, as in the response styles.
+_TAGS = ("think", "thinking")
+_OPENS = re.compile(rf"<({'|'.join(_TAGS)})>")
 #: The thinking that a generation prompt opens, or leaves empty.
 _OPENED = re.compile(rf"{_OPENS.pattern}\s*(?:</\1>\s*)?\Z")
 
@@ -58,11 +59,11 @@ class Rendered(NamedTuple):
     def continuation(self, completion: str) -> str:
         """Return the part of *completion* that a model writes after this prompt, which may hold its beginning."""
         text = completion.lstrip()
-        for style in STYLES.values():
-            opened = style.opened(self.answer)
-            if not opened:
-                continue
-            for beginning in (self.answer, opened, f"<{style.tag}>"):
+        for tag in _TAGS:
+            start = self.answer.rfind(f"<{tag}>")
+            if start <= self.answer.rfind(f"</{tag}>"):
+                continue  # it is not open
+            for beginning in (self.answer, self.answer[start:], f"<{tag}>"):
                 if text.startswith(beginning.strip()):
                     rest = text.removeprefix(beginning.strip())
                     return rest.removeprefix(beginning[len(beginning.rstrip()) :])

@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.options import plain, shown
 from countdown_rl.core.types import Record
 from countdown_rl.core.user_code import PLUGINS
 from countdown_rl.tasks.task import Baseline, Row, Task
@@ -74,6 +75,36 @@ def parse_row(fields: Any) -> Row:
     if not isinstance(fields, Mapping):
         raise InputError("not a JSON object")
     return task_of(fields).row(fields)
+
+
+def rows_of(columns: Record, count: int) -> list[Row]:
+    """Return the rows that the *columns* of a data set describe.
+
+    Args:
+        columns: the fields of the rows' tasks, as lists of *count* values, which may be missing
+            (None). Other columns are ignored.
+
+    Raises:
+        InputError: a column has another length, or a row is invalid.
+    """
+
+    def column(name: str) -> list[Any]:
+        cells = plain(columns[name])
+        if not isinstance(cells, list) or len(cells) != count:
+            raise InputError(f"{name} should be a list of {count}, not {shown(cells)}.")
+        return cells
+
+    names = {"task", "style", "template"}
+    for task_name in {*column("task")} if "task" in columns else {None}:
+        known = task_of({"task": task_name})
+        names.update(known.aliases, known.fields)
+    table = {name: column(name) for name in names & columns.keys()}
+
+    rows = []
+    for index in range(count):
+        cells = {name: values[index] for name, values in table.items()}
+        rows.append(parse_row({name: cell for name, cell in cells.items() if cell is not None}))
+    return rows
 
 
 @cache

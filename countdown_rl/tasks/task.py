@@ -4,16 +4,20 @@ import hashlib
 import random
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.options import shown
 from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
 from countdown_rl.tasks.response_format import STYLES, Piece, Step, Style, tagged
 from countdown_rl.tasks.splits import PARTS, split_at
+
+#: Text, or messages of which the last is the completion.
+Completion = str | Sequence[Mapping[str, Any]]
 
 
 @dataclass(slots=True)  # not frozen: that would make grading a quarter slower
@@ -59,6 +63,19 @@ def check_text(text: str, name: str) -> None:
     """Raise InputError if *text* has half of a surrogate pair, which JSON may hold and tokenizers refuse."""
     if re.search("[\ud800-\udfff]", text):
         raise InputError(f"{name} has half of a surrogate pair, which is no character")
+
+
+def text_of(completion: Completion) -> str:
+    """Return the text of a completion. Raises InputError if it is neither text nor messages."""
+    if isinstance(completion, str):
+        return completion
+    try:
+        content = completion[-1]["content"]
+    except (TypeError, LookupError):
+        raise InputError(
+            f"a completion should be text or messages, not {shown(completion)}"
+        ) from None
+    return content if isinstance(content, str) else str(content or "")
 
 
 class Row(Mapping[str, Any]):

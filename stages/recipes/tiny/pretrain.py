@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.cli.quiet import silence_libraries
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import InputError
 from countdown_rl.models import chat_template, load, reference
@@ -71,7 +70,6 @@ def make(
                 f"{data}: no puzzle of {count} numbers is solved by a line of a trace; "
                 "leave these out."
             )
-    silence_libraries()
     with artifacts.writing(
         out, "model", options=settings, inputs=inputs, libraries=LIBRARIES
     ) as draft:
