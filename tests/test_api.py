@@ -64,27 +64,20 @@ def test_a_completion_is_graded_by_the_fields_of_its_row(completion, fields, exp
 
 
 def test_solve_counts_as_the_oracle_does():
-    for row in generate(20, sizes=(3,)):
+    for row in generate(9, sizes=(3,)):
         facts = solve(row["nums"], row["target"])
         assert facts.solutions == oracle.count(row["nums"], row["target"]) > 0
         assert grade(facts.solution, **row, style="direct").correct
-    assert solve([2, 2], 99).solutions == 0
-
-
-def test_row_i_depends_on_the_seed_and_i_alone():
-    rows = list(generate(30, seed=7))
-    assert list(map(dict, islice(generate(300, seed=7), 30))) == list(map(dict, rows))
-    assert list(map(dict, generate(30, seed=8))) != list(map(dict, rows))
-    assert all(isinstance(row, countdown_rl.Row) for row in rows)
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
-@pytest.mark.parametrize("n", [1, 2, 25])
+@pytest.mark.parametrize("n", [1, 25])
 def test_generated_puzzles_are_of_the_split_and_sizes_that_were_asked_for(split, n):
-    rows = list(generate(n, split=split, sizes={3: 1.0, 4: 3.0}, targets=(20, 30), numbers=(1, 50)))
-    assert len(rows) == n
-    assert {row.split for row in rows} == {split}
+    settings = {"sizes": {3: 1.0, 4: 3.0}, "targets": (20, 30), "numbers": (1, 50), "split": split}
+    rows = list(generate(n, **settings))
+    assert [row.split for row in rows] == [split] * n
     assert all(len(row["nums"]) in (3, 4) and 20 <= row["target"] <= 30 for row in rows)
+    assert list(islice(generate(n + 9, **settings), n)) == rows  # row i depends on the seed alone
 
 
 def test_rewards_take_text_and_messages_and_ignore_other_columns():
@@ -124,25 +117,21 @@ def closeness(grade, row, tokens):
 
 ROWS = list(generate(3))
 TRAIN = ("train", "countdown-tiny")
-SFT = ("sft", "countdown-tiny")
 
 
 @pytest.mark.parametrize(
     ("call", "options", "error", "words"),
     [
         (("merge", "adapter", "z"), {"base": "foo"}, UsageError, "base foo is not one"),
-        (("train", "no-such-model", ROWS, "z"), {}, ModelError, "no-such-model"),
         ((*TRAIN, ROWS, "z"), {"keep": "best"}, UsageError, "eval-every"),
-        ((*TRAIN, ROWS, "z"), {"rewards": []}, UsageError, "no reward .*correct=1"),
+        ((*TRAIN, ROWS, "z"), {"rewards": []}, UsageError, "no reward"),
         ((*TRAIN, [], "z"), {}, InputError, "^data has no rows"),
         ((*TRAIN, [{"nums": [1]}], "z"), {}, InputError, "^data, line 1"),
-        ((*SFT, [{"x": 1}], "z"), {}, InputError, "^demonstrations, line 1"),
-        ((*SFT, ROWS, "z"), {"stile": "direct"}, UsageError, "no option stile"),
+        (("sft", "countdown-tiny", [{}], "z"), {}, InputError, "^demonstrations, line 1"),
+        (("evaluate", "no-such-model", ROWS), {}, ModelError, "no-such-model"),
         (("evaluate", "random", ROWS), {"max_tokens": 3}, UsageError, "max_new_tokens"),
-        (("evaluate", "random", [{"nums": [1]}]), {}, InputError, "^rows, line 1.*target"),
         (("evaluate", "random", 3), {}, InputError, "^rows should be a path or rows"),
         (("grade", "1"), {"nums": [1]}, InputError, "target"),
-        (("generate", -1), {}, UsageError, "-1"),
         (("generate", 1), {"split": "dev"}, UsageError, "split 'dev' is not one of: train"),
     ],
 )
@@ -175,36 +164,33 @@ def test_the_stages_go_from_rows_to_quantized_weights(here):
 def test_a_model_is_evaluated_and_compared_and_leaves_nothing_on_disk(here, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(here))
     rows = list(generate(3, split="test"))
-    result = evaluate("countdown-tiny", iter(rows), samples=2, max_new_tokens=8)
+    settings = {"samples": 2, "max_new_tokens": 8}
+    result = evaluate("countdown-tiny", iter(rows), **settings)
     assert (result.metrics.decoding.temperature, set(result.metrics.pass_at)) == (1.0, {1, 2})
     graded = [sample.row["nums"] for sample in result.samples]
     assert graded == [row["nums"] for row in rows for _ in range(2)]
-    other = evaluate("countdown-tiny", rows, samples=2, max_new_tokens=8, seed=1)
-    compared = compare({"first": result, "second": other})
-    assert [row["name"] for row in compared["results"]] == ["first", "second"]
-    assert compared["split"] == ""  # not known of this model
-    assert compare([result, other])["results"][1]["name"] == "countdown-tiny 2"
+    other = evaluate("countdown-tiny", rows, seed=1, **settings)
+    for results, name in (({"1": result, "2": other}, "2"), ([result, other], "countdown-tiny 2")):
+        assert compare(results)["results"][1]["name"] == name
     assert list(here.rglob("*")) == []
 
 
-def test_evaluations_are_written_where_that_is_asked_for(tmp_path):
-    file, out = tmp_path / "rows.jsonl", tmp_path / "solver"
+def test_evaluations_are_written_where_that_is_asked_for(here):
+    file, out = here / "rows.jsonl", here / "solver"
     file.write_text(json.dumps(PUZZLE) + "\n")
     assert [row["target"] for row in read_rows(str(file))] == [46]
     result = evaluate("solver", str(file), out=out)
-    assert (result.metrics.accuracy, result.metrics.decoding.samples) == (1.0, 1)
+    assert (result.metrics.accuracy, result.metrics.decoding.greedy) == (1.0, True)
     assert json.loads((out / "details.json").read_text()) == result.metrics.to_json()
     notes = []
     assert evaluate("solver", file, out=out, on_note=notes.append).metrics == result.metrics
     assert "up to date" in notes[0]
-    model = evaluate("countdown-tiny", file, max_new_tokens=4)
-    assert model.metrics.decoding.greedy
-    values = compare([out, model], out=tmp_path / "comparison")
-    assert values == json.loads((tmp_path / "comparison" / "comparison.json").read_text())
+    values = compare([out, evaluate("random", file)], out=here / "comparison")
+    assert values == json.loads((here / "comparison" / "comparison.json").read_text())
 
 
 def test_numpy_values_and_missing_cells_are_in_rows(here):
-    rows = [PUZZLE, {**PUZZLE, "rule": None, "nums": np.array(PUZZLE["nums"])}]
-    result = evaluate("solver", rows, limit=np.int64(2))
+    nums = np.array(PUZZLE["nums"])
+    result = evaluate("solver", [PUZZLE, {**PUZZLE, "rule": None, "nums": nums}], limit=np.int64(2))
     assert [sample.grade.correct for sample in result.samples] == [True, True]
-    assert grade(RIGHT, nums=np.array(PUZZLE["nums"]), target=np.int64(46)).correct
+    assert grade(RIGHT, nums=nums, target=np.int64(46)).correct

@@ -2,14 +2,12 @@
 
 import io
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.table import Table
 
 from countdown_rl.cli import console
-from countdown_rl.core.formatting import plural
 
 
 @pytest.mark.parametrize("show", [console.note, console.warn, console.failure])
@@ -41,13 +39,6 @@ def test_a_terminal_shows_no_markup(monkeypatch):
     for part in ("rows [b]", "[red]reward[/red] 1.0"):
         assert part in out.getvalue()
     assert "[dim]rows" not in out.getvalue()
-
-
-def test_nouns_agree_with_their_counts():
-    assert [plural(count, "row") for count in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
-    fixed = r"\{(?![\w.]*[A-Z_]+:)[^{}]*:,\} (?!is\b)[a-z]+s\b|\|value \}\} (?:[a-z]+s\b|\{\{ noun \}\}s)"
-    files = [path for kind in ("*.py", "*.jinja") for path in Path("countdown_rl").rglob(kind)]
-    assert [(path, match) for path in files for match in re.findall(fixed, path.read_text())] == []
 
 
 def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):

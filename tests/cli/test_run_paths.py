@@ -18,9 +18,11 @@ from countdown_rl.training.state import Places
 @pytest.mark.parametrize(
     ("words", "directory"),
     [
-        *((["train"], "artifacts/train"), (["train", "--out", "trial"], "trial-run")),
-        (["train", "--out", "trial", "--log", "here/log.csv"], "here"),
-        *((["sft"], "artifacts/sft-run"), (["sft", "--out", "runs/trial"], "runs/trial-run")),
+        ("train", "artifacts/train"),
+        ("train --out trial", "trial-run"),
+        ("train --out trial --log here/log.csv", "here"),
+        ("sft", "artifacts/sft-run"),
+        ("sft --out runs/trial", "runs/trial-run"),
     ],
 )
 def test_another_out_has_a_log_and_checkpoints_of_its_own(here, monkeypatch, words, directory):
@@ -35,7 +37,7 @@ def test_another_out_has_a_log_and_checkpoints_of_its_own(here, monkeypatch, wor
     monkeypatch.setattr(Start, "begin", stop)
     Path("rows.jsonl").write_text("{}")
     with pytest.raises(UsageError, match="stopped here"):
-        app([*words, "--data", "rows.jsonl", "--check"], standalone_mode=False)
+        app([*words.split(), "--data", "rows.jsonl", "--check"], standalone_mode=False)
 
 
 @pytest.mark.parametrize("command", ["train", "sft", "eval"])
@@ -55,14 +57,18 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(here, monkeypatch
 @pytest.mark.parametrize(
     "words",
     [
-        *(
-            "train --reward corect=1",
-            *("train --data nope", "train --data file", "sft --from file", "sft --from nope"),
-            "train --out .",
-            "sft --data nope",
-            "sft --log . --out out",
-        ),
-        *("merge --adapter nope", "merge --out .", "quantize --model nope", "collect nope"),
+        "train --reward corect=1",
+        "train --data nope",
+        "train --data file",
+        "train --out .",
+        "sft --from file",
+        "sft --from nope",
+        "sft --data nope",
+        "sft --log . --out out",
+        "merge --adapter nope",
+        "merge --out .",
+        "quantize --model nope",
+        "collect nope",
     ],
 )
 def test_a_refusal_that_needs_no_model_imports_no_torch(tmp_path, words):
@@ -76,16 +82,13 @@ def test_a_refusal_that_needs_no_model_imports_no_torch(tmp_path, words):
 
 
 @pytest.mark.parametrize(
-    ("facts", "start", "names"),
+    ("facts", "names"),
     [
-        ({"steps": 9, "loss_first": 1.0, "loss_last_tenth": 1.1}, None, ["loss"]),
-        ({"steps": 1, "loss_first": 1.0, "loss_last_tenth": 1.0}, None, []),
-        ({"steps": 9, "loss_first": 1.0, "loss_last_tenth": 0.5, "eval_correct": 0.5}, 0.5, []),
-        ({"steps": 9, "eval_correct": 0.25}, 0.5, ["fall"]),
-        ({"steps": 9}, 0.5, []),
+        ({"loss_first": 1.0, "loss_last_tenth": 1.1}, ["loss"]),
+        ({"loss_first": 1.0, "loss_last_tenth": 0.5, "eval_correct": 0.5}, []),
+        ({"eval_correct": 0.25}, ["fall"]),
+        ({}, []),
     ],
 )
-def test_a_run_that_made_nothing_better_ends_with_a_warning(facts, start, names):
-    texts = outcome_warnings(facts, start)
-    assert list(texts) == names
-    assert "fall" not in names or "from 50.0% to 25.0%; --keep best" in texts["fall"]
+def test_a_run_that_made_nothing_better_ends_with_a_warning(facts, names):
+    assert list(outcome_warnings({"steps": 9, **facts}, 0.5)) == names

@@ -58,7 +58,6 @@ def test_the_lineage_has_each_ancestor_once_in_the_order_of_their_making():
     [
         ("model", {}, {}, PRETRAINED_BY),
         ("model", {"model": {"digest": "base"}}, {}, "countdown-rl sft"),
-        ("adapter", {}, {}, "countdown-rl train"),
         ("adapter", {}, {"command": "countdown-rl sft"}, "countdown-rl sft"),
         ("hub", {}, {}, ""),
     ],
@@ -141,20 +140,7 @@ def test_damage_is_reported_with_the_command_that_makes_the_artifact(file, conte
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "/etc/x",
-        "../x",
-        "a/../../x",
-        "a/..",
-        "..",
-        ".",
-        "",
-        "a//b",
-        "./a",
-        "a/",
-        "a\\b",
-        "a\0b",
-    ],
+    ["/etc/x", "../x", "a/../../x", "a/..", "..", ".", "", "a//b", "./a", "a/", "a\\b", "a\0b"],
 )
 def test_a_manifest_that_names_a_file_outside_is_refused(name):
     manifest = json.loads(make("out").to_bytes())
@@ -189,11 +175,8 @@ def test_modes_are_those_of_the_umask_and_a_gitignore_file_survives():
     assert list(artifacts.read(Path("out"), "data").files) == ["rows"]
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_link_stays_and_its_target_is_written(exists):
+def test_a_link_stays_and_its_target_is_written():
     Path("disk").mkdir()
-    if exists:
-        make("disk/data", "old")
     Path("data").symlink_to("disk/data")
     for text in ("new", "newer"):
         make("disk/../data", text)
@@ -204,7 +187,7 @@ def test_a_link_stays_and_its_target_is_written(exists):
     Path("disk/data/rows.jsonl").rename("blob")  # as in a snapshot of the Hub
     Path("disk/data/rows.jsonl").symlink_to("../../blob")
     artifacts.read(Path("data"), "data")
-    assert (sorted(os.listdir()), os.listdir("disk")) == (["blob", "data", "disk"], ["data"])
+    assert os.listdir("disk") == ["data"]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +199,6 @@ def test_a_link_stays_and_its_target_is_written(exists):
         ("..", "data", "the directory you are in"),
         ("volume", "data", "mount point"),
         ("file/data", "data", "cannot be written"),
-        ("/proc/x/y", "data", "cannot be written"),
     ],
 )
 def test_files_of_other_origin_are_not_overwritten(out, kind, message, monkeypatch):
@@ -237,17 +219,16 @@ def test_files_of_other_origin_are_not_overwritten(out, kind, message, monkeypat
         ("../../home/someone/base", "base"),
         ("~/models/base", "base"),
         ("file:///srv/models/base", "base"),
-        ("artifacts/../../x", "x"),
         ("..", "elsewhere"),
-        *((kept, kept) for kept in ("/+-", "artifacts/base", "Qwen/Qwen3", "{{ a }}\n/think>/x")),
+        ("artifacts/base", "artifacts/base"),
+        ("{{ a }}\n/think>/x", "{{ a }}\n/think>/x"),
     ],
 )
 def test_no_manifest_holds_a_local_path_of_its_own(path, name):
-    inputs = {"from": {"source": path}, "base": {"digest": "0", "kind": "hub", "source": path}}
-    manifest = Manifest.of("data", {"from": [path]}, inputs)
+    source = {"digest": "0", "kind": "hub", "source": path}
+    manifest = Manifest.of("data", {"from": [path]}, {"base": source})
     assert manifest.options == {"from": [name]}
-    assert manifest.inputs["from"] == {"source": name}
-    assert [entry.name for entry in manifest.lineage] == [name]
+    assert manifest.inputs["base"]["source"] == manifest.lineage[0].name == name
 
 
 def test_an_output_that_another_process_writes_is_refused_until_that_process_ends():

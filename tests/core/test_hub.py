@@ -1,38 +1,24 @@
 """Downloads from the Hub: whole, or one sentence with the library's words."""
 
 import pytest
-from huggingface_hub import constants
 
 from countdown_rl.core import hub as core_hub
 from countdown_rl.core.errors import ModelError
 from tests.support.hub import EXPIRED
 
 
-@pytest.fixture(autouse=True)
-def repository(hub, tmp_path):
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "config.json").write_text("{}")
-    hub.add_model("me/it", tmp_path / "files")
+def test_what_the_hub_answers_is_told_in_its_words(hub, tmp_path, monkeypatch):
+    def sentence(name="me/it", revision=None):
+        with pytest.raises(ModelError, match=name) as raised:
+            core_hub.download(name, revision)
+        assert "\n" not in str(raised.value)
+        return str(raised.value)
 
-
-def sentence(name="me/it", revision=None):
-    with pytest.raises(ModelError, match=name) as raised:
-        core_hub.download(name, revision)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
-
-def test_what_the_hub_answers_is_told_in_its_words(hub, monkeypatch):
+    (tmp_path / "config.json").write_text("{}")
+    hub.add_model("me/it", tmp_path)
     assert "Repository Not Found" in sentence("me/gone")
     assert "v9" in sentence(revision="v9")
     monkeypatch.setenv("HF_TOKEN", EXPIRED)
     assert EXPIRED not in sentence()
     hub.fail("GET|HEAD", times=100, status=503)
     assert "503" in sentence()
-
-
-def test_what_is_cached_needs_no_network(monkeypatch):
-    path = core_hub.download("me/it", None)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert core_hub.download("me/it", None) == path
-    assert "network" in sentence("me/other")

@@ -10,19 +10,18 @@ from countdown_rl.core.identity import Identity, finished
 
 
 def test_two_runs_are_the_same_where_options_and_inputs_are(here):
-    with artifacts.writing(Path("data"), "data", options={"n": 1}) as draft:
-        (draft.path / "rows.jsonl").write_text("rows")
-    data = artifacts.read(Path("data"), "data").as_input()
-    with artifacts.writing(Path("eval"), "eval", options={"n": 1}, inputs={"data": data}) as draft:
+    data = {"digest": "d", "kind": "data"}
+    out = Path("eval")
+    with artifacts.writing(out, "eval", options={"n": 1}, inputs={"data": data}) as draft:
         (draft.path / "rows.jsonl").write_text("rows")
     same = Identity({"n": 1}, {"data": data})
     other = Identity({"n": 2}, {"data": {}})
-    assert finished(Path("eval"), "eval", same, overwrite=False)
-    assert finished(Path("eval"), "eval", other, overwrite=True) is None
+    assert finished(out, "eval", same, overwrite=False)
+    assert finished(out, "eval", other, overwrite=True) is None
     with pytest.raises(ArtifactError, match="--n was 1, is 2; other data"):
-        finished(Path("eval"), "eval", other, overwrite=False)
-    Path("eval/rows.jsonl").write_text("damaged")
-    assert finished(Path("eval"), "eval", other, overwrite=False) is None
+        finished(out, "eval", other, overwrite=False)
+    (out / "rows.jsonl").write_text("damaged")
+    assert finished(out, "eval", other, overwrite=False) is None
 
 
 def test_the_first_three_differences_are_named_and_a_missing_option_is_one():
