@@ -1,13 +1,15 @@
-"""The public API: post-train a language model on the Countdown numbers puzzle, and grade completions from any source.
+"""The public API: post-train a language model on the Countdown numbers puzzle, and grade
+completions from any source.
 
-``grade``, ``solve``, ``generate`` and ``read_rows`` need neither torch nor Typer. The stages are imported on first use.
+``grade``, ``solve``, ``generate`` and ``read_rows`` need neither torch nor Typer. The stages are
+imported on first use.
 
     >>> from countdown_rl import grade
     >>> grade("<answer>50 - 7 + 3</answer>", nums=[3, 7, 50], target=46).correct
     True
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -22,12 +24,13 @@ from countdown_rl.core.errors import (
     UsageError,
 )
 from countdown_rl.core.options import plain
+from countdown_rl.core.types import Record
 
 if TYPE_CHECKING:
     from countdown_rl.models.load import Loaded
     from countdown_rl.tasks.countdown.rules import Puzzle  # noqa: F401
     from countdown_rl.tasks.countdown.solver import Solved
-    from countdown_rl.tasks.task import Grade, Row, Task  # noqa: F401
+    from countdown_rl.tasks.task import Completion, Grade, Row, Task  # noqa: F401
 
 #: Names that are imported on first use, and their modules.
 _MODULES = {
@@ -55,16 +58,18 @@ __all__ = [
     "load_model",
     "read_rows",
     "solve",
+    "Record",
 ]
 
 
-def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grade":
+def grade(completion: "Completion", **fields: object) -> "Grade":
     """Grade a completion exactly.
 
     Args:
         completion: text, or messages of which the last is the completion.
-        fields: ``nums`` and ``target`` of a puzzle, optionally its ``rule``, ``operators`` and ``style``; of another
-            task ``task`` and its fields. With the style ``direct`` the whole completion is the answer.
+        fields: ``nums`` and ``target`` of a puzzle, optionally its ``rule``, ``operators`` and
+            ``style``; of another task ``task`` and its fields. With the style ``direct`` the whole
+            completion is the answer.
 
     Raises:
         InputError: the fields are no row.
@@ -85,7 +90,8 @@ def solve(
     """Count the distinct solutions of a puzzle by exhaustive search, and return a short one.
 
     Raises:
-        InputError: more than six numbers, a number that is not positive, an unknown rule or operator.
+        InputError: more than six numbers, a number that is not positive, an unknown rule or
+            operator.
     """
     from countdown_rl.tasks.countdown import rules, solver
 
@@ -114,8 +120,8 @@ def generate(
         sizes: counts of numbers, equally often, or with weights.
         numbers, targets: lowest and highest value.
         style: the response format, see ``docs/tasks.md``.
-        split: "train", "valid" or "test". A set of numbers belongs to one split, whatever the other arguments are, so
-            puzzles of "test" are held out from training on puzzles of "train".
+        split: "train", "valid" or "test". A set of numbers belongs to one split, whatever the other
+            arguments are, so puzzles of "test" are held out from training on puzzles of "train".
 
     Raises:
         UsageError: an argument is out of range.

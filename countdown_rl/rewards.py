@@ -2,8 +2,8 @@
 
     trainer = GRPOTrainer(model, reward_funcs=[correct, format_reward], train_dataset=dataset)
 
-The columns of the data set describe the puzzle: ``nums`` and ``target``, or the fields of another task, as
-:meth:`countdown_rl.Row.to_trl` returns them. Other columns are ignored.
+The columns of the data set describe the puzzle: ``nums`` and ``target``, or the fields of another
+task, as :meth:`countdown_rl.Row.to_trl` returns them. Other columns are ignored.
 """
 
 import json

@@ -19,8 +19,8 @@ def collect(
 ) -> None:
     """Make demonstrations from a model's answers.
 
-    Writes the correct completions of evaluations as demonstrations for sft (rejection sampling). Repeating this with
-    the model that sft writes is expert iteration.
+    Writes the correct completions of evaluations as demonstrations for sft (rejection sampling).
+    Repeating this with the model that sft writes is expert iteration.
 
     Examples:
         countdown-rl eval --data artifacts/data/train.jsonl --limit 1000 \\

@@ -1,6 +1,6 @@
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -8,6 +8,7 @@ from rich.table import Table
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import Out, option
 from countdown_rl.core.formatting import percent, plural
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation.config import EvalOptions
 
 
@@ -29,11 +30,12 @@ def compare(
 ) -> None:
     """Compare evaluations on the same puzzles.
 
-    Each result is compared with the first one decoded in the same way, or with --against: the difference, paired by
-    puzzle, with its 95% interval and McNemar's exact test. With several completions per puzzle, pass@k is compared too.
-    Baselines (eval --model random or solver) are compared only with a single model. Runs of one setting, such as its
-    seeds in the same order, are averaged; ± is their standard deviation. changes.jsonl has the puzzles whose grade
-    changed, with both completions; report shows them.
+    Each result is compared with the first one decoded in the same way, or with --against: the
+    difference, paired by puzzle, with its 95% interval and McNemar's exact test. With several
+    completions per puzzle, pass@k is compared too. Baselines (eval --model random or solver) are
+    compared only with a single model. Runs of one setting, such as its seeds in the same order, are
+    averaged; ± is their standard deviation. changes.jsonl has the puzzles whose grade changed, with
+    both completions; report shows them.
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter
@@ -71,7 +73,7 @@ def _evaluation(path: Path) -> Path:
     return out
 
 
-def _view(values: dict[str, Any]) -> Table:
+def _view(values: JsonObject) -> Table:
     """The table of the differences, whose lines fit 80 columns."""
     from countdown_rl.evaluation.tables import counted, difference_head, largest_k, points, subject
 

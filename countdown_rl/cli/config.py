@@ -7,6 +7,7 @@ import typer
 
 from countdown_rl.cli.names import advice
 from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core.types import JsonObject, as_list
 
 
 def read(ctx: typer.Context, file: str | None) -> None:
@@ -32,7 +33,7 @@ def read(ctx: typer.Context, file: str | None) -> None:
     ctx.default_map = defaults
 
 
-def _values(file: Path, command: str) -> dict[str, Any]:
+def _values(file: Path, command: str) -> JsonObject:
     """Return the options of *command* in *file*, with values as text for the command line's parser.
 
     They may stand below the name of the command, as in ``stages/train.yaml``.
@@ -53,11 +54,11 @@ def _values(file: Path, command: str) -> dict[str, Any]:
     return values
 
 
-def _value(option: Any, value: Any, place: str) -> Any:
+def _value(option: Any, value: object, place: str) -> object:
     """Return *value* as the parser of the command line accepts it for *option*."""
     if isinstance(value, dict) and option.multiple:  # such as rewards with their weights
         value = [f"{key}={item}" for key, item in value.items()]
-    items = value if isinstance(value, list) else [value]
+    items = as_list(value)
     if not all(isinstance(item, str) for item in items):
         raise UsageError(f"{place} should be a value or a list of values.")
     return items if option.multiple else ",".join(items)

@@ -1,11 +1,12 @@
-"""The only printer: data goes to stdout, text for people to stderr, without markup, control characters as escapes."""
+"""The only printer: data goes to stdout, text for people to stderr, without markup, control
+characters as escapes.
+"""
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.core.formatting import duration, printable
+from countdown_rl.core.types import Record
 
 #: Seconds between two lines of progress, and before the first, if stderr is not a terminal.
 INTERVAL, FIRST = 60.0, 8.0
@@ -50,7 +52,7 @@ def data(text: str) -> None:
         sys.stdout.flush()  # a closed pipe is noticed here
 
 
-def result(values: Mapping[str, Any], view: RenderableType | None = None) -> None:
+def result(values: Record, view: RenderableType | None = None) -> None:
     """Print the result of a command: with ``--json`` one JSON object, else *view* for a person."""
     if as_json:
         data(json.dumps(values, sort_keys=True))
@@ -75,7 +77,7 @@ def stream(text: str) -> None:
 
 def done(text: str, following: str = "") -> None:
     """Print the last line of a command: what it did, and the command that usually follows."""
-    note(f"{text} Next: {following}" if following else text)
+    note(" Next: ".join(filter(None, (text, following))))
 
 
 def note(text: str) -> None:
@@ -92,7 +94,9 @@ def failure(sentence: str) -> None:
 
 @contextmanager
 def progress(description: str) -> Iterator[Callable[..., None]]:
-    """Show progress: a bar, or a line each minute if stderr is not a terminal. Update it with (done, total, detail)."""
+    """Show progress: a bar, or a line each minute if stderr is not a terminal. Update it with
+    (done, total, detail).
+    """
     due = time.monotonic() + FIRST
     columns = (
         BarColumn(bar_width=24),

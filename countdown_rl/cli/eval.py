@@ -35,13 +35,14 @@ def eval(
 ) -> None:
     """Evaluate a model on held-out puzzles.
 
-    Greedy by default. Every completion is kept with its grade. If the command is interrupted, run it again to resume.
-    With --engine openai a server generates the completions, and --model is the name of the model on that server. The
-    models random and solver are baselines: the lower and the upper bound.
+    Greedy by default. Every completion is kept with its grade. If the command is interrupted, run
+    it again to resume. With --engine openai a server generates the completions, and --model is the
+    name of the model on that server. The models random and solver are baselines: the lower and the
+    upper bound.
 
-    --completions grades completions of another program: rows with `completion`, or a file of TRL, verl, verifiers,
-    Inspect, lm-evaluation-harness, vLLM or an OpenAI batch. A record identifies its puzzle by its fields, its id or
-    its prompt; ids need --data.
+    --completions grades completions of another program: rows with `completion`, or a file of TRL,
+    verl, verifiers, Inspect, lm-evaluation-harness, vLLM or an OpenAI batch. A record identifies
+    its puzzle by its fields, its id or its prompt; ids need --data.
 
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
@@ -53,8 +54,12 @@ def eval(
     from countdown_rl.evaluation import evaluate
     from countdown_rl.evaluation.caveats import of_evaluation
 
-    out = out or evaluate.default_out(completions.with_suffix("") if completions else Path(model))
-    data = data or (None if completions else Path("artifacts/data/test.jsonl"))
+    if completions:
+        source = completions.with_suffix("")
+    else:
+        source = Path(model)
+        data = data or Path("artifacts/data/test.jsonl")
+    out = out or evaluate.default_out(source)
     with artifacts.locked(*[out] * is_main()), console.progress("completions") as update:
         result = evaluate.evaluate(
             options,

@@ -16,14 +16,15 @@ def export_task(
 ) -> None:
     """Write the task for another evaluator or training engine.
 
-    The files use the prompt and the exact grader of this package, which must be installed beside the engine. Inspect
-    needs none: inspect eval countdown_rl/exact -T data=FILE --model NAME
+    The files use the prompt and the exact grader of this package, which must be installed beside
+    the engine. Inspect needs none: inspect eval countdown_rl/exact -T data=FILE --model NAME
 
     - lm-eval: a task of lm-evaluation-harness 0.4, with the test rows.
 
     - verifiers: an installable environment for verifiers 0.4.0, with the test rows.
 
-    - verl: Parquet files of the training and validation rows, the reward, and run.sh for eight GPUs (verl 0.9).
+    - verl: Parquet files of the training and validation rows, the reward, and run.sh for eight GPUs
+    (verl 0.9).
 
     - prime-rl: the verifiers environment with the training rows, and rl.toml. Untested.
 

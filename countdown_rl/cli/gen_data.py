@@ -1,13 +1,13 @@
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import Out
 from countdown_rl.core.formatting import plural
+from countdown_rl.core.types import JsonObject
 from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import Task
@@ -19,15 +19,17 @@ INTERVAL = 0.2
 def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None:
     """Generate or import puzzles, split for training and testing.
 
-    Writes train.jsonl, valid.jsonl and test.jsonl. Exhaustive search gives every row its number of solutions, one of
-    them, and whether + and - suffice. A set of numbers is always in the same split, whatever the options.
+    Writes train.jsonl, valid.jsonl and test.jsonl. Exhaustive search gives every row its number of
+    solutions, one of them, and whether + and - suffice. A set of numbers is always in the same
+    split, whatever the options.
 
     Examples:
         countdown-rl gen-data --n 50000
         countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20 --impossible 0.1
         countdown-rl gen-data --from-hub Jiayi-Pan/Countdown-Tasks-3to4
     """
-    # The first use compiles the kernel, a second faster at this optimization level; the code is as fast.
+    # The first use compiles the kernel, a second faster at this optimization level; the code is as
+    # fast.
     os.environ.setdefault("NUMBA_OPT", "1")
     from countdown_rl.data import build
 
@@ -56,7 +58,7 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None
     console.done(f"Wrote {out} in {seconds:.0f} s.", f"countdown-rl train --data {out}")
 
 
-def _table(splits: dict[str, Any], task: Task) -> Table:
+def _table(splits: JsonObject, task: Task) -> Table:
     columns = {
         (group, value): None
         for counts in splits.values()

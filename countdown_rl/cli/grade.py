@@ -3,7 +3,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -11,6 +11,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import option
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import percent, plural
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation.config import (
     CompletionOperators,
     CompletionRule,
@@ -42,10 +43,11 @@ def grade(
 ) -> None:
     """Grade completions exactly, one line of output per completion.
 
-    A row has `nums` and `target`, or the fields of another task, and `completion`: text, messages, or a list of them;
-    optionally `rule`, `operators`, `style`, `task` and `id`. The files that eval --completions reads are read too; ids
-    of rows need --data. A grade has `id` or `place`, `format`, `strict_format`, `correct`, `answer`, `value` (an exact
-    fraction), `reason` and `trailing`, and `sample` if a row has several completions. JSONL is streamed. With --json a
+    A row has `nums` and `target`, or the fields of another task, and `completion`: text, messages,
+    or a list of them; optionally `rule`, `operators`, `style`, `task` and `id`. The files that eval
+    --completions reads are read too; ids of rows need --data. A grade has `id` or `place`,
+    `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction), `reason` and
+    `trailing`, and `sample` if a row has several completions. JSONL is streamed. With --json a
     summary is printed, and grades are written only to --out.
 
     Examples:
@@ -85,7 +87,7 @@ def grade(
             write({"error": str(error)})
 
         for row, completions, place in reader.read(source, refuse):
-            labels = {"place": place.removeprefix(f"{name}, ")}
+            labels: JsonObject = {"place": place.removeprefix(f"{name}, ")}
             if "id" in row:
                 labels = {"id": row["id"]}
             for index, completion in enumerate(completions):
@@ -97,17 +99,18 @@ def grade(
                     counts["unread"] += 1
                     if len(unanswered) < caveats.TRIED:
                         unanswered.append((row, completion.text))
-                sample = {"sample": index} if len(completions) > 1 else {}
-                write(labels | sample | graded.to_json())
+                if len(completions) > 1:
+                    labels["sample"] = index
+                write(labels | graded.to_json())
 
     n = counts["n"]
     if not n:
-        cause = faults[0] if faults else f"{name} has no rows."
+        cause = next(iter(faults), f"{name} has no rows.")
         raise InputError(f"no completion was graded: {cause}")
     if unanswered:
         console.warn(caveats.no_answers(unanswered, counts["unread"], n))
     del reasons[""]
-    summary: dict[str, Any] = {key: counts[key] for key in ("n", *_VERDICTS)}
+    summary: JsonObject = {key: counts[key] for key in ("n", *_VERDICTS)}
     if on_error == "mark":
         summary["errors"] = len(faults)
     console.result({**summary, "reasons": dict(reasons.most_common())})
@@ -115,11 +118,10 @@ def grade(
     if console.as_json:
         return
     task = registry.task(row.task)
-    causes = {task.reason(reason): count for reason, count in reasons.most_common(5)}
-    causes["records that cannot be graded"] = len(faults)
-    for cause, count in causes.items():
-        if count:
-            console.note(f"{count:7,}  {cause}")
+    for reason, count in reasons.most_common(5):
+        console.note(f"{count:7,}  {task.reason(reason)}")
+    if faults:
+        console.note(f"{len(faults):7,}  records that cannot be graded")
     correct = counts["correct"]
     share = f"Graded {plural(n, 'completion')}: {correct:,} correct ({percent(correct / n)})"
     console.done(f"{share}; grades are in {out}." if out else f"{share}.")

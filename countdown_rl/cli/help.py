@@ -82,7 +82,7 @@ def _reader_may_exit() -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
-def as_command(name: str, function: Callable[..., Any]) -> Command:
+def as_command(name: str, function: Callable[..., None]) -> Command:
     """Return the command of *function*, whose docstring may end with a section ``Examples:``."""
     text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\nExamples:\n")
     examples = f"\b\nExamples:\n{textwrap.dedent(examples)}"  # after \b lines are kept

@@ -15,8 +15,9 @@ def init(
 ) -> None:
     """Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.
 
-    Run it there with `dvc repro` (pip install dvc). Existing files are not replaced. If the options in stages/ name
-    files of your own (a reward, a template, data), add these to the `deps` of the stage.
+    Run it there with `dvc repro` (pip install dvc). Existing files are not replaced. If the options
+    in stages/ name files of your own (a reward, a template, data), add these to the `deps` of the
+    stage.
 
     Examples:
         countdown-rl init my-run
@@ -32,4 +33,6 @@ def init(
         config = directory / ".dvc" / "config"
         config.write_text(config.read_text().replace("[core]", "[core]\n    no_scm = true"))
     console.result({"out": str(directory), "files": sorted(map(Path.as_posix, files))})
-    console.done(f"Wrote the pipeline into {directory}; its options are in stages/.", "dvc repro")
+    change = "" if directory == Path() else f"cd {directory} && "
+    text = f"Wrote the pipeline into {directory}; its options are in stages/."
+    console.done(text, f"{change}dvc repro")

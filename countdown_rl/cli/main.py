@@ -1,7 +1,7 @@
 """Entry point: the table of commands, their lazy loading, and the exit status of every failure.
 
-A command is the function of its name in the module of its name, which is imported when the command runs or shows its
-help, and torch only while it runs, so help and completion are fast.
+A command is the function of its name in the module of its name, which is imported when the command
+runs or shows its help, and torch only while it runs, so help and completion are fast.
 """
 
 import io
@@ -100,11 +100,12 @@ def _root(
     _shows_traceback = traceback
 
 
-def main(run: Callable[[], Any] = app) -> None:
+def main(run: Callable[[], object] = app) -> None:
     """Run a command. A failure becomes one sentence on stderr and an exit status.
 
-    The status is 0 for done, 1 for failed, 2 for wrong usage, and 128 plus its number for a signal. An error of user
-    code adds the frames of that code; an unexpected exception prints its traceback.
+    The status is 0 for done, 1 for failed, 2 for wrong usage, and 128 plus its number for a signal.
+    An error of user code adds the frames of that code; an unexpected exception prints its
+    traceback.
     """
     global _shows_traceback
     _shows_traceback = False

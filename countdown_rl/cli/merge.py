@@ -19,16 +19,16 @@ def merge(
 ) -> None:
     """Merge a LoRA adapter into its base, as ordinary safetensors.
 
-    An adapter trained over NF4 weights (QLoRA) has two possible bases: the original full-precision weights, or the
-    values that NF4 gave them in training (dequantized). Choose by the next step:
+    An adapter trained over NF4 weights (QLoRA) has two possible bases: the original full-precision
+    weights, or the values that NF4 gave them in training (dequantized). Choose by the next step:
 
-    - for quantize --format nf4: original. Re-quantizing it nearly recovers the weights used in training. From
-    dequantized, NF4 would round the adapter away, and quantize refuses.
+    - for quantize --format nf4: original. Re-quantizing it nearly recovers the weights used in
+    training. From dequantized, NF4 would round the adapter away, and quantize refuses.
 
     - for bf16 or GGUF: dequantized, the trained policy up to one rounding.
 
-    PEFT merges with the whole model in memory. A result whose logits differ from those of the adapter over the same
-    base is refused.
+    PEFT merges with the whole model in memory. A result whose logits differ from those of the
+    adapter over the same base is refused.
 
     Examples:
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
@@ -53,13 +53,10 @@ def merge(
         f"{plural(facts['parameters'], 'parameter')}, {facts['bytes'] / 1e6:,.1f} MB, "
         f"{plural(facts['adapted_modules'], 'module')} merged into the {facts['base']} base"
     ]
-    names = {
-        "with_policy_as_trained": "the policy as trained",
-        "with_definition": "the adapter over that base",
-    }
-    found = facts["agreement"]
-    different = {str(found[key]): (name, found[key]) for key, name in names.items()}
-    for name, agreed in different.values():
-        lines += agreement.described(name, agreed)
+    policy = facts["agreement"]["with_policy_as_trained"]
+    definition = facts["agreement"]["with_definition"]
+    if policy != definition:
+        lines += agreement.described("the policy as trained", policy)
+    lines += agreement.described("the adapter over that base", definition)
     console.result({"out": str(out), **facts}, "\n".join(lines))
     console.done(f"Wrote {out}.", f"countdown-rl quantize --model {out}")

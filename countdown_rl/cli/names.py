@@ -6,7 +6,8 @@ from countdown_rl.core.options import nearest
 
 _RESUME = ("the same command again; it resumes",)
 
-#: Other names of an option. The first suggestion applies whose flag the command has, or that is no flag.
+#: Other names of an option. The first suggestion applies whose flag the command has, or that is no
+#: flag.
 OTHER_NAMES = {
     "lr": ("--learning-rate",),
     "epochs": ("--num-train-epochs", "--max-steps"),
@@ -14,7 +15,7 @@ OTHER_NAMES = {
     "gradient-accumulation-steps": ("--micro-batch",),
     "batch-size": ("--prompts",),
     "kl-coef": ("--beta",),
-    "fp16": ("--precision fp16",),
+    "fp16": ("--precision fp16", "--dtype fp16"),
     "max-tokens": ("--max-new-tokens", "--max-completion-length"),
     "max-new-tokens": ("--max-completion-length",),
     "max-completion-length": ("--max-new-tokens",),
@@ -26,7 +27,7 @@ OTHER_NAMES = {
     "eval-steps": ("--eval-every",),
     "wandb": ("--trl report_to=wandb",),
     "report-to": ("--trl report_to=NAME, by default none",),
-    "hub-model-id": ("countdown-rl publish --push NAME/MODEL",),
+    "hub-model-id": ("--push NAME/MODEL", "countdown-rl publish --push NAME/MODEL"),
     "processes": ("accelerate launch -m countdown_rl",),
     "resume": _RESUME,
     "resume-from-checkpoint": _RESUME,

@@ -12,6 +12,7 @@ import typer
 from countdown_rl.cli import config, console
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import Option, Options, convert, field_hints, option
+from countdown_rl.core.types import JsonObject
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
 BaseModel = Annotated[
@@ -35,10 +36,12 @@ def numbers_in(words: Iterable[str]) -> list[int]:
 
 
 def with_options(command: Callable[..., None], configured: bool) -> Callable[..., None]:
-    """Replace each parameter of *command* that is an options dataclass by flags; add ``--json`` and ``--config``."""
+    """Replace each parameter of *command* that is an options dataclass by flags; add ``--json`` and
+    ``--config``.
+    """
     groups: dict[str, type[Options]] = {}
-    hints: dict[str, Any] = {}
-    defaults: dict[str, Any] = {"as_json": False}
+    hints: JsonObject = {}
+    defaults: JsonObject = {"as_json": False}
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         kind = parameter.annotation
         if isinstance(kind, type) and issubclass(kind, Options):
@@ -70,8 +73,10 @@ def with_options(command: Callable[..., None], configured: bool) -> Callable[...
     return call
 
 
-def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    """Return Typer's parameter for *hint*. A tuple becomes a list, a repeatable flag, and what is no number text."""
+def _parameter(name: str, hint: object, default: Any) -> inspect.Parameter:
+    """Return Typer's parameter for *hint*. A tuple becomes a list, a repeatable flag, and what is
+    no number text.
+    """
     kind, declared = get_args(hint)
     if get_origin(kind) is tuple:
         kind, default = list[get_args(kind)[0]], list(default)  # type: ignore[misc]
@@ -87,7 +92,7 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
     )
 
 
-def _converted(name: str, value: Any, hint: Any) -> Any:
+def _converted(name: str, value: Any, hint: object) -> Any:
     """Return *value*, which Typer read for the parameter *name*, as its *hint* says."""
     declared = get_args(hint)[1]
     if isinstance(declared, Option):

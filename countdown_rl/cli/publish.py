@@ -1,10 +1,11 @@
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import option
 from countdown_rl.core.formatting import interval, percent, plural
+from countdown_rl.core.types import JsonObject
 from countdown_rl.release.config import PublishOptions, UploadOptions
 
 
@@ -18,12 +19,13 @@ def publish(
 ) -> None:
     """Build the release folder of a model or data set, and upload it with --push.
 
-    The folder of a model holds weights, tokenizer, a model card with results and training curves, the evaluation, and
-    the provenance from the data to the weights. The folder of a data set (--data) holds its splits, and a card
-    from which `load_dataset` reads them. The same artifacts and options give the same bytes.
+    The folder of a model holds weights, tokenizer, a model card with results and training curves,
+    the evaluation, and the provenance from the data to the weights. The folder of a data set
+    (--data) holds its splits, and a card from which `load_dataset` reads them. The same artifacts
+    and options give the same bytes.
 
-    With --push NAME/MODEL the folder goes to the Hub as one commit, private unless --public. Other files in the repository are
-    removed. The token comes from `hf auth login` or HF_TOKEN.
+    With --push NAME/MODEL the folder goes to the Hub as one commit, private unless --public. Other
+    files in the repository are removed. The token comes from `hf auth login` or HF_TOKEN.
 
     Examples:
         countdown-rl publish --push me/countdown-tiny-nf4
@@ -41,7 +43,7 @@ def publish(
         summary = f"accuracy {percent(facts['accuracy'])} ({interval(facts['interval'])}, n {facts['n']:,})"
     else:
         summary = "not evaluated"
-    values: dict[str, Any] = {
+    values: JsonObject = {
         "out": str(out),
         "digest": manifest.digest,
         **facts,

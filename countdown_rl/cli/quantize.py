@@ -21,12 +21,12 @@ def quantize(
     An adapter is merged first, into the base that suits the format.
 
     - nf4: linear layers in 4 bits; embeddings, norms and output head in bf16. Safetensors for
-    AutoModelForCausalLM.from_pretrained with bitsandbytes. Weights merged into a dequantized base are refused: NF4
-    would round the adapter away.
+    AutoModelForCausalLM.from_pretrained with bitsandbytes. Weights merged into a dequantized base
+    are refused: NF4 would round the adapter away.
 
-    - gguf: one file with tokenizer and chat template for llama.cpp, LM Studio and Ollama (ollama create NAME -f
-    Modelfile). llama-quantize makes other types of an f16 file. With the llama-cpp extra, llama.cpp reads the file
-    back.
+    - gguf: one file with tokenizer and chat template for llama.cpp, LM Studio and Ollama (ollama
+    create NAME -f Modelfile). llama-quantize makes other types of an f16 file. With the llama-cpp
+    extra, llama.cpp reads the file back.
 
     Up to half a billion parameters, the result is compared with its source on 8 prompts.
 

@@ -1,4 +1,6 @@
-"""What the command line turns off of the libraries under it: telemetry, progress bars, and logs below errors."""
+"""What the command line turns off of the libraries under it: telemetry, progress bars, and logs
+below errors.
+"""
 
 import logging
 import os
@@ -27,7 +29,9 @@ _LIBRARIES = (
 
 
 def silence_libraries() -> None:
-    """Silence the libraries of this process, unless the environment sets otherwise; call it before they are loaded."""
+    """Silence the libraries of this process, unless the environment sets otherwise; call it before
+    they are loaded.
+    """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     for library in _LIBRARIES:

@@ -29,14 +29,14 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run.
 
-    It shows results with intervals and paired differences, training curves, completions with every equation checked,
-    and the provenance. With --log alone it is about training alone.
+    It shows results with intervals and paired differences, training curves, completions with every
+    equation checked, and the provenance. With --log alone it is about training alone.
 
     If the run was validated (train --eval-every), a slider moves through training and shows
     what the model wrote for the same puzzles. The page opens from disk and needs no network.
 
-    Given the model as GGUF, it also writes demo.html, on which the model solves the puzzles you type, in the browser
-    and without a network.
+    Given the model as GGUF, it also writes demo.html, on which the model solves the puzzles you
+    type, in the browser and without a network.
 
     Examples:
         countdown-rl report
@@ -59,13 +59,8 @@ def report(
 
         page.save(of_model(model, content["results"]), beside)
     page.save(text, out)
-    values = {
-        "out": str(out),
-        "results": [path.as_posix() for paths in results.values() for path in paths],
-        "logs": {name: [path.as_posix() for path in paths] for name, paths in runs.items()},
-        "demo": str(beside) if model else None,
-    }
-    console.result(values)
+    about = {"results": list(results), "logs": list(runs), "demo": str(beside) if model else None}
+    console.result({"out": str(out), **about})
     names = ", ".join(results) or "no evaluation"
     demonstration = f", and {beside}, which runs {model}" if model else ""
     console.done(f"Wrote {out} about {names}{demonstration}.")

@@ -1,11 +1,13 @@
 """What ``train`` and ``sft`` share: the output of a run or of a check."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 from countdown_rl.cli import console
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.formatting import plural, printable
 from countdown_rl.core.options import option
+from countdown_rl.core.types import JsonObject
 from countdown_rl.training.options import RUN, RunArguments, TuningOptions
 from countdown_rl.training.state import Places
 
@@ -25,7 +27,7 @@ def check_paths(arguments: RunArguments, options: TuningOptions) -> None:
         console.note(f"{out} is finished; comparing it with this command.")
 
 
-def reporter(update: Any) -> "Reporter":
+def reporter(update: Callable[..., None]) -> "Reporter":
     """Return the callbacks that print notes and warnings, and show progress by *update*."""
     from countdown_rl.models import load
     from countdown_rl.training.prepared import Reporter
@@ -55,7 +57,7 @@ def perform(
     if check:
         _show_check(run)
         return
-    about: dict[str, Any] = {"out": str(result.out), "log": str(result.log)}
+    about: JsonObject = {"out": str(result.out), "log": str(result.log)}
     text = f"{result.out} is up to date (use --overwrite to rebuild)."
     if result.rows:
         about |= {"resumed": result.resumed, "warnings": result.warnings}

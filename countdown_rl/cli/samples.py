@@ -35,12 +35,12 @@ def samples(
 ) -> None:
     """Show completions with their grades, or the causes of errors.
 
-    Reads an evaluation, or the samples that train and sft write beside their log: without --step, those of the last
-    step first and those of validation last.
+    Reads an evaluation, or the samples that train and sft write beside their log: without --step,
+    those of the last step first and those of validation last.
 
-    With --errors each cause is listed with the accuracy points that repairing it would gain: incorrect equations,
-    format, truncation, and answers inconsistent with the reasoning. The result of a repaired equation is passed on to
-    later equations.
+    With --errors each cause is listed with the accuracy points that repairing it would gain:
+    incorrect equations, format, truncation, and answers inconsistent with the reasoning. The result
+    of a repaired equation is passed on to later equations.
 
     Examples:
         countdown-rl samples artifacts/eval/base --errors

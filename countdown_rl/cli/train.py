@@ -25,11 +25,12 @@ def train(
 ) -> None:
     """Train a LoRA adapter, or all weights, with GRPO.
 
-    With --precision nf4 the frozen base is held in 4 bits. On a CPU its values are rounded once and de-quantized for
-    computation. If the run is interrupted, repeat the command to resume.
+    With --precision nf4 the frozen base is held in 4 bits. On a CPU its values are rounded once and
+    de-quantized for computation. If the run is interrupted, repeat the command to resume.
 
-    The log is artifacts/train/log.csv by default, and OUT-run/log.csv with --out OUT. Samples of completions are
-    written beside it, for countdown-rl samples: to samples.jsonl, or to NAME-samples.jsonl for a log NAME.csv.
+    The log is artifacts/train/log.csv by default, and OUT-run/log.csv with --out OUT. Samples of
+    completions are written beside it, for countdown-rl samples: to samples.jsonl, or to
+    NAME-samples.jsonl for a log NAME.csv.
 
     Examples:
         countdown-rl train --reward correct=1 --reward format=0.1 --num-generations 32

@@ -31,10 +31,11 @@ def verify(
 ) -> None:
     """Re-measure the accuracy a release claims.
 
-    The weights complete the recorded test puzzles again, and new puzzles of the same distribution. The claim is
-    confirmed if both measurements are consistent with it, each by a two-sided exact test at 1% on at least 100
-    puzzles. It is refuted if files differ from the manifest, or metrics from the completions when these are
-    graded again. The exit status is 0 only if the claim is confirmed.
+    The weights complete the recorded test puzzles again, and new puzzles of the same distribution.
+    The claim is confirmed if both measurements are consistent with it, each by a two-sided exact
+    test at 1% on at least 100 puzzles. It is refuted if files differ from the manifest, or metrics
+    from the completions when these are graded again. The exit status is 0 only if the claim is
+    confirmed.
 
     Examples:
         countdown-rl verify artifacts/release

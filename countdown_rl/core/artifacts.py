@@ -1,12 +1,14 @@
-"""Artifact directories: complete or absent, each described by a :class:`~countdown_rl.core.manifest.Manifest`."""
+"""Artifact directories: complete or absent, each described by a
+:class:`~countdown_rl.core.manifest.Manifest`.
+"""
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from countdown_rl.core.errors import ArtifactError, CountdownError
 from countdown_rl.core.manifest import (
@@ -19,6 +21,10 @@ from countdown_rl.core.manifest import (
     portable,
 )
 from countdown_rl.core.packages import version
+from countdown_rl.core.types import JsonObject, Record, as_list
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 #: DVC keeps this file beside cached outputs, and leaves it when it removes them.
 IGNORED = ".gitignore"
@@ -29,11 +35,13 @@ class ArtifactWriter:
     """An artifact being written. Put files under ``path``; add to ``facts`` as they become known."""
 
     path: Path
-    facts: dict[str, Any]
+    facts: JsonObject
 
 
 def fsync(path: Path) -> None:
-    """Flush the file or directory at *path*, with its contents, from the operating system's cache to the disk."""
+    """Flush the file or directory at *path*, with its contents, from the operating system's cache
+    to the disk.
+    """
     for part in [*path.rglob("*"), path]:
         handle = os.open(part, os.O_RDONLY)
         try:
@@ -47,8 +55,8 @@ def writing(
     out: Path,
     kind: str,
     *,
-    options: Mapping[str, Any],
-    inputs: Mapping[str, Any] | None = None,
+    options: Record,
+    inputs: Record | None = None,
     libraries: Iterable[str] = (),
 ) -> Iterator[ArtifactWriter]:
     """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all."""
@@ -84,7 +92,8 @@ def writing(
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path for a file that replaces *path* when the block succeeds; hard links keep the old contents.
+    """Yield a path for a file that replaces *path* when the block succeeds; hard links keep the old
+    contents.
 
     A device or pipe is no file to replace: it is written itself.
     """
@@ -102,7 +111,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(*paths: Path | None) -> Iterator[None]:
-    """Hold the locks of *paths* that are about to be written; ArtifactError if another process holds one."""
+    """Hold the locks of *paths* that are about to be written; ArtifactError if another process
+    holds one.
+    """
     from filelock import FileLock, Timeout
 
     with ExitStack() as stack:
@@ -127,7 +138,7 @@ def locked(*paths: Path | None) -> Iterator[None]:
         yield
 
 
-def _release(lock: Any) -> None:
+def _release(lock: "BaseFileLock") -> None:
     if lock.lock_counter == 1:  # removed before the release, so that no other process holds it
         Path(lock.lock_file).unlink(missing_ok=True)
     lock.release()
@@ -161,9 +172,11 @@ def check_writable(out: Path, kind: str) -> None:
         raise ArtifactError(f"{out} cannot be written; give another path.")
 
 
-def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
-    """Read the manifest of the artifact at *path* and check its files: their sizes, and with *verify* their sha256."""
-    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+def read(path: Path, kinds: str | Sequence[str], *, verify: bool = True) -> Manifest:
+    """Read the manifest of the artifact at *path* and check its files: their sizes, and with
+    *verify* their sha256.
+    """
+    kinds = as_list(kinds)
     make = " or ".join(f"`{MADE_BY[kind]}`" for kind in kinds)
     _recover(path)
     file = path / MANIFEST
@@ -197,7 +210,9 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
 
 
 def peek(path: Path) -> str | None:
-    """Return the kind of the artifact at *path*, or None if there is no readable manifest; nothing else is checked."""
+    """Return the kind of the artifact at *path*, or None if there is no readable manifest; nothing
+    else is checked.
+    """
     _recover(path)
     try:
         kind = Manifest.parse((path / MANIFEST).read_bytes(), path).kind
@@ -211,7 +226,9 @@ def with_article(kind: str) -> str:
 
 
 def _replace(new: Path, out: Path) -> None:
-    """Rename *new* to *out*. A directory in its place is renamed first, which :func:`_recover` undoes after a kill."""
+    """Rename *new* to *out*. A directory in its place is renamed first, which :func:`_recover`
+    undoes after a kill.
+    """
     previous = out.parent / f".{out.name}.previous"
     shutil.rmtree(previous, ignore_errors=True)
     if (out / IGNORED).is_file():
@@ -223,7 +240,9 @@ def _replace(new: Path, out: Path) -> None:
 
 
 def _recover(out: Path) -> None:
-    """Finish or undo the replacement of *out* by a process that was killed; one that still runs holds the lock."""
+    """Finish or undo the replacement of *out* by a process that was killed; one that still runs
+    holds the lock.
+    """
     out = out.resolve()
     previous = out.parent / f".{out.name}.previous"
     if previous.is_dir():

@@ -1,6 +1,7 @@
 """Exceptions whose text is one sentence for the user: what is wrong, where, what to do.
 
-Others are bugs, except failures of the machine (:func:`machine_failure`) and of a user's code (:func:`user_frames`).
+Others are bugs, except failures of the machine (:func:`machine_failure`) and of a user's code
+(:func:`user_frames`).
 """
 
 import re
@@ -16,7 +17,8 @@ class CountdownError(Exception):
 
     Args:
         sentence: what is wrong, where, and what to do.
-        option: the option that the sentence is about, as a keyword of Python; the sentence goes on after its name.
+        option: the option that the sentence is about, as a keyword of Python; the sentence goes on
+            after its name.
     """
 
     def __init__(self, sentence: str, *, option: str = "") -> None:
@@ -54,13 +56,14 @@ def input_as_usage(option: str = "") -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise UsageError(
-            f"{option}: {str(error).rstrip('.')}." if option else str(error)
-        ) from error
+        sentence = f"{option}: {error}".strip(": .")
+        raise UsageError(f"{sentence}.") from error
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's error message without a period, or the error's type if it has none."""
+    """Return the first line of a library's error message without a period, or the error's type if
+    it has none.
+    """
     text = str(error.strerror if isinstance(error, OSError) and error.filename else error).strip()
     text = " ".join((text or type(error).__name__).split("\n")[0].split())
     return re.sub(r"\[Errno -?\d+\] | ?\(os error \d+\)", "", text).rstrip(".")
@@ -73,8 +76,9 @@ _LIBRARY = re.compile(rf"[/\\](site|dist)-packages[/\\]|^{_STDLIB}|^<(?!template
 
 
 def user_frames(error: BaseException | None) -> str:
-    """Return the frames of a user's code in the first exception, of *error* and those that it was raised from or
-    during, that has some; "" if there is none, or that code raised a CountdownError itself.
+    """Return the frames of a user's code in the first exception, of *error* and those that it was
+    raised from or during, that has some; "" if there is none, or that code raised a CountdownError
+    itself.
     """
     if error is None:
         return ""
@@ -101,7 +105,9 @@ _MEMORY = re.compile(
 
 
 def machine_failure(error: BaseException) -> str | None:
-    """Return the sentence for an *error* that the machine caused, such as a full disk; None for others."""
+    """Return the sentence for an *error* that the machine caused, such as a full disk; None for
+    others.
+    """
     if out_of_memory(error):
         return "out of memory; close programs, or ask for less work at a time."
     cause = first_line(error)

@@ -7,7 +7,9 @@ _UNUSUAL = re.compile(r"[^\n\t -~]")
 
 
 def printable(text: str) -> str:
-    """Return *text* with control and formatting characters (ESC, C1, bidi, surrogates), but \\n and \\t, as escapes."""
+    """Return *text* with control and formatting characters (ESC, C1, bidi, surrogates), but \\n and
+    \\t, as escapes.
+    """
 
     def escaped(match: re.Match[str]) -> str:
         character = match[0]

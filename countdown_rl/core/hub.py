@@ -3,7 +3,6 @@
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core.errors import ModelError
 
@@ -32,11 +31,17 @@ def download(
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    patterns: Any = {"allow_patterns": allowed, "ignore_patterns": ignored}
     try:
-        return Path(snapshot_download(name, repo_type=repo_type, revision=revision, **patterns))
+        folder = snapshot_download(
+            name,
+            repo_type=repo_type,
+            revision=revision,
+            allow_patterns=allowed,
+            ignore_patterns=ignored,
+        )
     except Exception as error:  # an answer that makes no sense raises any
         raise ModelError(f"{name} cannot be read from the Hub: {reason(error)}.") from error
+    return Path(folder)
 
 
 def reason(error: BaseException) -> str:

@@ -1,16 +1,16 @@
 """Identity of a run: everything that decides its result, compared when a command is repeated."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core import user_code
 from countdown_rl.core.artifacts import read, with_article
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import flag
 from countdown_rl.core.manifest import Manifest, portable
+from countdown_rl.core.types import JsonObject, Record
 
 #: Differences that a sentence names.
 _NAMED = 3
@@ -20,28 +20,30 @@ _NAMED = 3
 class Identity:
     """Identity of a run: the *options* and *inputs* of a manifest, and the *machine*.
 
-    The machine is the digests of the user's ``code``, a fact in the manifest, and for an unfinished run the library
-    ``versions``.
+    The machine is the digests of the user's ``code``, a fact in the manifest, and for an unfinished
+    run the library ``versions``.
     """
 
-    options: Mapping[str, Any]
-    inputs: Mapping[str, Any]
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    options: Record
+    inputs: Record
+    machine: Record = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, options: Mapping[str, Any], inputs: Mapping[str, Any], **machine: Any
-    ) -> "Identity":
-        """Return the identity of a run that starts now, with the code of the functions in *options* and of tasks."""
+    def of(cls, options: Record, inputs: Record, **machine: object) -> "Identity":
+        """Return the identity of a run that starts now, with the code of the functions in *options*
+        and of tasks.
+        """
         code = user_code.digests([*user_code.named(options), *sorted(user_code.PLUGINS)])
         return cls(options, inputs, {"code": code, **machine})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         sections = {"options": self.options, "inputs": self.inputs, **self.machine}
         return dict(json.loads(json.dumps(portable(sections), default=str)))
 
-    def differences(self, before: Mapping[str, Any] | None) -> str:
-        """Return the first differences from the JSON of a run, such as ``--seed was 42, is 1; other data``; "" if none."""
+    def differences(self, before: Record | None) -> str:
+        """Return the first differences from the JSON of a run, such as ``--seed was 42, is 1; other
+        data``; "" if none.
+        """
         if before is None:
             return "it cannot be read"
         phrases = list(self._differences(before))
@@ -49,7 +51,7 @@ class Identity:
             phrases[_NAMED:] = ["..."]
         return "; ".join(phrases)
 
-    def _differences(self, before: Mapping[str, Any]) -> Iterator[str]:
+    def _differences(self, before: Record) -> Iterator[str]:
         for section, now in self.to_json().items():
             recorded = before.get(section, now)
             for key in dict.fromkeys([*now, *recorded]):
@@ -66,7 +68,9 @@ class Identity:
 
 
 def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifest | None:
-    """Return the manifest at *out* if the same *run* made it; without *overwrite* another one is an ArtifactError."""
+    """Return the manifest at *out* if the same *run* made it; without *overwrite* another one is an
+    ArtifactError.
+    """
     if overwrite:
         return None
     try:

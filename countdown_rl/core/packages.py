@@ -16,10 +16,13 @@ def version() -> str:
 
 
 def install(module: str) -> str:
-    """How to install *module*, the end of a sentence; "" if no extra of this package has it, or a copy runs."""
+    """How to install *module*, the end of a sentence; "" if no extra of this package has it, or a
+    copy runs.
+    """
     name = module.partition(".")[0].replace("_", "-")
-    requirements = requires("countdown-rl") or [] if version() != "unknown" else []
-    for requirement in requirements:
+    if version() == "unknown":
+        return ""
+    for requirement in requires("countdown-rl") or ():
         extra = re.match(rf"{name}[^\w-].*extra == .([\w-]+)", requirement.replace("_", "-"))
         if extra:
             return f"in a clone `pip install -e '.[{extra[1]}]'`"

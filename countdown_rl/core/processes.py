@@ -1,7 +1,7 @@
 """This process: its rank among several, its memory, and the signals that end it.
 
-Accelerate launches several processes: ``accelerate launch -m countdown_rl train ...``. Each reads its rank from the
-environment, as torch.distributed does. Only rank 0 logs and writes.
+Accelerate launches several processes: ``accelerate launch -m countdown_rl train ...``. Each reads
+its rank from the environment, as torch.distributed does. Only rank 0 logs and writes.
 """
 
 import os
@@ -18,7 +18,8 @@ from countdown_rl.core.errors import UsageError
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _PR_SET_PDEATHSIG = 1
 
-#: A signal repeated within so many seconds is the same one: scheduler and launcher send it to all processes.
+#: A signal repeated within so many seconds is the same one: scheduler and launcher send it to all
+#: processes.
 _REPEATED = 1.0
 
 _deferred = False
@@ -72,14 +73,16 @@ def received_signal() -> int | None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Raise :class:`Terminated`, or exit during an import, at which C++ code such as torch would abort the process."""
+    """Raise :class:`Terminated`, or exit during an import, at which C++ code such as torch would
+    abort the process.
+    """
     global _received, _since
     first = _received is None
     if not first and time.monotonic() - _since < _REPEATED:
         return
     _received, _since = number, time.monotonic()
     if _deferred and first:
-        os.write(2, b"finishing the step; press Ctrl-C again to end at once\n")
+        os.write(2, b"finishing the step; Ctrl-C ends it at once\n")
         return
     while frame is not None and not frame.f_code.co_filename.startswith(
         "<frozen importlib._bootstrap"
@@ -97,7 +100,9 @@ def ended_by(number: int) -> str:
 
 
 def launched() -> bool:
-    """True if a launcher started this process; a scheduler sets size and rank too, but no local rank."""
+    """True if a launcher started this process; a scheduler sets size and rank too, but no local
+    rank.
+    """
     return all(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
 
 
@@ -114,7 +119,9 @@ def run_alone() -> None:
 
 
 def train_once() -> None:
-    """Raise UsageError if this process of a launcher trained before: its process group is that of the first run."""
+    """Raise UsageError if this process of a launcher trained before: its process group is that of
+    the first run.
+    """
     global _trains
     if _trains and launched():
         raise UsageError("a launched process trains once; launch the second run by itself.")
@@ -156,10 +163,11 @@ def cpu_threads() -> int:
 def begin() -> None:
     """Prepare this process for a command; call it before torch loads.
 
-    Streams that were closed (``>&-``) are opened on the null device, so that no file gets their numbers. OpenMP's
-    waiting threads spin for a shorter time, unless the environment sets it: by default they spin long, which slows down
-    other processes, and one that sleeps at once is woken late (``benchmarks.neighbour`` measures both). On Linux the
-    process ends with its launcher, which would otherwise leave it training.
+    Streams that were closed (``>&-``) are opened on the null device, so that no file gets their
+    numbers. OpenMP's waiting threads spin for a shorter time, unless the environment sets it: by
+    default they spin long, which slows down other processes, and one that sleeps at once is woken
+    late (``benchmarks.neighbour`` measures both). On Linux the process ends with its launcher,
+    which would otherwise leave it training.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -176,8 +184,9 @@ def begin() -> None:
 def keep_freed_memory() -> None:
     """Let glibc keep the memory of freed tensors of up to 32 MiB for new ones.
 
-    Returning it to the system, the default, costs a fifth of a training step on a CPU. Keeping larger ones would leave
-    holes that the next do not fit into: GRPO of SmolLM2-135M in micro-batches of 8 grew from 4 to 9 GiB in 54 steps.
+    Returning it to the system, the default, costs a fifth of a training step on a CPU. Keeping
+    larger ones would leave holes that the next do not fit into: GRPO of SmolLM2-135M in
+    micro-batches of 8 grew from 4 to 9 GiB in 54 steps.
     """
     import ctypes
 

@@ -1,22 +1,24 @@
-"""JSON objects of files, checked by pydantic against a dataclass or TypedDict; a fault is an ArtifactError."""
+"""JSON objects of files, checked by pydantic against a dataclass or TypedDict; a fault is an
+ArtifactError.
+"""
 
 import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.types import JsonObject, Record
 
 
-def read(file: Path) -> dict[str, Any]:
+def read(file: Path) -> JsonObject:
     """Return the object in *file*."""
     if not file.is_file():
         raise ArtifactError(f"{file} is missing; download or make it again.")
     return parse(file.read_bytes(), file)
 
 
-def parse(data: bytes | str, source: Path | str) -> dict[str, Any]:
+def parse(data: bytes | str, source: Path | str) -> JsonObject:
     """Return the object in *data*, which was read from *source*."""
     try:
         value = json.loads(data)
@@ -27,28 +29,33 @@ def parse(data: bytes | str, source: Path | str) -> dict[str, Any]:
     return value
 
 
-def build(value: Any, kind: Any, source: Path | str) -> Any:
-    """Return *value*, which was read from *source*, as an object of *kind*; no field is converted to another type."""
+def build(value: object, kind: Any, source: Path | str) -> Any:
+    """Return *value*, which was read from *source*, as an object of *kind*; no field is converted
+    to another type.
+    """
     from pydantic import ValidationError
 
     try:  # halves of surrogate pairs become question marks
-        return _adapter(kind).validate_json(
-            json.dumps(value, ensure_ascii=False).encode(errors="replace"), strict=True
-        )
+        data = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+        return _adapter(kind).validate_json(data, strict=True)
     except ValidationError as error:
         fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
         place = ".".join(map(str, fault["loc"]))
         raise _damaged(source, f"`{place}` {expected(fault)}") from None
 
 
-def expected(fault: Mapping[str, Any]) -> str:
-    """Return the words of *fault*, an error of pydantic, as the end of a sentence: ``should be a valid integer``."""
+def expected(fault: Record) -> str:
+    """Return the words of *fault*, an error of pydantic, as the end of a sentence: ``should be a
+    valid integer``.
+    """
     words = str(fault["msg"]).removeprefix("Input ").partition(", unable")[0]
     return words[:1].lower() + words[1:]
 
 
-def dump(value: Any) -> dict[str, Any]:
-    """Return the fields of *value*, an object of a dataclass, as JSON; those that equal their default are left out."""
+def dump(value: object) -> JsonObject:
+    """Return the fields of *value*, an object of a dataclass, as JSON; those that equal their
+    default are left out.
+    """
     kind: Any = type(value)
     return dict(_adapter(kind).dump_python(value, mode="json", exclude_defaults=True))
 

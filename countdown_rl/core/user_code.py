@@ -5,26 +5,30 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 from countdown_rl.core.errors import UsageError, first_line, is_users
+from countdown_rl.core.types import Record, as_list
 
+#: A function or callable object of the user's.
+Function = Callable[..., Any]
 #: Loaded plug-ins, as ``module:name``.
 PLUGINS: set[str] = set()
 #: The digest of code that has no source: a run with it is never up to date.
 UNKNOWN = "unknown"
 #: Functions and objects that a caller of the API gave, by their names.
-_GIVEN: dict[str, Callable[..., Any]] = {}
+_GIVEN: dict[str, Function] = {}
 _NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name by which :func:`imported` finds *function* in this process: ``module:function``, with a number
-    if another function or object has that name."""
+def name_of(function: Function) -> str:
+    """Return the name by which :func:`imported` finds *function* in this process:
+    ``module:function``, with a number if another function or object has that name.
+    """
     named = _definition(function)
     plain = name = f"{named.__module__}:{named.__qualname__}"
     number = 1
@@ -34,21 +38,21 @@ def name_of(function: Callable[..., Any]) -> str:
     return name
 
 
-def imported(name: str) -> Callable[..., Any]:
-    """Return the function *name*, of a module that is installed or in the working directory, else a UsageError."""
+def imported(name: str) -> Function:
+    """Return the function *name*, of a module that is installed or in the working directory, else a
+    UsageError.
+    """
     if name in _GIVEN:
         return _GIVEN[name]
     file, _, function = name.partition(":")
     if file.endswith(".py"):
         module = file.removesuffix(".py").replace("/", ".")
         raise UsageError(f"{name} names a file; give its module, {module}:{function}.")
-    if not function:
-        raise UsageError(f"{name} is not of the form module:function.")
     directory = str(Path.cwd())
     if directory not in sys.path:  # of an installed command it is the directory of the command
         sys.path.append(directory)
     try:
-        loaded: Callable[..., Any] = resolve_name(name)
+        loaded: Function = resolve_name(name)
     except (Exception, SystemExit) as error:  # anything may happen in a module of the user's
         raise UsageError(f"{name} cannot be imported: {first_line(error)}.") from error
     if not callable(loaded):
@@ -56,11 +60,11 @@ def imported(name: str) -> Callable[..., Any]:
     return loaded
 
 
-def named(options: Mapping[str, Any]) -> list[str]:
+def named(options: Record) -> list[str]:
     """Return the functions that *options* name: ``module:function``, also with ``=weight``."""
     names = []
     for value in options.values():
-        for text in value if isinstance(value, list | tuple) else [value]:
+        for text in as_list(value):
             name = text.partition("=")[0] if isinstance(text, str) else ""
             if name in _GIVEN or _NAME.fullmatch(name):
                 names.append(name)
@@ -70,8 +74,8 @@ def named(options: Mapping[str, Any]) -> list[str]:
 def digests(names: Iterable[str]) -> dict[str, str]:
     """Return the digest of the source of each of *names* that is the user's, or ``UNKNOWN``.
 
-    It covers the file of its module, and the modules that are loaded from the same folder or below. A function of a
-    notebook or of the running program counts by its own source.
+    It covers the file of its module, and the modules that are loaded from the same folder or below.
+    A function of a notebook or of the running program counts by its own source.
     """
     found = {}
     for name in names:
@@ -97,17 +101,20 @@ def _folder(file: Path) -> bytes:
     return b"\0".join(path.read_bytes() for path in sorted(near | {file}) if path.is_file())
 
 
-def _source(function: Callable[..., Any]) -> bytes:
+def _source(function: Function) -> bytes:
     try:
         return inspect.getsource(_definition(function)).encode()
     except (OSError, TypeError):  # written at a prompt
         return b""
 
 
-def _definition(function: Callable[..., Any]) -> Any:
-    """Return what has the name and the source of *function*: the function of a partial, the class of an object."""
-    named = function.func if isinstance(function, functools.partial) else function
-    return named if hasattr(named, "__qualname__") else type(named)
+def _definition(function: Function) -> Any:
+    """Return what has the name and the source of *function*: the function of a partial, the class
+    of an object.
+    """
+    if isinstance(function, functools.partial):
+        function = function.func
+    return function if hasattr(function, "__qualname__") else type(function)
 
 
 @contextmanager

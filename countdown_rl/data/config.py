@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.core.options import RULE, Options, Prompt, option
-from countdown_rl.tasks.options import Fields, RecordsPath
+from countdown_rl.core.options import Options, option
+from countdown_rl.tasks.options import RULE, Fields, Prompt, RecordsPath
 from countdown_rl.tasks.registry import DEFAULT
 from countdown_rl.tasks.response_format import StyleName
 

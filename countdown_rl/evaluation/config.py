@@ -4,10 +4,10 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.options import RULE, Precision, option
+from countdown_rl.core.options import Precision, option
 from countdown_rl.inference.config import DECODING, MACHINE, OPENAI, SamplingOptions
 from countdown_rl.inference.engines import EngineName
-from countdown_rl.tasks.options import Fields, RecordsPath
+from countdown_rl.tasks.options import RULE, Fields, RecordsPath
 from countdown_rl.tasks.response_format import StyleChoice
 
 COMPLETIONS = "Completions made elsewhere"

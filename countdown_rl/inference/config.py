@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from countdown_rl.core.options import RULE, Options, Prompt, option
+from countdown_rl.core.options import Options, option
+from countdown_rl.tasks.options import RULE, Prompt
 from countdown_rl.tasks.response_format import StyleName
 
 PUZZLE, DECODING, MACHINE = "Puzzle", "Decoding", "Machine"

@@ -58,8 +58,10 @@ class Weights:
     def measured_by(self, evaluation: Result) -> bool:
         """Return True if *evaluation* is of these weights, or of the GGUF file in them."""
         measured = evaluation.manifest.inputs.get("model", {}).get("digest", "")
-        file = self.manifest.files.get(self.gguf or "", {})
-        return measured in (self.entry["digest"], file.get("sha256"))
+        digests = [self.entry["digest"]]
+        if self.gguf:
+            digests.append(self.manifest.files[self.gguf]["sha256"])
+        return measured in digests
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.core.options import PROMPT, option
+from countdown_rl.core.options import option
+from countdown_rl.tasks.options import PROMPT
 
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 _TAG = re.compile(r"(</?(?:think|thinking|answer)>)")

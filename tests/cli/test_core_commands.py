@@ -195,7 +195,7 @@ def test_grade_finds_rows_by_the_ids_of_its_data(command, here):
     jsonl.write_rows(here / "made.jsonl", [{"id": "a", "output": "<answer>7</answer>"}])
     status, out, _ = command("grade", "made.jsonl", "--data", "rows.jsonl")
     grade = json.loads(out)
-    assert (status, grade["id"], grade["reason"]) == (0, "a", "number-missing")
+    assert (status, grade["id"], grade["correct"]) == (0, "a", False)
     status, _, err = command("grade", "made.jsonl")
     assert (status, "its fields are id, output; give an id" in err) == (1, True)
 

@@ -3,15 +3,12 @@
 import errno
 import os
 import re
-import resource
 import subprocess
 import sys
 from collections import Counter
 from importlib import import_module
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from countdown_rl.cli import console, main
 from countdown_rl.core import errors

@@ -70,7 +70,8 @@ def _length(sample: Sample) -> int:
 def _test_puzzles(result: results.Result) -> set[str]:
     """The identities of the puzzles of a test split: by their rows, or all if the file is that of data in the chain."""
     data = result.metrics.data
-    tests = [link.files.get("test.jsonl", {}).get("sha256") for link in result.manifest.lineage]
+    files = [link.files.get("test.jsonl") for link in result.manifest.lineage]
+    tests = [file["sha256"] for file in files if file]
     all_test = held_out(Path(data.get("file", "")).stem) == "test" or data["digest"] in tests
     return {
         sample.row.identity for sample in result.samples if all_test or sample.row.split == "test"
