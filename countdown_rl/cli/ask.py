@@ -37,9 +37,13 @@ def ask(
 
     ref = reference.find_model(model)
     chain = provenance_chain(ref.as_input())
-    settings = probe.layout(chain) if probe.trained_on(chain).row is CountdownRow else {}
-    names = ("rule", "style", "template")
-    settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
+    settings: dict[str, str] = {}
+    if probe.trained_on(chain).row is CountdownRow:
+        settings |= probe.layout(chain)
+    for name in ("rule", "style", "template"):
+        setting = getattr(options, name)
+        if setting is not None:
+            settings[name] = setting
     with input_as_usage():
         row = puzzle_row(parameters.numbers_in(numbers), target, settings)
     if warning := probe.other_prompt(chain, [row], "leave --style and --prompt out."):
@@ -47,16 +51,13 @@ def ask(
     loaded = load.load_model(ref)
     if note := chat_template.note(loaded.tokenizer):
         console.note(note)
+    write = None
     if not console.as_json:
         console.result({}, Text.assemble((row.headline, "bold"), (f"  {ref.source}", "dim")))
-    opening = row.opening
+        write = console.stream
+        write(row.opening)
 
-    def write(text: str) -> None:
-        nonlocal opening
-        console.stream(opening + text)
-        opening = ""
-
-    completion = generate.ask(loaded, row, options, None if console.as_json else write)
+    completion = generate.ask(loaded, row, options, write)
     sample = Sample.of(row, completion)
     solved = solver.solve(row.puzzle)
     about = {"model": {"source": ref.source, "kind": ref.kind}, "solver": asdict(solved)}

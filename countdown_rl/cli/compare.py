@@ -47,7 +47,9 @@ def compare(
     settings = comparison.by_setting(list(map(_directory, results)))
     evaluations = {name: [*map(_evaluation, paths)] for name, paths in settings.items()}
     values = comparison.compare(evaluations, out, against, console.warn)
-    view = tables.FORMATS[table](values).rstrip() if table else _view(values)
+    view: str | Table = _view(values)
+    if table:
+        view = tables.FORMATS[table](values).rstrip()
     console.result({"out": str(out)} | values, view)
     console.done(f"Wrote {out / comparison.TABLE}.", "countdown-rl report")
 
@@ -88,15 +90,13 @@ def _view(values: JsonObject) -> Table:
             parts[f"  pass@{k}"] = (row["pass_at"][k], change.get("pass_at", {}).get(k))
         for name, (score, difference) in parts.items():
             low, high = score["interval"]
-            cells = [points(difference, sd=False)] if difference else []
+            cells = [name, f"{percent(score['share'])} ({100 * low:.1f}-{percent(high)})"]
+            if difference:
+                cells.append(points(difference, sd=False))
             if difference and "p" in difference:
-                cells += [
-                    f"{difference['improved']:,}/{difference['regressed']:,}",
-                    f"{difference['p']:.2g}",
-                ]
-            table.add_row(
-                name, f"{percent(score['share'])} ({100 * low:.1f}-{percent(high)})", *cells
-            )
+                cells.append(f"{difference['improved']:,}/{difference['regressed']:,}")
+                cells.append(f"{difference['p']:.2g}")
+            table.add_row(*cells)
         if "runs" in row:
             sds = (f"± {100 * part['sd']:.1f}" for part in (row, change) if "sd" in part)
             table.add_row(f"  mean of {plural(len(row['runs']), 'run')}", *sds)

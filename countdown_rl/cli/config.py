@@ -15,12 +15,11 @@ def read(ctx: typer.Context, file: str | None) -> None:
     if file is None:
         return
     command = str(ctx.info_name)
-    options = {
-        flag.removeprefix("--"): option
-        for option in ctx.command.params
-        for flag in option.opts
-        if option.name != "config"
-    }
+    options = {}
+    for option in ctx.command.params:
+        for flag in option.opts:
+            options[flag.removeprefix("--")] = option
+    del options["config"]
     defaults = {}
     for key, value in _values(Path(file), command).items():
         name = key.replace("_", "-")

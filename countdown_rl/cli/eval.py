@@ -86,7 +86,9 @@ def _view(out: str, metrics: Metrics) -> Table:
         "", "solved", "95% interval", "n", title=f"{metrics.model.source} → {out}"
     )
 
-    n = f"{metrics.n:,} of {metrics.of:,}" if metrics.of else f"{metrics.n:,}"
+    n = f"{metrics.n:,}"
+    if metrics.of:
+        n += f" of {metrics.of:,}"
     name = "pass@1" if metrics.pass_at else "all"
     table.add_row(name, percent(metrics.accuracy), interval(metrics.interval), n, style="bold")
     shares = {f"pass@{k}": passed for k, passed in metrics.pass_at.items() if k != 1}
@@ -119,7 +121,9 @@ def _caption(metrics: Metrics) -> list[str]:
             f"computed by {metrics.engine}, weights: {metrics.precision} ({metrics.path})",
         ]
     if not metrics.is_baseline:
-        trained = "not known" if metrics.overlap is None else f"{metrics.overlap.trained:,}"
+        trained = "not known"
+        if metrics.overlap is not None:
+            trained = f"{metrics.overlap.trained:,}"
         lines.append(f"{task(metrics.task).noun}s that were trained on: {trained}")
     if endpoint := metrics.endpoint:
         written = plural(endpoint["completion_tokens"], "completion token")

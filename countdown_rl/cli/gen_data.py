@@ -59,17 +59,16 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions) -> None
 
 
 def _table(splits: JsonObject, task: Task) -> Table:
-    columns = {
-        (group, value): None
-        for counts in splits.values()
-        for group, values in counts["groups"].items()
-        if task.group(group).main
-        for value in values
-    }
-    table = console.table(
-        "split", "rows", *(task.group(group).name(value) for group, value in columns)
-    )
+    columns: dict[tuple[str, str], str] = {}
+    for counts in splits.values():
+        for group, values in counts["groups"].items():
+            if task.group(group).main:
+                columns |= {(group, value): task.group(group).name(value) for value in values}
+
+    table = console.table("split", "rows", *columns.values())
     for split, counts in splits.items():
-        cells = (f"{counts['groups'].get(group, {}).get(value, 0):,}" for group, value in columns)
-        table.add_row(split, f"{counts['rows']:,}", *cells)
+        cells = [counts["rows"]]
+        for group, value in columns:
+            cells.append(counts["groups"].get(group, {}).get(value, 0))
+        table.add_row(split, *(f"{cell:,}" for cell in cells))
     return table

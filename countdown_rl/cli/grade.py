@@ -21,6 +21,8 @@ from countdown_rl.evaluation.config import (
 from countdown_rl.tasks.options import Fields, RecordsPath
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from countdown_rl.tasks.task import Row
 
 _VERDICTS = ("correct", "format", "strict_format")
@@ -68,7 +70,9 @@ def grade(
     unanswered: list[tuple[Row, str]] = []
     name = STDIN if source == "-" else source
     jsonl.check_rules(data, rule=rule, operators=operators)
-    known = jsonl.read_rows(jsonl.test_file(data), console.note) if data else ()
+    known: Sequence[Row] = ()
+    if data:
+        known = jsonl.read_rows(jsonl.test_file(data), console.note)
     reader = Reader(known, field, records or "", style=style, rule=rule, operators=operators)
 
     with ExitStack() as stack:
@@ -123,8 +127,10 @@ def grade(
     if faults:
         console.note(f"{len(faults):7,}  records that cannot be graded")
     correct = counts["correct"]
-    share = f"Graded {plural(n, 'completion')}: {correct:,} correct ({percent(correct / n)})"
-    console.done(f"{share}; grades are in {out}." if out else f"{share}.")
+    text = f"Graded {plural(n, 'completion')}: {correct:,} correct ({percent(correct / n)})"
+    if out:
+        text += f"; grades are in {out}"
+    console.done(f"{text}.")
 
 
 def _is_read(source: str, file: Path) -> bool:

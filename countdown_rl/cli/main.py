@@ -137,7 +137,10 @@ def _fail(error: BaseException) -> NoReturn:
         sentence = f"process {processes.rank()}: {sentence}"
     if full:
         console.note("".join(traceback.format_exception(error)).rstrip())
-    (console.failure if status < 128 else console.note)(sentence)
+    if status < 128:
+        console.failure(sentence)
+    else:
+        console.note(sentence)
     if not full and (frames := errors.user_frames(error)):
         console.note(frames)
     sys.exit(status)
@@ -149,12 +152,14 @@ def _outcome(error: BaseException) -> tuple[int, str]:
         number = getattr(error, "number", signal.SIGINT)
         return 128 + number, processes.ended_by(number)
     if isinstance(error, errors.CountdownError):
-        subject = f"{flag(error.option)} " if error.option else ""
-        return 2 if isinstance(error, errors.UsageError) else 1, subject + error.sentence
+        sentence = error.sentence
+        if error.option:
+            sentence = f"{flag(error.option)} {sentence}"
+        return 2 if isinstance(error, errors.UsageError) else 1, sentence
     if isinstance(error, ModuleNotFoundError) and (command := packages.install(error.name or "")):
         return 1, f"{error.name} is not installed: {command}."
-    if sentence := errors.machine_failure(error):
-        return 1, sentence
+    if failure := errors.machine_failure(error):
+        return 1, failure
     if errors.user_frames(error):
         return 1, f"{type(error).__name__}: {errors.first_line(error)}."
     return 1, BUG

@@ -51,16 +51,17 @@ def report(
         model = run / "gguf"
     beside = out.with_name("demo.html")
     content = page.view(results, runs)
-    text = page.text(content, demo=beside.name if model else None)
+    html = page.text(content, demo=beside.name if model else None)
     if figures:
         page.save_figures(content["curves"], figures)
     if model:
         from countdown_rl.release.demo.page import of_model
 
         page.save(of_model(model, content["results"]), beside)
-    page.save(text, out)
+    page.save(html, out)
     about = {"results": list(results), "logs": list(runs), "demo": str(beside) if model else None}
     console.result({"out": str(out), **about})
-    names = ", ".join(results) or "no evaluation"
-    demonstration = f", and {beside}, which runs {model}" if model else ""
-    console.done(f"Wrote {out} about {names}{demonstration}.")
+    text = f"Wrote {out} about {', '.join(results) or 'no evaluation'}"
+    if model:
+        text += f", and {beside}, which runs {model}"
+    console.done(f"{text}.")

@@ -94,10 +94,12 @@ def _show_check(run: "Prepared[Settings]") -> None:
     for name, size in parts.items():
         table.add_row(name, _size(size))
     if not console.as_json:
-        marked = f"▶{run.learned}" if run.learned else ""
-        learned = ", learned from ▶ on" if run.learned else ""
-        console.data(f"first {noun}, as the model reads it{learned}:")
-        console.data(printable(run.first + marked))
+        heading, text = f"first {noun}, as the model reads it", run.first
+        if run.learned:
+            heading += ", learned from ▶ on"
+            text += f"▶{run.learned}"
+        console.data(f"{heading}:")
+        console.data(printable(text))
     console.result(values, table)
 
 

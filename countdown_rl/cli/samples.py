@@ -96,7 +96,9 @@ def _steps(text: str) -> range:
 
 
 def _view(sample: "Sample") -> Text:
-    step = "" if sample.step is None else f"step {sample.step}"
+    step = ""
+    if sample.step is not None:
+        step = f"step {sample.step}"
     if sample.validation:
         step += ", validation"
     elif sample.group is not None:
