@@ -53,7 +53,6 @@ print([name for name in ("torch", "typer", "rich", "transformers", "datasets") i
         ("<answer>50 - 7 + 3</answer>", {}, True),
         ("50 - 7 + 3", {"style": "direct"}, True),
         ([{"role": "assistant", "content": RIGHT}], {}, True),
-        ("<answer>50 - 7</answer>", {}, False),
         ("<answer>50 - 7</answer>", {"rule": "at-most-once", "target": 43}, True),
         ("<answer>18</answer>", {"task": "gsm8k", "question": "6 * 3?", "gold": "18"}, True),
     ],
@@ -100,15 +99,13 @@ def test_a_batch_may_mix_tasks_and_rules():
 
 
 @pytest.mark.parametrize(
-    "truth", [PUZZLE, {"numbers": [3, 7, 50], "target": 46}, json.dumps(PUZZLE)]
+    "truth", [json.dumps(PUZZLE), {"numbers": np.array([3, 7, 50]), "target": 46}]
 )
 def test_compute_score_has_the_form_of_verl(truth):
     assert compute_score("countdown", RIGHT, truth) == {"score": 1.0, "acc": 1.0, "format": 1.0}
     for text, score in ((WRONG, 0.1), ("no", 0.0)):
-        score_of = compute_score(
-            "countdown", text, truth, extra_info={"index": 3}, format_score=0.1
-        )
-        assert score_of["score"] == score
+        graded = compute_score("countdown", text, truth, extra_info={}, format_score=0.1)
+        assert graded["score"] == score
 
 
 def closeness(grade, row, tokens):
@@ -124,14 +121,12 @@ TRAIN = ("train", "countdown-tiny")
     [
         (("merge", "adapter", "z"), {"base": "foo"}, UsageError, "base foo should be"),
         ((*TRAIN, ROWS, "z"), {"keep": "best"}, UsageError, "eval-every"),
-        ((*TRAIN, ROWS, "z"), {"rewards": []}, UsageError, "no reward"),
         ((*TRAIN, [], "z"), {}, InputError, "^data has no rows"),
         ((*TRAIN, [{"nums": [1]}], "z"), {}, InputError, "^data, line 1"),
         (("sft", "countdown-tiny", [{}], "z"), {}, InputError, "^demonstrations, line 1"),
         (("evaluate", "no-such-model", ROWS), {}, ModelError, "no-such-model"),
         (("evaluate", "random", ROWS), {"max_tokens": 3}, UsageError, "max_new_tokens"),
         (("evaluate", "random", 3), {}, InputError, "^rows should be a path or rows"),
-        (("grade", "1"), {"nums": [1]}, InputError, "target"),
         (("generate", 1), {"split": "dev"}, UsageError, "split 'dev' is not one of: train"),
     ],
 )
