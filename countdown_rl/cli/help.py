@@ -43,10 +43,12 @@ class Command(_Panels, TyperCommand):
     """A command that gives advice on unknown options and unexpected arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        flags = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
+        flags = {"--help"}
+        for param in self.params:
+            flags.update(param.opts, param.secondary_opts)
         for word in args:
             flag = word.partition("=")[0]
-            if re.match("--[a-z]", flag) and flag not in {*flags, "--help"}:
+            if re.match("--[a-z]", flag) and flag not in flags:
                 name = flag[2:].replace("_", "-")
                 ctx.fail(f"No such option: {flag}; {advice(name, flags)}")
         rest = super().parse_args(ctx, args)
