@@ -110,11 +110,8 @@ def by_setting(words: Sequence[str | Path]) -> dict[str, list[Path]]:
         names = [path.as_posix() for path in single]
     named = [(name or names.pop(0), paths) for name, paths in settings]
     evaluations = dict(named)
-    directories_of_all = [path.resolve() for path in chain.from_iterable(evaluations.values())]
-    if len(evaluations) < len(named) or len(set(directories_of_all)) < len(directories_of_all):
-        raise UsageError(
-            f"a directory or a name is given twice: {' '.join(map(str, words))}; give each once."
-        )
+    if len(evaluations) < len(named):
+        raise UsageError(f"a name is given twice: {' '.join(map(str, words))}; give each once.")
     return evaluations
 
 

@@ -1,18 +1,21 @@
-"""Completions of rows by a model or a server, in batches; an interrupted run resumes after its last finished batch."""
+"""Completions of rows by a model or a server, in batches.
+
+An interrupted run resumes after its last finished batch.
+"""
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import astuple
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core import processes
 from countdown_rl.core.identity import Identity
 from countdown_rl.core.manifest import installed_versions
+from countdown_rl.core.types import Record
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines
 from countdown_rl.inference.engine import Completion, Engine, batches
@@ -24,8 +27,9 @@ from countdown_rl.tasks.task import Row
 #: Seconds of a batch after which its tokens are counted.
 SLOW = 5
 
-#: Called with the numbers of finished and of all completions, and in a slow batch with its progress in words. The share
-#: solved so far would mislead: batches of long prompts, which are harder puzzles, come first.
+#: Called with the numbers of finished and of all completions, and in a slow batch with its progress
+#: in words. The share solved so far would mislead: batches of short prompts, which are easier
+#: puzzles, come first.
 OnBatch = Callable[..., None]
 
 
@@ -49,17 +53,25 @@ def complete(
     engine: Engine,
     rows: Sequence[Row],
     options: EvalOptions,
-    inputs: Mapping[str, Any],
+    inputs: Record,
     unfinished: Path,
     *,
     on_batch: OnBatch | None = None,
 ) -> tuple[Sequence[Row], list[Completion]]:
     """Complete each of *rows* ``options.samples`` times, in batches of prompts of similar length.
 
-    Processes of a launcher complete every so many-th batch each, and return the completions of all. *inputs*, entries
-    of a manifest, decide the completions together with engine, options and prompts. *unfinished* is the file of the
-    finished batches of a run that was interrupted. Returns the rows as *engine* completed them, and the completions,
-    those of a row side by side.
+    Processes of a launcher complete every so many-th batch each, and return the completions of all.
+
+    Args:
+        engine: the engine, whose settings are a part of the run's identity.
+        rows: the rows.
+        options: the decoding, and the size of a batch.
+        inputs: entries of a manifest that decide the completions.
+        unfinished: the file of the finished batches of a run that was interrupted.
+        on_batch: called after every batch and within slow ones.
+
+    Returns:
+        The rows as *engine* completed them, and the completions, those of a row side by side.
     """
     limit = options.max_new_tokens
     rows, prompts = engine.prompts(rows, limit)

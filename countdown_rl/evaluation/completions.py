@@ -1,17 +1,21 @@
 """Completions made elsewhere: the row of each record, and its completions."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.types import Record
 from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks import files, records, registry
 from countdown_rl.tasks.task import Row
 
 #: The name of standard input in messages.
 STDIN = "standard input"
+#: Fields of a row that say by which rules it is answered.
+_RULES = ("rule", "operators")
+_Key = TypeVar("_Key")
 
 
 class Answered(NamedTuple):
@@ -57,10 +61,10 @@ class Reader:
         *on_error* is called with the fault of a record that has none.
         """
         if source == "-":
-            found = files.read(sys.stdin.buffer, STDIN, self._expression, on_error)
+            placed = files.read(sys.stdin.buffer, STDIN, self._expression, on_error)
         else:
-            found = files.records(Path(source), self._expression, on_error)
-        for place, record in found:
+            placed = files.records(Path(source), self._expression, on_error)
+        for place, record in placed:
             try:
                 with files.at(place):
                     if self._reader.is_repeated(record):
@@ -71,7 +75,7 @@ class Reader:
             else:
                 yield Answered(row, completions, place)
 
-    def _answered(self, record: Mapping[str, Any]) -> tuple[Row, list[Completion]]:
+    def _answered(self, record: Record) -> tuple[Row, list[Completion]]:
         if self._reader.has_failed(record):
             return self._row(record), [Completion("", None, None, {"reason": "failed"})]
         turns = self._reader.completions(record)
@@ -81,26 +85,28 @@ class Reader:
                 f"it is of the task {row.task}, others are of {self._task}; give each its own file"
             )
         self._task = row.task
+        completions = []
         usage = self._reader.usage(record, len(turns))
-        return row, [
-            Completion(turn.text(row.style), tokens, ended)
-            for turn, (tokens, ended) in zip(turns, usage, strict=True)
-        ]
+        for turn, (tokens, ended) in zip(turns, usage, strict=True):
+            completions.append(Completion(turn.text(row.style), tokens, ended))
+        return row, completions
 
-    def _row(self, record: Mapping[str, Any]) -> Row:
-        """The row of *record*. Raises InputError if its fields, id and prompt name none, or different ones."""
-        prompt = self._reader.prompt(record, records.QUESTIONS)
-        asked, text = records.asked(prompt)
-        by_text = self._by_prompt.get(text) if text else None
+    def _row(self, record: Record) -> Row:
+        """The row of *record*.
+
+        Raises InputError if its fields, id and prompt name none, or different ones.
+        """
+        asked, text = records.asked(self._reader.prompt(record, records.QUESTIONS))
+        prompted = self._by_prompt.get(text)
         known_as = self._reader.id(record)
         named = None if known_as is None else self._by_name.get(str(known_as))
         try:
             row = self._with_settings(self._reader.row(record))
         except records.NoRowError as error:
-            found = named or by_text or (asked and self._with_settings(asked))
-            if found is None:
+            stated = named or prompted or (asked and self._with_settings(asked))
+            if stated is None:
                 raise InputError(_unknown(record, str(error), known_as)) from error
-            row = found
+            row = stated
         else:
             if asked and not row.get("rule") and _question(row) == _question(asked):
                 row = self._with_settings(type(row)({**asked, **row}))
@@ -108,25 +114,26 @@ class Reader:
                 raise InputError(
                     f"its fields are {row.headline}, its id is that of {named.headline}; correct one"
                 )
-        for other, part in ((by_text, "text"), (asked, "prompt")):
+        for other in (prompted, asked):
             if other and not self._is_same(row, other):
                 noun = registry.task(row.task).noun
                 raise InputError(
-                    f"its {part} asks another {noun} than {row.headline}, or by other rules; correct one"
+                    f"its prompt asks another {noun} than {row.headline}, or by other rules; "
+                    "correct one"
                 )
         if not self.rows:
             return row
         known = self.rows.get(row.id)
-        if known is None and not row.keys() & {"rule", "operators"}:
+        if known is None and row.keys().isdisjoint(_RULES):
             known = self._by_question.get(_question(row))
         if known is None:
             raise InputError(f"{row.headline} is not in --data")
         return known
 
     def _is_same(self, row: Row, asked: Row) -> bool:
-        if self._settings.keys() & {"rule", "operators"}:
-            return _question(row) == _question(asked)
-        return row.id == asked.id
+        if self._settings.keys().isdisjoint(_RULES):
+            return row.id == asked.id
+        return _question(row) == _question(asked)
 
     def _with_settings(self, row: Row) -> Row:
         for name, value in self._settings.items():
@@ -141,23 +148,22 @@ class Reader:
         return row
 
 
-def _question(row: Row) -> Any:
-    """What *row* asks, whatever its rules."""
+def _question(row: Row) -> tuple[str, str, str]:
+    """The task of *row*, and what it asks, whatever its rules."""
     return row.task, row.identity, row.reference
 
 
-def _unique(pairs: Any) -> dict[Any, Row]:
-    """The rows by a key that no other row has."""
-    rows: dict[Any, Row] = {}
-    shared = set()
+def _unique(pairs: Iterable[tuple[_Key, Row]]) -> dict[_Key, Row | None]:
+    """The row of each key; None if several have it."""
+    rows: dict[_Key, Row | None] = {}
     for key, row in pairs:
-        if key in rows and rows[key].id != row.id:
-            shared.add(key)
-        rows[key] = row
-    return {key: row for key, row in rows.items() if key not in shared}
+        other = rows.setdefault(key, row)
+        if other and other.id != row.id:
+            rows[key] = None
+    return rows
 
 
-def _unknown(record: Mapping[str, Any], fault: str, known_as: Any) -> str:
+def _unknown(record: Record, fault: str, known_as: object) -> str:
     """The sentence about a *record* that names no row."""
     remedy = "--field nums=EXPR and --field target=EXPR (numbers(FIELD) has the numbers in a text)"
     if known_as is not None:

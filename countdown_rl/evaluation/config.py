@@ -1,10 +1,11 @@
 """Options of ``eval``."""
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import Precision, option
+from countdown_rl.core.types import JsonObject
 from countdown_rl.inference.config import DECODING, MACHINE, OPENAI, SamplingOptions
 from countdown_rl.inference.engines import EngineName
 from countdown_rl.tasks.options import RULE, Fields, RecordsPath
@@ -81,7 +82,7 @@ class EvalOptions(SamplingOptions):
             )
 
     @property
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> JsonObject:
         """The options that decide the result of a model, of which greedy decoding needs no seed."""
         without = {*_SPEED, *OF_COMPLETIONS}
         if self.temperature == 0:
@@ -89,7 +90,7 @@ class EvalOptions(SamplingOptions):
         return {name: value for name, value in asdict(self).items() if name not in without}
 
     @property
-    def of_completions(self) -> dict[str, Any]:
+    def of_completions(self) -> JsonObject:
         """The options on completions made elsewhere that are not at their default, by name."""
         values = {name: getattr(self, name) for name in OF_COMPLETIONS}
         return {name: value for name, value in values.items() if value}

@@ -3,10 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.tasks.response_format import Piece
 from countdown_rl.tasks.task import Row
 
@@ -19,12 +20,14 @@ LABELS = {f"incorrect {operator}": f"incorrect {noun}" for operator, noun in _NO
 MAX_LENGTH = 4_096
 
 
-def diagnose(result: Result) -> dict[str, Any]:
-    """The causes of the points that *result* lost, the largest first. Raises InputError if it is of a baseline.
+def diagnose(result: Result) -> JsonObject:
+    """The causes of the points that *result* lost, the largest first.
 
-    Returns ``lost``, the share of incorrect completions; ``causes``, each with the completions that have the fault, its
-    occurrences, and the ``points``: the share of completions that are incorrect, and correct with that fault repaired
-    (an upper bound if ``at_most``); and ``unexplained``, the share of completions that no single repair makes correct.
+    Returns ``lost``, the share of incorrect completions; ``causes``, each with the completions that
+    have the fault, its occurrences, and the ``points``: the share of completions that are
+    incorrect, and correct with that fault repaired (an upper bound if ``at_most``); and
+    ``unexplained``, the share of completions that no single repair makes correct. Raises InputError
+    if *result* is of a baseline.
     """
     if result.metrics.is_baseline:
         raise InputError(
@@ -32,54 +35,58 @@ def diagnose(result: Result) -> dict[str, Any]:
         )
     occurrences: Counter[str] = Counter()
     completions: Counter[str] = Counter()
-    won: Counter[str] = Counter()
+    repaired: Counter[str] = Counter()
     lost = 0
     unexplained = 0
-    n = len(result.samples)
     for sample in result.samples:
-        grade = sample.grade
-        equations = [
-            piece
-            for piece in sample.row.pieces(sample.completion)
-            if piece.kind in ("correct", "incorrect")
-        ]
-        faults: Counter[str] = Counter()
-        for equation in equations:
-            faults.update(_faults(equation))
-        if sample.truncated:
-            faults[LIMIT] = 1
-        elif not grade.correct and grade.value is None:
-            faults[FORMAT] = 1
-        elif not grade.correct and equations:
-            results = {equation.sides[1] for equation in equations}
-            if grade.value not in results:
-                faults[ANSWER] = 1
+        pieces = sample.row.pieces(sample.completion)
+        equations = [piece for piece in pieces if piece.kind in ("correct", "incorrect")]
+        faults = _faults_of(sample, equations)
         occurrences.update(faults)
         completions.update(faults.keys())
-        if not grade.correct:
-            repairs = [
-                fault for fault in faults if fault == LIMIT or _solves(sample.row, equations, fault)
-            ]
-            won.update(repairs)
-            lost += 1
-            unexplained += not repairs
-    rows = [
-        {
-            "cause": fault,
-            "points": round(won[fault] / n, 6),
-            "completions": count,
-            "occurrences": occurrences[fault],
-            "at_most": fault == LIMIT,  # the text beyond it is unknown
-        }
-        for fault, count in completions.items()
-    ]
+        if sample.grade.correct:
+            continue
+        repairs = [
+            fault for fault in faults if fault == LIMIT or _solves(sample.row, equations, fault)
+        ]
+        repaired.update(repairs)
+        lost += 1
+        unexplained += not repairs
+
+    n = len(result.samples)
+    causes: list[JsonObject] = []
+    for fault, count in completions.items():
+        causes.append(
+            {
+                "cause": fault,
+                "points": round(repaired[fault] / n, 6),
+                "completions": count,
+                "occurrences": occurrences[fault],
+                "at_most": fault == LIMIT,  # the text beyond it is unknown
+            }
+        )
+    causes.sort(key=lambda cause: (-cause["points"], cause["at_most"], cause["cause"]))
     return {
         "lost": round(lost / n, 6),
-        "causes": sorted(
-            rows, key=lambda row: (-row["points"], row["cause"] == LIMIT, row["cause"])
-        ),
+        "causes": causes,
         "unexplained": round(unexplained / n, 6),
     }
+
+
+def _faults_of(sample: Sample, equations: Sequence[Piece]) -> Counter[str]:
+    """The occurrences of each fault in *sample*, whose completion has *equations*."""
+    faults: Counter[str] = Counter()
+    for equation in equations:
+        faults.update(_faults(equation))
+    grade = sample.grade
+    if sample.truncated:
+        faults[LIMIT] = 1
+    elif not grade.correct and grade.value is None:
+        faults[FORMAT] = 1
+    elif not grade.correct and equations:
+        results = {equation.sides[1] for equation in equations}
+        faults[ANSWER] = int(grade.value not in results)
+    return +faults
 
 
 def _faults(equation: Piece) -> set[str]:

@@ -1,17 +1,16 @@
 """Evaluation: rows completed by a model, server or baseline, or elsewhere, graded, as an ``eval`` artifact."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.formatting import flag, plural
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input, provenance_chain
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
 from countdown_rl.evaluation.completions import Reader
@@ -34,23 +33,27 @@ class _Graded:
     """Graded completions, the fields of :class:`Metrics` about them, and the libraries used."""
 
     samples: Sequence[Sample]
-    description: dict[str, Any]
+    description: JsonObject
     libraries: tuple[str, ...] = ()
+
+
+#: Completes rows, given the inputs of the evaluation and the file of unfinished work.
+_Completer = Callable[[JsonObject, Path], _Graded]
 
 
 @dataclass(frozen=True)
 class _Source:
-    """What completes rows: its *entry* among the inputs of a manifest, and its options that decide the result.
+    """The origin of completions.
 
-    *complete* is called with the inputs and the file of unfinished work. *trained* are the ids that the model was
-    trained on, if they are known.
+    Its *entry* among the inputs of a manifest, and its options that decide the result. *trained*
+    are the ids that the model was trained on, if they are known.
     """
 
-    entry: dict[str, Any]
-    recorded: dict[str, Any]
-    complete: Callable[[Mapping[str, Any], Path], _Graded]
+    entry: JsonObject
+    recorded: JsonObject
+    complete: _Completer
     trained: set[str] | None = None
-    inputs: dict[str, Any] = field(default_factory=dict)
+    inputs: JsonObject = field(default_factory=dict)
 
 
 def evaluate(
@@ -71,15 +74,23 @@ def evaluate(
     """Evaluate *model*, or *completions* made elsewhere, and write an ``eval`` artifact at *out*.
 
     Args:
-        data: a file of rows, or a data artifact, whose test split is used; None if *completions* have their rows.
+        options: the decoding; of them only those on completions apply to *completions*.
+        out: the directory of the artifact.
+        data: a file of rows, or a data artifact, whose test split is used; None if *completions*
+            have their rows.
         model: a model reference, ``random`` or ``solver`` for a baseline, or a server's name for it.
-        completions: a file; of *options* only those on completions apply to it.
-        overwrite: replace a finished evaluation at *out*. If False, the same one is returned, and another is an error.
+        completions: a file.
+        overwrite: replace a finished evaluation at *out*. If False, the same one is returned, and
+            another is an error.
+        revision: the revision of a model of the Hub.
+        base_model: the base of an adapter, in place of the recorded one.
+        trust_remote_code: run the code of a model of the Hub.
         on_batch: called after every batch and within slow ones.
+        on_warning: called with what limits the conclusions, before any completion.
+        on_note: called with what is going on.
     """
-    out = Path(out)
     jsonl.check_rules(data, rule=options.rule, operators=options.operators)
-    file = jsonl.test_file(Path(data)) if data else completions
+    file = jsonl.test_file(data) if data else completions
     if file is None or not (model or completions):
         raise UsageError("give a model and rows, or completions.")
     _check_options(options, completions)
@@ -87,7 +98,6 @@ def evaluate(
     rows: Sequence[Row] = jsonl.read_rows(file, on_note) if data else []
     asked = len(rows)
     suite = jsonl.suite_name(data)
-    of_suite = {"suite": suite} if suite else {}
 
     if completions:
         source = _elsewhere(completions, rows, options, fill=bool(suite))
@@ -97,7 +107,9 @@ def evaluate(
         if baseline:
             source = _of_baseline(model, baseline, rows, options)
         elif options.engine == "openai":
-            source = _of_server(model, rows, options, on_batch)
+            server = engines.engine_class("openai")(model, options)
+            complete_rows = _completer(lambda: server, rows, options, on_batch)
+            source = _Source(server.as_input(), options.recorded, complete_rows)
         else:
             ref = reference.find_model(
                 model,
@@ -106,7 +118,8 @@ def evaluate(
                 base_model=base_model,
             )
             source = _of_model(ref, rows, options, on_batch, on_warning, on_note)
-    inputs = {"data": file_input(file) | of_suite, "model": source.entry, **source.inputs}
+    entry = file_input(file) | ({"suite": suite} if suite else {})
+    inputs = {"data": entry, "model": source.entry, **source.inputs}
 
     run = Identity.of(source.recorded, inputs)
     shares = [f".{rank}" if rank else "" for rank in range(processes.world_size())]
@@ -117,23 +130,33 @@ def evaluate(
         return _read_finished(out)
 
     graded = source.complete(inputs, unfinished[processes.rank()])
-    description = dict(graded.description)
-    if suite and not completions and len(rows) < asked:
-        description["of"] = asked
+    samples = graded.samples
+    description: JsonObject = {
+        "of": asked if suite and not completions and len(rows) < asked else None
+    }
+    description |= graded.description
     if source.trained is not None:
-        description["overlap"] = overlap(graded.samples, source.trained)
-    result = measured(graded.samples, inputs, on_note, **description)
+        description["overlap"] = overlap(samples, source.trained)
+    evaluated: JsonObject = {name: source.entry.get(name) for name in ("source", "kind", "digest")}
+    metrics = Metrics(
+        **vars(measure(samples, on_note=on_note)),
+        data=entry,
+        model=EvaluatedModel(**evaluated),
+        grammar=registry.task(samples[0].row.task).grammar,
+        **description,
+    )
     if not processes.is_main():
-        return result
+        return Result(metrics, samples)
     with artifacts.writing(
         out, "eval", options=source.recorded, inputs=inputs, libraries=graded.libraries
     ) as writer:
         if code := run.machine["code"]:
             writer.facts["code"] = code
-        results.write(writer.path, result.metrics, result.samples)
+        results.write(writer.path, metrics, samples)
     for share in unfinished:
         share.unlink(missing_ok=True)
-    return replace(result, manifest=artifacts.read(out, "eval", verify=False), path=out)
+    manifest = artifacts.read(out, "eval", verify=False)
+    return Result(metrics, samples, manifest=manifest, path=out)
 
 
 def _check_options(options: EvalOptions, completions: Path | None) -> None:
@@ -174,7 +197,7 @@ def _selected(
 
 
 def _read_finished(out: Path) -> Result:
-    """The evaluation at *out*. Raises ArtifactError if it was graded by another version of the answer grammar."""
+    """The evaluation at *out*. Raises ArtifactError if the answer grammar has another version now."""
     result = results.read(out)
     grammar = registry.task(result.metrics.task).grammar
     if result.metrics.grammar != grammar:
@@ -188,25 +211,17 @@ def _read_finished(out: Path) -> Result:
 def _of_baseline(
     name: str, baseline: Baseline, rows: Sequence[Row], options: EvalOptions
 ) -> _Source:
-    def complete_rows(*_: Any) -> _Graded:
+    def complete_rows(*_: object) -> _Graded:
         completions = []
         for index, row in enumerate(rows):
             for turn in range(options.samples):
                 rng = random.Random(f"{options.seed} {index} {turn}")
                 completions.append(Completion(baseline.completion(row, rng), 0, True))
         decoding = DecodingSettings(samples=options.samples, seed=options.seed)
-        return _Graded(graded(rows, completions), {"decoding": decoding})
+        return _Graded(_grade(rows, completions), {"decoding": decoding})
 
     recorded = options.recorded | {"seed": options.seed}
     return _Source({"source": name, "kind": baseline.kind}, recorded, complete_rows)
-
-
-def _of_server(
-    model: str, rows: Sequence[Row], options: EvalOptions, on_batch: OnBatch | None
-) -> _Source:
-    server = engines.engine_class("openai")(model, options)
-    complete_rows = partial(_complete, lambda: server, rows, options, on_batch)
-    return _Source(server.as_input(), options.recorded, complete_rows)
 
 
 def _of_model(
@@ -217,32 +232,34 @@ def _of_model(
     on_warning: OnText,
     on_note: OnText,
 ) -> _Source:
-    learned_from = provenance_chain(ref.as_input())
+    entry = ref.as_input()
     remedy = "make rows by `countdown-rl gen-data --style` or --prompt as in training."
-    if warning := probe.other_prompt(learned_from, rows, remedy):
+    if warning := probe.other_prompt(provenance_chain(entry), rows, remedy):
         on_warning(warning)
 
     def load() -> Engine:
         on_note(f"Loading {ref.source} ...")
         return load_engine(ref, options, len(rows), on_warning)
 
-    complete_rows = partial(_complete, load, rows, options, on_batch)
-    return _Source(ref.as_input(), options.recorded, complete_rows, trained_ids(ref))
+    complete_rows = _completer(load, rows, options, on_batch)
+    return _Source(entry, options.recorded, complete_rows, trained_ids(ref))
 
 
-def _complete(
+def _completer(
     load: Callable[[], Engine],
     rows: Sequence[Row],
     options: EvalOptions,
     on_batch: OnBatch | None,
-    inputs: Mapping[str, Any],
-    unfinished: Path,
-) -> _Graded:
-    """Complete and grade *rows* by the engine that *load* returns."""
-    engine = load()
-    done, completions = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
-    description = _description(engine, options, completions)
-    return _Graded(graded(done, completions), description, engine.libraries)
+) -> _Completer:
+    """The function that completes and grades *rows* by the engine that *load* returns."""
+
+    def complete_rows(inputs: JsonObject, unfinished: Path) -> _Graded:
+        engine = load()
+        done, completions = complete(engine, rows, options, inputs, unfinished, on_batch=on_batch)
+        description = _description(engine, options, completions)
+        return _Graded(_grade(done, completions), description, engine.libraries)
+
+    return complete_rows
 
 
 def default_out(source: Path) -> Path:
@@ -267,82 +284,58 @@ def _elsewhere(file: Path, known: Sequence[Row], options: EvalOptions, *, fill: 
         raise InputError(f"{file} has no completion that can be graded.")
 
     most = max(map(len, answers.values()))
-    order = reader.rows or answers
-    ordered: list[Sample] = []
-    for name in order:
-        samples = answers.get(name, [])
-        if fill:
-            missing = Completion("", None, None, {"reason": "missing"})
+    if fill:
+        missing = Completion("", None, None, {"reason": "missing"})
+        for name, row in reader.rows.items():
+            samples = answers.setdefault(name, [])
             for turn in range(len(samples), most):
-                samples.append(Sample.of(reader.rows[name], missing, turn))
-        ordered += samples
-    count: int | None = most
-    if len(ordered) < most * len(answers):
-        count = None  # they differ
+                samples.append(Sample.of(row, missing, turn))
+    ordered: list[Sample] = []
+    for name in reader.rows or answers:
+        ordered += answers.get(name, [])
     if most == 1:
         ordered = [replace(sample, turn=None) for sample in ordered]
+
+    is_even = len(ordered) == most * len(answers)
     asked = len(reader.rows)
     description = {
-        "decoding": DecodingSettings(samples=count),
-        "of": asked if asked > len(answers) and not fill else None,
+        "decoding": DecodingSettings(samples=most if is_even else None),
+        "of": asked if asked > len(answers) else None,
     }
-    entry = {"source": file.name, "kind": "completions"}
     return _Source(
-        entry,
+        {"source": file.name, "kind": "completions"},
         options.of_completions,
         lambda *_: _Graded(ordered, description),
         inputs={"completions": file_input(file)},
     )
 
 
-def graded(rows: Sequence[Row], completions: Sequence[Completion]) -> list[Sample]:
+def _grade(rows: Sequence[Row], completions: Sequence[Completion]) -> list[Sample]:
     """Grade *completions*, as many for each of *rows*, those of a row side by side."""
     per_row = len(completions) // len(rows)
-    return [
-        Sample.of(rows[index // per_row], completion, index % per_row if per_row > 1 else None)
-        for index, completion in enumerate(completions)
-    ]
-
-
-def measured(
-    samples: Sequence[Sample], inputs: Mapping[str, Any], on_note: OnText, **description: Any
-) -> Result:
-    """Measure *samples*.
-
-    Args:
-        samples: graded completions, those of a row side by side.
-        inputs: entries of a manifest: ``data``, the file of the rows, and ``model``.
-        description: the other fields of :class:`Metrics`, at least ``decoding``.
-    """
-    model = {name: inputs["model"].get(name) for name in ("source", "kind", "digest")}
-    metrics = Metrics(
-        **vars(measure(samples, on_note=on_note)),
-        data=inputs["data"],
-        model=EvaluatedModel(**model),
-        grammar=registry.task(samples[0].row.task).grammar,
-        **description,
-    )
-    return Result(metrics, samples)
+    samples = []
+    for index, completion in enumerate(completions):
+        turn = index % per_row if per_row > 1 else None
+        samples.append(Sample.of(rows[index // per_row], completion, turn))
+    return samples
 
 
 def _description(
     engine: Engine, options: EvalOptions, completions: Sequence[Completion]
-) -> dict[str, Any]:
+) -> JsonObject:
     """The fields of :class:`Metrics` on how *engine* made *completions*."""
     names = {field.name for field in fields(DecodingSettings)}
     used = {name: value for name, value in asdict(options).items() if name in names}
     used["top_k"] = options.top_k or None
-    about: dict[str, Any] = {
+    description: JsonObject = {
         "decoding": DecodingSettings(greedy=options.temperature == 0, **used),
         "engine": engine.name,
         "precision": engine.precision,
         "path": engine.storage,
     }
-    if engine.endpoint is None:
-        return about
-    details = [completion.details for completion in completions]
-    endpoint = engine.endpoint | {
-        "prompt_tokens": sum(part.get("prompt_tokens", 0) for part in details),
-        "completion_tokens": sum(completion.tokens or 0 for completion in completions),
-    }
-    return about | {"endpoint": endpoint}
+    if engine.endpoint is not None:
+        read = sum(completion.details.get("prompt_tokens", 0) for completion in completions)
+        written = sum(completion.tokens or 0 for completion in completions)
+        tokens = {"prompt_tokens": read, "completion_tokens": written}
+        description["endpoint"] = engine.endpoint | tokens
+    return description

@@ -76,30 +76,26 @@ def _share(puzzles: Puzzles, condition: Callable[[Sample], bool], runs: int = 1)
     """The share of the completions that meet *condition*."""
     counts = [sum(map(condition, puzzle)) for puzzle in puzzles]
     sizes = list(map(len, puzzles))
-    shares = list(map(truediv, counts, sizes))
-    return Accuracy(
-        accuracy=round(fmean(shares), 6),
-        n=len(puzzles),
-        correct=round(sum(counts) / runs, 6) if runs > 1 else sum(counts),
-        interval=rounded(mean_interval(shares, min(sizes))),
-    )
+    share, interval = _mean(list(map(truediv, counts, sizes)), min(sizes))
+    correct = round(sum(counts) / runs, 6) if runs > 1 else sum(counts)
+    return Accuracy(accuracy=share, n=len(puzzles), correct=correct, interval=interval)
+
+
+def _mean(shares: Sequence[float], trials: int = 1) -> tuple[float, Interval]:
+    return round(fmean(shares), 6), rounded(mean_interval(shares, trials))
 
 
 def _pass_at(puzzles: Puzzles, k: int, runs: int) -> Share:
     shares = [puzzle_share(puzzle, k, runs) for puzzle in puzzles]
     disjoint_sets = len(puzzles[0]) // runs // k
-    interval = rounded(mean_interval(shares, runs * disjoint_sets))
-    return Share(share=round(fmean(shares), 6), interval=interval)
+    share, interval = _mean(shares, runs * disjoint_sets)
+    return Share(share=share, interval=interval)
 
 
 def _majority(puzzles: Puzzles) -> Share:
     votes = list(map(vote, puzzles))
-    return Share(
-        share=round(fmean(votes), 6),
-        n=len(votes),
-        count=sum(votes),
-        interval=rounded(mean_interval(votes)),
-    )
+    share, interval = _mean(votes)
+    return Share(share=share, n=len(votes), count=sum(votes), interval=interval)
 
 
 def _breakdowns(

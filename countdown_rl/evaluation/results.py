@@ -1,7 +1,7 @@
-"""Files of an ``eval`` artifact: reading, writing, and the split of its puzzles. Imports no inference engine.
+"""Files of an ``eval`` artifact, and the split of its puzzles. Imports no inference engine.
 
-``details.json`` holds every metric. ``metrics.json`` holds a dozen of them, flat and rounded, so that
-``dvc metrics show`` fits a terminal.
+``details.json`` holds every metric. ``metrics.json`` holds a dozen of them, flat and rounded, so
+that ``dvc metrics show`` fits a terminal.
 """
 
 import json
@@ -36,8 +36,7 @@ class Result:
         metrics = self.metrics
         of = f" of {metrics.of}" if metrics.of else ""
         solved = f"{percent(metrics.accuracy)} ({interval(metrics.interval)}), n={metrics.n}{of}"
-        path = f", {self.path}" if self.path != Path() else ""
-        return f"Result({metrics.model.source}: {solved}{path})"
+        return f"Result({metrics.model.source}: {solved})"
 
     @property
     def by_puzzle(self) -> list[list[Sample]]:
@@ -52,10 +51,6 @@ class Result:
 
 def read(path: Path) -> Result:
     """Read the evaluation at *path*. Raises ArtifactError if it is missing or damaged."""
-    path = Path(path)
-    if path.is_file():
-        remedy = f"grade its completions by `countdown-rl eval --completions {path} --out DIR` and give DIR"
-        raise ArtifactError(f"{path} is a file, not an eval artifact; {remedy}.")
     manifest = artifacts.read(path, "eval")
     metrics = read_metrics(path)
     try:
@@ -84,7 +79,10 @@ def chain(result: Result) -> list[ProvenanceEntry]:
 
 
 def split(*results: Result) -> str:
-    """The adjective for the puzzles of *results* by their counted overlap with training; "" if unknown or not empty."""
+    """The adjective for the puzzles of *results*, such as ``held-out``.
+
+    It follows from their counted overlap with training; "" if that is unknown or not empty.
+    """
     runs: list[Result] = []
     for result in results:
         runs += result.runs or [result]
@@ -96,24 +94,26 @@ def split(*results: Result) -> str:
 
 
 def breakdowns(metrics: Scores) -> Iterator[tuple[str, str, Accuracy]]:
-    """Yield the title of each group, the name of a value, and its scores."""
-    for name, values in metrics.groups.items():
+    """Yield the title of each breakdown, the name of a value, and its scores."""
+    for name, by_value in metrics.groups.items():
         group = task(metrics.task).group(name)
-        yield from ((group.title, group.name(value), scores) for value, scores in values.items())
+        for value, scores in by_value.items():
+            yield group.title, group.name(value), scores
 
 
 def flat(metrics: Metrics) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
-    ``of`` is the number of rows that completions were asked for, if some have none. ``low`` and ``high`` are the ends of
-    the interval of ``accuracy``. Accuracies by the first main group of the task follow, such as ``numbers_3``.
+    ``of`` is the number of rows that completions were asked for, if some have none. ``low`` and
+    ``high`` are the ends of the interval of ``accuracy``. Accuracies by the first main breakdown of
+    the task follow, such as ``numbers_3``.
     """
     low, high = metrics.interval
     shares = {"accuracy": metrics.accuracy, "low": low, "high": high}
-    of_task = task(metrics.task)
-    main = next((group for group in metrics.groups if of_task.group(group).main), "")
-    for value, scores in metrics.groups.get(main, {}).items():
-        shares[f"{main}_{value}"] = scores.accuracy
+    for name, by_value in metrics.groups.items():
+        if task(metrics.task).group(name).main:
+            shares |= {f"{name}_{value}": scores.accuracy for value, scores in by_value.items()}
+            break
     shares["format"] = metrics.format
     if metrics.truncated is not None:
         shares["trunc"] = metrics.truncated

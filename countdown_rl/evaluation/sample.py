@@ -1,11 +1,12 @@
 """Graded completions and their metrics, and the form of both in JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from countdown_rl.core import typed_json
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.evaluation.statistics import Interval
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.registry import parse_row
@@ -22,7 +23,7 @@ BASELINE_KINDS = ("floor", "ceiling")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A graded completion of *row*; the fields from *step* on are those of training, of which *validation* has one."""
+    """A graded completion of *row*; the fields from *step* on are those of training."""
 
     row: Row
     completion: str
@@ -30,7 +31,7 @@ class Sample:
     tokens: int | None  # None if unknown, like the next
     truncated: bool | None
     turn: int | None = None  # the number among the completions of one row
-    details: dict[str, Any] = field(default_factory=dict)  # what a server reports
+    details: JsonObject = field(default_factory=dict)  # what a server reports
     step: int | None = None
     validation: bool | None = None
     group: int | None = None  # its number in the round
@@ -56,14 +57,13 @@ class Sample:
 
     @property
     def rewarded(self) -> str:
-        """The rewards and the advantage, such as ``correct 1, short 0.25, advantage -0.5``; "" without any."""
-        values = {**(self.rewards or {}), "advantage": self.advantage}
-        known = {name: value for name, value in values.items() if value is not None}
-        return ", ".join(f"{name} {value:.3g}" for name, value in known.items())
+        """The rewards and the advantage, such as ``correct 1, advantage -0.5``; "" without any."""
+        amounts = {**(self.rewards or {}), "advantage": self.advantage}
+        return ", ".join(f"{name} {x:.3g}" for name, x in amounts.items() if x is not None)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """A line of ``samples.jsonl``."""
-        line: dict[str, Any] = {}
+        line: JsonObject = {}
         for name in _TRAINING:
             if getattr(self, name) is not None:
                 line[name] = getattr(self, name)
@@ -76,7 +76,7 @@ class Sample:
         return line | self.details
 
     @classmethod
-    def from_json(cls, line: Mapping[str, Any]) -> Self:
+    def from_json(cls, line: Record) -> Self:
         """Read a line of ``samples.jsonl``; ArtifactError or InputError if it is none."""
         rest = {name: value for name, value in line.items() if name not in _FIELDS}
         row = parse_row(rest)
@@ -133,7 +133,7 @@ class Accuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """The number of rows that the model was *trained* on, and the accuracy on the *others*; None if there are none."""
+    """The number of rows that the model was *trained* on, and the accuracy on the *others*, if any."""
 
     trained: int
     others: Accuracy | None = None
@@ -200,12 +200,12 @@ class Scores(Accuracy):
     task: str
     rules: list[str]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The contents of ``details.json``."""
         return typed_json.dump(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], source: Path | str) -> Self:
+    def from_json(cls, values: Record, source: Path | str) -> Self:
         """Read *values* of *source*. Raises ArtifactError if a field is missing or wrong."""
         scores: Self = typed_json.build(values, cls, source)
         return scores
@@ -216,12 +216,12 @@ class Metrics(Scores):
     """Every metric of an evaluation, its model and data, and the engine and form of the weights."""
 
     decoding: DecodingSettings
-    data: dict[str, Any]
+    data: JsonObject
     model: EvaluatedModel
     engine: str | None = None
     precision: str | None = None
     path: str | None = None
-    endpoint: dict[str, Any] | None = None  # counts of the requests to a server
+    endpoint: JsonObject | None = None  # counts of the requests to a server
     of: int | None = None  # the number of rows that completions were asked for, if some have none
     overlap: Overlap | None = None  # with what the model was trained on; None if not known
     grammar: int | None = None  # the version of the answer grammar of the task

@@ -1,20 +1,23 @@
-"""Log of a training run: one row per step, as the CSV that ``dvc plots`` and the report draw, and samples beside it."""
+"""Log of a training run, and samples beside it.
+
+The log is a CSV of one row per step, which ``dvc plots`` and the report draw.
+"""
 
 import csv
 import hashlib
 import io
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.manifest import ProvenanceEntry
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
@@ -65,7 +68,10 @@ class StepRow:
     @property
     def summary(self) -> str:
         """The metrics that progress shows."""
-        return f"reward {self.reward:.3f}, training accuracy {self.correct:.0%}, mean length {self.mean_length:.0f}"
+        return (
+            f"reward {self.reward:.3f}, training accuracy {self.correct:.0%}, "
+            f"mean length {self.mean_length:.0f}"
+        )
 
 
 @dataclass(frozen=True)
@@ -96,18 +102,19 @@ AnyRow = TypeVar("AnyRow", bound=LogRow)
 
 
 def group_columns(row: Row) -> tuple[str, ...]:
-    """The columns of the main groups of *row*, such as ``correct_numbers_4``."""
+    """The columns of the main breakdowns of *row*, such as ``correct_numbers_4``."""
     task = task_of({"task": row.task})
-    groups = {group: value for group, value in row.groups.items() if task.group(group).main}
-    return tuple(
-        f"{GROUP}{group}_{re.sub(rf'[^{_IN_NAME}]+', '-', value)}"
-        for group, value in groups.items()
-    )
+    columns = []
+    for name, value in row.groups.items():
+        if task.group(name).main:
+            columns.append(f"{GROUP}{name}_{re.sub(rf'[^{_IN_NAME}]+', '-', value)}")
+    return tuple(columns)
 
 
 def thinned(rows: Sequence[AnyRow], every: int) -> list[AnyRow]:
     """The mean row of each *every* steps."""
-    return [mean(list(group)) for _, group in groupby(rows, lambda row: (row.step - 1) // every)]
+    parts = groupby(rows, lambda row: (row.step - 1) // every)
+    return [mean(list(part)) for _, part in parts]
 
 
 def mean(rows: Sequence[AnyRow]) -> AnyRow:
@@ -125,9 +132,9 @@ def mean(rows: Sequence[AnyRow]) -> AnyRow:
 
 def columns_of(kind: type) -> dict[str, bool]:
     """The columns of a class of rows, and True for those that every log has."""
-    return {
-        column.name: column.default is MISSING for column in fields(kind) if column.name != "groups"
-    }
+    columns = {column.name: column.default is MISSING for column in fields(kind)}
+    del columns["groups"]
+    return columns
 
 
 def _group_columns(rows: Iterable[LogRow]) -> list[str]:
@@ -155,7 +162,7 @@ def write(path: Path, rows: Sequence[LogRow]) -> None:
         partial.write_text(text.getvalue(), "utf-8")
 
 
-def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
+def read(path: Path, kind: type[AnyRow] = StepRow) -> list[AnyRow]:  # type: ignore[assignment]
     """The rows of the log at *path*. Raises InputError if it is not a log of *kind*."""
     try:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -173,14 +180,12 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
         ) from error
 
 
-def _row(kind: type[Any], line: Mapping[str, str], groups: Sequence[str]) -> Any:
-    values: dict[str, Any] = {}
+def _row(kind: type[AnyRow], line: Mapping[str, str], groups: Sequence[str]) -> AnyRow:
+    values: JsonObject = {}
     for name, text in line.items():
         values[name] = None if text == "" else float(text)
     shares = {name: values.pop(name) for name in groups}
-    if not (values["step"] >= 1 and math.isfinite(values["seconds"])):
-        raise ValueError("a step without number or time")
-    return kind(**values | {"step": int(line["step"]), "groups": shares})
+    return kind(**values | {"step": int(values["step"]), "groups": shares})
 
 
 def beside(log: Path, name: str) -> Path:
@@ -196,16 +201,16 @@ def samples_of(log: Path) -> list[Sample]:
 
 def read_samples(path: Path) -> list[Sample]:
     """The samples of a training run at *path*; a line cut off at the end is left out."""
-    data = path.read_bytes()  # a text's lines also end at characters that a model may have written
+    data = path.read_bytes()
     try:
         if not data or data.startswith(b'{"step": '):
-            return [
-                Sample.from_json(typed_json.parse(line, path)) for line in data.split(b"\n")[:-1]
-            ]
+            lines = data.split(b"\n")[:-1]  # of text, they would end at characters of a model, too
+            return [Sample.from_json(typed_json.parse(line, path)) for line in lines]
     except (ArtifactError, InputError):
         pass
     raise InputError(
-        f"{path} holds no samples of a training run; grade others by `countdown-rl eval --completions`."
+        f"{path} holds no samples of a training run; "
+        "grade others by `countdown-rl eval --completions`."
     )
 
 
@@ -213,21 +218,18 @@ def digest(rows: Sequence[StepRow]) -> str:
     """The sha256 of *rows* without their times, which alone differ between equal runs."""
     lines = []
     for row in rows:
-        values = sorted({**vars(row), **row.groups}.items())
-        line = {
-            name: float(value)
-            for name, value in values
-            if isinstance(value, int | float) and not name.startswith("seconds")
-        }
+        line = {}
+        for name, value in sorted({**vars(row), **row.groups}.items()):
+            if isinstance(value, int | float) and not name.startswith("seconds"):
+                line[name] = float(value)
         lines.append(line)
     return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
 def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
     """Return True if *log* records the GRPO training in the chain *links*, by its facts."""
-    policy = next((link for link in links if link.by_grpo), None)
+    recorded = [link.facts.get("log_digest") for link in links if link.by_grpo]
     try:
-        rows = read(log)
+        return digest(read(log)) in recorded[:1]
     except (OSError, InputError):
         return False
-    return policy is not None and bool(policy.facts.get("log_digest") == digest(rows))

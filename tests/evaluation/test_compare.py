@@ -315,14 +315,14 @@ def test_one_run_given_as_two_is_refused(words):
     Path("link").symlink_to("base")
     decoding = results.read(Path("base")).metrics.decoding
     rewritten("base", "s", decoding=replace(decoding, seed=43))
-    with pytest.raises((InputError, UsageError), match=r"given twice|same completions"):
+    with pytest.raises(InputError, match="same completions"):
         compared("adapter", f"twice={words}")
 
 
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        *((words, "given twice") for words in ("A=base B=base", "base base=adapter", "base base/")),
+        *((words, "given twice") for words in ("base base=adapter", "base base/")),
         *((word, "NAME=DIR") for word in ("=base", "A=", "A=base,", "A=,base")),
     ],
 )
