@@ -34,16 +34,26 @@ class Dropped(Exception):  # noqa: N818 - not an error
 class RowSource:
     """Rows of *task*, by its ``draw`` and ``import_row``.
 
-    ``splits`` are imported rows, of ``read`` published ones; ``dropped`` and ``examples``, by reason, the number left
-    out, and a phrase with the first; ``notes``, the layouts of the files.
+    Attributes:
+        splits: imported rows.
+        read: number of published rows that were read, of ``total``.
+        dropped: number of rows left out, by reason.
+        examples: a phrase with the first of these, by reason.
+        notes: the layouts of the files.
+        has_moved: an imported row is in another split than its own.
     """
 
     def __init__(self, task: Task, options: DataOptions) -> None:
-        self.task, self.options, self.read, self.total = task, options, 0, 0
+        self.task = task
+        self.options = options
+        self.read = self.total = 0
         self.splits: dict[str, list[JsonObject]] = {split: [] for split in SPLITS}
-        self.dropped, self.examples = Counter[str](), dict[str, str]()
+        self.dropped = Counter[str]()
+        self.examples: dict[str, str] = {}
         self.notes = set[str]()
-        self._ids, self._excluded = set[str](), set[str]()  # of imported rows; identities
+        self.has_moved = False
+        self._ids = set[str]()  # of imported rows
+        self._excluded = set[str]()  # identities
         self._split_of: dict[str, str] = {}  # by identity
 
     def reader(self) -> records.Reader:
@@ -79,11 +89,12 @@ class RowSource:
         if self.task.draw is None:
             name = self.task.name
             raise UsageError(f"{name} has no generator; give --from or --from-hub.", option="task")
-        return {
-            split: self._sampled(self.task.draw, split, count) for split, count in sizes.items()
-        }
+        draw = self.task.draw
+        return {split: self._sampled(draw, split, count) for split, count in sizes.items()}
 
-    def _sampled(self, draw: Callable[..., Record], split: str, count: int) -> Iterator[JsonObject]:
+    def _sampled(
+        self, draw: Callable[[random.Random], Record], split: str, count: int
+    ) -> Iterator[JsonObject]:
         seen: set[str] = set()
         for index in range(count):
             for attempt in range(LIMIT):
@@ -107,13 +118,22 @@ class RowSource:
         own_test: bool = False,
         on_row: OnRow = ignore,
     ) -> None:
-        """Add the first *n* rows that are new and not dropped to ``splits``, at most *limits* of a split.
+        """Add published rows that are new and not dropped to ``splits``.
 
-        Of *rows*, held-out splits are first. Nothing keeps out test rows of the user's own (*own_test*).
+        Args:
+            rows: published rows, those of held-out splits first.
+            n: most rows to add.
+            limits: most rows of a split.
+            own_test: these are test rows of the user's own, which nothing keeps out.
+            on_row: called with the count of rows so far, and of all.
+
+        Raises:
+            InputError: no row can be used, or a split has fewer rows than its limit.
         """
-        count, reader = 0, self.reader()
+        added = 0
+        reader = self.reader()
         for place, record in rows:
-            if count == n:
+            if added == n:
                 break
             self.read += 1
             on_row(self.read, self.total or n)
@@ -126,20 +146,21 @@ class RowSource:
                 text = json.dumps(record, ensure_ascii=False, default=str)[:EXAMPLE]
                 self.examples.setdefault(reason, f"{phrase} (such as {place}, {text})")
             else:
-                count += 1
-        if not count:
+                added += 1
+        if not added:
             reasons = "; ".join(
-                f"{times:,} {self.examples[why]}" for why, times in self.dropped.most_common()
+                f"{times:,} {self.examples[reason]}" for reason, times in self.dropped.most_common()
             )
             raise InputError(
                 f"None of the {plural(self.read, 'row')} can be used: {reasons or 'there are none'}."
             )
-        if count == n and not self.splits["train"]:
+        if added == n and not self.splits["train"]:
             raise InputError(
                 f"The first {plural(n, 'row')} are all held out, none for training; raise --n."
             )
         for split, limit in limits.items():
-            if limit is not None and (available := len(self.splits[split])) < limit:
+            available = len(self.splits[split])
+            if limit is not None and available < limit:
                 raise InputError(
                     f"{plural(available, 'row')} for {split}, fewer than {limit:,}; lower {flag(split)}."
                 )
@@ -162,19 +183,21 @@ class RowSource:
                 "(numbers(FIELD) has the numbers in a text)",
             ) from error
         fields = self.convert(row, own_test=own_test)
-        if own_test:
-            split = "test"
-        else:
-            own = "valid" if published and row.own_split == "test" else row.own_split
-            split = held_out(published) or own
+        split = "test"
+        if not own_test:
+            own_split = "valid" if published and row.own_split == "test" else row.own_split
+            split = held_out(published) or own_split
             if self._split_of.setdefault(row.identity, split) != split:
                 raise Dropped("held-out", "equal to a row of a published test or validation split")
         if fields["id"] in self._ids:
             raise Dropped("duplicate", "equal to an earlier row")
-        if (limit := limits.get(split)) is not None and len(self.splits[split]) >= limit:
+        limit = limits.get(split)
+        if limit is not None and len(self.splits[split]) >= limit:
             raise Dropped(f"{split}-full", f"of the split {split}, which has all its rows")
         self._ids.add(fields["id"])
-        self._excluded |= {row.identity} if own_test else set()  # from the other splits
+        if own_test:
+            self._excluded.add(row.identity)  # from the other splits
         self.splits[split].append(fields)
+        self.has_moved |= split != row.own_split
         if reader.note:
             self.notes.add(f"{reader.note}.")
