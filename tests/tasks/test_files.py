@@ -19,20 +19,19 @@ LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 CSV = 'nums,target\n"[3, 7, 50]",46\n"[2, 4, 40]",42\n'
 
 
-def table():
-    return pyarrow.Table.from_pylist(ROWS)
+TABLE = pyarrow.Table.from_pylist(ROWS)
 
 
-def parquet(rows=None, **options):
+def parquet(table=TABLE):
     stream = io.BytesIO()
-    pyarrow.parquet.write_table(table() if rows is None else rows, stream, **options)
+    pyarrow.parquet.write_table(table, stream)
     return stream.getvalue()
 
 
 def arrow(new):
     stream = io.BytesIO()
-    with new(stream, table().schema) as writer:
-        writer.write_table(table())
+    with new(stream, TABLE.schema) as writer:
+        writer.write_table(TABLE)
     return stream.getvalue()
 
 
@@ -49,6 +48,8 @@ FORMATS = {
     "CSV with semicolons": CSV.replace(",target", ";target").replace('",', '";').encode(),
     "CSV with tabs": CSV.replace(",target", "\ttarget").replace('",', '"\t').encode(),
     "CSV with the index of pandas": b',nums,target\n0,"[3 7 50]",46.0\n1,"[2.0, 4.0, 40.0]",42\n',
+    "gzipped lines": gzip.compress(LINES.encode()),
+    "gzipped CSV": gzip.compress(CSV.encode()),
     "Parquet": parquet(),
     "Arrow file": arrow(pyarrow.ipc.new_file),
     "Arrow stream": arrow(pyarrow.ipc.new_stream),
@@ -60,13 +61,7 @@ FORMATS = {
 def test_the_content_decides_on_the_format(tmp_path, kind, name):
     (tmp_path / name).write_bytes(FORMATS[kind])
     rows = jsonl.read_rows(tmp_path / name)
-    assert [{"nums": row["nums"], "target": row["target"]} for row in rows] == ROWS
-
-
-@pytest.mark.parametrize("kind", ["lines", "indented array", "CSV"])
-def test_text_may_be_gzipped(tmp_path, kind):
-    (tmp_path / "rows").write_bytes(gzip.compress(FORMATS[kind]))
-    assert len(jsonl.read_rows(tmp_path / "rows")) == 2
+    assert [(row["nums"], row["target"]) for row in rows] == [([3, 7, 50], 46), ([2, 4, 40], 42)]
 
 
 @pytest.mark.parametrize("kind", ["lines", "CSV", "indented array"])
@@ -92,37 +87,31 @@ def test_a_directory_of_shards_is_a_data_set(tmp_path):
             parquet(pyarrow.Table.from_pylist(rows))
         )
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
-    assert [row.get("split") for row in jsonl.read_rows(tmp_path / "clone")] == [
-        "test",
-        "train",
-        "train",
-    ]
+    splits = [row.get("split") for row in jsonl.read_rows(tmp_path / "clone")]
+    assert splits == ["test", "train", "train"]
     assert len(jsonl.read_rows(tmp_path / "saved")) == 2
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        *((LINES + text, "line 3: not JSON") for text in ('{"nums": [3,\n', "[" * 100_000)),
+        (LINES + '{"nums": [3,\n', "line 3: not JSON"),
+        (LINES + "[" * 100_000, "line 3: not JSON"),
         (json.dumps([*ROWS, 5]), "row 3: not a JSON object"),
         (json.dumps([*ROWS, {"target": 3}], indent=1), "row 3: there is no `nums`"),
         (json.dumps(ROWS, indent=1)[:-20] + "\n]", "not JSON"),
-        (
-            "[\n" + '{"nums": [1, 2], "target": 3},\n{"nums": nope}\n]',
-            "not JSON (Expecting value: line 3",
-        ),
         ("{'nums': [1, 2], 'target': 3}\n", "line 1: not JSON"),
         (CSV + '"[1, 2]"\n', "line 4: there are not as many cells"),
         (CSV + '"[1, 2]",3,4\n', "line 4: there are not"),
         (CSV + '"[1,\n2]",x\n', "line 5: `target`"),
         (CSV.encode() + b'"[1, 2]",\xe9\n', "utf-8"),
-        *(
-            (text, "cannot be read")
-            for text in (CSV + '"[1, 2],3\n', CSV.replace("\n", "\r"), parquet()[:-20])
-        ),
+        (CSV + '"[1, 2],3\n', "cannot be read"),
+        (CSV.replace("\n", "\r"), "cannot be read"),
+        (parquet()[:-20], "cannot be read"),
         (b"rows.jsonl" + bytes(500) + LINES.encode(), "cannot be read"),
         (gzip.compress(LINES.encode(), mtime=0)[:-20], "cannot be read"),
-        *((text, "is empty") for text in ("", "\n \n", "nums,target\n")),
+        ("\n \n", "is empty"),
+        ("nums,target\n", "is empty"),
     ],
 )
 def test_what_cannot_be_read_is_named_by_its_place(tmp_path, content, words):
@@ -157,19 +146,25 @@ ROW = {"id": "3-7-50=46", "nums": [3, 7, 50], "target": 46, "solution": "50 + 3 
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"target": 3}, "no `nums`"),
-        ({"nums": [1, 2]}, "no `target`"),
-        *((ROW | {"nums": nums}, "`nums`") for nums in ("1 or 2", [1, -2], [1, math.nan])),
-        *((ROW | {"target": "three"}, "`target`"), (ROW | {"needs": "<script>"}, "`needs`")),
-        *((ROW | {"solutions": -1}, "`solutions`"), (ROW | {"rule": "any"}, "no rule 'any'")),
-        *((ROW | {"operators": operators}, "Operators are") for operators in (5, "^")),
-        *((ROW | {"style": style}, "`style`") for style in ([1], "loud")),
+        ({"nums": None}, "no `nums`"),
+        ({"target": ""}, "no `target`"),
+        ({"nums": "1 or 2"}, "`nums`"),
+        ({"nums": [1, -2]}, "`nums`"),
+        ({"nums": [1, math.nan]}, "`nums`"),
+        ({"target": "three"}, "`target`"),
+        ({"needs": "<script>"}, "`needs`"),
+        ({"solutions": -1}, "`solutions`"),
+        ({"rule": "any"}, "no rule 'any'"),
+        ({"operators": 5}, "Operators are"),
+        ({"operators": "^"}, "Operators are"),
+        ({"style": [1]}, "`style`"),
+        ({"style": "loud"}, "`style`"),
         ({"task": "gsm8k", "question": "\ud800", "gold": "3"}, "surrogate"),
         ({"task": "gsm8k", "question": "?", "gold": "many"}, "`gold`"),
     ],
 )
 def test_a_bad_row_is_reported_with_its_line_and_fault(tmp_path, fields, complaint):
-    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROW)}\n\n{json.dumps(fields)}\n")
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROW)}\n\n{json.dumps(ROW | fields)}\n")
     with pytest.raises(InputError) as caught:
         jsonl.read_rows(tmp_path / "rows.jsonl")
     assert f"{tmp_path / 'rows.jsonl'}, line 3: " in str(caught.value)

@@ -1,7 +1,7 @@
 """The solver against an independent brute force."""
 
 import random
-import sys
+from collections import Counter
 
 import pytest
 
@@ -25,30 +25,27 @@ def test_counts_and_solutions_agree_with_brute_force(sizes, count):
     rng = random.Random(1)
     for _ in range(count):
         puzzle = _random_puzzle(rng, sizes)
+        rule = puzzle.rule
+        expected = oracle.count(puzzle.numbers, puzzle.target, every=rule.every, whole=rule.whole)
         solved = solver.solve(puzzle)
-        wanted = {"every": puzzle.rule.every, "whole": puzzle.rule.whole}
-        assert solved.solutions == oracle.count(puzzle.numbers, puzzle.target, **wanted), puzzle
         texts = list(solver.solutions(puzzle))
-        assert len(texts) == solved.solutions
+        assert solved.solutions == len(texts) == expected, puzzle
         for text in texts:
             expression = parse(text)
-            left = list(puzzle.numbers)
-            for number in expression.numbers:
-                left.remove(number)
-            assert not (left and puzzle.rule.every)
+            left = Counter(puzzle.numbers)
+            left.subtract(expression.numbers)
+            assert min(left.values()) >= 0
+            assert not (left.total() and rule.every)
             assert expression.numerator == puzzle.target * expression.denominator
-            assert expression.whole or not puzzle.rule.whole
-        if not solved.solutions:
-            assert solved.solution is None
-            assert solved.needs is None
+            assert expression.whole or not rule.whole
+        if not texts:
+            assert (solved.solution, solved.needs) == (None, None)
             continue
-        plain = oracle.count(puzzle.numbers, puzzle.target, **wanted, operators="+-")
+        plain = [text for text in texts if not {"*", "/"} & set(text)]
         assert solved.needs == ("add-sub" if plain else "mul-div")
-        assert solved.solution in texts
-        best = [text for text in texts if parse(text).whole] or texts
-        assert len(solved.solution) == min(map(len, best))
-        whole = oracle.count(puzzle.numbers, puzzle.target, every=puzzle.rule.every, whole=True)
-        assert parse(solved.solution).whole == (whole > 0)
+        whole = [text for text in texts if parse(text).whole]
+        assert solved.solution in (whole or texts)
+        assert len(solved.solution) == min(map(len, whole or texts))
 
 
 @pytest.mark.parametrize(("n", "expressions"), [(1, 1), (2, 6), (3, 68), (4, 1170), (5, 27142)])
@@ -83,35 +80,8 @@ def test_numbers_of_any_size_are_exact():
 
 
 @pytest.mark.parametrize(
-    ("numbers", "target", "solution"),
-    [
-        ((3, 7, 50), 46, "50 + 3 - 7"),
-        ((3, 3, 8, 8), 24, "8 / (3 - 8 / 3)"),
-        ((5, 5, 7), 7, "7 + 5 - 5"),
-    ],
-)
-def test_known_puzzles(numbers, target, solution):
-    assert solver.solve(Puzzle(numbers, target)).solution == solution
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_zero_is_written_as_a_digit(compiled, monkeypatch):
-    monkeypatch.setattr(solver, "_compiled_pays", lambda size: compiled)
-    assert set(solver.solutions(Puzzle((0, 3, 5), 8))) == {"5 + 3 + 0", "5 + 3 - 0"}
-
-
-@pytest.mark.parametrize(
     ("numbers", "target"), [((), 5), ((1,) * 7, 5), ((-1, 3), 5), ((1, 3), 0), ((1, 3), -2)]
 )
 def test_puzzles_out_of_range_are_refused(numbers, target):
     with pytest.raises(InputError):
         solver.solve(Puzzle(numbers, target))
-
-
-def test_the_compiled_kernel_is_loaded_only_after_enough_work(monkeypatch):
-    monkeypatch.delitem(sys.modules, "countdown_rl.tasks.countdown.kernel_numba")
-    monkeypatch.setattr(solver, "_work_done", 0)
-    assert (
-        solver._Search(Puzzle((25, 50, 75, 100, 3, 6), 952)).kernel is kernel
-    )  # one puzzle is quicker without
-    assert [solver._compiled_pays(6) for _ in range(2)] == [False, True]
