@@ -6,15 +6,15 @@ changes nothing. Where there are few puzzles, all of them are listed, and drawn 
 """
 
 import random
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, combinations, combinations_with_replacement, islice
 from math import comb, prod
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
@@ -41,9 +41,11 @@ MAX_REPEATED = 2_000
 #: Limit on the count of values in a range.
 MAX_WIDTH = 100_000
 
-Array = Any  # of int64, for Numba
+Array = NDArray[np.int64]
 #: The next attempt, the count of numbers, and the row; None if it was not found.
 Sampled = tuple[int, int, JsonObject | None]
+#: Working memory of the kernel.
+Tables = tuple[kernel.Classes, kernel.Matches, Array]
 
 
 @dataclass(frozen=True)
@@ -90,51 +92,72 @@ def zeros(*shape: int) -> Array:
 
 
 class SplitPlan:
-    """The *n* rows of *split*: their count of numbers (``sizes``), and whether they are to have a solution, (rows,).
+    """The *n* rows of *split*.
 
-    ``limits`` are draws of one row by count of numbers, with those of other splits, which are not tried. ``listed`` are
-    all puzzles of a narrow distribution, else none, by whether they have a solution and by their count of numbers.
+    Attributes:
+        sizes: their count of numbers, (rows,).
+        solvable: whether they are to have a solution, (rows,).
+        weights: those of the sizes of which there may be new puzzles, by ``solvable``.
+        limits: draws of one row by count of numbers, with those of other splits, which are not tried.
+        listed: all puzzles of a narrow distribution, else none, by ``solvable`` and size.
     """
 
     def __init__(
         self, distribution: Distribution, exclude: set[str], split: str, n: int, *, seed: int
     ) -> None:
-        values, most = sorted(distribution.values), max(distribution.sizes)
+        values = sorted(distribution.values)
+        most = max(distribution.sizes)
         largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
-        if (
-            16 * distribution.high * largest >= 1 << 62
-            or distribution.high - distribution.low >= MAX_WIDTH
-        ):
-            options = "--numbers or --targets"
+        targets = distribution.high - distribution.low + 1
+        if 16 * distribution.high * largest >= 1 << 62 or targets > MAX_WIDTH:
             raise UsageError(
-                f"{options} are too large, or have over {MAX_WIDTH:,} values; lower the upper ends."
+                f"--numbers or --targets are too large, or have over {MAX_WIDTH:,} values; "
+                "lower the upper ends."
             )
-        self.distribution, self.exclude, self.split, self.seed = distribution, exclude, split, seed
+        self.distribution = distribution
+        self.exclude = exclude
+        self.split = split
+        self.seed = seed
         self.sizes = zeros(n)
         self.solvable = np.diff(np.floor(np.arange(n + 1) * distribution.impossible + 1e-9)) == 0
         first, last = parts_of(split)
         self.limits = LIMITS * PARTS // (last - first + 1)
-        self.choose_sizes(np.arange(n, dtype=np.int64), distribution.sizes)
+        self.weights = {solvable: dict(distribution.sizes) for solvable in (True, False)}
+        self.choose_sizes(np.arange(n), distribution.sizes)
         self.listed = _listed(self) if distribution.is_narrow else {}
         # Compile in this thread, as signals need it.
-        _sample(self, np.arange(0, dtype=np.int64), 0, self.tables(), zeros(1), self.limits)
+        _sample(self, zeros(0), 0, self.tables(), zeros(1), self.limits)
 
-    def choose_sizes(self, rows: Array, weights: dict[int, float]) -> None:
+    def choose_sizes(self, rows: Array, weights: Mapping[int, float]) -> None:
         """Choose the count of numbers of *rows* by *weights*."""
         salt = 16 + SPLITS.index(self.split)
-        uniform = (
-            kernel.scramble(kernel.scramble(kernel.scramble(self.seed) ^ salt) ^ rows) / 2.0**61
-        )
+        state = kernel.scramble(kernel.scramble(kernel.scramble(self.seed) ^ salt) ^ rows)
         edges = np.cumsum(list(weights.values())) / sum(weights.values())
-        chosen = np.searchsorted(edges, uniform, side="right").clip(max=len(edges) - 1)
+        chosen = np.searchsorted(edges, state / 2.0**61, side="right").clip(max=len(edges) - 1)
         self.sizes[rows] = np.array(list(weights))[chosen]
 
-    def tables(self) -> tuple[kernel.Classes, kernel.Matches, Array]:
+    def replace_size(self, index: int) -> None:
+        """Choose another count of numbers for the row at *index* and those after it that are like it.
+
+        Raises InputError if there is no new puzzle of any count.
+        """
+        solvable, size = bool(self.solvable[index]), int(self.sizes[index])
+        weights = self.weights[solvable]
+        del weights[size]
+        if not weights:
+            kind = f"{'solvable' if solvable else 'impossible'} puzzle of {size} numbers"
+            raise InputError(
+                f"After {plural(index, 'row')} for {self.split}, no new {kind} is found; "
+                "lower --n, or change --numbers, --targets or --operators."
+            )
+        same = (self.solvable == solvable) & (self.sizes == size)
+        self.choose_sizes(index + np.flatnonzero(same[index:]), weights)
+
+    def tables(self) -> Tables:
         """Working memory of the kernel; threads must not share it."""
         targets = self.distribution.high - self.distribution.low + 1
-        return *kernel.tables(zeros, max(self.distribution.sizes), targets, 0), zeros(
-            kernel.SCRATCH
-        )
+        tables = kernel.tables(zeros, max(self.distribution.sizes), targets, 0)
+        return *tables, zeros(kernel.SCRATCH)
 
 
 def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[JsonObject]:
@@ -148,9 +171,6 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[JsonObject]:
             yield (same.get(size) or max(same.values(), key=len)).pop()
         return
     seen: set[str] = set()
-    weights = {
-        solvable: dict(plan.distribution.sizes) for solvable in (True, False)
-    }  # of sizes not exhausted
     tables = plan.tables()
     for index, (attempt, size, row) in enumerate(chain.from_iterable(_chunks(plan, workers))):
         repeated = 0
@@ -164,16 +184,7 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[JsonObject]:
         ):
             repeated += 1
             if row is None or repeated > MAX_REPEATED:
-                solvable, size = bool(plan.solvable[index]), int(plan.sizes[index])
-                del weights[solvable][size]
-                if not weights[solvable]:
-                    kind = f"{'solvable' if solvable else 'impossible'} puzzle of {size} numbers"
-                    change = "lower --n, or change --numbers, --targets or --operators"
-                    raise InputError(
-                        f"After {plural(index, 'row')} for {plan.split}, no new {kind} is found; {change}."
-                    )
-                same = (plan.solvable == solvable) & (plan.sizes == size)
-                plan.choose_sizes(index + np.flatnonzero(same[index:]), weights[solvable])
+                plan.replace_size(index)
                 attempt = repeated = 0
             attempt, _, row = _sample_one(plan, index, attempt, tables)
         seen.add(row["id"])
@@ -182,32 +193,33 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[JsonObject]:
 
 def check_sizes(plans: Sequence[SplitPlan]) -> None:
     """Raise UsageError if a narrow distribution has fewer puzzles than the rows of *plans*."""
-    counts: dict[str, int] = {}
-    enough = True
+    counts = {}
+    is_enough = True
     for plan in plans:
-        available = {True: 0, False: 0}
-        for (solvable, _), rows_of_size in plan.listed.items():
-            available[solvable] += len(rows_of_size)
-        wanted = int(plan.solvable.sum())
-        unsolvable = len(plan.solvable) - wanted
+        available = Counter[bool]()
+        for (solvable, _), puzzles in plan.listed.items():
+            available[solvable] += len(puzzles)
         counts[plan.split] = available[True]
-        enough = enough and wanted <= available[True] and unsolvable <= available[False]
-    if plans[0].distribution.is_narrow and not enough:
-        puzzles = ", ".join(f"{count:,} for {split}" for split, count in counts.items())
+        is_enough = is_enough and Counter(plan.solvable.tolist()) <= available
+    if plans[0].distribution.is_narrow and not is_enough:
+        numbers = ", ".join(f"{count:,} for {split}" for split, count in counts.items())
         sizes = "".join(f" --{split} {counts[split]}" for split in counts if split != "train")
         raise UsageError(
-            f"{sum(counts.values())}{sizes} is the most: there are {puzzles}, of all numbers and targets.",
+            f"{sum(counts.values())}{sizes} is the most: there are {numbers}, of all numbers and "
+            "targets.",
             option="n",
         )
 
 
 def _listed(plan: SplitPlan) -> dict[tuple[bool, int], list[JsonObject]]:
     """The puzzles of a narrow distribution in the split of *plan*, in a random order."""
-    wanted, rng = plan.distribution, random.Random(f"{plan.seed} {plan.split}")
-    choose: Any = combinations if wanted.tiles else combinations_with_replacement
+    wanted = plan.distribution
+    rng = random.Random(f"{plan.seed} {plan.split}")
+    values = sorted(wanted.values)
     puzzles = defaultdict[tuple[bool, int], list[JsonObject]](list)
     for size in wanted.sizes:
-        for numbers in sorted(set(choose(sorted(wanted.values), size))):
+        repeated = combinations_with_replacement(values, size)
+        for numbers in sorted(set(combinations(values, size) if wanted.tiles else repeated)):
             if split_of(numbers) != plan.split:
                 continue
             for target in range(wanted.low, wanted.high + 1):
@@ -222,25 +234,26 @@ def _listed(plan: SplitPlan) -> dict[tuple[bool, int], list[JsonObject]]:
 
 def solved_row(puzzle: Puzzle) -> JsonObject:
     """The row of a puzzle, with its facts from the solver."""
-    solved = solver.solve(puzzle)
-    return _row(puzzle, solved.solutions, solved.solution, solved.needs)
+    return _row(puzzle, solver.solve(puzzle))
 
 
-def _row(puzzle: Puzzle, solutions: int, solution: str | None, needs: str | None) -> JsonObject:
+def _row(puzzle: Puzzle, solved: solver.Solved) -> JsonObject:
     """The row of *puzzle*, without a rule or operators that are the default."""
-    nums, rule, operators = list(puzzle.numbers), puzzle.rule.name, puzzle.operators
     row: JsonObject = {
         "id": puzzle.id,
-        "nums": nums,
+        "nums": list(puzzle.numbers),
         "target": puzzle.target,
-        "solutions": solutions,
+        **vars(solved),
+        "size": len(puzzle.numbers),
     }
-    row |= {"solution": solution, "needs": needs, "size": len(nums)}
-    row |= {"rule": rule} if rule != DEFAULT_RULE else {}
-    return row | ({"operators": operators} if operators != OPERATORS else {})
+    if puzzle.rule.name != DEFAULT_RULE:
+        row["rule"] = puzzle.rule.name
+    if puzzle.operators != OPERATORS:
+        row["operators"] = puzzle.operators
+    return row
 
 
-def _sample_one(plan: SplitPlan, index: int, attempt: int, tables: Any) -> Sampled:
+def _sample_one(plan: SplitPlan, index: int, attempt: int, tables: Tables) -> Sampled:
     """The row at *index*, sampled in parts that are short enough for signals to be handled."""
     limits = plan.limits // 32
     limit = int(limits[plan.sizes[index]])
@@ -252,63 +265,74 @@ def _sample_one(plan: SplitPlan, index: int, attempt: int, tables: Any) -> Sampl
 
 
 def _sample(
-    plan: SplitPlan, indices: Array, start: int, tables: Any, stop: Array, limits: Array
+    plan: SplitPlan, indices: Array, start: int, tables: Tables, stop: Array, limits: Array
 ) -> list[Sampled]:
-    """The rows at *indices*, each sampled from its attempt *start* on.
+    """Sample rows.
 
-    Rows after one that is not found within the *limits* of attempts are not sampled. *stop* is a flag, (1,), by which
-    another thread ends this.
+    Args:
+        plan: the rows of a split.
+        indices: the rows to sample.
+        start: the first attempt of each.
+        tables: working memory.
+        stop: a flag, (1,), by which another thread ends this.
+        limits: attempts at a row by its count of numbers; rows after one that is not found are not sampled.
     """
-    distribution, count = plan.distribution, len(indices)
+    distribution = plan.distribution
+    count = len(indices)
     sampled = kernel.Rows(
-        *(indices, plan.sizes[indices], plan.solvable[indices]),
+        indices=indices,
+        sizes=plan.sizes[indices],
+        solvable=plan.solvable[indices],
         attempts=zeros(count) + kernel.NOT_SAMPLED,
         nums=zeros(count, max(distribution.sizes)),
+        targets=zeros(count),
+        counts=zeros(count),
+        plain=zeros(count),
+        lengths=zeros(count),
         texts=np.zeros((count, kernel.TEXT), dtype=np.uint8),
-        **{name: zeros(count) for name in ("targets", "counts", "plain", "lengths")},
     )
-    values = np.array(distribution.values, dtype=np.int64)
-    parts = *parts_of(plan.split), PARTS
     source = kernel.Source(
-        plan.seed, SPLITS.index(plan.split), start, limits, values, distribution.tiles, *parts, stop
+        plan.seed,
+        SPLITS.index(plan.split),
+        start,
+        limits,
+        np.array(distribution.values),
+        distribution.tiles,
+        *parts_of(plan.split),
+        PARTS,
+        stop,
     )
-    kernel_numba.draw(
-        source, sampled, solver.goal(distribution, distribution.low, distribution.high), *tables
-    )
+    rule, operators = distribution.rule, distribution.operators
+    goal = solver.goal(rule, operators, distribution.low, distribution.high)
+    kernel_numba.draw(source, sampled, goal, *tables)
+
     texts = sampled.texts.tobytes().decode("ascii")
-    columns = (
-        sampled.attempts,
-        sampled.nums,
-        sampled.sizes,
-        sampled.targets,
-        sampled.counts,
-        sampled.plain,
-    )
-    rows, result = (
-        zip(*(column.tolist() for column in (*columns, sampled.lengths)), strict=True),
-        list[Sampled](),
-    )
-    for index, (attempt, nums, size, target, solutions, plain, length) in enumerate(rows):
-        begin = index * kernel.TEXT
-        text = texts[begin : begin + length] if solutions else None
-        needs = None if not solutions else "add-sub" if plain else "mul-div"
-        puzzle = Puzzle(tuple(nums[:size]), target, distribution.rule, distribution.operators)
-        result.append(
-            (attempt, size, None if attempt < 0 else _row(puzzle, solutions, text, needs))
-        )
-    return result
+    found = list[Sampled]()
+    for i in range(count):
+        size = int(sampled.sizes[i])
+        row = None
+        if sampled.attempts[i] >= 0:
+            numbers = tuple(sampled.nums[i, :size].tolist())
+            puzzle = Puzzle(numbers, int(sampled.targets[i]), rule, operators)
+            begin = i * kernel.TEXT
+            text = texts[begin : begin + sampled.lengths[i]]
+            row = _row(puzzle, solver.facts(int(sampled.counts[i]), sampled.plain[i], text))
+        found.append((int(sampled.attempts[i]), size, row))
+    return found
 
 
 def _chunks(plan: SplitPlan, workers: int) -> Iterator[list[Sampled]]:
     """The rows in chunks, sampled ahead by threads, as the kernel releases the GIL."""
-    stop, size = zeros(1), CHUNK.get(max(plan.distribution.sizes), 1_024)
+    stop = zeros(1)
+    count = len(plan.sizes)
+    size = CHUNK.get(max(plan.distribution.sizes), 1_024)
 
     def sample(first: int) -> list[Sampled]:
-        indices = np.arange(first, min(first + size, len(plan.sizes)), dtype=np.int64)
+        indices = np.arange(first, min(first + size, count))
         return _sample(plan, indices, 0, plan.tables(), stop, plan.limits)
 
     pool = ThreadPoolExecutor(workers)
-    pending = (pool.submit(sample, first) for first in range(0, len(plan.sizes), size))
+    pending = (pool.submit(sample, first) for first in range(0, count, size))
     ahead = deque(islice(pending, workers + 1))
     try:
         while ahead:

@@ -1,8 +1,8 @@
 """Rows of any task: drawn from a seed, imported, split by their identity, and refused options of other tasks."""
 
-import json
 import random
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -12,6 +12,7 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.data.source import RowSource
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
+from countdown_rl.tasks.splits import SPLITS
 
 #: GSM8K with a generator, for want of a task that has one and is not Countdown.
 DRAWN = replace(
@@ -20,41 +21,33 @@ DRAWN = replace(
 PROBLEM = "Ann has 3 bags, each of {} pens. How many pens has she?"
 
 
-def drawn(seed=42, sizes=None):
-    rows = RowSource(DRAWN, DataOptions(seed=seed)).rows(
-        sizes or {"train": 60, "valid": 8, "test": 8}
-    )
-    return {split: list(part) for split, part in rows.items()}
+def drawn(seed=42, **sizes):
+    rows = RowSource(DRAWN, DataOptions(seed=seed)).rows(sizes)
+    return {split: list(rows[split]) for split in rows}
 
 
 def variants(text):
     """The same problem in other white space, case and punctuation."""
-    return [
-        text,
-        text.upper(),
-        f"  {text.replace(' ', '  ')}\n",
-        text.replace(",", " -").rstrip("?") + " ?!",
-    ]
+    spaced = f"  {text.replace(' ', '  ')}\n"
+    return [text, text.upper(), spaced, text.replace(",", " -").rstrip("?") + " ?!"]
 
 
 def test_drawn_rows_depend_on_the_seed_and_the_index_alone_and_are_new_and_of_their_split():
-    assert drawn() == drawn()
-    assert drawn(sizes={"train": 90})["train"][:60] == drawn()["train"] != drawn(seed=1)["train"]
-    rows = drawn()
-    assert {split: len(part) for split, part in rows.items()} == {
-        "train": 60,
-        "valid": 8,
-        "test": 8,
-    }
-    assert len({row["id"] for part in rows.values() for row in part}) == 76
-    assert all(DRAWN.row(row).split == split for split, part in rows.items() for row in part)
+    sizes = {"train": 60, "valid": 8, "test": 8}
+    rows = drawn(**sizes)
+    assert rows == drawn(**sizes)
+    assert drawn(train=90)["train"][:60] == rows["train"] != drawn(1, train=60)["train"]
+    for split, size in sizes.items():
+        assert len(rows[split]) == size
+        assert all(DRAWN.row(row).split == split for row in rows[split])
+    assert len({row["id"] for row in chain(*rows.values())}) == 76
     assert {row["task"] for row in rows["test"]} == {"gsm8k"}
 
 
 def test_a_generator_that_runs_out_is_one_sentence(monkeypatch):
     monkeypatch.setattr("countdown_rl.data.source.LIMIT", 200)
     with pytest.raises(InputError, match="draws gave no new one; lower --n"):
-        drawn(sizes={"test": 100})
+        drawn(test=100)
 
 
 def test_rows_kept_out_are_not_drawn():
@@ -68,37 +61,29 @@ def test_rows_kept_out_are_not_drawn():
 def test_problems_that_differ_in_white_space_case_or_punctuation_are_one_problem_in_one_split(
     tmp_path,
 ):
-    rows = [
-        {"question": text, "answer": f"#### {3 * k}"}
-        for k in range(300)
-        for text in variants(PROBLEM.format(k))
-    ]
+    problems = {text: k for k in range(300) for text in variants(PROBLEM.format(k))}
+    rows = [{"question": text, "answer": f"#### {3 * k}"} for text, k in problems.items()]
     random.Random(0).shuffle(rows)
     jsonl.write_rows(tmp_path / "rows.jsonl", rows)
     options = DataOptions(task="gsm8k", from_=str(tmp_path / "rows.jsonl"))
     facts = build.make(options, tmp_path / "data")
     assert facts["dropped"] == {"duplicate": 900}
-    assert all(counts["rows"] > 3 for counts in facts["splits"].values())
-    written = [
-        row
-        for split in facts["splits"]
-        for row in jsonl.read_rows(tmp_path / "data" / f"{split}.jsonl")
+    golds = [
+        [int(row["gold"]) for row in jsonl.read_rows(tmp_path / "data" / f"{split}.jsonl")]
+        for split in SPLITS
     ]
-    assert sorted(int(row["gold"]) for row in written) == [3 * k for k in range(300)]
+    assert min(map(len, golds)) > 3
+    assert sorted(chain(*golds)) == list(range(0, 900, 3))
 
 
 def test_a_problem_of_a_published_test_split_is_in_no_other_split():
     published = [("test", variants(PROBLEM.format(k))[k % 4]) for k in range(40)]
     published += [("train", text) for k in range(60) for text in variants(PROBLEM.format(k))]
-    rows = [
-        ("here", {"split": split, "question": text, "answer": "#### 1"})
-        for split, text in published
-    ]
     source = RowSource(task("gsm8k"), DataOptions())
-    source.import_rows(rows, 10_000, {})
-    imported = source.splits
-    assert len(imported["test"]) == 40
-    assert len(imported["train"]) + len(imported["valid"]) == 20
+    rows = [{"split": split, "question": text, "answer": "#### 1"} for split, text in published]
+    source.import_rows((("here", row) for row in rows), 10_000, {})
+    assert len(source.splits["test"]) == 40
+    assert len(source.splits["train"]) + len(source.splits["valid"]) == 20
 
 
 def test_own_test_rows_keep_their_variants_out_of_the_other_splits(tmp_path):
@@ -113,30 +98,26 @@ def test_own_test_rows_keep_their_variants_out_of_the_other_splits(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options",
+    "option",
     [
-        *(
-            {"operators": "+-", "preset": "tv"},
-            {"impossible": 0.1},
-            {"size": ("3",)},
-            {"rule": "television"},
-        ),
-        *({"targets": "1-9"}, {"numbers": "1-9"}),
+        {"preset": "tv"},
+        {"operators": "+-"},
+        {"impossible": 0.1},
+        {"size": ("3",)},
+        {"rule": "television"},
+        {"targets": "1-9"},
+        {"numbers": "1-9"},
     ],
 )
-def test_options_of_another_task_are_refused_by_name(tmp_path, options):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "?", "answer": "#### 1"}))
-    with pytest.raises(UsageError, match=f"({'|'.join(options)}) does not apply to --task gsm8k"):
-        build.make(
-            DataOptions(task="gsm8k", from_=str(tmp_path / "rows.jsonl"), **options),
-            tmp_path / "data",
-        )
-    assert not (tmp_path / "data").exists()
+def test_an_option_of_another_task_is_refused_by_name(tmp_path, option):
+    options = DataOptions(task="gsm8k", from_="rows.jsonl", **option)
+    with pytest.raises(UsageError, match=f"{next(iter(option))} does not apply to --task gsm8k"):
+        build.make(options, tmp_path / "data")
 
 
 def test_an_unknown_task_and_a_style_of_another_one_are_refused(tmp_path):
     with pytest.raises(
-        UsageError, match="--task chess: there is no task 'chess'; use countdown or gsm8k"
+        UsageError, match="--task chess: there is no task 'chess'; use countdown or"
     ):
         build.make(DataOptions(task="chess"), tmp_path / "data")
     with pytest.raises(UsageError, match="style lines is not for --task countdown; take prefilled"):

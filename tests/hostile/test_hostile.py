@@ -47,10 +47,8 @@ def weights_in(file: str) -> dict[str, dict[str, str]]:
 
 
 def row(**fields: Any) -> str:
-    return (
-        json.dumps({"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"} | fields)
-        + "\n"
-    )
+    record = {"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"} | fields
+    return json.dumps(record) + "\n"
 
 
 def gguf(name: str, kind: int, value: bytes) -> bytes:
@@ -95,10 +93,8 @@ CASES = {
     "a model that is also an adapter": Case(f"{ASK} model", 1, "adapter", {"model/adapter_config.json": {}}),
     # Text that a terminal obeys
     "escapes in a completion": Case("samples eval", 0, r"\x1b]0;owned", {"eval/samples.jsonl": {"completion": ESCAPE}}),
-    "escapes in JSON": Case("samples eval --json", 0, r"\u001b]0;", {"eval/samples.jsonl": {"completion": ESCAPE}}),
     "escapes in a grade": Case("grade", 0, r"\u009b", stdin=row(completion=f"<answer>{C1}{BIDI}</answer>")),
     "escapes in the name of a model": Case(f"{ASK} 'a{ESCAPE}b'", 1, r"a\x1b]0;owned"),
-    "markup in the name of a model": Case(f"{ASK} '[/b]x[/b]'", 1, "[/b]x[/b]"),
     # Time and memory
     "numbers of 4,000 digits": Case("grade", 1, "15 digits", stdin=row(nums=[10**3_999] * 6)),
     "an exponent in a gold answer": Case(
@@ -106,12 +102,10 @@ CASES = {
     ),
     "too many prompts": Case(f"{TRAIN} --prompts 1000000000000", 2, "--prompts"),
     "the largest numbers": Case(f"solve {' '.join(['999999999999999'] * 5)} 7 --target 7 --all", 0, "distinct"),
-    "too large numbers": Case("solve 1000000000000000 1 --target 1", 2, "15 digits"),
     **{
         words: Case(words, 2, word)
         for words, word in (
             (f"{TRAIN} --learning-rate inf", "learning"),
-            (f"{TRAIN} --lora-r 1000000", "lora"),
             (f"{TRAIN} --reward correct=nan", "finite"),
             ("gen-data --out out --seed 4294967296", "seed"),
             (f"{EVAL} m --engine openai --base-url http://a@b/v1", "--base-url should be like"),
@@ -123,7 +117,6 @@ CASES = {
         for name, code, word in (
             ("text", "def reward(grade, row, tokens): return 'much'", "finite number"),
             ("exits", "import sys\ndef reward(grade, row, tokens): sys.exit()", "failed"),
-            ("quits", "import sys\nsys.exit()", "cannot be imported"),
         )
     },
     **{
@@ -138,22 +131,17 @@ CASES = {
         for file, command, content, word in (
             ("eval/manifest.json", "samples eval", "[]", "object"),
             ("eval/manifest.json", "samples eval", "[" * 100_000, "not JSON"),
-            ("eval/manifest.json", "samples eval", {"options": 3}, "options"),
             ("eval/manifest.json", "samples eval", {"files": {"details.json": "x"}}, "files.details.json"),
-            ("eval/details.json", REPORT, {"n": "many"}, "`n`"),
             ("eval/details.json", REPORT, {"groups": {"numbers": {"3": {"interval": 3}}}}, "groups.numbers.3"),
             ("eval/samples.jsonl", "samples eval", "x\n", "line 1, is damaged (not JSON"),
             ("adapter/adapter_config.json", MERGE, {"peft_type": "XLORA", "adapters": {"0": "elsewhere"}}, "LoRA"),
             (CONFIG, f"{ASK} model", {"model_type": "unheard-of"}, "unheard-of"),
-            ("model/generation_config.json", f"{ASK} model", "[]", "object"),
-            ("model.gguf", f"{ASK} model.gguf", gguf("llama.block_count", 4, struct.pack("<I", 2)), "cannot be loaded"),
             ("model.gguf", f"{ASK} model.gguf", gguf("tokens", 9, struct.pack("<IQ", 0, 1 << 60)), "cannot be loaded"),
         )
     },
     # Surroundings
     "an unknown kind of terminal": Case("samples eval", 0, "3 4", environment={"TERM": "dumb"}),
     "a home that cannot be written": Case("samples eval", 0, "3 4", environment={"HOME": "/proc/none"}),
-    "a terminal of one column": Case("--help", 0, "train", environment={"COLUMNS": "1", "LINES": "1"}),
     "a file as a directory": Case("gen-data --n 20 --out rows.jsonl/out", 1, "cannot be written"),
 }  # fmt: skip
 
@@ -166,20 +154,10 @@ def place(tmp_path_factory):
         patch.chdir(place)
         tiny_llama.checkpoint(Path("model"))
         tiny_llama.adapter(Path("adapter"), Path("model"), reference="model")
-        rows = [
-            {
-                "id": "3-4=7",
-                "nums": [3, 4],
-                "target": 7,
-                "solutions": 1,
-                "needs": "add-sub",
-                "size": 2,
-            }
-        ] * 8
-        jsonl.write_rows(Path("rows.jsonl"), rows)
-        evaluate.evaluate(
-            EvalOptions(limit=1), model="solver", data=Path("rows.jsonl"), out=Path("eval")
-        )
+        row = {"nums": [3, 4], "target": 7, "solutions": 1, "needs": "add-sub", "size": 2}
+        jsonl.write_rows(Path("rows.jsonl"), [{"id": "3-4=7", **row}] * 8)
+        options = EvalOptions(limit=1)
+        evaluate.evaluate(options, model="solver", data=Path("rows.jsonl"), out=Path("eval"))
     return place
 
 
@@ -223,7 +201,9 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, here, monkeypat
     ("words", "status", "word"),
     [
         ("<&-", 1, "standard input has no rows"),
-        *((words, 2, "is the input file") for words in ("--out F F", "--out F < F", "--out L F")),
+        ("--out F F", 2, "is the input file"),
+        ("--out F < F", 2, "is the input file"),
+        ("--out L F", 2, "is the input file"),
     ],
 )
 def test_grade_loses_no_lines_to_closed_or_shared_files(words, status, word, here):

@@ -30,27 +30,29 @@ OTHERS = (
     float("nan"),
     float("inf"),
     NESTED,
+    [],
+    {},
+    [[]],
+    [None],
+    [{"x": 1}],
+    {"x": [1]},
+    {"": None},
 )
-OTHERS += ([], {}, [[]], [None], [{"x": 1}], {"x": [1]}, {"": None})
 
-ROW = {
-    "id": "3-7-50=46:at-most-once:+-",
-    "nums": [3, 7, 50],
-    "target": 46,
-    "solutions": 2,
-    "needs": "add-sub",
-}
-ROW |= {"rule": "at-most-once", "operators": "+-", "style": "direct"}
-ROW |= {"template": "{{ nums }} {{ target }}", "split": "x"}
 RECORDS = {
-    "countdown": ROW,
-    "gsm8k": {
-        "task": "gsm8k",
-        "question": "1 + 1?",
-        "gold": "2",
-        "solution": "2",
-        "style": "model_opens",
+    "countdown": {
+        "id": "3-7-50=46:at-most-once:+-",
+        "nums": [3, 7, 50],
+        "target": 46,
+        "solutions": 2,
+        "needs": "add-sub",
+        "rule": "at-most-once",
+        "operators": "+-",
+        "style": "direct",
+        "template": "{{ nums }} {{ target }}",
+        "split": "x",
     },
+    "gsm8k": {"task": "gsm8k", "question": "1 + 1?", "gold": "2", "style": "model_opens"},
     "verl": {
         "prompt": [{"role": "user", "content": "?"}],
         "reward_model": {"style": "rule", "ground_truth": {"numbers": [3, 7], "target": 10}},
@@ -64,13 +66,11 @@ def exchanged(value: Any, count: int = 400) -> Iterator[Any]:
 
     def every(value: Any) -> Iterator[Any]:
         yield from OTHERS
-        parts: Iterable[Any] = ()
-        if isinstance(value, dict):
-            parts = value.items()
-        elif isinstance(value, list):
-            parts = enumerate(value)
-        for key, inner in parts:
-            for other in every(inner):
+        keys: Iterable[Any] = ()
+        if isinstance(value, dict | list):
+            keys = value if isinstance(value, dict) else range(len(value))
+        for key in keys:
+            for other in every(value[key]):
                 copy = value.copy()
                 copy[key] = other
                 yield copy

@@ -9,12 +9,11 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.manifest import Manifest, provenance_chain
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
-from countdown_rl.models import chat_template
 from countdown_rl.tasks import jsonl, probe, prompt
 from countdown_rl.tasks.countdown.task import puzzle_row
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.registry import parse_row
-from tests.support import tiny_llama
+from countdown_rl.tasks.splits import SPLITS
 from tests.support.command import status
 
 TEMPLATE = """{% block system %}Solve.{% endblock %}
@@ -33,16 +32,17 @@ def with_prefill(text):
 
 
 @pytest.mark.parametrize(
-    ("template", "style", "prefill"),
+    ("prefill", "style"),
     [
-        (TEMPLATE, "model_opens", ""),
-        *((with_prefill(text), "prefilled", text) for text in ("Well, <think>", "<think>\nI need")),
-        *((with_prefill(text), "model_opens", text) for text in ("Sure.", "<think>\n\n</think>")),
+        ("", "model_opens"),
+        ("Well, <think>", "prefilled"),
+        ("<think>\nI need", "prefilled"),
+        ("Sure.", "model_opens"),
+        ("<think>\n\n</think>", "model_opens"),
     ],
 )
-def test_nothing_is_added_to_a_template_and_the_style_is_the_one_that_fits_it(
-    template, style, prefill
-):
+def test_nothing_is_added_to_a_template_and_the_style_is_the_one_that_fits_it(prefill, style):
+    template = with_prefill(prefill)
     row = parse_row({**ROW, "template": template})
     assert (row.style_name, row.prompt()) == (style, Prompt(USER["content"], "Solve.", prefill))
     assert row.layout == {"style": style, "template": template}
@@ -60,9 +60,7 @@ def test_a_prefill_of_the_users_own_is_used_in_every_style(style):
     ("style", "prefill"), [("prefilled", ""), ("prefilled", "Sure."), ("direct", "Well, <think>")]
 )
 def test_a_style_that_does_not_fit_the_template_is_refused(style, prefill):
-    with pytest.raises(InputError, match=style):
-        parse_row({**ROW, "style": style, "template": with_prefill(prefill)}).prompt()
-    with pytest.raises(UsageError, match="--prompt"):
+    with pytest.raises(UsageError, match=f"--prompt.*{style}"):
         build.make(DataOptions(n=12, style=style, template=with_prefill(prefill)), Path("unused"))
 
 
@@ -78,17 +76,15 @@ def test_word_problems_have_a_style_for_either_kind_of_template():
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        *(
-            (text, "cannot be rendered")
-            for text in ("{{ nums }", "{{ nums / 0 }}", "{% for n in nums %}")
-        ),
+        ("{{ nums }", "cannot be rendered"),
+        ("{{ nums / 0 }}", "cannot be rendered"),
         ("{{ numbers }}", "'numbers' is undefined"),
         ("{{ nums.__class__ }}", "unsafe"),
         ("{% block user %}{% endblock %}{% block systm %}{% endblock %}", "systm"),
         ("{% block system %}{% endblock %}", "blocks system"),
         (
             "{% block system %}{{ target }}{% endblock %}{% block user %}{% endblock %}",
-            "'target' is undefined",
+            "'target' is",
         ),
         ("{{ nums | random }}", "random"),
         ("{{ lipsum() }}", "'lipsum' is undefined"),
@@ -100,8 +96,12 @@ def test_a_wrong_template_is_one_sentence(template, fault):
         prompt.from_template(template, ROW)
 
 
-ABSENT = {"3 7 50 46": [], "3 7 50 50": ["46"], "3, 7 and 50 -> 46.": []}
-ABSENT |= {"37 50 46": ["3", "7"], "3 7 50": ["46"], "3 7 46 450": ["50"]}
+ABSENT = {
+    "3, 7 and 50 -> 46.": [],
+    "3 7 50 50": ["46"],
+    "37 50 46": ["3", "7"],
+    "3 7 46 450": ["50"],
+}
 
 
 @pytest.mark.parametrize(("text", "absent"), ABSENT.items())
@@ -133,69 +133,43 @@ def data(here, monkeypatch):
 
 
 def test_gen_data_writes_the_template_into_every_row_and_into_the_manifest(data):
-    rows = [
-        row
-        for split in ("train", "valid", "test")
-        for row in jsonl.read_rows(data / f"{split}.jsonl")
-    ]
-    assert all(
-        row.messages() == [SYSTEM, {**USER, "content": row.messages()[1]["content"]}]
-        for row in rows
-    )
+    for split in SPLITS:
+        for row in jsonl.read_rows(data / f"{split}.jsonl"):
+            assert (row["template"], row.prompt().system) == (TEMPLATE, "Solve.")
     manifest = artifacts.read(data, "data")
     assert manifest.options["template"] == TEMPLATE
-    again = DataOptions(**manifest.options | {"size": ("3",)})
-    assert [*build.generate(again, "test")] == [
-        dict(row) for row in jsonl.read_rows(data / "test.jsonl")
-    ]
+    options = DataOptions(**manifest.options | {"size": ("3",)})
+    assert list(build.generate(options, "test")) == jsonl.read_rows(data / "test.jsonl")
 
 
-def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
+def test_a_model_is_asked_with_the_prompt_of_its_newest_training(data):
     inputs = {"data": artifacts.read(data, "data").as_input()}
+    own = {"style": "direct", "template": TEMPLATE}
     adapter = Manifest.of("adapter", {}, inputs).as_input()
-    links = provenance_chain(adapter)
-    assert probe.layout(links) == {"style": "direct", "template": TEMPLATE}
+    assert probe.layout(provenance_chain(adapter)) == own
     assert [turn["role"] for turn in probe.conversations(adapter, 1)[0]] == ["system", "user"]
-    row = puzzle_row([3, 7, 50], 46, probe.layout(links))
-    assert row.messages() == [SYSTEM, USER]
-    other = {"style": "model_opens", "template": "{{ nums }} {{ target }}"}
-    row = puzzle_row([3, 7, 50], 46, other)
-    assert (row.style.direct, len(row.messages())) == (False, 1)
+    assert puzzle_row([3, 7, 50], 46, own).messages() == [SYSTEM, USER]
     old = Manifest("data", {"style": "model_opens"}).as_input()
     inputs["model"] = Manifest.of("model", {}, {"data": old}).as_input()
     adapter = Manifest.of("adapter", {}, inputs).as_input()
-    assert probe.layout(provenance_chain(adapter)) == {
-        "style": "direct",
-        "template": TEMPLATE,
-    }  # the newest data
+    assert probe.layout(provenance_chain(adapter)) == own
     facts = {"layout": {"style": "prefilled"}}
     later = Manifest.of("adapter", {}, {"model": adapter}, facts=facts).as_input()
     assert probe.layout(provenance_chain(later)) == {"style": "prefilled"}
-    tokenizer = tiny_llama.tokenizer()
-    chat_template.complete_user_turn(tokenizer, row.messages())
-    shown = chat_template.render(tokenizer, [USER], chat_template.CHAT_ARGUMENTS)
-    assert shown == chat_template.render(tokenizer, [USER])
-
-
-FIELDS = ("size", "solution", "solutions", "needs", "id", "rule")
 
 
 @pytest.mark.parametrize(
-    "template",
+    "text",
     [
-        *(
-            "Make {{ target }} of {{ nums[0] }}",
-            "{{ nums }} {{ goal }}",
-            "{{ nums }} {{ target }} {{ nums | random }}",
-        ),
-        *(
-            f"{{{{ nums }}}} {{{{ target }}}} {{{{ {field} }}}}" for field in FIELDS
-        ),  # which ask and merge do not know
+        "Make {{ target }} of {{ nums[0] }}",
+        "{{ nums }} {{ goal }}",
+        "{{ nums }} {{ target }} {{ solution }}",  # a field that ask and merge do not know
+        "{{ nums }} {{ target }} {{ rule }}",
     ],
 )
-def test_gen_data_refuses_a_prompt_that_does_not_show_the_puzzle(template):
+def test_gen_data_refuses_a_prompt_that_does_not_show_the_puzzle(text):
     with pytest.raises(UsageError, match="--prompt"):
-        build.make(DataOptions(n=12, template=template), Path("unused"))
+        build.make(DataOptions(n=12, template=text), Path("unused"))
     assert not Path("unused").exists()
 
 

@@ -26,13 +26,13 @@ def by_eval(text):
         return None
 
 
-def original(numbers, target, answer, check_numbers=True):
+def original(row, answer):
     """TinyZero's ``compute_score`` of a complete answer, with 0 for a wrong one."""
-    if check_numbers and sorted(int(n) for n in re.findall(r"\d+", answer)) != sorted(numbers):
+    if sorted(map(int, re.findall(r"\d+", answer))) != sorted(row["nums"]):
         return 0
     result = by_eval(answer)
     try:
-        return int(abs(result - target) < 1e-5)
+        return int(abs(result - row["target"]) < 1e-5)
     except Exception:
         return 0
 
@@ -52,17 +52,17 @@ TEXTS += ["1" * 400 + ".0", "9" * 400 + " / 3", "9" * 400 + " * 1.0"]
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_values_are_those_of_eval(text):
-    mine, theirs = proxies.evaluate(text), by_eval(text.strip())
-    assert (type(mine), mine) == (type(theirs), theirs) or not isinstance(
-        theirs, int | float | complex
-    )
-    assert proxies.value(ROW, text) == original([3, 7, 50], 46, text.strip(), check_numbers=False)
-    assert proxies.copied(ROW, text) == original([3, 7, 50], 46, text.strip())
+    check_value(text)
+    assert proxies.copied(ROW, text) == original(ROW, text.strip())
 
 
 @given(st.text(alphabet="0123.+-*/() \n", max_size=14))
 def test_any_short_text_has_the_value_of_eval(text):
     assume(text.count("**") < 2 and not re.search(r"\d{4}", text))
+    check_value(text)
+
+
+def check_value(text):
     mine, theirs = proxies.evaluate(text), by_eval(text.strip())
     if isinstance(theirs, int | float | complex):
         assert (type(mine), repr(mine)) == (type(theirs), repr(theirs))
@@ -97,18 +97,12 @@ def test_rewards_by_name(answer, paid):
 
 @pytest.mark.parametrize(
     ("nums", "target", "answer"),
-    [
-        ([2, 3], 8, "2**3"),
-        ([2, 7], 3, "7//2"),
-        ([5, 5, 5], 5, "5.5 - .5"),
-        ([8, 5], 4, ".5*8"),
-        ([3, 5], 15, "-3*-5"),
-    ],
+    [([2, 3], 8, "2**3"), ([2, 7], 3, "7//2"), ([5, 5, 5], 5, "5.5 - .5"), ([3, 5], 15, "-3*-5")],
 )
 def test_the_copied_grader_pays_for_more_than_the_rules_allow(nums, target, answer):
-    row = {"nums": nums, "target": target}
-    assert proxies.copied(row, answer) == original(nums, target, answer) == 1
-    assert not parse_row(row).grade(f"</think><answer>{answer}</answer>").correct
+    row = {"nums": nums, "target": target, "style": "direct"}
+    assert proxies.copied(row, answer) == original(row, answer) == 1
+    assert not parse_row(row).grade(answer).correct
 
 
 def test_a_task_without_such_a_proxy_is_refused():

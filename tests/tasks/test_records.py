@@ -56,62 +56,176 @@ READ = [
     ({**PUZZLE, "completion": json.dumps([RIGHT, WRONG])}, (), [True, False]),
     ({**PUZZLE, "completions": [chat(RIGHT), chat(WRONG)]}, (), [True, False]),
     ({**PUZZLE, "messages": user("?") + chat(RIGHT)}, (), [True]),
-    ({**PUZZLE, "conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": RIGHT}]}, (), [True]),
-    ({**PUZZLE, "completion": RIGHT, "generated_text": WRONG}, ["completion=generated_text"], [False]),
-    ({**PUZZLE, "chosen": RIGHT, "rejected": WRONG}, ["completion=rejected"], [False]),
-    ({**PUZZLE, "allowed_ops": ["+", "-"], "completion": RIGHT}, ["operators=allowed_ops"], [True]),
-    ({**PUZZLE, "allowed_ops": ["*", "/"], "completion": RIGHT}, ["operators=allowed_ops"], [False]),
+    (
+        {
+            **PUZZLE,
+            "conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": RIGHT}],
+        },
+        (),
+        [True],
+    ),
+    (
+        {**PUZZLE, "completion": RIGHT, "generated_text": WRONG},
+        ["completion=generated_text"],
+        [False],
+    ),
+    (
+        {**PUZZLE, "allowed_ops": ["*", "/"], "completion": RIGHT},
+        ["operators=allowed_ops"],
+        [False],
+    ),
     ({"prompt": TINYZERO, "completion": RIGHT}, (), [True]),
     ({"prompt": BASE, "response": RIGHT}, (), [True]),
-    ({"prompt": rendered("You are a helpful assistant.", f" {TINYZERO}"), "response": RIGHT}, (), [True]),
-    ({"prompt": ROW.to_trl()["prompt"], "completion": chat(RIGHT), "step": 1, "advantage": 0.5}, (), [True]),
-    ({"data_source": "x", "prompt": user("?"), "reward_model": {"ground_truth": NUMBERS}, "responses": [RIGHT]}, (), [True]),
-    ({"input": BASE, "output": RIGHT, "gts": "{'target': 46, 'numbers': array([3])}", "score": 1}, (), [True]),
+    (
+        {"prompt": rendered("You are a helpful assistant.", f" {TINYZERO}"), "response": RIGHT},
+        (),
+        [True],
+    ),
+    (
+        {"prompt": ROW.to_trl()["prompt"], "completion": chat(RIGHT), "step": 1, "advantage": 0.5},
+        (),
+        [True],
+    ),
+    (
+        {
+            "data_source": "x",
+            "prompt": user("?"),
+            "reward_model": {"ground_truth": NUMBERS},
+            "responses": [RIGHT],
+        },
+        (),
+        [True],
+    ),
+    (
+        {
+            "input": BASE,
+            "output": RIGHT,
+            "gts": "{'target': 46, 'numbers': array([3])}",
+            "score": 1,
+        },
+        (),
+        [True],
+    ),
     ({"input": "?", "output": RIGHT, "gts": str(NUMBERS), "score": 1}, (), [True]),
-    ([{"doc": {"row": json.dumps(PUZZLE)}, "resps": [[RIGHT, WRONG]], "filter": f} for f in "ab"], (), [True, False]),
+    (
+        [
+            {"doc": {"row": json.dumps(PUZZLE)}, "resps": [[RIGHT, WRONG]], "filter": f}
+            for f in "ab"
+        ],
+        (),
+        [True, False],
+    ),
     ({"doc": {"query": TINYZERO}, "resps": [[RIGHT], [WRONG]]}, (), [True, False]),
-    ({"epoch": 1, "input": "?", "metadata": PUZZLE, "output": RESPONSE, "messages": chat(RIGHT)}, (), [True]),
-    ({"env": {}, "task": {"data": {"row": PUZZLE}}, "traces": [TRACE]}, ["nums=task.data.row.nums"], [True]),
-    ({"example_id": 0, "prompt": user("?"), "completion": chat(RIGHT), "info": json.dumps(PUZZLE)}, (), [True]),
+    (
+        {"epoch": 1, "input": "?", "metadata": PUZZLE, "output": RESPONSE, "messages": chat(RIGHT)},
+        (),
+        [True],
+    ),
+    (
+        {"env": {}, "task": {"data": {"row": PUZZLE}}, "traces": [TRACE]},
+        ["nums=task.data.row.nums"],
+        [True],
+    ),
+    (
+        {
+            "example_id": 0,
+            "prompt": user("?"),
+            "completion": chat(RIGHT),
+            "info": json.dumps(PUZZLE),
+        },
+        (),
+        [True],
+    ),
     ({**PUZZLE, **RESPONSE}, (), [True]),
     ({**PUZZLE, "choices": [{"text": RIGHT}, {"text": WRONG}]}, (), [True, False]),
-    ({"custom_id": "a", "response": {"body": OUTPUT}}, ["nums=`[3, 7, 50]`", "target=`46`"], [True]),
+    (
+        {"custom_id": "a", "response": {"body": OUTPUT}},
+        ["nums=`[3, 7, 50]`", "target=`46`"],
+        [True],
+    ),
     ({"question": "?", "answer": "x", "metadata": NUMBERS, "response": RIGHT}, (), [True]),
-    ({"question": GYM, "answer": "x", "metadata": NUMBERS, "response": "<think></think><answer>46</answer>"}, (), [False]),
-    ({"question": "?", "metadata": NUMBERS, "completions": [{"full_model_response": RIGHT}]}, (), [True]),
-    ({"Puzzles": "3 7 14", "completion": "<answer>3 + 7 + 14</answer>"}, (), [True]),
-    ({"x": "3 7 36", "ys": [RIGHT, "<answer>3 * 7 + 36</answer>"]}, ["nums=x", "target=`57`", "completion=ys"], [False, True]),
-    ({"input": "3,7,50,46", "completion": RIGHT}, ["nums=numbers(input)[:-1]", "target=numbers(input)[-1]"], [True]),
-    ({"generations": RIGHT, "ground_truth": [[3, 7, 50], 46]}, ["nums=ground_truth[0]", "target=ground_truth[1]"], [True]),
-]  # fmt: skip
+    (
+        {
+            "question": GYM,
+            "answer": "x",
+            "metadata": NUMBERS,
+            "response": "<think></think><answer>46</answer>",
+        },
+        (),
+        [False],
+    ),
+    (
+        {"question": "?", "metadata": NUMBERS, "completions": [{"full_model_response": RIGHT}]},
+        (),
+        [True],
+    ),
+    (
+        {"x": "3 7 36", "ys": [RIGHT, "<answer>3 * 7 + 36</answer>"]},
+        ["nums=x", "target=`57`", "completion=ys"],
+        [False, True],
+    ),
+    (
+        {"input": "3,7,50,46", "completion": RIGHT},
+        ["nums=numbers(input)[:-1]", "target=numbers(input)[-1]"],
+        [True],
+    ),
+]
 
 #: Records that are refused, and a word of the reason.
 REFUSED = [
-    ([{"prompt": TINYZERO, "completion": RIGHT, "generated_text": WRONG}], (), "completion or generated_text"),
-    ([{**PUZZLE, "output": RIGHT, "prediction": WRONG}], (), "--field completion"),
+    (
+        [{"prompt": TINYZERO, "completion": RIGHT, "generated_text": WRONG}],
+        (),
+        "completion or generated_text",
+    ),
     ([{**PUZZLE, "messages": user("?") + chat(RIGHT), "response": WRONG}], (), "last turn"),
-    ([{**PUZZLE, "chosen": RIGHT, "rejected": WRONG}], (), "chosen or rejected"),
     ([{**PUZZLE, "allowed_ops": "+-*", "completion": RIGHT}], (), "--field operators=allowed_ops"),
-    ([{**PUZZLE, "operations": ["+"], "completion": RIGHT}], (), "--field operators=operations"),
-    ([{**PUZZLE, "meta": {"allowed_ops": "+-*"}, "completion": RIGHT}], (), "operators=meta.allowed_ops"),
+    (
+        [{**PUZZLE, "meta": {"allowed_ops": "+-*"}, "completion": RIGHT}],
+        (),
+        "operators=meta.allowed_ops",
+    ),
     ([{"in": {"details": [PUZZLE]}, "out": {}}], (), "--records EXPR"),
     ([{"puzzle": "3 7 50", "goal": 46, "text": None}], (), "nums=EXPR and target=EXPR"),
     ([{**PUZZLE, "completion": None}], (), "null"),
     ([{**PUZZLE, "mine": RIGHT}], (), "its fields are nums, target, mine"),
-    *(([{**PUZZLE, "completion": ids}], (), "decode token ids") for ids in ([1, 2], [[1]], 3)),
+    ([{**PUZZLE, "completion": [1, 2]}], (), "decode token ids"),
     ([{**PUZZLE, "completion": []}], (), "empty list"),
-    ([{**PUZZLE, "prompt": TINYZERO.replace("46", "57"), "completion": RIGHT}] * 2, (), "line 2.*another puzzle"),
+    (
+        [{**PUZZLE, "prompt": TINYZERO.replace("46", "57"), "completion": RIGHT}] * 2,
+        (),
+        "line 2.*another puzzle",
+    ),
     ([{"prompt": ROW.prompt().user + " Use only +.", "completion": RIGHT}], (), "--field nums"),
-    ([{"prompt": rendered("Each number at most once.", TINYZERO), "completion": RIGHT}], (), "--field nums"),
+    (
+        [{"prompt": rendered("Each number at most once.", TINYZERO), "completion": RIGHT}],
+        (),
+        "--field nums",
+    ),
     ([{"prompt": "Make 46 from 3, 7 and 50.", "completion": RIGHT}], (), "--field nums"),
     ([{"custom_id": "a", "response": {"body": RESPONSE}}], (), "one row of --data"),
     ([{"custom_id": "a", "response": None, "error": {"message": "rate limit"}}], (), "rate limit"),
     ([{"env": 1, "task": {}, "traces": [TRACE, TRACE]}], (), "one trace"),
-    ([{"env": 1, "task": {}, "traces": [TRACE], "choices": [1]}], (), "verifiers traces and of OpenAI"),
-    ([{**PUZZLE, "question": "?", "metadata": {"nums": [1, 2], "target": 3}, "response": RIGHT}], (), "two puzzles"),
-    ([{**PUZZLE, "completion": RIGHT}, {"input": "?", "output": RIGHT, "gts": NUMBERS, "score": 1}], (), "line 2.*others of"),
+    (
+        [{"env": 1, "task": {}, "traces": [TRACE], "choices": [1]}],
+        (),
+        "verifiers traces and of OpenAI",
+    ),
+    (
+        [{**PUZZLE, "question": "?", "metadata": {"nums": [1, 2], "target": 3}, "response": RIGHT}],
+        (),
+        "two puzzles",
+    ),
+    (
+        [
+            {**PUZZLE, "completion": RIGHT},
+            {"input": "?", "output": RIGHT, "gts": NUMBERS, "score": 1},
+        ],
+        (),
+        "line 2.*others of",
+    ),
     ([{**PUZZLE, "completion": RIGHT}], ["target=nums.x[0] | sort(@)"], "sort"),
-]  # fmt: skip
+]
 
 
 def answered(tmp_path, content, fields=(), expression="", rows=()):
@@ -129,10 +243,8 @@ def answered(tmp_path, content, fields=(), expression="", rows=()):
 @pytest.mark.parametrize(("record", "fields", "grades"), READ)
 def test_the_layouts_of_other_tools_are_read(record, fields, grades, tmp_path):
     found, faults = answered(tmp_path, record if isinstance(record, list) else [record], fields)
-    assert ([row.grade(completion.text).correct for row, completion in found], faults) == (
-        grades,
-        "",
-    )
+    assert faults == ""
+    assert [row.grade(completion.text).correct for row, completion in found] == grades
 
 
 @pytest.mark.parametrize(("content", "fields", "words"), REFUSED)
@@ -165,12 +277,20 @@ OTHER = {"id": "b", "nums": [9, 9, 2], "target": 20}
         ([{"id": "a", **PUZZLE}, OTHER | {"id": "a"}], {"id": "a"}, "no row for certain"),
         ([{"id": "a", **PUZZLE}, OTHER], {"id": "b", **PUZZLE}, "its id is that of"),
         ([{"id": "a", **PUZZLE}, OTHER], {"id": "b", "prompt": TINYZERO}, "another puzzle"),
-        ([{"id": "a", **PUZZLE}, OTHER], {"id": "b", "prompt": ROW.prompt().user}, "another puzzle"),
-        ([{"id": "a", **PUZZLE, "rule": "at-most-once"}], {"id": "x", **PUZZLE}, "3-7-50=46:at-most-once"),
+        (
+            [{"id": "a", **PUZZLE}, OTHER],
+            {"id": "b", "prompt": ROW.prompt().user},
+            "another puzzle",
+        ),
+        (
+            [{"id": "a", **PUZZLE, "rule": "at-most-once"}],
+            {"id": "x", **PUZZLE},
+            "3-7-50=46:at-most-once",
+        ),
         ([OTHER], PUZZLE, "not in --data"),
         ([{"id": "a", **PUZZLE}], {"prompt": ROW.prompt().user}, "3-7-50=46"),
     ],
-)  # fmt: skip
+)
 def test_an_id_names_a_row_only_if_nothing_speaks_against_it(rows, record, outcome, tmp_path):
     found, faults = answered(tmp_path, [record | {"completion": RIGHT}], rows=rows)
     assert outcome in (faults or found[0][0].id)
@@ -178,18 +298,13 @@ def test_an_id_names_a_row_only_if_nothing_speaks_against_it(rows, record, outco
 
 def test_lengths_and_ends_are_read(tmp_path):
     response = {"body": RESPONSE | {"usage": {"completion_tokens": 9}}}
-    [(_, completion)], _ = answered(
-        tmp_path, [{"custom_id": "a", "response": response}], rows=[{"id": "a", **PUZZLE}]
-    )
+    record = {"custom_id": "a", "response": response}
+    [(_, completion)], _ = answered(tmp_path, [record], rows=[{"id": "a", **PUZZLE}])
     assert (completion.tokens, completion.ended) == (9, False)
 
 
 def test_reasoning_beside_the_content_is_the_thinking(tmp_path):
-    message = {
-        "role": "assistant",
-        "content": "<answer>50 - 7 + 3</answer>",
-        "reasoning": "50 - 7 is 43",
-    }
+    message = turn("assistant", "<answer>50 - 7 + 3</answer>") | {"reasoning": "50 - 7 is 43"}
     [(row, completion)], _ = answered(tmp_path, [{**PUZZLE, "completion": [message]}])
     assert row.grade(completion.text).format
     with pytest.raises(CountdownError, match="beside it"):

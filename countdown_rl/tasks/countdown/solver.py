@@ -13,7 +13,7 @@ from typing import Any
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.countdown import kernel
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS
-from countdown_rl.tasks.countdown.rules import MAX_NUMBERS, Puzzle
+from countdown_rl.tasks.countdown.rules import MAX_NUMBERS, Puzzle, Rule
 
 #: Work for the plain kernel, in classes, before loading the compiled one pays off, which takes a second (three
 #: where it has never been compiled): two puzzles of six numbers, or sixty of five.
@@ -26,21 +26,24 @@ class Solved:
     """The facts of a puzzle."""
 
     solutions: int  # the number of distinct ones; 0 is proof that the puzzle is impossible
-    solution: (
-        str | None
-    )  # the shortest as text, preferably with positive integers as intermediate results
-    needs: (
-        str | None
-    )  # ``add-sub`` if + and - suffice, else ``mul-div``; None if the puzzle is impossible
+    #: The shortest as text, preferably with positive integers as intermediate results.
+    solution: str | None
+    #: ``add-sub`` if + and - suffice, else ``mul-div``; None if the puzzle is impossible.
+    needs: str | None
 
 
 def solve(puzzle: Puzzle) -> Solved:
     """Count the solutions of *puzzle*, and write the best. Raises InputError as :func:`check_puzzle` does."""
     search = _Search(puzzle)
-    if not search.count:
+    text = search.text(search.matches.best[0]) if search.count else ""
+    return facts(search.count, search.matches.plain[0], text)
+
+
+def facts(count: int, plain: int, text: str) -> Solved:
+    """The facts of a puzzle: its *count* of solutions, if *plain* one by + and - alone, and the *text* of the best."""
+    if not count:
         return Solved(0, None, None)
-    needs = "add-sub" if search.matches.plain[0] else "mul-div"
-    return Solved(search.count, search.text(search.matches.best[0]), needs)
+    return Solved(count, text, "add-sub" if plain else "mul-div")
 
 
 def solutions(puzzle: Puzzle) -> Iterator[str]:
@@ -55,22 +58,21 @@ class _Search:
     def __init__(self, puzzle: Puzzle, max_solutions: int = 0) -> None:
         check_puzzle(puzzle)
         self.nums: Any = sorted(puzzle.numbers, reverse=True)
-        self.kernel: Any = kernel
+        self.kernel = kernel
         self.zeros: Callable[[int], Any] = lambda size: [0] * size
-        if 16 * prod(
-            number or 1 for number in self.nums
-        ) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums)):
+        largest = 16 * prod(number or 1 for number in self.nums) * puzzle.target
+        if largest < 1 << 62 and _compiled_pays(len(self.nums)):
             import numpy as np
 
             from countdown_rl.tasks.countdown import kernel_numba
 
-            self.kernel, self.nums = kernel_numba, np.array(self.nums, dtype=np.int64)
+            self.kernel = kernel_numba
+            self.nums = np.array(self.nums)
             self.zeros = partial(np.zeros, dtype=np.int64)
         self.classes, self.matches = kernel.tables(self.zeros, len(self.nums), 1, max_solutions)
         self.matches.ranks[0] = -1
-        self.kernel.search(
-            self.nums, goal(puzzle, puzzle.target, puzzle.target), self.classes, self.matches
-        )
+        target = goal(puzzle.rule, puzzle.operators, puzzle.target, puzzle.target)
+        self.kernel.search(self.nums, target, self.classes, self.matches)
         self.count = int(self.matches.counts[0])
 
     def text(self, tag: int) -> str:
@@ -80,16 +82,11 @@ class _Search:
         return "".join(map(chr, text[:length]))
 
 
-def goal(puzzle: Any, low: int, high: int) -> kernel.Goal:
-    """The kernel's goal: targets ``low..high`` by the rule and operators of a puzzle or a distribution."""
+def goal(rule: Rule, operators: str, low: int, high: int) -> kernel.Goal:
+    """The kernel's goal: targets ``low..high`` by *rule* with *operators*."""
     bits = {"+": 0b00001, "-": 0b00010, "*": 0b00100, "/": 0b11000}
-    return kernel.Goal(
-        low,
-        high,
-        puzzle.rule.every,
-        puzzle.rule.whole,
-        sum(map(bits.__getitem__, puzzle.operators)),
-    )
+    joins = sum(bits[operator] for operator in operators)
+    return kernel.Goal(low, high, rule.every, rule.whole, joins)
 
 
 def check_puzzle(puzzle: Puzzle) -> None:
