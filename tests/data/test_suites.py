@@ -145,11 +145,6 @@ def test_an_option_of_models_is_refused_with_completions(option, here):
         run(f"eval --completions made.jsonl --out out {option}")
 
 
-def test_an_evaluation_has_the_tiers_as_its_groups(tmp_path):
-    result = countdown_rl.evaluate("solver", f"{BENCH}/impossible", out=tmp_path / "solver")
-    assert (result.metrics.accuracy, list(result.metrics.groups)) == (1, ["tier"])
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [("no", "no suite no; take countdown-bench-1"), ("countdown-bench-1/7", "no tier 7; take one")],

@@ -50,12 +50,6 @@ def test_nothing_is_added_to_a_template_and_the_style_is_the_one_that_fits_it(pr
     assert row.without_prefill().prompt().turns() == [SYSTEM, USER]
 
 
-@pytest.mark.parametrize("style", ["model_opens", "direct"])
-def test_a_prefill_of_the_users_own_is_used_in_every_style(style):
-    row = parse_row({**ROW, "style": style, "template": with_prefill("Answer:")})
-    assert row.messages() == [SYSTEM, USER, {"role": "assistant", "content": "Answer:"}]
-
-
 @pytest.mark.parametrize(
     ("style", "prefill"), [("prefilled", ""), ("prefilled", "Sure."), ("direct", "Well, <think>")]
 )

@@ -50,9 +50,7 @@ OUTPUT = {"output": [{"type": "reasoning"}, MESSAGE]}
 
 #: A record or more, the fields that the user states, and the completions that are correct.
 READ = [
-    ({**PUZZLE, "completion": RIGHT}, (), [True]),
     ({"nums": "(3.0, 7.0, 50.0)", "target": "46.0", "rule": "", "response": RIGHT}, (), [True]),
-    ({**NUMBERS, "generations": [RIGHT, WRONG]}, (), [True, False]),
     ({**PUZZLE, "completion": json.dumps([RIGHT, WRONG])}, (), [True, False]),
     ({**PUZZLE, "completions": [chat(RIGHT), chat(WRONG)]}, (), [True, False]),
     ({**PUZZLE, "messages": user("?") + chat(RIGHT)}, (), [True]),
@@ -75,14 +73,8 @@ READ = [
         [False],
     ),
     ({"prompt": TINYZERO, "completion": RIGHT}, (), [True]),
-    ({"prompt": BASE, "response": RIGHT}, (), [True]),
     (
         {"prompt": rendered("You are a helpful assistant.", f" {TINYZERO}"), "response": RIGHT},
-        (),
-        [True],
-    ),
-    (
-        {"prompt": ROW.to_trl()["prompt"], "completion": chat(RIGHT), "step": 1, "advantage": 0.5},
         (),
         [True],
     ),
@@ -106,7 +98,6 @@ READ = [
         (),
         [True],
     ),
-    ({"input": "?", "output": RIGHT, "gts": str(NUMBERS), "score": 1}, (), [True]),
     (
         [
             {"doc": {"row": json.dumps(PUZZLE)}, "resps": [[RIGHT, WRONG]], "filter": f}
@@ -117,23 +108,8 @@ READ = [
     ),
     ({"doc": {"query": TINYZERO}, "resps": [[RIGHT], [WRONG]]}, (), [True, False]),
     (
-        {"epoch": 1, "input": "?", "metadata": PUZZLE, "output": RESPONSE, "messages": chat(RIGHT)},
-        (),
-        [True],
-    ),
-    (
         {"env": {}, "task": {"data": {"row": PUZZLE}}, "traces": [TRACE]},
         ["nums=task.data.row.nums"],
-        [True],
-    ),
-    (
-        {
-            "example_id": 0,
-            "prompt": user("?"),
-            "completion": chat(RIGHT),
-            "info": json.dumps(PUZZLE),
-        },
-        (),
         [True],
     ),
     ({**PUZZLE, **RESPONSE}, (), [True]),
@@ -143,7 +119,6 @@ READ = [
         ["nums=`[3, 7, 50]`", "target=`46`"],
         [True],
     ),
-    ({"question": "?", "answer": "x", "metadata": NUMBERS, "response": RIGHT}, (), [True]),
     (
         {
             "question": GYM,
