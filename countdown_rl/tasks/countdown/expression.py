@@ -108,11 +108,9 @@ def fraction(numerator: int, denominator: int) -> str | None:
     if denominator <= 1:
         return str(numerator) if denominator else None
     common = gcd(numerator, denominator)
-    return (
-        str(numerator // common)
-        if common == denominator
-        else f"{numerator // common}/{denominator // common}"
-    )
+    if common == denominator:
+        return str(numerator // common)
+    return f"{numerator // common}/{denominator // common}"
 
 
 def parse(text: str) -> Expression:
@@ -271,11 +269,14 @@ def steps(tree: Tree) -> list[Step]:
     if isinstance(tree, int):
         return []
     operator, left, right = tree
-    values = [fraction(*evaluate(side)[:2]) for side in (left, right)]
-    done = steps(left) if values[0] is None else steps(left) + steps(right)
-    if values[0] is None or values[1] is None:
+    first = fraction(*evaluate(left)[:2])
+    if first is None:
+        return steps(left)
+    done = steps(left) + steps(right)
+    second = fraction(*evaluate(right)[:2])
+    if second is None:
         return done
-    return [*done, Step(values[0], operator, values[1], fraction(*evaluate(tree)[:2]))]
+    return [*done, Step(first, operator, second, fraction(*evaluate(tree)[:2]))]
 
 
 def pieces(text: str) -> list[Piece]:
@@ -285,7 +286,8 @@ def pieces(text: str) -> list[Piece]:
     for match in re.finditer("=", text):
         equals = match.start()
         start = max(end, equals - REACH, text.rfind("\n", max(0, equals - REACH), equals) + 1)
-        left, claim = _LEFT_SIDE.search(text[start:equals]), _CLAIM.match(text, equals + 1)
+        left = _LEFT_SIDE.search(text[start:equals])
+        claim = _CLAIM.match(text, equals + 1)
         if not left or not claim or not _OPERATOR.search(left[0]):
             continue
         begin = start + left.start()
@@ -297,9 +299,7 @@ def pieces(text: str) -> list[Piece]:
         except ExpressionError:
             continue
         kind = "correct" if parsed.agrees else "incorrect"
-        parts += [
-            *tagged(text[end:begin]),
-            Piece(equation, kind, frozenset(operators(parsed.tree))),
-        ]
+        parts += tagged(text[end:begin])
+        parts.append(Piece(equation, kind, frozenset(operators(parsed.tree))))
         end = claim.end()
     return parts + tagged(text[end:])

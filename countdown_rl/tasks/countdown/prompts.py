@@ -62,14 +62,21 @@ _TEMPLATES += [(_pattern(template), rule) for template, rule in _PUBLISHED.items
 @lru_cache(maxsize=4_096)
 def asked(text: str) -> JsonObject | None:
     """The fields of the puzzle that *text* asks; None if it is no text of this package and no published template."""
-    matches = ((pattern.fullmatch(text.strip()), rule) for pattern, rule in _TEMPLATES)
-    match, rule = next((found for found in matches if found[0]), (None, ""))
-    if not match:
-        return None
-    found = match.groupdict()
+    for pattern, rule in _TEMPLATES:
+        match = pattern.fullmatch(text.strip())
+        if match:
+            return _fields(match.groupdict(), rule)
+    return None
+
+
+def _fields(found: dict[str, str], rule: str) -> JsonObject:
+    """The fields of a row with the parts of a prompt that were *found*, and *rule* if they state none."""
     nums = [int(number) for number in re.findall("[0-9]+", found["nums"])]
-    fields = {"nums": nums, "target": int(found["target"])}
+    fields: JsonObject = {"nums": nums, "target": int(found["target"])}
     rule = _WORDS.get(found.get("words", ""), rule)
     operators = found.get("operators", OPERATORS).replace(" ", "")
-    fields |= {} if rule == DEFAULT_RULE else {"rule": rule}
-    return fields | ({} if operators == OPERATORS else {"operators": operators})
+    if rule != DEFAULT_RULE:
+        fields["rule"] = rule
+    if operators != OPERATORS:
+        fields["operators"] = operators
+    return fields

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from operator import add, mul, sub, truediv
-from typing import Any
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.core.types import JsonObject, Record
@@ -67,14 +66,12 @@ class CountdownRow(Row):
     prompt_fields = ("nums", "target")
 
     def __init__(self, fields: Record) -> None:
-        for key, names in (("nums", NUMBERS), ("target", ("target",))):
-            if fields.keys().isdisjoint(names):
-                raise InputError(f"there is no `{key}`")
-        nums, target, count = (
-            numbers_of(fields),
-            integer(fields["target"]),
-            integer(fields.get("solutions", 0)),
-        )
+        if fields.keys().isdisjoint(NUMBERS):
+            raise InputError("there is no `nums`")
+        if "target" not in fields:
+            raise InputError("there is no `target`")
+        nums = numbers_of(fields)
+        target = integer(fields["target"])
         if nums is None or min(nums) < 0:
             raise InputError(
                 f"`nums` should be a list of whole numbers from 0 on, of at most {MAX_DIGITS} digits"
@@ -83,15 +80,16 @@ class CountdownRow(Row):
             raise InputError(f"`target` should be a whole number of at most {MAX_DIGITS} digits")
         if fields.get("needs") not in (None, "add-sub", "mul-div"):
             raise InputError("`needs` should be add-sub or mul-div")
-        counted = fields.get("solutions") is not None
-        if counted and (count is None or count < 0):
-            raise InputError("`solutions` should be a whole number from 0 on")
-        super().__init__(
-            {**fields, "nums": nums, "target": target} | ({"solutions": count} if counted else {})
-        )
+        row = {**fields, "nums": nums, "target": target}
+        if row.get("solutions") is not None:
+            count = row["solutions"] = integer(row["solutions"])
+            if count is None or count < 0:
+                raise InputError("`solutions` should be a whole number from 0 on")
+        super().__init__(row)
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         operators = rules.operators(fields["operators"]) if fields.get("operators") else OPERATORS
-        self.puzzle, self.rule = Puzzle(tuple(nums), target, rule, operators), rule.name
+        self.puzzle = Puzzle(tuple(nums), target, rule, operators)
+        self.rule = rule.name
         self._sorted = sorted(nums)
 
     def default_prompt(self) -> Prompt:
@@ -107,10 +105,9 @@ class CountdownRow(Row):
         puzzle = self.puzzle
         if len(answer) < 20 and answer.lower() in _IMPOSSIBLE:
             solved = _solved(puzzle)
-            return (
-                None,
-                "not-proved" if solved is None else "not-impossible" if solved.solutions else "",
-            )
+            if solved is None:
+                return None, "not-proved"
+            return None, "not-impossible" if solved.solutions else ""
         try:
             tree, numbers, top, bottom, whole, agrees = parse(answer)
         except ExpressionError as error:
@@ -119,16 +116,13 @@ class CountdownRow(Row):
         numbers.sort()
         if numbers != self._sorted:
             used, expected = Counter(numbers), Counter(self._sorted)
+            if used.keys() - expected.keys():
+                return value, "number-not-given"
             if used - expected:
-                return (
-                    value,
-                    "number-not-given" if used.keys() - expected.keys() else "number-used-twice",
-                )
+                return value, "number-used-twice"
             if puzzle.rule.every:
                 return value, "number-left-out"
-        if puzzle.operators != OPERATORS and not expression.operators(tree) <= set(
-            puzzle.operators
-        ):
+        if puzzle.operators != OPERATORS and expression.operators(tree) - set(puzzle.operators):
             return value, "operator-not-allowed"
         if bottom == 0:
             return None, "division-by-zero"
@@ -168,21 +162,23 @@ class CountdownRow(Row):
 
     @property
     def groups(self) -> dict[str, str]:
-        if tier := self.get("tier"):
+        tier = self.get("tier")
+        if tier:
             return {"tier": str(tier)}
         groups = {"numbers": str(len(self._sorted))}
-        if needs := self.get("needs"):
-            groups["needs"] = needs
-        if (count := self.get("solutions")) is not None:
-            groups["solutions"] = next(
-                name for lowest, name in reversed(SOLUTIONS) if count >= lowest
-            )
+        if self.get("needs"):
+            groups["needs"] = self["needs"]
+        count = self.get("solutions")
+        if count is not None:
+            names = [name for lowest, name in SOLUTIONS if count >= lowest]
+            groups["solutions"] = names[-1]
         return groups
 
     @property
     def refusal(self) -> str:
         count = self.get("solutions")
-        if count is None and (solved := _solved(self.puzzle)):
+        solved = _solved(self.puzzle) if count is None else None
+        if solved:
             count = solved.solutions
         return "impossible" if count == 0 else ""
 
@@ -220,26 +216,27 @@ def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}
     row = CountdownRow({"nums": numbers, "target": target, **settings})
     solver.check_puzzle(row.puzzle)
     defaults = {"rule": DEFAULT_RULE, "operators": OPERATORS, "style": row.styles[0]}
-    changed = {**row, "operators": row.puzzle.operators}
-    row = CountdownRow(
-        {name: value for name, value in changed.items() if value != defaults.get(name)}
-    )
+    stated = {**row, "operators": row.puzzle.operators}
+    fields = {name: stated[name] for name in stated if stated[name] != defaults.get(name)}
+    row = CountdownRow(fields)
     row.prompt()
     return row
 
 
 def numbers_of(fields: Record) -> list[int] | None:
     """The numbers of a row, a list or text such as ``3 7 50``; None if it has none, InputError if two lists differ."""
-    present = [_numbers(fields[name]) for name in NUMBERS if fields.get(name) is not None]
-    for other in filter(None, present[1:]):
-        if present[0] and sorted(other) != sorted(present[0]):
-            raise InputError(f"it has two lists of numbers, {present[0]} and {other}")
-    return present[0] if present else None
+    lists = [_numbers(fields[name]) for name in NUMBERS if fields.get(name) is not None]
+    first = lists[0] if lists else None
+    for other in lists:
+        if first and other and sorted(other) != sorted(first):
+            raise InputError(f"it has two lists of numbers, {first} and {other}")
+    return first
 
 
-def _numbers(nums: Any) -> list[int] | None:
+def _numbers(nums: object) -> list[int] | None:
     if isinstance(nums, str):
-        nums = re.findall(r"[^][(){},;\s]+", match[1]) if (match := _LIST(nums)) else None
+        match = _LIST(nums)
+        nums = re.findall(r"[^][(){},;\s]+", match[1]) if match else None
     if not isinstance(nums, list | tuple):
         return None
     integers = [number for number in map(integer, nums) if number is not None]
@@ -270,7 +267,8 @@ def random_answer(row: CountdownRow, rng: random.Random) -> str:
     count = len(usable) if puzzle.rule.every else rng.randint(1, len(usable))
     table = [(Fraction(number), str(number)) for number in rng.sample(usable, count)]
     while len(table) > 1:
-        (a, left), (b, right) = pair = rng.sample(table, 2)
+        pair = rng.sample(table, 2)
+        (a, left), (b, right) = pair
         operator = rng.choice(puzzle.operators)
         if operator == "/" and b == 0:
             continue
