@@ -53,9 +53,8 @@ class CountdownSource(RowSource):
             )
         if not own_test and is_excluded(self._excluded, nums, target):
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
-        fields = generate.solved_row(
-            rules.Puzzle(tuple(nums), target, wanted.rule, wanted.operators)
-        )
+        puzzle = rules.Puzzle(tuple(nums), target, wanted.rule, wanted.operators)
+        fields = generate.solved_row(puzzle)
         if not (fields["solutions"] or own_test or self.options.impossible):
             raise Dropped(
                 "impossible", "proved to have no solution; --impossible 1 keeps such puzzles"
@@ -63,8 +62,10 @@ class CountdownSource(RowSource):
         return fields
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[JsonObject]]:
-        wanted, seed = (self._distribution, self._excluded), self.options.seed
-        plans = [generate.SplitPlan(*wanted, split, n, seed=seed) for split, n in sizes.items()]
+        plans = [
+            generate.SplitPlan(self._distribution, self._excluded, split, n, seed=self.options.seed)
+            for split, n in sizes.items()
+        ]
         generate.check_sizes(plans)
         workers = processes.cpu_threads()
         return {plan.split: generate.rows(plan, workers=workers) for plan in plans}
@@ -72,27 +73,27 @@ class CountdownSource(RowSource):
 
 def distribution_of(options: DataOptions) -> Distribution:
     """The distribution that *options* ask for."""
-    preset = PRESETS[options.preset]
+    wanted = replace(PRESETS[options.preset], impossible=options.impossible)
     with input_as_usage():
-        operators = rules.operators(options.operators) if options.operators else preset.operators
-        rule = rules.rule(options.rule) if options.rule else preset.rule
-    sizes = _sizes(options.size) or preset.sizes
-    wanted = replace(
-        preset, impossible=options.impossible, rule=rule, operators=operators, sizes=sizes
-    )
+        if options.operators:
+            wanted = replace(wanted, operators=rules.operators(options.operators))
+        if options.rule:
+            wanted = replace(wanted, rule=rules.rule(options.rule))
+    if options.size:
+        wanted = replace(wanted, sizes=_sizes(options.size))
     if options.numbers:
-        items = [_range("--numbers", item) for item in options.numbers.split(",")]
-        values = sorted(
-            value for low, high, copies in items for value in [*range(low, high + 1)] * copies
-        )
-        wanted = replace(
-            wanted, values=tuple(values), tiles=len(items) > 1 or "x" in options.numbers
-        )
+        values: list[int] = []
+        ranges = options.numbers.split(",")
+        for text in ranges:
+            low, high, copies = _range("numbers", text)
+            values += [*range(low, high + 1)] * copies
+        are_tiles = len(ranges) > 1 or "x" in options.numbers
+        wanted = replace(wanted, values=tuple(sorted(values)), tiles=are_tiles)
     if options.targets:
-        low, high, _ = _range("--targets", options.targets)
+        low, high, _ = _range("targets", options.targets)
         wanted = replace(wanted, low=low, high=high)
-    elif not {"+", "-"} & set(operators) and wanted.low < wanted.high:  # few products are below 100
-        wanted = replace(wanted, high=9_999)
+    elif {"+", "-"}.isdisjoint(wanted.operators) and wanted.low < wanted.high:
+        wanted = replace(wanted, high=9_999)  # few products are below 100
     if wanted.tiles and max(wanted.sizes) > len(wanted.values):
         raise UsageError(
             f"has {len(wanted.values)} tiles, too few for {max(wanted.sizes)} numbers.",
@@ -119,19 +120,20 @@ def _sizes(specs: Iterable[str]) -> dict[int, float]:
     return sizes
 
 
-def _range(name: str, spec: str) -> tuple[int, int, int]:
+def _range(option: str, text: str) -> tuple[int, int, int]:
     """The lowest and the highest value of a range, and its copies."""
-    match = _RANGE(spec.strip())
-    low, high, copies = (
-        (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
-    )
-    if not 1 <= low <= high or (copies != 1 and name == "--targets"):
-        tiles = "" if name == "--targets" else ", or tiles such as 25,50,1-10x2"
+    match = _RANGE(text.strip())
+    low, high, copies = 0, 0, 1
+    if match:
+        low, high, copies = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    if not 1 <= low <= high or (copies != 1 and option == "targets"):
+        tiles = "" if option == "targets" else ", or tiles such as 25,50,1-10x2"
         raise UsageError(
-            f"{name} {spec}: write a range such as 10-100{tiles}, from 1 on, the lower end first."
+            f"{text}: write a range such as 10-100{tiles}, from 1 on, the lower end first.",
+            option=option,
         )
     if high - low >= MAX_WIDTH:
         raise UsageError(
-            f"{name} {spec}: a range has at most {MAX_WIDTH:,} values; lower its upper end."
+            f"{text}: a range has at most {MAX_WIDTH:,} values; lower its upper end.", option=option
         )
     return low, high, copies

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import cache
-from itertools import islice
 from pathlib import Path
 
 from countdown_rl.core.errors import CountdownError, InputError
@@ -39,12 +38,12 @@ def file(suite: str, tier: str) -> Path:
     """Return the file of *suite*, or of its *tier* if not empty, which lasts as long as this process."""
     if tier and tier not in _TIERS:
         raise InputError(f"the suite {suite} has no tier {tier}; take one of {', '.join(_TIERS)}.")
-    rows = (
-        (row for row in jsonl.read_objects(file(suite, "")) if row["tier"] == tier)
-        if tier
-        else _rows()
-    )
-    path = Path(tempfile.mkdtemp(), f"{suite}-{tier}.jsonl" if tier else f"{suite}.jsonl")
+    rows = _rows()
+    name = suite
+    if tier:
+        rows = (row for row in jsonl.read_objects(file(suite, "")) if row["tier"] == tier)
+        name += f"-{tier}"
+    path = Path(tempfile.mkdtemp(), f"{name}.jsonl")
     atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
     jsonl.write_rows(path, rows)
     if not tier and file_sha256(path) != _SHA256[suite]:
@@ -59,12 +58,13 @@ def _rows() -> Iterator[JsonObject]:
     seen: set[str] = set()
     for index, (tier, (options, wanted)) in enumerate(_TIERS.items()):
         test = _SIZE * (19 if wanted else 2)
-        many = DataOptions(n=test + 1, valid=0, test=test, seed=_SEED + index, **options)
-        rows = (
-            row
-            for row in build.generate(many, "test")
-            if row["id"] not in seen and wanted.items() <= row.items()
-        )
-        for row in islice(rows, _SIZE):
+        plenty = DataOptions(n=test + 1, valid=0, test=test, seed=_SEED + index, **options)
+        count = 0
+        for row in build.generate(plenty, "test"):
+            if row["id"] in seen or not wanted.items() <= row.items():
+                continue
             seen.add(row["id"])
             yield row | {"tier": tier}
+            count += 1
+            if count == _SIZE:
+                break

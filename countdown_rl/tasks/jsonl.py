@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
 
 import jsonlines
 
@@ -26,12 +25,12 @@ def test_file(data: Path) -> Path:
     """The file *data*, that of the suite that it names, or that of the test split in the data artifact *data*."""
     if str(data).startswith(SUITE):
         name, _, tier = str(data).removeprefix(SUITE).partition("/")
-        suites = {
-            suite: task for task in map(registry.task, registry.names()) for suite in task.suites
-        }
+        suites: dict[str, str] = {}
+        for task in map(registry.task, registry.names()):
+            suites.update(task.suites)
         if name not in suites:
             raise InputError(f"there is no suite {name}; take {' or '.join(suites)}.")
-        path: Path = resolve_name(suites[name].suites[name])(name, tier)
+        path: Path = resolve_name(suites[name])(name, tier)
         return path
     if not (data / MANIFEST).is_file():
         return data
@@ -46,8 +45,11 @@ def in_suite(row: Row) -> bool:
 
 @cache
 def _suite_identities(name: str) -> set[str]:
-    files = [test_file(Path(f"{SUITE}{suite}")) for suite in registry.task(name).suites]
-    return {row.identity for file in files for row in read_rows(file)}
+    identities = set()
+    for suite in registry.task(name).suites:
+        rows = read_rows(test_file(Path(f"{SUITE}{suite}")))
+        identities.update(row.identity for row in rows)
+    return identities
 
 
 def suite_name(data: Path | str | None) -> str:
@@ -57,7 +59,8 @@ def suite_name(data: Path | str | None) -> str:
 
 def suite_file(name: str) -> Path:
     """The file *name*, or that of the suite."""
-    return test_file(path) if str(path := Path(name)).startswith(SUITE) else path
+    path = Path(name)
+    return test_file(path) if name.startswith(SUITE) else path
 
 
 def check_training(data: Path | str | None) -> None:
@@ -69,14 +72,13 @@ def check_training(data: Path | str | None) -> None:
         )
 
 
-def check_rules(data: Path | None, **settings: Any) -> None:
+def check_rules(data: Path | None, **settings: object) -> None:
     """Raise UsageError if *settings* would grade the suite *data* by other rules."""
-    if given := [
-        name
-        for name, value in settings.items()
-        if value is not None and str(data).startswith(SUITE)
-    ]:
-        raise UsageError(f"{data} states its own rules; leave {flag(given[0])} out.")
+    if not str(data).startswith(SUITE):
+        return
+    for name, value in settings.items():
+        if value is not None:
+            raise UsageError(f"{data} states its own rules; leave {flag(name)} out.")
 
 
 def read_rows(
@@ -91,7 +93,8 @@ def read_rows(
         on_note: called with the layout, if it is that of another tool.
         fields: where a record has what, as ``NAME=EXPR``.
     """
-    reader, rows = records.Reader(fields), list[Row]()
+    reader = records.Reader(fields)
+    rows: list[Row] = []
     for place, record in files.records(Path(path)):
         with files.at(place):
             row = reader.row(record)
@@ -100,8 +103,8 @@ def read_rows(
                     f"it is of the task {row.task}, others are of {rows[0].task}; give each its own file"
                 )
             rows.append(row)
-    if note := reader.note:
-        on_note(f"{path}: {note}.")
+    if reader.note:
+        on_note(f"{path}: {reader.note}.")
     return rows
 
 

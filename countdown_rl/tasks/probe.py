@@ -46,30 +46,27 @@ def initial_model(ancestors: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
 
 def model_name(links: Sequence[ProvenanceEntry]) -> str:
     """The name of the model of *links*: that of the model that training began with, its task, and GRPO."""
-    stem, task = Path(initial_model(links).name).name.removesuffix(".gguf"), trained_on(links).name
+    name = Path(initial_model(links).name).name.removesuffix(".gguf")
+    task = trained_on(links).name
     by_grpo = any(link.by_grpo for link in links)
-    trained = by_grpo or len(links) > 1
-    return "-".join(
-        filter(
-            None, (stem, task if trained and task not in stem else "", "grpo" if by_grpo else "")
-        )
-    )
+    if (by_grpo or len(links) > 1) and task not in name:
+        name += f"-{task}"
+    return f"{name}-grpo" if by_grpo else name
 
 
 def data(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry | None:
     """The data that the model of *links* was trained on last; None if none is recorded."""
-    for link in reversed(links):
-        if found := _data(link, links):
-            return found
-    return None
+    made_of = [_data(link, links) for link in reversed(links)]
+    return next(filter(None, made_of), None)
 
 
 def layout(links: Sequence[ProvenanceEntry]) -> dict[str, str]:
     """The ``style`` and ``template`` of the rows that the model of *links* was trained on last, if recorded."""
     for link in reversed(links):
         made_of = _data(link, links)
-        if options := link.facts.get("layout") or (made_of and made_of.options):
-            return {key: options[key] for key in ("style", "template") if options.get(key)}
+        options = link.facts.get("layout") or (made_of and made_of.options)
+        if options:
+            return {name: options[name] for name in ("style", "template") if options.get(name)}
     return {}
 
 
@@ -82,16 +79,16 @@ def prompt(row: Row) -> dict[str, str]:
 
 def other_prompt(links: Sequence[ProvenanceEntry], rows: Iterable[Row], remedy: str) -> str:
     """A sentence with a *remedy* if *rows* ask in another prompt than the model of *links* learned; else ""."""
-    learned = next(
-        (link.facts["prompt"] for link in reversed(links) if "prompt" in link.facts), None
-    )
+    learned = [link.facts["prompt"] for link in links if "prompt" in link.facts]
+    if not learned:
+        return ""
     layouts = {tuple(row.layout.items()): row for row in rows}
     for row in layouts.values():
         asked = prompt(row)
-        if learned and asked["digest"] != learned["digest"]:
+        if asked["digest"] != learned[-1]["digest"]:
             return (
-                f"the model learned another prompt (style {learned['style']}) than these rows have "
-                f"(style {asked['style']}); {remedy}"
+                f"the model learned another prompt (style {learned[-1]['style']}) than these rows "
+                f"have (style {asked['style']}); {remedy}"
             )
     return ""
 
@@ -99,4 +96,5 @@ def other_prompt(links: Sequence[ProvenanceEntry], rows: Iterable[Row], remedy: 
 def _data(link: ProvenanceEntry, links: Sequence[ProvenanceEntry]) -> ProvenanceEntry | None:
     """The data artifact *link*, or the one among *links* that it was made from."""
     digest = link.digest if link.kind == "data" else link.inputs.get("data")
-    return next((each for each in links if each.digest == digest and each.kind == "data"), None)
+    data = [other for other in links if other.kind == "data" and other.digest == digest]
+    return data[0] if data else None

@@ -34,13 +34,15 @@ class Prompt:
 
     def messages(self) -> list[dict[str, str]]:
         """The turns, and the prefill as an assistant turn where there is one."""
-        return self.turns() + (
-            [{"role": "assistant", "content": self.prefill}] if self.prefill else []
-        )
+        turns = self.turns()
+        if self.prefill:
+            turns.append({"role": "assistant", "content": self.prefill})
+        return turns
 
     def missing(self, parts: Iterable[str]) -> list[str]:
         """Those of *parts* that the user turn does not contain as separate words; repeated parts count each time."""
-        text, absent = self.user, []
+        text = self.user
+        absent = []
         for part in parts:
             text, count = re.subn(rf"(?<!\w){re.escape(part)}(?!\w)", " ", text, count=1)
             if not count:
@@ -75,12 +77,9 @@ def _render(template: str, role: str, fields: Record) -> str:
             return ""
         return "".join(blocks[role](compiled.new_context(dict(fields)))).strip()
     except Exception as error:  # a template is a program
-        known = (
-            f"; it has {', '.join(fields) or 'no fields'}"
-            if isinstance(error, UndefinedError)
-            else ""
-        )
-        fault = f"the template cannot be rendered: {first_line(error)}{known}"
+        fault = f"the template cannot be rendered: {first_line(error)}"
+        if isinstance(error, UndefinedError):
+            fault += f"; it has {', '.join(fields) or 'no fields'}"
         raise InputError(fault) from rewrite_traceback_stack()  # with the lines of the template
 
 

@@ -470,7 +470,9 @@ def _other_rules(fields: Record) -> str:
 
 
 def _has_row(fields: Record) -> bool:
-    names = fields.keys() | ({"nums"} if fields.keys() & {"numbers", "num"} else set())
+    names = set(fields)
+    if names & {"numbers", "num"}:
+        names.add("nums")
     return any(task.example.keys() <= names for task in registry.own_tasks())
 
 

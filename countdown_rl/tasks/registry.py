@@ -116,12 +116,10 @@ def verdict(
     row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False
 ) -> str:
     """A grade of a completion of *row* as a phrase with the model's *answer*, which is not escaped for printing."""
+    equation = answer
     # An answer that states its value, or is a number itself, is left as it is.
-    equation = (
-        answer
-        if not (answer and value) or "=" in answer or answer == value
-        else f"{answer} = {value}"
-    )
+    if answer and value and "=" not in answer and answer != value:
+        equation = f"{answer} = {value}"
     if not reason:
         return str(equation)
     if reason == "no-answer" and truncated:

@@ -44,9 +44,11 @@ class Piece(NamedTuple):
 
 def tagged(text: str) -> list[Piece]:
     """*text* in pieces, of which tags are marked."""
-    return [
-        Piece(part, "tag" if odd % 2 else "") for odd, part in enumerate(_TAG.split(text)) if part
-    ]
+    pieces = []
+    for index, part in enumerate(_TAG.split(text)):  # tags are at odd places
+        if part:
+            pieces.append(Piece(part, "tag" if index % 2 else ""))
+    return pieces
 
 
 #: The fields ``format``, ``strict_format``, ``answer`` and ``trailing`` of :class:`countdown_rl.tasks.task.Grade`.
@@ -127,20 +129,25 @@ class Style:
             answer = self._untagged(completion)
             is_right = answer is not None and "\n" not in answer
             return is_right, is_right, answer, False
-        if match := self._strict.fullmatch(completion):
+        match = self._strict.fullmatch(completion)
+        if match:
             return True, True, match[1].strip(), False
-        opened, closed = completion.find(f"<{self.tag}>"), completion.find(f"</{self.tag}>")
-        if closed < 0:
-            thought, start = False, len(completion) if opened >= 0 else 0
+        opened = completion.find(f"<{self.tag}>")
+        closed = completion.find(f"</{self.tag}>")
+        if closed >= 0:
+            is_thought = 0 <= opened < closed or not self.model_opens
+            start = closed
         else:
-            thought, start = 0 <= opened < closed or not self.model_opens, closed
-        end, answer = completion.rfind(ANSWER_CLOSE), None
-        if (begin := completion.rfind(ANSWER_OPEN, start, max(start, end))) >= 0:
-            answer = completion[
-                begin + len(ANSWER_OPEN) : completion.find(ANSWER_CLOSE, begin)
-            ].strip()
-        trailing = end >= 0 and bool(completion[end + len(ANSWER_CLOSE) :].strip())
-        return thought and answer is not None, False, answer, trailing
+            is_thought = False
+            start = len(completion) if opened >= 0 else 0
+        answer = None
+        end = completion.rfind(ANSWER_CLOSE)
+        begin = completion.rfind(ANSWER_OPEN, start, max(start, end))
+        if begin >= 0:
+            begin += len(ANSWER_OPEN)
+            answer = completion[begin : completion.find(ANSWER_CLOSE, begin)].strip()
+        is_trailing = end >= 0 and bool(completion[end + len(ANSWER_CLOSE) :].strip())
+        return is_thought and answer is not None, False, answer, is_trailing
 
     def _untagged(self, completion: str) -> str | None:
         """The answer in a *completion* without answer tags."""

@@ -25,4 +25,6 @@ def parts_of(split: str) -> tuple[int, int]:
 def held_out(published: str) -> str | None:
     """The split, "test" or "valid", that rows of a *published* split stay in; None if they are for training."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", published).lower()
-    return "test" if _TEST.search(words) else "valid" if _VALID.search(words) else None
+    if _TEST.search(words):
+        return "test"
+    return "valid" if _VALID.search(words) else None

@@ -200,13 +200,15 @@ class Row(Mapping[str, Any]):
     @cached_property
     def style_name(self) -> str:
         """The name of the response format, by default the first that fits the prefill of the template."""
-        if self.get("style") or self.template is None:
-            return self.get("style") or self.styles[0]
+        stated = self.get("style")
+        if stated or self.template is None:
+            return stated or self.styles[0]
         prefill = prefill_of(self.template)
         opening = [name for name in self.styles if STYLES[name].model_opens]
-        continuing = [name for name in self.styles if STYLES[name].opened(prefill)]
-        fitting = [name for name in continuing if name not in opening]
-        return (fitting or opening or self.styles)[0]
+        for name in self.styles:
+            if name not in opening and STYLES[name].opened(prefill):
+                return name
+        return (opening or self.styles)[0]
 
     @cached_property
     def style(self) -> Style:
@@ -216,9 +218,10 @@ class Row(Mapping[str, Any]):
     @property
     def layout(self) -> dict[str, str]:
         """The fields that decide on prompt and response format, for other rows of the task."""
-        return {"style": self.style_name} | (
-            {} if self.template is None else {"template": self.template}
-        )
+        layout = {"style": self.style_name}
+        if self.template is not None:
+            layout["template"] = self.template
+        return layout
 
     def without_prefill(self) -> Self:
         """This row in a style whose model opens the thinking, as most endpoints continue no assistant turn."""
@@ -235,10 +238,10 @@ class Row(Mapping[str, Any]):
             default = self.default_prompt()
             return replace(default, prefill="") if self.style.model_opens else default
         names = self.prompt_fields or self.kept_fields
-        rendered = from_template(
-            self.template, {name: self[name] for name in names if name in self}
-        )
-        if absent := rendered.missing(self.asked):
+        fields = {name: self[name] for name in names if name in self}
+        rendered = from_template(self.template, fields)
+        absent = rendered.missing(self.asked)
+        if absent:
             raise InputError(
                 f"the user turn for {self.headline} does not show {' and '.join(absent)}"
             )
@@ -302,9 +305,8 @@ class Task:
     row: type[Row]
     fields: Mapping[str, str]  # descriptions of the fields of a row, for cards
     example: Record  # the fields of a row, for cards and checks
-    aliases: frozenset[str] = (
-        frozenset()
-    )  # names of further fields that a row or ``import_row`` reads
+    #: Names of further fields that a row or ``import_row`` reads.
+    aliases: frozenset[str] = frozenset()
     noun: str = "problem"  # the word for one row, such as ``puzzle``
     reasons: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Group] = field(default_factory=dict)
@@ -318,15 +320,13 @@ class Task:
     source: str = "countdown_rl.data.source:RowSource"
     #: A row whose prompt the demo page shows with the reader's numbers in place of its own; {} if there is no page.
     demo: Record = field(default_factory=dict)
-    data_options: frozenset[str] = (
-        frozenset()
-    )  # the options of ``gen-data`` for puzzles that apply to this task
+    #: The options of ``gen-data`` for puzzles that apply to this task.
+    data_options: frozenset[str] = frozenset()
     grammar: int | None = None  # the version of the grammar of answers, recorded with results
     #: By the name of a benchmark suite, "module:name" of ``(name, tier) -> path`` of its rows.
     suites: Mapping[str, str] = field(default_factory=dict)
-    baselines: Mapping[str, Baseline] = field(
-        default_factory=dict
-    )  # by the name that ``--model`` accepts
+    #: By the name that ``--model`` accepts.
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
     #: Graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
     proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)
 

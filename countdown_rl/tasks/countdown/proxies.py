@@ -23,9 +23,12 @@ _OPERATIONS: dict[type, Callable[..., Any]] = {
     ast.UAdd: operator.pos,
     ast.USub: operator.neg,
     ast.Pow: operator.pow,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
 }
-_OPERATIONS |= {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
-_OPERATIONS |= {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv}
 
 
 def evaluate(text: str) -> Any:
@@ -48,21 +51,17 @@ def _value(node: ast.expr, depth: int = 0) -> Any:
     if not isinstance(node, ast.BinOp):
         raise TypeError  # a call, as in 2 (23), or an empty tuple
     left, right = _value(node.left, depth + 1), _value(node.right, depth + 1)
-    integers = (
-        isinstance(node.op, ast.Pow)
-        and isinstance(left, int)
-        and isinstance(right, int)
-        and abs(left) > 1
-    )
-    if integers and left.bit_length() * right > MAX_BITS:
+    are_whole = isinstance(left, int) and isinstance(right, int)
+    is_power = isinstance(node.op, ast.Pow) and are_whole and abs(left) > 1
+    if is_power and left.bit_length() * right > MAX_BITS:
         raise OverflowError
     return _OPERATIONS[type(node.op)](left, right)
 
 
 def value(row: Record, answer: str | None) -> float:
     """1 if the value of *answer* is within the tolerance of the target, whatever its numbers; else 0."""
-    result = None if answer is None else evaluate(answer)
-    return 0.0 if result is None or not abs(result - row["target"]) < TOLERANCE else 1.0
+    result = evaluate(answer or "")
+    return float(result is not None and abs(result - row["target"]) < TOLERANCE)
 
 
 def copied(row: Record, answer: str | None) -> float:
