@@ -55,7 +55,8 @@ class Gsm8kRow(Row):
 
     @property
     def identity(self) -> str:
-        return _identity(self["question"])
+        """The words, numbers and operators of the question, without white space, case and punctuation."""
+        return " ".join(_TOKENS(self["question"].casefold().translate(_OPERATORS)))
 
     @property
     def asked(self) -> list[str]:
@@ -71,11 +72,6 @@ class Gsm8kRow(Row):
         if value is None:
             return None, "not-a-number" if answer else "empty"
         return str(value), "" if value == self.gold else "wrong-value"
-
-
-def _identity(question: str) -> str:
-    """The words, numbers and operators of *question*, without white space, case and punctuation."""
-    return " ".join(_TOKENS(question.casefold().translate(_OPERATORS)))
 
 
 def import_row(fields: Record) -> JsonObject:

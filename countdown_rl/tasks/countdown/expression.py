@@ -17,7 +17,6 @@ integers. Length, digits and count of numbers are limited before any arithmetic.
 """
 
 import re
-from collections.abc import Callable
 from math import gcd
 from typing import NamedTuple
 
@@ -247,21 +246,24 @@ def canonical(tree: Tree) -> str:
     """
     if isinstance(tree, int):
         return str(tree)
-    added, removed = _parts(tree, tree[0] in "+-", canonical)
-    kind = "sum" if tree[0] in "+-" else "product"
+    is_sum = tree[0] in "+-"
+    added, removed = _parts(tree, is_sum)
+    kind = "sum" if is_sum else "product"
     return f"{kind}({' '.join(sorted(added))}|{' '.join(sorted(removed))})"
 
 
-def _parts(tree: Tree, is_sum: bool, form: Callable[[Tree], str]) -> tuple[list[str], list[str]]:
+def _parts(tree: Tree, is_sum: bool) -> tuple[list[str], list[str]]:
     """The forms of what a sum adds and subtracts, or a product multiplies and divides by."""
     if tree == 0 and is_sum:  # nothing, as before a leading minus
         return [], []
     if isinstance(tree, int) or (tree[0] in "+-") != is_sum:
-        return [form(tree)], []
+        return [canonical(tree)], []
     operator, left, right = tree
-    added, removed = _parts(left, is_sum, form)
-    more, less = _parts(right, is_sum, form)
-    return (added + more, removed + less) if operator in "+*" else (added + less, removed + more)
+    added, removed = _parts(left, is_sum)
+    more, less = _parts(right, is_sum)
+    if operator in "-/":
+        more, less = less, more
+    return added + more, removed + less
 
 
 def steps(tree: Tree) -> list[Step]:
