@@ -510,15 +510,11 @@ def draw(source, rows, goal, classes, matches, scratch):
             t = choose_target(state, rows.solvable[row], rare, matches)
             if t >= 0:
                 rows.targets[row] = goal.low + t
-                describe(row, t, rows, nums, classes, matches, scratch)
+                rows.counts[row], rows.plain[row] = matches.counts[t], matches.plain[t]
+                if matches.counts[t] > 0:
+                    text = rows.texts[row]
+                    rows.lengths[row] = write(matches.best[t], nums, classes, text, scratch)
                 rows.attempts[row] = tried + 1
                 break
         if rows.attempts[row] == NOT_FOUND:
             return
-
-
-def describe(row, t, rows, nums, classes, matches, scratch):
-    """Fill in the facts of a row whose target is the t-th."""
-    rows.counts[row], rows.plain[row], rows.lengths[row] = matches.counts[t], matches.plain[t], 0
-    if matches.counts[t] > 0:
-        rows.lengths[row] = write(matches.best[t], nums, classes, rows.texts[row], scratch)

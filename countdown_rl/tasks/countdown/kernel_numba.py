@@ -9,7 +9,7 @@ from numba.extending import register_jitable
 from countdown_rl.tasks.countdown import kernel
 
 #: Functions that make arrays; counting references to arrays would slow down the others.
-_ALLOCATING = ("draw", "describe", "reset", "draw_numbers")
+_ALLOCATING = ("draw", "reset", "draw_numbers")
 
 for _name, _function in list(vars(kernel).items()):
     if (
