@@ -35,8 +35,8 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> JsonObject:
         on_row: called with the count of rows so far, and of all.
 
     Returns:
-        the facts of the artifact. An import adds ``reasons``: why rows were dropped, in words with an example; and
-        ``notes``: where the rows were in their records.
+        the facts of the artifact. An import adds ``reasons``, why rows were dropped, in words with
+        an example, and ``notes``, where the rows were in their records.
 
     Raises:
         UsageError: options contradict each other, or ask for more puzzles than there are.
@@ -95,7 +95,9 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> JsonObject:
 
 
 def generate(options: DataOptions, split: str) -> Iterator[JsonObject]:
-    """The rows of one *split* that :func:`make` generates for *options*; none if there is no such split."""
+    """The rows of one *split* that :func:`make` generates for *options*; none if there is no such
+    split.
+    """
     task = _task(options)
     source: RowSource = resolve_name(task.source)(task, options)
     sizes = {name: size for name, size in split_sizes(options).items() if name == split}
@@ -107,7 +109,9 @@ def generate(options: DataOptions, split: str) -> Iterator[JsonObject]:
 def _published(
     options: DataOptions, source: RowSource
 ) -> tuple[Iterable[files.PlacedRecord], JsonObject]:
-    """The rows of ``from_`` or ``from_hub``, held-out splits first, and the manifest entry of the latter."""
+    """The rows of ``from_`` or ``from_hub``, held-out splits first, and the manifest entry of the
+    latter.
+    """
     if options.from_hub:
         name, _, revision = options.from_hub.partition("@")
         commit, published = external.from_hub(name, revision or None)
@@ -173,7 +177,8 @@ def _write(
 ) -> JsonObject:
     """Write the *rows* of a split with the *shared* fields, and count them, also by group.
 
-    Raises UsageError if the prompt of the user's own cannot be rendered, or does not show all of a row.
+    Raises UsageError if the prompt of the user's own cannot be rendered, or does not show all of a
+    row.
     """
     groups = defaultdict[str, Counter[str]](Counter)
     total = 0

@@ -16,8 +16,8 @@ _TENTH = "a tenth, at most 1,000"
 class DataOptions(Options):
     """Puzzles to generate or import, and how they are split.
 
-    ``Task.data_options`` names the options of the distribution that a task has. ``size``, ``numbers``, ``targets``,
-    ``operators`` and ``rule`` override the preset.
+    ``Task.data_options`` names the options of the distribution that a task has. ``size``,
+    ``numbers``, ``targets``, ``operators`` and ``rule`` override the preset.
     """
 
     preset: Annotated[

@@ -1,4 +1,6 @@
-"""Countdown rows: generated from a distribution of puzzles, or imported, every one solved exhaustively."""
+"""Countdown rows: generated from a distribution of puzzles, or imported, every one solved
+exhaustively.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

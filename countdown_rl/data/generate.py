@@ -1,8 +1,9 @@
 """Generate puzzles from a seed, with facts proved by the solver, one split at a time.
 
-The random numbers of row *i* are a hash of the seed and *i*. They are drawn again until the puzzle is of the wanted
-kind and differs from all earlier rows. So a longer file begins with the shorter one, and the number of workers
-changes nothing. Where there are few puzzles, all of them are listed, and drawn from the list.
+The random numbers of row *i* are a hash of the seed and *i*. They are drawn again until the puzzle
+is of the wanted kind and differs from all earlier rows. So a longer file begins with the shorter
+one, and the number of workers changes nothing. Where there are few puzzles, all of them are listed,
+and drawn from the list.
 """
 
 import random
@@ -34,7 +35,8 @@ from countdown_rl.tasks.splits import PARTS, SPLITS, parts_of
 CHUNK = {5: 64, 6: 8}
 #: Sets of numbers times targets up to which all puzzles are listed.
 LISTED = 20_000
-#: Sets of numbers that are tried for one row, by their count, before its puzzle is said not to exist: about a minute.
+#: Sets of numbers that are tried for one row, by their count, before its puzzle is said not to
+#: exist: about a minute.
 LIMITS = np.array((0, 300_000, 300_000, 300_000, 300_000, 100_000, 10_000), dtype=np.int64)
 #: Repetitions of earlier or excluded puzzles before a size is taken to be exhausted.
 MAX_REPEATED = 2_000
@@ -52,8 +54,9 @@ Tables = tuple[kernel.Classes, kernel.Matches, Array]
 class Distribution:
     """A distribution of puzzles: ``sizes`` are weights by count of numbers.
 
-    Numbers are drawn from ``values``, with replacement, or without if ``tiles`` is true. Targets are from ``low`` to
-    ``high``, both included. ``impossible`` is the share of rows proved to have no solution.
+    Numbers are drawn from ``values``, with replacement, or without if ``tiles`` is true. Targets
+    are from ``low`` to ``high``, both included. ``impossible`` is the share of rows proved to have
+    no solution.
     """
 
     sizes: dict[int, float]
@@ -82,7 +85,9 @@ PRESETS = {
 
 
 def is_excluded(exclude: set[str], nums: Sequence[int], target: int) -> bool:
-    """Return True if *exclude* holds ``numbers=target`` for the puzzle, or its numbers (``row.identity``) alone."""
+    """Return True if *exclude* holds ``numbers=target`` for the puzzle, or its numbers
+    (``row.identity``) alone.
+    """
     numbers = " ".join(map(str, sorted(nums)))
     return numbers in exclude or f"{numbers}={target}" in exclude
 
@@ -98,7 +103,8 @@ class SplitPlan:
         sizes: their count of numbers, (rows,).
         solvable: whether they are to have a solution, (rows,).
         weights: those of the sizes of which there may be new puzzles, by ``solvable``.
-        limits: draws of one row by count of numbers, with those of other splits, which are not tried.
+        limits: draws of one row by count of numbers, with those of other splits, which are not
+            tried.
         listed: all puzzles of a narrow distribution, else none, by ``solvable`` and size.
     """
 
@@ -137,7 +143,8 @@ class SplitPlan:
         self.sizes[rows] = np.array(list(weights))[chosen]
 
     def replace_size(self, index: int) -> None:
-        """Choose another count of numbers for the row at *index* and those after it that are like it.
+        """Choose another count of numbers for the row at *index* and those after it that are like
+        it.
 
         Raises InputError if there is no new puzzle of any count.
         """
@@ -163,7 +170,8 @@ class SplitPlan:
 def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[JsonObject]:
     """The rows of *plan* in order, sampled ahead by *workers* threads.
 
-    If no new puzzle of a size is found, rows of the other sizes make up for it; of any size, InputError is raised.
+    If no new puzzle of a size is found, rows of the other sizes make up for it; of any size,
+    InputError is raised.
     """
     if plan.listed:
         for solvable, size in zip(plan.solvable.tolist(), plan.sizes.tolist(), strict=True):
@@ -275,7 +283,8 @@ def _sample(
         start: the first attempt of each.
         tables: working memory.
         stop: a flag, (1,), by which another thread ends this.
-        limits: attempts at a row by its count of numbers; rows after one that is not found are not sampled.
+        limits: attempts at a row by its count of numbers; rows after one that is not found are not
+            sampled.
     """
     distribution = plan.distribution
     count = len(indices)

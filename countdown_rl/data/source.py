@@ -1,4 +1,6 @@
-"""Rows of a task: sampled one by one from a seed, or imported from published ones and split like these."""
+"""Rows of a task: sampled one by one from a seed, or imported from published ones and split like
+these.
+"""
 
 import json
 import random
@@ -78,7 +80,9 @@ class RowSource:
         return reader.row(record)
 
     def convert(self, row: Row, *, own_test: bool) -> JsonObject:
-        """The fields of the published *row* as written; *own_test* for a test row of the user's own. Raises Dropped."""
+        """The fields of the published *row* as written; *own_test* for a test row of the user's
+        own. Raises Dropped.
+        """
         if row.identity in self._excluded and not own_test:
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
         rest = {key: value for key, value in row.items() if key not in ("id", "split")}
@@ -170,8 +174,8 @@ class RowSource:
     ) -> None:
         """Add the row in *record*. Raises Dropped if it is left out.
 
-        A held-out row keeps its split, the others go to their own. None joins a published test split: it becomes a
-        validation row.
+        A held-out row keeps its split, the others go to their own. None joins a published test
+        split: it becomes a validation row.
         """
         published = reader.split(record)
         try:

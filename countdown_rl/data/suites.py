@@ -1,6 +1,8 @@
-"""Benchmark suites: named sets of test puzzles, generated from their options and checked against a pinned digest.
+"""Benchmark suites: named sets of test puzzles, generated from their options and checked against a
+pinned digest.
 
-A released suite never changes. All of its puzzles have numbers of the test split, which no training split holds.
+A released suite never changes. All of its puzzles have numbers of the test split, which no training
+split holds.
 """
 
 import atexit
@@ -17,7 +19,8 @@ from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import jsonl
 
-#: For each tier of countdown-bench-1 the options of ``gen-data``, and the values of fields that its rows have.
+#: For each tier of countdown-bench-1 the options of ``gen-data``, and the values of fields that its
+#: rows have.
 _TIERS: dict[str, tuple[JsonObject, JsonObject]] = {
     "3": ({"size": ("3",)}, {}),
     "4": ({"size": ("4",)}, {}),
@@ -35,7 +38,9 @@ _SIZE, _SEED = 250, 20_261_127
 
 @cache
 def file(suite: str, tier: str) -> Path:
-    """Return the file of *suite*, or of its *tier* if not empty, which lasts as long as this process."""
+    """Return the file of *suite*, or of its *tier* if not empty, which lasts as long as this
+    process.
+    """
     if tier and tier not in _TIERS:
         raise InputError(f"the suite {suite} has no tier {tier}; take one of {', '.join(_TIERS)}.")
     rows = _rows()

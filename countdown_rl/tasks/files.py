@@ -1,6 +1,7 @@
 """Read the records of a file: JSON Lines, JSON or CSV, plain or gzipped.
 
-The library ``datasets`` reads Parquet and Arrow files, directories and shards. JSON Lines and CSV are streamed.
+The library ``datasets`` reads Parquet and Arrow files, directories and shards. JSON Lines and CSV
+are streamed.
 """
 
 import csv
@@ -32,7 +33,8 @@ _DOCUMENTS = (
 )
 _LARGEST_CELL = 1 << 28
 
-#: Called with the fault of a single record; it raises it, or returns so that the next ones are read.
+#: Called with the fault of a single record; it raises it, or returns so that the next ones are
+#: read.
 OnError = Callable[[InputError], None]
 #: A record after its place for error messages, such as ``rows.jsonl, line 3``.
 PlacedRecord = tuple[str, Record]
@@ -245,7 +247,8 @@ def data_set(
 ) -> Iterator[PlacedRecord]:
     """The rows of a data set in *directory*, those of held-out splits first.
 
-    The field ``split`` has the name of a split, but of one for training only where there is a test split.
+    The field ``split`` has the name of a split, but of one for training only where there is a test
+    split.
     """
     from datasets import Dataset, load_dataset, load_from_disk
 

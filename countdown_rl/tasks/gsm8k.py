@@ -1,4 +1,6 @@
-"""GSM8K (Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems"): prompt, gold answers and grading."""
+"""GSM8K (Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems"): prompt, gold answers
+and grading.
+"""
 
 import random
 import re
@@ -21,7 +23,8 @@ _GOLD = re.compile(r"[-0-9./]{1,64}").fullmatch  # without an exponent, whose di
 _NUMBER = re.compile(r"([-+−]?)\s*\$?\s*([0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)\s*%?\.?").fullmatch
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?").fullmatch
 _OPERATORS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
-#: Words and operators: a minus (no hyphen), a bracket or a sign of order before a number, ``!`` and ``)`` after one.
+#: Words and operators: a minus (no hyphen), a bracket or a sign of order before a number, ``!`` and
+#: ``)`` after one.
 _TOKENS = re.compile(
     r"\w+|[+*/^=%√]|(?<![^\W\d])-(?=\s*[\d($])|\((?=\s*[-\d(])|[<>](?=[=\s]*[-\d(])|(?<=[\d)])[!)]"
 ).findall
@@ -55,7 +58,9 @@ class Gsm8kRow(Row):
 
     @property
     def identity(self) -> str:
-        """The words, numbers and operators of the question, without white space, case and punctuation."""
+        """The words, numbers and operators of the question, without white space, case and
+        punctuation.
+        """
         return " ".join(_TOKENS(self["question"].casefold().translate(_OPERATORS)))
 
     @property
@@ -92,7 +97,9 @@ def import_row(fields: Record) -> JsonObject:
 
 
 def _number(text: str) -> Fraction | None:
-    """The number *text*, which may have a sign, ``$``, ``%``, thousands in commas and decimals; else None."""
+    """The number *text*, which may have a sign, ``$``, ``%``, thousands in commas and decimals;
+    else None.
+    """
     match = _NUMBER(text.strip()) if len(text) <= _MAX_LENGTH else None
     if not match or ("," in match[2] and not _THOUSANDS(match[2])):
         return None

@@ -17,12 +17,15 @@ from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.tasks import files, records, registry
 from countdown_rl.tasks.task import Row
 
-#: Begins the name of a benchmark suite where a file of rows is given: ``suite:NAME`` or ``suite:NAME/TIER``.
+#: Begins the name of a benchmark suite where a file of rows is given: ``suite:NAME`` or
+#: ``suite:NAME/TIER``.
 SUITE = "suite:"
 
 
 def test_file(data: Path) -> Path:
-    """The file *data*, that of the suite that it names, or that of the test split in the data artifact *data*."""
+    """The file *data*, that of the suite that it names, or that of the test split in the data
+    artifact *data*.
+    """
     if str(data).startswith(SUITE):
         name, _, tier = str(data).removeprefix(SUITE).partition("/")
         suites: dict[str, str] = {}
@@ -39,7 +42,9 @@ def test_file(data: Path) -> Path:
 
 
 def in_suite(row: Row) -> bool:
-    """True if a suite, whose rows are of the test split alone, has a row that must be in one split with *row*."""
+    """True if a suite, whose rows are of the test split alone, has a row that must be in one split
+    with *row*.
+    """
     return row.own_split == "test" and row.identity in _suite_identities(row.task)
 
 
@@ -124,7 +129,8 @@ def write_rows(path: Path, rows: Iterable[Record], *, append: bool = False) -> N
 #: `json.dumps` would make an encoder for every row.
 _encode_text = json.JSONEncoder(ensure_ascii=False).encode
 _encode_ascii = json.JSONEncoder().encode
-#: Half a surrogate pair, which JSON may hold and UTF-8 may not, and controls that a terminal would obey.
+#: Half a surrogate pair, which JSON may hold and UTF-8 may not, and controls that a terminal would
+#: obey.
 _CONTROL = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]").search
 
 

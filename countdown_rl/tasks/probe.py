@@ -14,14 +14,18 @@ from countdown_rl.tasks.task import Row, Task
 
 
 def rows(task: Task, count: int, layout: Mapping[str, str] = {}) -> list[Row]:
-    """The first *count* probe rows of *task* with the fields of *layout*, by default copies of its example."""
+    """The first *count* probe rows of *task* with the fields of *layout*, by default copies of its
+    example.
+    """
     rng = random.Random(2024)
     draw = task.probe or task.draw or (lambda rng: task.example)
     return [task.row({"task": task.name, **draw(rng), **layout}) for _ in range(count)]
 
 
 def conversations(model: Record, count: int) -> list[list[dict[str, str]]]:
-    """The prompts of *count* probe rows of the task that *model*, an entry of a manifest, was trained on."""
+    """The prompts of *count* probe rows of the task that *model*, an entry of a manifest, was
+    trained on.
+    """
     links = provenance_chain(model)
     return [row.messages() for row in rows(trained_on(links), count, layout(links))]
 
@@ -33,7 +37,9 @@ def trained_on(links: Sequence[ProvenanceEntry]) -> Task:
 
 
 def initial_model(ancestors: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
-    """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
+    """Return the model that training started from: one on the Hub if there is one, else the last
+    model before GRPO.
+    """
     later = ("data", "file", "merged", "quantized")
     models = [entry for entry in ancestors if entry.kind not in later and not entry.by_grpo]
     if not models:
@@ -45,7 +51,9 @@ def initial_model(ancestors: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
 
 
 def model_name(links: Sequence[ProvenanceEntry]) -> str:
-    """The name of the model of *links*: that of the model that training began with, its task, and GRPO."""
+    """The name of the model of *links*: that of the model that training began with, its task, and
+    GRPO.
+    """
     name = Path(initial_model(links).name).name.removesuffix(".gguf")
     task = trained_on(links).name
     by_grpo = any(link.by_grpo for link in links)
@@ -61,7 +69,9 @@ def data(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry | None:
 
 
 def layout(links: Sequence[ProvenanceEntry]) -> dict[str, str]:
-    """The ``style`` and ``template`` of the rows that the model of *links* was trained on last, if recorded."""
+    """The ``style`` and ``template`` of the rows that the model of *links* was trained on last, if
+    recorded.
+    """
     for link in reversed(links):
         made_of = _data(link, links)
         options = link.facts.get("layout") or (made_of and made_of.options)
@@ -78,7 +88,9 @@ def prompt(row: Row) -> dict[str, str]:
 
 
 def other_prompt(links: Sequence[ProvenanceEntry], rows: Iterable[Row], remedy: str) -> str:
-    """A sentence with a *remedy* if *rows* ask in another prompt than the model of *links* learned; else ""."""
+    """A sentence with a *remedy* if *rows* ask in another prompt than the model of *links* learned;
+    else "".
+    """
     learned = [link.facts["prompt"] for link in links if "prompt" in link.facts]
     if not learned:
         return ""

@@ -1,7 +1,7 @@
 """Prompts, also from Jinja templates of the user's own.
 
-The block ``user`` of a template is the user turn, ``system`` the system turn, and ``assistant`` the prefill, from which
-the model continues. A template without blocks is a user turn.
+The block ``user`` of a template is the user turn, ``system`` the system turn, and ``assistant`` the
+prefill, from which the model continues. A template without blocks is a user turn.
 """
 
 import re
@@ -21,7 +21,9 @@ _TURNS = ("system", "user", "assistant")
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is asked: a user turn, a system turn ("" for none), and the beginning of the model's answer."""
+    """What a model is asked: a user turn, a system turn ("" for none), and the beginning of the
+    model's answer.
+    """
 
     user: str
     system: str = ""
@@ -40,7 +42,9 @@ class Prompt:
         return turns
 
     def missing(self, parts: Iterable[str]) -> list[str]:
-        """Those of *parts* that the user turn does not contain as separate words; repeated parts count each time."""
+        """Those of *parts* that the user turn does not contain as separate words; repeated parts
+        count each time.
+        """
         text = self.user
         absent = []
         for part in parts:
@@ -53,8 +57,8 @@ class Prompt:
 def from_template(template: str, fields: Record) -> Prompt:
     """The prompt of *template* for a row of *fields*.
 
-    Only the user turn may use fields: the chat template of an exported model contains the others. Raises InputError if
-    the template cannot be compiled or rendered, or has no user turn.
+    Only the user turn may use fields: the chat template of an exported model contains the others.
+    Raises InputError if the template cannot be compiled or rendered, or has no user turn.
     """
     return Prompt(
         _render(template, "user", fields), _render(template, "system", {}), prefill_of(template)

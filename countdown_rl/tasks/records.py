@@ -1,7 +1,7 @@
 """Find the puzzle, the prompt and the completions in the records of any tool.
 
-A file has one of the layouts of a table, or the user states its fields: ``NAME=EXPR``, an expression in JMESPath. What
-is neither, or may be two things, is refused.
+A file has one of the layouts of a table, or the user states its fields: ``NAME=EXPR``, an
+expression in JMESPath. What is neither, or may be two things, is refused.
 """
 
 import ast
@@ -59,8 +59,8 @@ class NoRowError(InputError):
 class Layout:
     """The records of one tool: the fields that identify them, and where the rest is, in JMESPath.
 
-    ``row`` gives the fields of the puzzle; without ``completion`` it is the only field with a name of one. Of records
-    that differ in the field ``repeats`` alone the first is read.
+    ``row`` gives the fields of the puzzle; without ``completion`` it is the only field with a name
+    of one. Of records that differ in the field ``repeats`` alone the first is read.
     """
 
     name: str
@@ -188,7 +188,9 @@ _OPTIONS = jmespath.Options(custom_functions=_Functions())
 
 
 def decoded(value: Any) -> Any:
-    """The list or mapping that the text *value* holds, in the notation of JSON or Python; else *value*."""
+    """The list or mapping that the text *value* holds, in the notation of JSON or Python; else
+    *value*.
+    """
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
     for load in (json.loads, ast.literal_eval):
@@ -211,7 +213,10 @@ def _getter(expression: str) -> Callable[[Record], Any]:
 
 
 def _expressions(fields: Iterable[str]) -> dict[str, str]:
-    """The expressions that ``--field NAME=EXPR`` states, by name. Raises UsageError if one is wrong."""
+    """The expressions that ``--field NAME=EXPR`` states, by name.
+
+    Raises UsageError if one is wrong.
+    """
     expressions = {}
     for stated in fields:
         name, sign, expression = stated.partition("=")
@@ -228,7 +233,9 @@ def _expressions(fields: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Turn:
-    """A completion, or a turn of a prompt; the reasoning is what a server returns beside the content."""
+    """A completion, or a turn of a prompt; the reasoning is what a server returns beside the
+    content.
+    """
 
     role: str
     content: str
@@ -261,7 +268,10 @@ class Reader:
         self._filter: object = None
 
     def layout(self, record: Record) -> Layout:
-        """The layout of *record*, that of the whole file. Raises InputError if it may be two, or is another."""
+        """The layout of *record*, that of the whole file.
+
+        Raises InputError if it may be two, or is another.
+        """
         layout = _recognized(tuple(record))
         first = self._first = self._first or layout
         if layout is not first:
@@ -289,7 +299,10 @@ class Reader:
         return bool(record[name] != self._filter)
 
     def row(self, record: Record) -> Row:
-        """The row in the fields of *record*. Raises NoRowError if there is none, InputError if there are two."""
+        """The row in the fields of *record*.
+
+        Raises NoRowError if there is none, InputError if there are two.
+        """
         layout = self.layout(record)
         completions = _candidates(tuple(record))
         fields = _filled({name: record[name] for name in record if name not in completions})
@@ -371,7 +384,10 @@ class Reader:
         return _with_system(_turns(messages if _is_conversation(messages) else value), record)
 
     def completions(self, record: Record) -> list[Turn]:
-        """The completions of *record*, at least one. Raises InputError if several fields may hold them."""
+        """The completions of *record*, at least one.
+
+        Raises InputError if several fields may hold them.
+        """
         try:
             return self._found_completions(record)
         except InputError as error:
@@ -411,7 +427,9 @@ class Reader:
         return bool(self.get(record, self.layout(record).failed))
 
     def usage(self, record: Record, count: int) -> list[tuple[int | None, bool | None]]:
-        """The tokens of each of *count* completions, and whether it ended by itself; None if unknown."""
+        """The tokens of each of *count* completions, and whether it ended by itself; None if
+        unknown.
+        """
         layout = self.layout(record)
         tokens = self.get(record, layout.tokens) if count == 1 else None
         if not isinstance(tokens, int):
@@ -477,7 +495,9 @@ def _has_row(fields: Record) -> bool:
 
 
 def _with_nested(fields: JsonObject, nested: object) -> JsonObject:
-    """The *fields* of a row, or those *nested* in a record; InputError if both are rows, and differ."""
+    """The *fields* of a row, or those *nested* in a record; InputError if both are rows, and
+    differ.
+    """
     inner = _filled(nested) if isinstance(nested, Mapping) else {}
     if not _has_row(fields):
         prompts = {name: fields[name] for name in ("style", "template") if name in fields}
@@ -568,7 +588,9 @@ def _turn(turn: object) -> Turn:
 
 
 def asked(prompt: str | Sequence[Turn] | None) -> tuple[Row | None, str]:
-    """The row that *prompt* asks in this package's words or a published template, and its user turn."""
+    """The row that *prompt* asks in this package's words or a published template, and its user
+    turn.
+    """
     if prompt is None:
         return None, ""
     if isinstance(prompt, str):
@@ -601,7 +623,8 @@ _PLAIN_SYSTEM = re.compile(
     r"(?:You are (?:Qwen, created by Alibaba Cloud\. You are )?a helpful assistant\.?"
     r"(?: You first thinks? about the reasoning process in the mind and then provides? the user with the answer\.)?)?"
 ).fullmatch
-#: A rendered prompt with one user turn, in the chat templates of Qwen, Llama and the shipped model, and TinyZero's.
+#: A rendered prompt with one user turn, in the chat templates of Qwen, Llama and the shipped model,
+#: and TinyZero's.
 _ENVELOPE = re.compile(
     r"(?s)(?:A conversation between User and Assistant\.[^\n]*\nUser: "
     r"|(?:<\|begin(?:_of_text)?\|>)?"

@@ -24,7 +24,9 @@ _OWN = {
 
 @cache
 def task(name: str) -> Task:
-    """The task called *name*; InputError if there is none, or if the package that has it cannot be imported."""
+    """The task called *name*; InputError if there is none, or if the package that has it cannot be
+    imported.
+    """
     if name in _OWN:
         own: Task = resolve_name(_OWN[name])
         return own
@@ -56,7 +58,10 @@ def names() -> list[str]:
 
 
 def task_of(fields: Record) -> Task:
-    """The task in the field ``task`` of a row, a graded completion or metrics. Raises InputError if there is none."""
+    """The task in the field ``task`` of a row, a graded completion or metrics.
+
+    Raises InputError if there is none.
+    """
     name = fields.get("task") or DEFAULT
     if not isinstance(name, str):
         raise InputError("`task` should be text")
@@ -69,7 +74,9 @@ def baseline(name: str, rows: Sequence[Row]) -> Baseline | None:
 
 
 def parse_row(fields: Any) -> Row:
-    """The row of the task that *fields* name, by default Countdown; InputError if they are no row of a known task."""
+    """The row of the task that *fields* name, by default Countdown; InputError if they are no row
+    of a known task.
+    """
     if isinstance(fields, Row):
         return fields
     if not isinstance(fields, Mapping):
@@ -115,7 +122,9 @@ def _others() -> dict[str, EntryPoint]:
 def verdict(
     row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False
 ) -> str:
-    """A grade of a completion of *row* as a phrase with the model's *answer*, which is not escaped for printing."""
+    """A grade of a completion of *row* as a phrase with the model's *answer*, which is not escaped
+    for printing.
+    """
     equation = answer
     # An answer that states its value, or is a number itself, is left as it is.
     if answer and value and "=" not in answer and answer != value:

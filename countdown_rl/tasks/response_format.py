@@ -1,9 +1,10 @@
 """Layout of a completion, a thinking block and an answer block, and its parser.
 
-The answer is the last complete answer block after the thinking, which ends at the first closing tag. A completion
-that opens the thinking and does not close it has no answer; one without thinking is read from its start, and its
-format is wrong. In the style ``direct`` the whole completion is the answer; in ``boxed`` it is the last ``\\boxed{}``
-after the thinking, and in ``answer_line`` what follows the last ``Answer:``.
+The answer is the last complete answer block after the thinking, which ends at the first closing
+tag. A completion that opens the thinking and does not close it has no answer; one without thinking
+is read from its start, and its format is wrong. In the style ``direct`` the whole completion is the
+answer; in ``boxed`` it is the last ``\\boxed{}`` after the thinking, and in ``answer_line`` what
+follows the last ``Answer:``.
 """
 
 import re
@@ -20,7 +21,9 @@ _TAG = re.compile(r"(</?(?:think|thinking|answer)>)")
 
 
 class Step(NamedTuple):
-    """One operation of an answer: two values, the operator and the result; None for a division by zero."""
+    """One operation of an answer: two values, the operator and the result; None for a division by
+    zero.
+    """
 
     left: str
     operator: str
@@ -29,7 +32,9 @@ class Step(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a text: an equation with its operators, which is ``right`` or ``wrong``, a ``tag``, or neither."""
+    """A part of a text: an equation with its operators, which is ``right`` or ``wrong``, a ``tag``,
+    or neither.
+    """
 
     text: str
     kind: str = ""
@@ -51,7 +56,8 @@ def tagged(text: str) -> list[Piece]:
     return pieces
 
 
-#: The fields ``format``, ``strict_format``, ``answer`` and ``trailing`` of :class:`countdown_rl.tasks.task.Grade`.
+#: The fields ``format``, ``strict_format``, ``answer`` and ``trailing`` of
+#: :class:`countdown_rl.tasks.task.Grade`.
 Blocks = tuple[bool, bool, str | None, bool]
 
 
@@ -68,7 +74,8 @@ class Style:
 
     @cached_property
     def _strict(self) -> re.Pattern[str]:
-        # Text without any of these tags, in time linear in its length. Python 3.11.2 has wrong possessive quantifiers.
+        # Text without any of these tags, in time linear in its length. Python 3.11.2 has wrong
+        # possessive quantifiers.
         text = rf"[^<]*(?:<(?!/?(?:{self.tag}|answer)>)[^<]*)*"
         opening = f"(?:<{self.tag}>{self._break}){'' if self.model_opens else '?'}"
         return re.compile(
@@ -90,7 +97,9 @@ class Style:
         return answer[begin:] if begin > answer.rfind(f"</{self.tag}>") else ""
 
     def check_prefill(self, prefill: str) -> None:
-        """Raise InputError if no completion in this style can follow *prefill*, which the user wrote."""
+        """Raise InputError if no completion in this style can follow *prefill*, which the user
+        wrote.
+        """
         if self.direct and self.opened(prefill):
             raise InputError(
                 f"the assistant block opens <{self.tag}>, which the style direct does not have"
@@ -99,12 +108,16 @@ class Style:
             raise InputError(f"in the style prefilled the assistant block should open <{self.tag}>")
 
     def joined(self, prefill: str, text: str) -> str:
-        """The completion whose *prefill* a model continued with *text*, with an opening tag if the style has one."""
+        """The completion whose *prefill* a model continued with *text*, with an opening tag if the
+        style has one.
+        """
         opened = self.opened(prefill) if self.opening else ""
         return text if text.lstrip().startswith(self.opening) else opened + text
 
     def reopened(self, text: str) -> str:
-        """*text*, with the opening tag of the thinking that it only closes, as an unknown prompt opened it."""
+        """*text*, with the opening tag of the thinking that it only closes, as an unknown prompt
+        opened it.
+        """
         begin, closing, _ = text.partition(f"</{self.tag}>")
         if not self.opening or not closing or self.opening in begin:
             return text
@@ -117,7 +130,9 @@ class Style:
         return f"{self.opening}\n{thinking}</{self.tag}>\n{ANSWER_OPEN}{self._break}{answer}{self._break}{ANSWER_CLOSE}"
 
     def completion(self, content: str, reasoning: str | None, *, closed: bool = True) -> str:
-        """The completion of *content* and *reasoning* that an endpoint keeps apart; *closed* if that has ended."""
+        """The completion of *content* and *reasoning* that an endpoint keeps apart; *closed* if
+        that has ended.
+        """
         if not reasoning or self.direct:
             return content
         thinking = f"<{self.tag}>{self._break}{reasoning}"

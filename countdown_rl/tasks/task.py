@@ -60,7 +60,9 @@ REASONS = {
 
 
 def check_text(text: str, name: str) -> None:
-    """Raise InputError if *text* has half of a surrogate pair, which JSON may hold and tokenizers refuse."""
+    """Raise InputError if *text* has half of a surrogate pair, which JSON may hold and tokenizers
+    refuse.
+    """
     if re.search("[\ud800-\udfff]", text):
         raise InputError(f"{name} has half of a surrogate pair, which is no character")
 
@@ -79,7 +81,10 @@ def text_of(completion: Completion) -> str:
 
 
 class Row(Mapping[str, Any]):
-    """One row of a data set: a read-only mapping of its fields. The constructor raises InputError if one is wrong."""
+    """One row of a data set: a read-only mapping of its fields.
+
+    The constructor raises InputError if one is wrong.
+    """
 
     task: ClassVar[str]
     #: The response formats that the task knows, the default first.
@@ -88,7 +93,8 @@ class Row(Mapping[str, Any]):
     kept_fields: ClassVar[tuple[str, ...]] = ()
     #: The name of the rule that answers are graded by; "" if the task has only one.
     rule = ""
-    #: Fields that a prompt of the user's own (:mod:`countdown_rl.tasks.prompt`) may use; by default `kept_fields`.
+    #: Fields that a prompt of the user's own (:mod:`countdown_rl.tasks.prompt`) may use; by default
+    #: `kept_fields`.
     prompt_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, fields: Record) -> None:
@@ -118,7 +124,9 @@ class Row(Mapping[str, Any]):
 
     @abstractmethod
     def judge(self, answer: str) -> tuple[str | None, str]:
-        """The exact value of *answer* as text, and the reason why it is wrong ("" if it is correct)."""
+        """The exact value of *answer* as text, and the reason why it is wrong ("" if it is
+        correct).
+        """
 
     @property
     @abstractmethod
@@ -147,7 +155,9 @@ class Row(Mapping[str, Any]):
 
     @property
     def groups(self) -> dict[str, str]:
-        """The values that results are broken down by, such as ``{"numbers": "4"}``; names without underscore."""
+        """The values that results are broken down by, such as ``{"numbers": "4"}``; names without
+        underscore.
+        """
         return {}
 
     @property
@@ -156,7 +166,9 @@ class Row(Mapping[str, Any]):
         return ""
 
     def evaluated_groups(self, solved: bool) -> dict[str, str]:
-        """:attr:`groups` with those that take a computation, which a puzzle that is *solved* needs less of."""
+        """:attr:`groups` with those that take a computation, which a puzzle that is *solved* needs
+        less of.
+        """
         return self.groups
 
     def vote_key(self, answer: str, value: str | None) -> str:
@@ -164,7 +176,9 @@ class Row(Mapping[str, Any]):
         return value or " ".join(answer.lower().split()).rstrip(".!")
 
     def pieces(self, text: str) -> list[Piece]:
-        """*text*, such as a completion, in pieces, of which tags and the equations that can be checked are marked."""
+        """*text*, such as a completion, in pieces, of which tags and the equations that can be
+        checked are marked.
+        """
         return tagged(text)
 
     def steps(self, answer: str) -> list[Step]:
@@ -178,7 +192,9 @@ class Row(Mapping[str, Any]):
 
     @classmethod
     def asked_by(cls, text: str) -> JsonObject | None:
-        """The fields of the row that the user turn *text* asks, in the task's words or a published template; or None."""
+        """The fields of the row that the user turn *text* asks, in the task's words or a published
+        template; or None.
+        """
         return None
 
     @property
@@ -199,7 +215,9 @@ class Row(Mapping[str, Any]):
 
     @cached_property
     def style_name(self) -> str:
-        """The name of the response format, by default the first that fits the prefill of the template."""
+        """The name of the response format, by default the first that fits the prefill of the
+        template.
+        """
         stated = self.get("style")
         if stated or self.template is None:
             return stated or self.styles[0]
@@ -224,16 +242,22 @@ class Row(Mapping[str, Any]):
         return layout
 
     def without_prefill(self) -> Self:
-        """This row in a style whose model opens the thinking, as most endpoints continue no assistant turn."""
+        """This row in a style whose model opens the thinking, as most endpoints continue no
+        assistant turn.
+        """
         return self if self.style.model_opens else type(self)({**self, "style": "model_opens"})
 
     @property
     def opening(self) -> str:
-        """The beginning of the reasoning that the prompt writes, before a completion: ``<think>``, or ""."""
+        """The beginning of the reasoning that the prompt writes, before a completion: ``<think>``,
+        or "".
+        """
         return "" if self.style.model_opens else self.style.opened(self.prompt().prefill)
 
     def prompt(self) -> Prompt:
-        """The prompt, of the user's template alone or the task's; InputError if it is broken, incomplete or unfit."""
+        """The prompt, of the user's template alone or the task's; InputError if it is broken,
+        incomplete or unfit.
+        """
         if self.template is None:
             default = self.default_prompt()
             return replace(default, prefill="") if self.style.model_opens else default
@@ -253,8 +277,9 @@ class Row(Mapping[str, Any]):
         return self.prompt().messages()
 
     def to_trl(self) -> JsonObject:
-        """The fields for TRL, verl or a chat template, with a ``prompt`` that ends in the user turn: behind a prefilled
-        one, a generation prompt would end the reasoning."""
+        """The fields for TRL, verl or a chat template, with a ``prompt`` that ends in the user
+        turn: behind a prefilled one, a generation prompt would end the reasoning.
+        """
         return {"prompt": self.prompt().turns(), **self}
 
     def grade(self, completion: str) -> Grade:
@@ -268,8 +293,10 @@ class Row(Mapping[str, Any]):
 class Group:
     """Display labels for a row attribute that results are broken down by.
 
-    *label* is a format for any value, *names* are labels of single values. The accuracies of *main* groups are in
-    the training log, those of the first also in ``metrics.json``. Rows of the value *unsolvable* have no solution."""
+    *label* is a format for any value, *names* are labels of single values. The accuracies of *main*
+    groups are in the training log, those of the first also in ``metrics.json``. Rows of the value
+    *unsolvable* have no solution.
+    """
 
     title: str
     label: str = "{}"
@@ -310,7 +337,8 @@ class Task:
     noun: str = "problem"  # the word for one row, such as ``puzzle``
     reasons: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Group] = field(default_factory=dict)
-    #: The fields of a random row, if rows can be generated; called again for a repetition or a row of another split.
+    #: The fields of a random row, if rows can be generated; called again for a repetition or a row
+    #: of another split.
     draw: Callable[[random.Random], Record] | None = None
     #: The fields of a row from those of a published one; it raises InputError for others.
     import_row: Callable[[Record], Record] | None = None
@@ -318,7 +346,8 @@ class Task:
     probe: Callable[[random.Random], Record] | None = None
     #: In place of ``draw`` and ``import_row``, "module:name" of a subclass of this class.
     source: str = "countdown_rl.data.source:RowSource"
-    #: A row whose prompt the demo page shows with the reader's numbers in place of its own; {} if there is no page.
+    #: A row whose prompt the demo page shows with the reader's numbers in place of its own; {} if
+    #: there is no page.
     demo: Record = field(default_factory=dict)
     #: The options of ``gen-data`` for puzzles that apply to this task.
     data_options: frozenset[str] = frozenset()
@@ -327,7 +356,8 @@ class Task:
     suites: Mapping[str, str] = field(default_factory=dict)
     #: By the name that ``--model`` accepts.
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    #: Graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) -> reward``.
+    #: Graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) ->
+    #: reward``.
     proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)
 
     def reason(self, key: str) -> str:

@@ -1,19 +1,22 @@
-"""The answer language: parsing an arithmetic expression over whole numbers, its exact value, form and steps.
+"""The answer language: parsing an arithmetic expression over whole numbers, its exact value, form
+and steps.
 
     answer     = expression { "=" claim }
     expression = [ "+" | "-" ] term { ("+" | "-") term }
     term       = factor { ("*" | "/") factor }
     factor     = number | "(" expression ")"
 
-``x`` and ``X`` between numbers, ``×``, ``·``, ``⋅`` and ``∗`` are ``*``; ``÷`` and ``∕`` are ``/``; ``−`` and ``–``
-are ``-``. White space may stand between tokens. A claim after ``=`` must have the value of the expression.
+``x`` and ``X`` between numbers, ``×``, ``·``, ``⋅`` and ``∗`` are ``*``; ``÷`` and ``∕`` are ``/``;
+``−`` and ``–`` are ``-``. White space may stand between tokens. A claim after ``=`` must have the
+value of the expression.
 
-A sign may begin an answer, a parenthesis or a claim: ``-3 + 5`` is ``5 - 3``, and a plus changes nothing. No other sign
-may precede a number (``3 * -5``), and ``07`` is not 7. One full stop may end an answer, and ``\\boxed{}`` may enclose
-it. In the box ``\\times`` and ``\\cdot`` are ``*``, ``\\div`` is ``/``, and ``\\frac{a}{b}`` is ``((a)/(b))``.
+A sign may begin an answer, a parenthesis or a claim: ``-3 + 5`` is ``5 - 3``, and a plus changes
+nothing. No other sign may precede a number (``3 * -5``), and ``07`` is not 7. One full stop may end
+an answer, and ``\\boxed{}`` may enclose it. In the box ``\\times`` and ``\\cdot`` are ``*``,
+``\\div`` is ``/``, and ``\\frac{a}{b}`` is ``((a)/(b))``.
 
-Python evaluates no part of the text. Parsing is one pass with two stacks, linear in the length; values are pairs of
-integers. Length, digits and count of numbers are limited before any arithmetic.
+Python evaluates no part of the text. Parsing is one pass with two stacks, linear in the length;
+values are pairs of integers. Length, digits and count of numbers are limited before any arithmetic.
 """
 
 import re
@@ -23,8 +26,8 @@ from typing import NamedTuple
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.response_format import Piece, Step, tagged
 
-#: Version of the answer language. Version 2 added the minus at the beginning, the final full stop and ``\boxed{}``,
-#: version 3 the plus at the beginning and LaTeX in the box.
+#: Version of the answer language. Version 2 added the minus at the beginning, the final full stop
+#: and ``\boxed{}``, version 3 the plus at the beginning and LaTeX in the box.
 GRAMMAR_VERSION = 3
 
 #: Limits on the characters of an answer, the digits of a number and the numbers of an expression.
@@ -49,8 +52,8 @@ REACH = 160
 
 _LEFT_SIDE = re.compile(r"[0-9(][0-9\s+\-−–*x×X·⋅∗/÷∕()]*\Z")
 _OPERATOR = re.compile(r"[+\-−–*x×X·⋅∗/÷∕]")
-#: Text before a left side that is a part of it, so that the rest alone would be another expression. The dash of a list
-#: is no part of it.
+#: Text before a left side that is a part of it, so that the rest alone would be another expression.
+#: The dash of a list is no part of it.
 _JOINED = re.compile(r"[\w.,]\Z|(?:[-−–](?=\Z)|\S[^\S\n]*[-+−–*×·/÷^])[^\S\n]*\Z")
 _CLAIM = re.compile(r"\s*-?[0-9]+(?:/[0-9]+)?(?![0-9.]*[0-9])")
 
@@ -74,7 +77,8 @@ REASONS = {
     "answers-disagree": "the two sides of = are not equal",
 }
 
-#: An expression: a number, or (operator, left, right). At most ``MAX_NUMBERS`` deep, so recursion is safe.
+#: An expression: a number, or (operator, left, right). At most ``MAX_NUMBERS`` deep, so recursion
+#: is safe.
 Tree = int | tuple[str, "Tree", "Tree"]
 
 
@@ -87,7 +91,9 @@ class ExpressionError(InputError):
 
 
 class Expression(NamedTuple):
-    """A parsed answer: its tree, its numbers from left to right, and its value as :func:`evaluate` returns it."""
+    """A parsed answer: its tree, its numbers from left to right, and its value as :func:`evaluate`
+    returns it.
+    """
 
     tree: Tree
     numbers: list[int]
@@ -103,7 +109,9 @@ class Expression(NamedTuple):
 
 
 def fraction(numerator: int, denominator: int) -> str | None:
-    """A fraction in lowest terms as text, ``65`` or ``13/2``; None if *denominator* is 0, which is never negative."""
+    """A fraction in lowest terms as text, ``65`` or ``13/2``; None if *denominator* is 0, which is
+    never negative.
+    """
     if denominator <= 1:
         return str(numerator) if denominator else None
     common = gcd(numerator, denominator)
@@ -113,7 +121,9 @@ def fraction(numerator: int, denominator: int) -> str | None:
 
 
 def parse(text: str) -> Expression:
-    """Parse an answer; ExpressionError if it is outside the language, as no division by zero or wrong claim is."""
+    """Parse an answer; ExpressionError if it is outside the language, as no division by zero or
+    wrong claim is.
+    """
     if len(text) > MAX_LENGTH:
         raise ExpressionError("too-long")
     if text.endswith((".", "}")):
@@ -135,7 +145,9 @@ def parse(text: str) -> Expression:
 
 
 def _without_latex(text: str) -> str:
-    """The content of a box in the notation of the other answers; fractions from the innermost outward."""
+    """The content of a box in the notation of the other answers; fractions from the innermost
+    outward.
+    """
     text = _LATEX.sub(lambda match: _LATEX_OPERATORS[match[1]], text)
     count = 1
     while count:
@@ -150,8 +162,9 @@ def _division(fraction: re.Match[str]) -> str:
 
 
 def evaluate(tree: Tree) -> tuple[int, int, bool]:
-    """The exact value of *tree* as numerator and denominator, not reduced, and True if every result of an operation in
-    it is a positive integer. The denominator is positive, or 0 after a division by zero.
+    """The exact value of *tree* as numerator and denominator, not reduced, and True if every result
+    of an operation in it is a positive integer. The denominator is positive, or 0 after a division
+    by zero.
     """
     if isinstance(tree, int):
         return tree, 1, True
@@ -241,8 +254,8 @@ def _tree(text: str) -> tuple[Tree, list[int]]:
 def canonical(tree: Tree) -> str:
     """The canonical form of an expression, for majority voting.
 
-    Two expressions have one form when one becomes the other by reordering or re-bracketing sums and products:
-    ``(2 + 3) * 4`` and ``4 * (3 + 2)``, ``8 - (5 - 3)`` and ``8 + 3 - 5``.
+    Two expressions have one form when one becomes the other by reordering or re-bracketing sums and
+    products: ``(2 + 3) * 4`` and ``4 * (3 + 2)``, ``8 - (5 - 3)`` and ``8 + 3 - 5``.
     """
     if isinstance(tree, int):
         return str(tree)
@@ -282,7 +295,9 @@ def steps(tree: Tree) -> list[Step]:
 
 
 def pieces(text: str) -> list[Piece]:
-    """*text* in pieces, in linear time; equations that end in a number (``9 * 8 = 72``) are checked."""
+    """*text* in pieces, in linear time; equations that end in a number (``9 * 8 = 72``) are
+    checked.
+    """
     parts: list[Piece] = []
     end = 0
     for match in re.finditer("=", text):

@@ -1,39 +1,43 @@
 # mypy: disallow-untyped-defs=False
 # Numba infers the types of these functions, and both kinds of number fit them.
-"""Inner loops of solver and generator, as plain functions in the part of Python that Numba compiles.
+"""Inner loops of solver and generator, as plain functions in the part of Python that Numba
+compiles.
 
-They run uncompiled on lists and Python integers, which starts at once and is exact at any size, or compiled
-(:mod:`kernel_numba`) on int64 arrays. This file imports nothing of the package, so that Numba recompiles its cached
-code only when this file changes.
+They run uncompiled on lists and Python integers, which starts at once and is exact at any size, or
+compiled (:mod:`kernel_numba`) on int64 arrays. This file imports nothing of the package, so that
+Numba recompiles its cached code only when this file changes.
 
-**Classes.** Two expressions are counted once if they are the same function of the numbers: after reordering and
-re-bracketing sums and products, or moving a minus sign (``a - (b-c)*d`` is ``a + (c-b)*d``). A class is a number, a
-sum of terms (numbers and products, each plus or minus) or a product of factors (numbers and sums, each above or below
-the line). Each is built once: the part that holds the subset's lowest number, joined to the rest. A class stands for
-an expression and its negative, if that can be written too; its value is the one that is not negative. Of n different
+**Classes.** Two expressions are counted once if they are the same function of the numbers: after
+reordering and re-bracketing sums and products, or moving a minus sign (``a - (b-c)*d`` is ``a +
+(c-b)*d``). A class is a number, a sum of terms (numbers and products, each plus or minus) or a
+product of factors (numbers and sums, each above or below the line). Each is built once: the part
+that holds the subset's lowest number, joined to the rest. A class stands for an expression and its
+negative, if that can be written too; its value is the one that is not negative. Of n different
 numbers there are 1, 6, 68, 1170, 27142, 793002 expressions (OEIS A140606).
 
-**Values** are unreduced fractions. Numerator and denominator stay below 16 times the product of all numbers.
+**Values** are unreduced fractions. Numerator and denominator stay below 16 times the product of all
+numbers.
 
-**Equal numbers** make equal classes. A 61-bit hash of the class, which is the same for equal numbers, keeps each from
-being counted twice.
+**Equal numbers** make equal classes. A 61-bit hash of the class, which is the same for equal
+numbers, keeps each from being counted twice.
 """
 
 from collections import namedtuple
 
-#: A class is one integer, its tag: left and right, the classes it was joined from (a number: its index at
-#: right), 20 bits each; the join; its kind; its flags; the characters that its parentheses take.
+#: A class is one integer, its tag: left and right, the classes it was joined from (a number: its
+#: index at right), 20 bits each; the join; its kind; its flags; the characters that its parentheses
+#: take.
 LEFT, RIGHT, JOIN, KIND, COST = 0, 20, 40, 43, 50
 PART = (1 << 20) - 1
 LEAF, SUM, PRODUCT = 0, 1, 2
 #: left + right, |left - right|, left * right, left / right, right / left.
 ADD, TAKE, TIMES, OVER, UNDER = 0, 1, 2, 3, 4
-#: Its negative can be written too; a product with nothing below the line; all its parts are positive
-#: integers; it is one itself and so are its parts; it needs no operator but + and -.
+#: Its negative can be written too; a product with nothing below the line; all its parts are
+#: positive integers; it is one itself and so are its parts; it needs no operator but + and -.
 FLIP, ABOVE, PARTS, WHOLE, ADDSUB = 1 << 45, 1 << 46, 1 << 47, 1 << 48, 1 << 49
 
-#: Upper bounds by count of numbers n: classes of all proper subsets (sums of OEIS A140606), and a power of two
-#: above the number of expressions over at most n numbers.
+#: Upper bounds by count of numbers n: classes of all proper subsets (sums of OEIS A140606), and a
+#: power of two above the number of expressions over at most n numbers.
 MAX_CLASSES = (0, 1, 2, 21, 316, 6_650, 183_000)
 HASH_SLOTS = (0, 4, 32, 256, 4_096, 65_536, 1 << 21)
 #: Length of the longest text of a class, and of the working memory of :func:`write`.
@@ -49,18 +53,22 @@ _PLUS, _MINUS, _ZERO, _FACTOR = (
 _BELOW = 0x07C15B9F4A7C1659
 _STEP = 0x1E3779B97F4A7C15
 
-#: Targets ``low..high``; the rule (``every``, ``whole``); ``joins``: the joins that may be used, as bits.
+#: Targets ``low..high``; the rule (``every``, ``whole``); ``joins``: the joins that may be used, as
+#: bits.
 Goal = namedtuple("Goal", "low high every whole joins")
-#: The classes of all proper subsets: values, tags, two hash words; where those of a subset (as bits) lie.
+#: The classes of all proper subsets: values, tags, two hash words; where those of a subset (as
+#: bits) lie.
 Classes = namedtuple("Classes", "tops bottoms tags firsts seconds starts ends")
-#: The classes that reach a target, at its index above ``low``: their ``counts``; ``plain``, 1 if one needs only + and
-#: -; the cost and the tag of the best, ``ranks`` (-1 for none) and ``best``; the tags of as many ``solutions`` as there
-#: is space for; and ``seen``, a hash table of them.
+#: The classes that reach a target, at its index above ``low``: their ``counts``; ``plain``, 1 if
+#: one needs only + and -; the cost and the tag of the best, ``ranks`` (-1 for none) and ``best``;
+#: the tags of as many ``solutions`` as there is space for; and ``seen``, a hash table of them.
 Matches = namedtuple("Matches", "seen counts plain ranks best solutions")
 
 
 def tables(zeros, size, targets, solutions):
-    """Empty tables for up to *size* numbers, so many targets and so many tags of solutions; *zeros* makes each."""
+    """Empty tables for up to *size* numbers, so many targets and so many tags of solutions; *zeros*
+    makes each.
+    """
     subsets = 1 << size
     classes = Classes(*[zeros(MAX_CLASSES[size]) for _ in range(5)], zeros(subsets), zeros(subsets))
     return classes, Matches(
@@ -96,7 +104,9 @@ def term_hash(part, minus):
 
 
 def factor_hash(part):
-    """Hash of a number or a sum as a factor, and its orientation: 0 or 1, or 2 where the two are the same."""
+    """Hash of a number or a sum as a factor, and its orientation: 0 or 1, or 2 where the two are
+    the same.
+    """
     tag, first, second = part
     if tag >> KIND & 3 != SUM or not tag & FLIP:
         return scramble(first + _FACTOR), 0
@@ -106,7 +116,9 @@ def factor_hash(part):
 
 
 def classify(join, left, right, p, q):
-    """The tag, but for its parts, of the class p/q that *join* makes of two tags; -1 where it makes none."""
+    """The tag, but for its parts, of the class p/q that *join* makes of two tags; -1 where it makes
+    none.
+    """
     left_kind, right_kind = left >> KIND & 3, right >> KIND & 3
     cost = (left >> COST) + (right >> COST)
     if join < TIMES:
@@ -141,9 +153,11 @@ def value(join, ad, cb, bd, ac):
 
 
 def hashes(join, swapped, left, right):
-    """The two hash words of a joined class: a sum's orientations, or a product's factors and its orientation.
+    """The two hash words of a joined class: a sum's orientations, or a product's factors and its
+    orientation.
 
-    *left* and *right*: tags and hash words of its parts. *swapped*: left is the smaller side of a difference.
+    *left* and *right*: tags and hash words of its parts. *swapped*: left is the smaller side of a
+    difference.
     """
     if join < TIMES:
         left_minus = 1 if swapped else 0
@@ -199,9 +213,11 @@ def reaches(p, q, tag, low, high, whole):
 
 
 def record(t, tag, key, length, matched, matches):
-    """Record a class that reaches the t-th target, unless the *key* of an equal one is known (-1: all are new).
+    """Record a class that reaches the t-th target, unless the *key* of an equal one is known (-1:
+    all are new).
 
-    *length*: the characters of its text without parentheses. Returns the new number of those *matched*.
+    *length*: the characters of its text without parentheses. Returns the new number of those
+    *matched*.
     """
     seen, counts, plain, ranks, best, solutions = matches
     if key >= 0 and not is_new(scramble(key + t), seen):
@@ -237,7 +253,9 @@ def digits_of(number):
 
 
 def left_joins(joins, left):
-    """Those of *joins* that a class may be the left side of: a sum no part of a sum, a product none of a product."""
+    """Those of *joins* that a class may be the left side of: a sum no part of a sum, a product none
+    of a product.
+    """
     kind = left >> KIND & 3
     return joins & (0b11100 if kind == SUM else 0b00011 if kind == PRODUCT else 0b11111)
 
@@ -245,8 +263,8 @@ def left_joins(joins, left):
 def join_parts(mask, lowest, size, matched, length, goal, classes, matches, repeats, final):
     """Make the classes of a subset of two numbers or more: every way to split it, with every join.
 
-    Classes of a proper subset are appended to the tables. Of the whole set (*final*) those that reach a target are
-    recorded. Returns the number of classes in the tables, and of matches so far.
+    Classes of a proper subset are appended to the tables. Of the whole set (*final*) those that
+    reach a target are recorded. Returns the number of classes in the tables, and of matches so far.
     """
     tops, bottoms, tags, firsts, seconds, starts, ends = classes
     low, high, _, whole, joins = goal
@@ -298,7 +316,10 @@ def join_parts(mask, lowest, size, matched, length, goal, classes, matches, repe
 
 
 def search(nums, goal, classes, matches):
-    """Find every class whose value is a target; returns how many there are. *matches* are empty before."""
+    """Find every class whose value is a target; returns how many there are.
+
+    *matches* are empty before.
+    """
     tops, bottoms, tags, firsts, seconds, starts, ends = classes
     full = (1 << len(nums)) - 1
     repeats = has_repeats(nums)
@@ -330,16 +351,18 @@ def search(nums, goal, classes, matches):
     return matched
 
 
-#: Items of the work list of :func:`write` that are no class: parentheses, the four operators (from -3 down), and
-#: the class asked for, which has no index. ASCII codes of the operators.
+#: Items of the work list of :func:`write` that are no class: parentheses, the four operators (from
+#: -3 down), and the class asked for, which has no index. ASCII codes of the operators.
 _OPEN, _CLOSE, _OPERATOR, _ROOT = -1, -2, -3, -10
 _ASCII = (43, 45, 42, 47)
 
 
 def flatten(tag, classes, scratch):
-    """List the terms or factors of a class in *scratch* from 64 on, and their sides (1: minus or below) from 96 on.
+    """List the terms or factors of a class in *scratch* from 64 on, and their sides (1: minus or
+    below) from 96 on.
 
-    Plus comes before minus and above before below; larger values come first. Returns how many there are.
+    Plus comes before minus and above before below; larger values come first. Returns how many there
+    are.
     """
     tops, bottoms, tags = classes.tops, classes.bottoms, classes.tags
     kind = tag >> KIND & 3
@@ -377,8 +400,9 @@ def flatten(tag, classes, scratch):
 def write(tag, nums, classes, text, scratch):
     """Write the class of *tag* into *text* as ASCII codes; returns the length of the text.
 
-    The order of :func:`flatten` makes every intermediate result a positive integer where the class allows it;
-    parentheses enclose only sums in products. *scratch* has space for ``SCRATCH`` integers.
+    The order of :func:`flatten` makes every intermediate result a positive integer where the class
+    allows it; parentheses enclose only sums in products. *scratch* has space for ``SCRATCH``
+    integers.
     """
     end = 0
     depth = 1  # of the work list at the start of scratch, which takes the place of recursion
@@ -421,14 +445,15 @@ def write(tag, nums, classes, text, scratch):
 
 # Row drawing: random puzzles, solved by the functions above.
 
-#: ``seed`` and ``stream`` of the random numbers; the first attempt of each row and the limits of attempts by count of
-#: numbers; the values to sample, as ``tiles`` without replacement; the parts (of ``parts``) that the numbers must fall
-#: into; and ``stop``, an array whose first value ends the work once it is not 0.
+#: ``seed`` and ``stream`` of the random numbers; the first attempt of each row and the limits of
+#: attempts by count of numbers; the values to sample, as ``tiles`` without replacement; the parts
+#: (of ``parts``) that the numbers must fall into; and ``stop``, an array whose first value ends the
+#: work once it is not 0.
 Source = namedtuple(
     "Source", "seed stream start limits values tiles first_part last_part parts stop"
 )
-#: Rows to sample: their indices, sizes, and whether they are to be solvable; the other fields are results, of which
-#: ``attempts`` is the next attempt of each row, or one of the values below.
+#: Rows to sample: their indices, sizes, and whether they are to be solvable; the other fields are
+#: results, of which ``attempts`` is the next attempt of each row, or one of the values below.
 Rows = namedtuple("Rows", "indices sizes solvable attempts nums targets counts plain lengths texts")
 #: Values of ``attempts`` for a row that was not found within the limit, and for the rows after it.
 NOT_FOUND, NOT_SAMPLED = -1, -2
@@ -439,8 +464,9 @@ RARE = 1_000
 def draw_numbers(state, source, rare, pool, nums, ordered):
     """Draw *nums*, and sort them into *ordered*; returns the new random state.
 
-    *pool* is a copy of the source's values, and remains one. If puzzles are *rare*, each number comes from the first
-    values, a half to a 64th of them, or all: products reach a target with small numbers only.
+    *pool* is a copy of the source's values, and remains one. If puzzles are *rare*, each number
+    comes from the first values, a half to a 64th of them, or all: products reach a target with
+    small numbers only.
     """
     for i in range(len(nums)):
         state = scramble(state + _STEP)
@@ -462,10 +488,11 @@ def draw_numbers(state, source, rare, pool, nums, ordered):
 
 
 def choose_target(state, solvable, rare, matches):
-    """The index of a random target with a solution, or with none if not *solvable*; -1 to sample other numbers.
+    """The index of a random target with a solution, or with none if not *solvable*; -1 to sample
+    other numbers.
 
-    Unless puzzles are *rare*, solvable numbers are kept in proportion to the targets that they reach, in full from a
-    quarter on.
+    Unless puzzles are *rare*, solvable numbers are kept in proportion to the targets that they
+    reach, in full from a quarter on.
     """
     counts = matches.counts
     reached = 0
@@ -484,10 +511,11 @@ def choose_target(state, solvable, rare, matches):
 
 
 def draw(source, rows, goal, classes, matches, scratch):
-    """Sample the puzzles of *rows* by their own random numbers until each has, or has not, a solution.
+    """Sample the puzzles of *rows* by their own random numbers until each has, or has not, a
+    solution.
 
-    All targets of a set of numbers are solved at once, and a fitting one is chosen. A row that reaches its limit is the
-    last one.
+    All targets of a set of numbers are solved at once, and a fitting one is chosen. A row that
+    reaches its limit is the last one.
     """
     pool = source.values.copy()
     for row in range(len(rows.indices)):

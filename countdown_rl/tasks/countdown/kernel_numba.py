@@ -1,4 +1,7 @@
-"""The kernel compiled by Numba. Importing this costs about a second; the machine code is kept on disk."""
+"""The kernel compiled by Numba.
+
+Importing this costs about a second; the machine code is kept on disk.
+"""
 
 import hashlib
 from pathlib import Path
@@ -19,8 +22,8 @@ for _name, _function in list(vars(kernel).items()):
     ):
         register_jitable(error_model="numpy", _nrt=_name in _ALLOCATING)(_function)
 
-# Numba names its files after the function, and fails where such a file is of another version and names a class that
-# has gone. So each version of the kernel has names of its own.
+# Numba names its files after the function, and fails where such a file is of another version and
+# names a class that has gone. So each version of the kernel has names of its own.
 _VERSION = hashlib.sha256(Path(kernel.__file__).read_bytes()).hexdigest()[:12]
 for _function in (kernel.search, kernel.write, kernel.draw):
     _function.__qualname__ = f"{_function.__name__}_{_VERSION}"

@@ -10,7 +10,8 @@ _USING = "Using the numbers {nums}, create an equation that equals {target}. "
 _FOUR = "You can use basic arithmetic operations (+, -, *, /) "
 _TAGS = "Show your work in <think> </think> tags. And return the final "
 _ONCE = "each number can only be used once"
-#: The published user turns and the rule that they state: TinyZero and verl, Mini-R1, Jiayi-Pan, nano-aha-moment.
+#: The published user turns and the rule that they state: TinyZero and verl, Mini-R1, Jiayi-Pan,
+#: nano-aha-moment.
 _PUBLISHED = {
     f"{_USING}{_FOUR}and {_ONCE}. {_TAGS}answer in <answer> </answer> tags, "
     "for example <answer> (1 + 2) / 3 </answer>.": DEFAULT_RULE,
@@ -61,7 +62,9 @@ _TEMPLATES += [(_pattern(template), rule) for template, rule in _PUBLISHED.items
 
 @lru_cache(maxsize=4_096)
 def asked(text: str) -> JsonObject | None:
-    """The fields of the puzzle that *text* asks; None if it is no text of this package and no published template."""
+    """The fields of the puzzle that *text* asks; None if it is no text of this package and no
+    published template.
+    """
     for pattern, rule in _TEMPLATES:
         match = pattern.fullmatch(text.strip())
         if match:
@@ -70,7 +73,9 @@ def asked(text: str) -> JsonObject | None:
 
 
 def _fields(found: dict[str, str], rule: str) -> JsonObject:
-    """The fields of a row with the parts of a prompt that were *found*, and *rule* if they state none."""
+    """The fields of a row with the parts of a prompt that were *found*, and *rule* if they state
+    none.
+    """
     nums = [int(number) for number in re.findall("[0-9]+", found["nums"])]
     fields: JsonObject = {"nums": nums, "target": int(found["target"])}
     rule = _WORDS.get(found.get("words", ""), rule)

@@ -1,8 +1,9 @@
 """Graders of other projects that can be cheated, for the rewards ``proxy:NAME``.
 
-They read the answer where the exact grader does. Their ``eval`` is replaced by Python's parser and the same arithmetic:
-powers, ``//``, decimals, signs and floats. It is bounded: a power of more than ``MAX_BITS`` bits, or more than
-``MAX_DEPTH`` operations in each other, score like a text that cannot be parsed.
+They read the answer where the exact grader does. Their ``eval`` is replaced by Python's parser and
+the same arithmetic: powers, ``//``, decimals, signs and floats. It is bounded: a power of more than
+``MAX_BITS`` bits, or more than ``MAX_DEPTH`` operations in each other, score like a text that
+cannot be parsed.
 """
 
 import ast
@@ -32,7 +33,9 @@ _OPERATIONS: dict[type, Callable[..., Any]] = {
 
 
 def evaluate(text: str) -> Any:
-    """The value of *text* by Python's ``eval``, an int, float or complex; None if it fails or is too large."""
+    """The value of *text* by Python's ``eval``, an int, float or complex; None if it fails or is
+    too large.
+    """
     if len(text) > MAX_LENGTH or not _ALLOWED(text):
         return None
     try:
@@ -59,19 +62,25 @@ def _value(node: ast.expr, depth: int = 0) -> Any:
 
 
 def value(row: Record, answer: str | None) -> float:
-    """1 if the value of *answer* is within the tolerance of the target, whatever its numbers; else 0."""
+    """1 if the value of *answer* is within the tolerance of the target, whatever its numbers; else
+    0.
+    """
     result = evaluate(answer or "")
     return float(result is not None and abs(result - row["target"]) < TOLERANCE)
 
 
 def copied(row: Record, answer: str | None) -> float:
-    """As :func:`value`, if the runs of digits in *answer* are the numbers: TinyZero's grader, which many copied."""
+    """As :func:`value`, if the runs of digits in *answer* are the numbers: TinyZero's grader, which
+    many copied.
+    """
     digits = sorted(map(int, re.findall("[0-9]{1,15}", answer or "")))
     return value(row, answer) if digits == sorted(row["nums"]) else 0.0
 
 
 def scored(row: Record, answer: str | None) -> float:
-    """As :func:`copied`, and 0.1 for any other answer: TinyZero's score, which the course CS224R uses too."""
+    """As :func:`copied`, and 0.1 for any other answer: TinyZero's score, which the course CS224R
+    uses too.
+    """
     return 0.0 if answer is None else copied(row, answer) or 0.1
 
 

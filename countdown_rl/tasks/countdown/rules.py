@@ -1,7 +1,8 @@
-"""Puzzles: numbers, a target, a rule and operators; and the split of the data that a puzzle belongs to.
+"""Puzzles: numbers, a target, a rule and operators; and the split of the data that a puzzle belongs
+to.
 
-The split depends on the numbers alone, whatever their order, the target or the rule: data sets made with any
-seed, size and options never share a set of numbers across splits.
+The split depends on the numbers alone, whatever their order, the target or the rule: data sets made
+with any seed, size and options never share a set of numbers across splits.
 """
 
 from collections.abc import Iterable
@@ -67,7 +68,8 @@ def rule(name: object) -> Rule:
 def operators(chosen: Iterable[str]) -> str:
     """The operators *chosen*, in the order ``+-*/``; spaces and commas between them are ignored.
 
-    ``-`` without ``+`` is an InputError, as is ``/`` without ``*``: the count of solutions moves signs freely.
+    ``-`` without ``+`` is an InputError, as is ``/`` without ``*``: the count of solutions moves
+    signs freely.
     """
     names = set(map(str, chosen)) - {" ", ","} if isinstance(chosen, str | list) else set()
     if not names or names - set(OPERATORS):

@@ -1,4 +1,5 @@
-"""Exhaustive, exact solver: the number of solutions of a puzzle, a short one as text, or proof that there is none.
+"""Exhaustive, exact solver: the number of solutions of a puzzle, a short one as text, or proof that
+there is none.
 
 :mod:`countdown_rl.tasks.countdown.kernel` describes which solutions count as one.
 """
@@ -15,8 +16,8 @@ from countdown_rl.tasks.countdown import kernel
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS
 from countdown_rl.tasks.countdown.rules import MAX_NUMBERS, Puzzle, Rule
 
-#: Work for the plain kernel, in classes, before loading the compiled one pays off, which takes a second (three
-#: where it has never been compiled): two puzzles of six numbers, or sixty of five.
+#: Work for the plain kernel, in classes, before loading the compiled one pays off, which takes a
+#: second (three where it has never been compiled): two puzzles of six numbers, or sixty of five.
 _COMPILE_AFTER = 400_000
 _work_done = 0
 
@@ -33,14 +34,19 @@ class Solved:
 
 
 def solve(puzzle: Puzzle) -> Solved:
-    """Count the solutions of *puzzle*, and write the best. Raises InputError as :func:`check_puzzle` does."""
+    """Count the solutions of *puzzle*, and write the best.
+
+    Raises InputError as :func:`check_puzzle` does.
+    """
     search = _Search(puzzle)
     text = search.text(search.matches.best[0]) if search.count else ""
     return facts(search.count, search.matches.plain[0], text)
 
 
 def facts(count: int, plain: int, text: str) -> Solved:
-    """The facts of a puzzle: its *count* of solutions, if *plain* one by + and - alone, and the *text* of the best."""
+    """The facts of a puzzle: its *count* of solutions, if *plain* one by + and - alone, and the
+    *text* of the best.
+    """
     if not count:
         return Solved(0, None, None)
     return Solved(count, text, "add-sub" if plain else "mul-div")
@@ -53,7 +59,9 @@ def solutions(puzzle: Puzzle) -> Iterator[str]:
 
 
 class _Search:
-    """One run of the kernel, with space for the tags of *max_solutions*; ``count`` is the number of solutions."""
+    """One run of the kernel, with space for the tags of *max_solutions*; ``count`` is the number of
+    solutions.
+    """
 
     def __init__(self, puzzle: Puzzle, max_solutions: int = 0) -> None:
         check_puzzle(puzzle)
@@ -102,7 +110,9 @@ def check_puzzle(puzzle: Puzzle) -> None:
 
 
 def _compiled_pays(size: int) -> bool:
-    """True where so much work was done that the compiled kernel pays off; counts the work for *size* numbers."""
+    """True where so much work was done that the compiled kernel pays off; counts the work for
+    *size* numbers.
+    """
     global _work_done
     _work_done += kernel.MAX_CLASSES[size]
     return _work_done > _COMPILE_AFTER or "countdown_rl.tasks.countdown.kernel_numba" in sys.modules

@@ -58,7 +58,9 @@ SOLUTIONS = ((0, "0"), (1, "1"), (2, "2-4"), (5, "5+"))
 
 
 class CountdownRow(Row):
-    """A puzzle: ``nums``, ``target``, and ``rule``, ``operators`` and ``style`` if they are not the default."""
+    """A puzzle: ``nums``, ``target``, and ``rule``, ``operators`` and ``style`` if they are not the
+    default.
+    """
 
     task = "countdown"
     styles = ("prefilled", "model_opens", *_UNTAGGED)
@@ -212,7 +214,9 @@ class CountdownRow(Row):
 
 
 def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}) -> CountdownRow:
-    """The row of a user's puzzle, without *settings* that are the default; InputError if solver or prompt refuse it."""
+    """The row of a user's puzzle, without *settings* that are the default; InputError if solver or
+    prompt refuse it.
+    """
     row = CountdownRow({"nums": numbers, "target": target, **settings})
     solver.check_puzzle(row.puzzle)
     defaults = {"rule": DEFAULT_RULE, "operators": OPERATORS, "style": row.styles[0]}
@@ -224,7 +228,9 @@ def puzzle_row(numbers: list[int], target: int, settings: Mapping[str, str] = {}
 
 
 def numbers_of(fields: Record) -> list[int] | None:
-    """The numbers of a row, a list or text such as ``3 7 50``; None if it has none, InputError if two lists differ."""
+    """The numbers of a row, a list or text such as ``3 7 50``; None if it has none, InputError if
+    two lists differ.
+    """
     lists = [_numbers(fields[name]) for name in NUMBERS if fields.get(name) is not None]
     first = lists[0] if lists else None
     for other in lists:
