@@ -50,7 +50,7 @@ def in_suite(row: Row) -> bool:
 
 @cache
 def _suite_identities(name: str) -> set[str]:
-    identities = set()
+    identities = set[str]()
     for suite in registry.task(name).suites:
         rows = read_rows(test_file(Path(f"{SUITE}{suite}")))
         identities.update(row.identity for row in rows)

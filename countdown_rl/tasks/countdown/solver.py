@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from types import ModuleType
 from typing import Any
 
 from countdown_rl.core.errors import InputError
@@ -66,7 +67,7 @@ class _Search:
     def __init__(self, puzzle: Puzzle, max_solutions: int = 0) -> None:
         check_puzzle(puzzle)
         self.nums: Any = sorted(puzzle.numbers, reverse=True)
-        self.kernel = kernel
+        self.kernel: ModuleType = kernel
         self.zeros: Callable[[int], Any] = lambda size: [0] * size
         largest = 16 * prod(number or 1 for number in self.nums) * puzzle.target
         if largest < 1 << 62 and _compiled_pays(len(self.nums)):
