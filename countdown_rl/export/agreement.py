@@ -1,7 +1,7 @@
 """Agreement of two models on text that one of them, the reference, generates.
 
-The reference continues real prompts greedily, in batches. Then both models score these tokens, one sequence at a time
-and without padding: only their weights differ.
+The reference continues real prompts greedily, in batches. Then both models score these tokens, one
+sequence at a time and without padding: only their weights differ.
 """
 
 import math
@@ -24,20 +24,24 @@ Transcript = tuple[list[int], int]
 def verdict(facts: Mapping[str, float]) -> str:
     """Return the verdict on the *facts* of an agreement, with a bound on the change of accuracy.
 
-    By Pinsker's inequality, answers of n tokens are correct with probabilities that differ by at most sqrt(n KL / 2).
+    By Pinsker's inequality, answers of n tokens are correct with probabilities that differ by at
+    most sqrt(n KL / 2).
     """
     points = 100 * math.sqrt(_ANSWER * facts["kl"] / 2)
     if points > _MAX_BOUND:
-        return "unclear (this KL does not bound accuracy; `countdown-rl eval` both and `countdown-rl compare` them)"
+        return (
+            "unclear (this KL does not bound accuracy; `countdown-rl eval` both and "
+            "`countdown-rl compare` them)"
+        )
     word = "equivalent" if points <= 1 else "close"
-    bound = (
-        f"worst-case bound {max(points, 0.1):.1f} points of accuracy in answers of {_ANSWER} tokens"
+    return (
+        f"{word} (worst-case bound {max(points, 0.1):.1f} points of accuracy in answers of "
+        f"{_ANSWER} tokens; `countdown-rl compare` measures the change)"
     )
-    return f"{word} ({bound}; `countdown-rl compare` measures the change)"
 
 
 def described(name: str, facts: Mapping[str, float]) -> list[str]:
-    """The *facts* of an agreement with the weights called *name*, and its verdict, as two lines for a terminal."""
+    """Return the *facts* of an agreement with the weights called *name*, and its verdict."""
     same = f"same token at {100 * facts['greedy']:.1f}% of {facts['positions']:.0f} positions"
     return [f"  against {name}: {same}, KL {facts['kl']:.2g}", f"    {verdict(facts)}"]
 
@@ -48,22 +52,23 @@ def transcripts(
 ) -> list[Transcript]:
     """Render each conversation and let *reference* continue it greedily for `TOKENS` tokens."""
     texts = [render(reference.tokenizer, conversation) for conversation in conversations]
-    greedy = {
-        "do_sample": False,
-        "temperature": None,
-        "top_p": None,
-        "top_k": None,
-        "repetition_penalty": 1.0,
-    }
-    greedy |= {"max_new_tokens": TOKENS, "eos_token_id": None}
+    sampling = dict.fromkeys(("temperature", "top_p", "top_k"))
     continued = []
     for start in range(0, len(texts), BATCH):
         batch = texts[start : start + BATCH]
         inputs = reference.tokenizer(
             batch, add_special_tokens=False, padding=True, return_tensors="pt"
+        ).to(reference.device)
+        mask = inputs["attention_mask"]
+        sequences = reference.model.generate(
+            input_ids=inputs["input_ids"],
+            attention_mask=mask,
+            do_sample=False,
+            repetition_penalty=1.0,
+            max_new_tokens=TOKENS,
+            eos_token_id=None,
+            **sampling,
         )
-        ids, mask = (inputs[name].to(reference.device) for name in ("input_ids", "attention_mask"))
-        sequences = reference.model.generate(input_ids=ids, attention_mask=mask, **greedy)
         for sequence, length in zip(sequences.tolist(), mask.sum(1).tolist(), strict=True):
             continued.append((sequence[mask.shape[1] - length :], length))  # padded on the left
     return continued
@@ -71,35 +76,40 @@ def transcripts(
 
 @torch.inference_mode()
 def logits(loaded: Loaded, transcripts: Sequence[Transcript]) -> list[torch.Tensor]:
-    """For each transcript the logits that predict its continuation: (tokens, vocabulary), fp32, CPU."""
+    """Return the logits that predict each continuation: (tokens, vocabulary), fp32, CPU."""
     scores = []
     for ids, start in transcripts:
         inputs = torch.tensor([ids], device=loaded.device)
-        scores.append(
-            loaded.model(inputs, logits_to_keep=len(ids) - start + 1).logits[0, :-1].float().cpu()
-        )
+        output = loaded.model(inputs, logits_to_keep=len(ids) - start + 1)
+        scores.append(output.logits[0, :-1].float().cpu())
     return scores
 
 
 def compare(reference: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> dict[str, float]:
-    """Agreement of *other* with *reference*, both from :func:`logits` on the same transcripts, over all positions.
+    """Compare two models.
 
-    ``kl`` is the mean KL divergence from the reference in nats, ``greedy`` the share of equal top tokens. Values have
-    three digits, as further ones differ between machines.
+    Args:
+        reference: its :func:`logits` on some transcripts.
+        other: those of the other model on the same.
+
+    Returns:
+        Over all ``positions``: ``max_logit_difference``, ``kl``, the mean KL divergence from the
+        reference in nats, and ``greedy``, the share of equal top tokens. They have three digits, as
+        further ones differ between machines.
     """
     largest = divergence = 0.0
     same = positions = 0
     for p, q in zip(reference, other, strict=True):  # (tokens, vocabulary) each
-        log_p, log_q = p.double().log_softmax(-1), q.double().log_softmax(-1)
+        log_p = p.double().log_softmax(-1)
+        log_q = q.double().log_softmax(-1)
         largest = max(largest, (p - q).abs().max().item())
         divergence += (log_p.exp() * (log_p - log_q)).sum().item()
         same += int((p.argmax(-1) == q.argmax(-1)).sum())
         positions += len(p)
-    values = {
+    facts = {
         "max_logit_difference": largest,
         "kl": divergence / positions,
         "greedy": same / positions,
+        "positions": positions,
     }
-    return {
-        name: float(f"{value:.3g}") for name, value in (values | {"positions": positions}).items()
-    }
+    return {name: float(f"{fact:.3g}") for name, fact in facts.items()}

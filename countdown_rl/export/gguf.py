@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import gguf
 import numpy as np
@@ -19,14 +19,19 @@ from gguf import GGMLQuantizationType as Type
 
 from countdown_rl.core.errors import ModelError
 from countdown_rl.core.manifest import provenance_chain
+from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.export import gguf_tokenizer, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.source import Source
 from countdown_rl.models import ends
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, render
 from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.models.protocols import Tokenizer
 from countdown_rl.models.shape import ModelShape, read_config
 from countdown_rl.tasks import probe
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 #: The type of most tensors of each ``--gguf-type``.
 _MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0}
@@ -53,10 +58,19 @@ class _Tensor(NamedTuple):
     heads: int = 0
 
 
-def write(source: Source, out: Path, options: QuantizeOptions) -> dict[str, Any]:
-    """Write the GGUF file of *source*, one tensor at a time, and an Ollama Modelfile to *out*; return facts about them.
+def write(source: Source, out: Path, options: QuantizeOptions) -> JsonObject:
+    """Write a GGUF file, one tensor at a time, and an Ollama Modelfile.
 
-    Raises ModelError if GGUF does not support the model, or its type needs a library that is not installed.
+    Args:
+        source: the full-precision model.
+        out: directory of the two files.
+        options: the type of the weights.
+
+    Returns:
+        Facts about the file for a manifest.
+
+    Raises:
+        ModelError: GGUF does not support the model.
     """
     ref, directory, checkpoint, tokenizer, model = source
     kind = options.gguf_type
@@ -83,7 +97,7 @@ def write(source: Source, out: Path, options: QuantizeOptions) -> dict[str, Any]
             (out / "Modelfile").write_text(text, "utf-8")
 
     types = Counter(tensor.type.name for tensor in tensors.values())
-    facts: dict[str, Any] = {
+    facts: JsonObject = {
         "gguf_type": kind,
         "file": file.name,
         "tensors": dict(sorted(types.items())),
@@ -95,18 +109,20 @@ def write(source: Source, out: Path, options: QuantizeOptions) -> dict[str, Any]
 
 
 def _write_tensors(
-    writer: Any, file: Path, source: Checkpoint, tensors: dict[str, _Tensor], frequencies: Any
+    writer: gguf.GGUFWriter,
+    file: Path,
+    source: Checkpoint,
+    tensors: Mapping[str, _Tensor],
+    frequencies: np.ndarray | None,
 ) -> None:
+    fp32 = np.dtype(np.float32)
     if frequencies is not None:
-        writer.add_tensor_info(
-            "rope_freqs.weight", frequencies.shape, frequencies.dtype, frequencies.nbytes
-        )
+        writer.add_tensor_info("rope_freqs.weight", frequencies.shape, fp32, frequencies.nbytes)
     for original, tensor in tensors.items():
-        spec, (block, block_bytes) = source.specs[original], gguf.GGML_QUANT_SIZES[tensor.type]
+        spec = source.specs[original]
+        block, block_bytes = gguf.GGML_QUANT_SIZES[tensor.type]
         nbytes = spec.numel() // block * block_bytes
-        writer.add_tensor_info(
-            tensor.name, tuple(spec.shape), np.dtype(np.float32), nbytes, raw_dtype=tensor.type
-        )
+        writer.add_tensor_info(tensor.name, tuple(spec.shape), fp32, nbytes, raw_dtype=tensor.type)
     writer.write_header_to_file(file)
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -117,37 +133,50 @@ def _write_tensors(
     writer.close()
 
 
-def architecture(config: Any) -> str:
-    """GGUF's name for the architecture of *config*. Raises ModelError if it is not supported."""
+def architecture(config: "PretrainedConfig") -> str:
+    """Return GGUF's name for the architecture of *config*; ModelError if it is not supported."""
     activation = getattr(config, "hidden_act", None)
     if config.model_type not in _ARCHITECTURES or activation != "silu":
-        supported, model = ", ".join(_ARCHITECTURES), f"{config.model_type} with {activation}"
+        supported = ", ".join(_ARCHITECTURES)
         raise ModelError(
-            f"GGUF export supports {supported} with silu, not {model}; use {gguf_tokenizer.CONVERTER}."
+            f"GGUF export supports {supported} with silu, not {config.model_type} with "
+            f"{activation}; use {gguf_tokenizer.CONVERTER}."
         )
     return _ARCHITECTURES[config.model_type]
 
 
-def context_length(config: Any) -> int | None:
-    """The tokens that llama.cpp reads as the model of *config* does: at most a sliding window, which it ignores."""
+def context_length(config: "PretrainedConfig") -> int | None:
+    """Return the number of tokens that llama.cpp reads as the model of *config* does.
+
+    It is at most a sliding window, which llama.cpp ignores.
+    """
     lengths = ModelShape.of(config).context_length, getattr(config, "sliding_window", None)
     return min(filter(None, lengths), default=None)
 
 
 def modelfile(
-    file: str, tokenizer: Any, context: int | None, stops: Sequence[int] = ()
+    file: str, tokenizer: Tokenizer, context: int | None, stops: Sequence[int] = ()
 ) -> str | None:
-    """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's language.
+    """Return an Ollama Modelfile, with the chat template in Ollama's language.
 
-    None where the chat template changes the turns, which Ollama's language cannot.
+    Args:
+        file: name of the GGUF file.
+        tokenizer: has the chat template.
+        context: context length in tokens.
+        stops: ids of the tokens that end a completion.
+
+    Returns:
+        The text; None where the chat template changes the turns, which Ollama's language cannot.
     """
     system, user = "%OLLAMASYSTEM%", "%OLLAMAUSER%"
     turn = {"role": "user", "content": user}
     bos = tokenizer.bos_token or ""  # Ollama adds it by itself
-    chats = [turn], [{"role": "system", "content": system}, turn]
-    without_system, with_system = (
-        render(tokenizer, turns, CHAT_ARGUMENTS).removeprefix(bos) for turns in chats
-    )
+
+    def shown(*turns: Mapping[str, str]) -> str:
+        return render(tokenizer, turns, CHAT_ARGUMENTS).removeprefix(bos)
+
+    without_system = shown(turn)
+    with_system = shown({"role": "system", "content": system}, turn)
     if system not in with_system or user not in with_system or user not in without_system:
         return None
 
@@ -157,7 +186,7 @@ def modelfile(
 
     # The chat template may show a turn more than once; the answer follows the last user turn.
     before, _, after = map(literal, without_system.rpartition(user))
-    before_system = literal(with_system.rpartition(user)[0])
+    before_system, _, _ = map(literal, with_system.rpartition(user))
     lines = [
         f"FROM ./{file}",
         f'TEMPLATE """{{{{ if .System }}}}{before_system}{{{{ else }}}}{before}{{{{ end }}}}'
@@ -165,27 +194,22 @@ def modelfile(
         "PARAMETER temperature 0",
         f"PARAMETER num_ctx {min(context or 8192, 8192)}",
     ]
-    tokens = (
-        token
-        for token in tokenizer.convert_ids_to_tokens(stops)
-        if token.isprintable() and '"' not in token
-    )
-    return "\n".join([*lines, *(f'PARAMETER stop "{token}"' for token in tokens)]) + "\n"
+    ends = [token for token in tokenizer.convert_ids_to_tokens(stops) if '"' not in token]
+    lines += [f'PARAMETER stop "{token}"' for token in ends if token.isprintable()]
+    return "\n".join(lines) + "\n"
 
 
 def _plan(
     source: Checkpoint, shape: ModelShape, arch: str, kind: str, *, tied: bool
 ) -> dict[str, _Tensor]:
-    """The tensors of the file, by their names in *source*."""
+    """Return the tensors of the file, by their names in *source*."""
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], shape.num_layers)
     # GGUF stores the rotated halves of queries and keys of this architecture interleaved.
     heads = {"attn_q": shape.num_heads, "attn_k": shape.num_kv_heads} if arch == "llama" else {}
     plan = {}
     for original, spec in source.specs.items():
-        if original.endswith(
-            "rotary_emb.inv_freq"
-        ):  # in older checkpoints; the configuration has them
-            continue
+        if original.endswith("rotary_emb.inv_freq"):
+            continue  # in older checkpoints; the configuration has them
         name = names.get_name(original, try_suffixes=(".weight", ".bias"))
         if tied and name == "output.weight":  # stored under the name of the head alone
             name = "token_embd.weight"
@@ -196,10 +220,9 @@ def _plan(
         type = _MAIN_TYPES[kind]
         if len(spec.shape) < 2:
             type = Type.F32
-        elif kind == "q4_0" and (name == "output.weight" or (tied and name == "token_embd.weight")):
-            type = (
-                Type.Q8_0
-            )  # logits lose most; llama-quantize uses Q6_K, which needs another library
+        elif kind == "q4_0" and name == ("token_embd.weight" if tied else "output.weight"):
+            # Logits lose most. llama-quantize uses Q6_K, which needs another library.
+            type = Type.Q8_0
         if spec.shape[-1] % gguf.GGML_QUANT_SIZES[type][0]:
             type = Type.F16
         plan[original] = _Tensor(name, type, heads.get(name.split(".")[-2], 0))
@@ -208,49 +231,48 @@ def _plan(
 
 def _values(weight: torch.Tensor, tensor: _Tensor) -> np.ndarray:
     if tensor.heads:  # from halves apart to the order 0, h/2, 1, h/2 + 1, ... within each head
-        halves = weight.reshape(
-            tensor.heads, 2, weight.shape[0] // tensor.heads // 2, *weight.shape[1:]
-        )
+        halves = weight.unflatten(0, (tensor.heads, 2, -1))
         weight = halves.swapaxes(1, 2).reshape(weight.shape)
     if weight.dim() < 2:
         return weight.float().numpy()
     chunks = weight.split(max(1, _CHUNK // weight.shape[1]))
-    return np.concatenate(
-        [gguf.quantize(chunk.float().contiguous().numpy(), tensor.type) for chunk in chunks]
-    )
+    arrays = [chunk.float().contiguous().numpy() for chunk in chunks]
+    return np.concatenate([gguf.quantize(array, tensor.type) for array in arrays])
 
 
-def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:
-    """The divisors of the rotary frequencies of Llama 3.1 and later, which GGUF stores as a tensor; else None."""
+def _rope_frequencies(rope: Record, width: int) -> np.ndarray | None:
+    """Return the divisors of the rotary frequencies of Llama 3.1 and later; else None."""
     if rope["rope_type"] == "default":
         return None
     if rope["rope_type"] != "llama3":
         raise ModelError(
             f"rotary scaling of type {rope['rope_type']} is not supported in GGUF export."
         )
-    wavelengths = (
-        2 * np.pi * rope["rope_theta"] ** (np.arange(0, width, 2, dtype=np.float64) / width)
-    )
+    exponents = np.arange(0, width, 2, dtype=np.float64) / width
+    wavelengths = 2 * np.pi * rope["rope_theta"] ** exponents
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     ratio = rope["original_max_position_embeddings"] / wavelengths
     smooth = np.clip((ratio - low) / (high - low), 0, 1)
     return (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
 
 
-def _write_config(writer: Any, config: Any, shape: ModelShape) -> None:
+def _write_config(writer: gguf.GGUFWriter, config: "PretrainedConfig", shape: ModelShape) -> None:
     """Write the dimensions of the model, and greedy decoding as llama.cpp's default for it."""
-    values: dict[str, Any] = {
+    fields = {
         "quantization_version": gguf.GGML_QUANT_VERSION,
         "vocab_size": shape.vocab_size,
-    }
-    values |= {"context_length": context_length(config), "embedding_length": shape.hidden_size}
-    values |= {"block_count": shape.num_layers, "feed_forward_length": shape.intermediate_size}
-    values |= {"head_count": shape.num_heads, "head_count_kv": shape.num_kv_heads}
-    values |= dict.fromkeys(("key_length", "value_length", "rope_dimension_count"), shape.head_dim)
-    values |= {
+        "context_length": context_length(config),
+        "embedding_length": shape.hidden_size,
+        "block_count": shape.num_layers,
+        "feed_forward_length": shape.intermediate_size,
+        "head_count": shape.num_heads,
+        "head_count_kv": shape.num_kv_heads,
+        "key_length": shape.head_dim,
+        "value_length": shape.head_dim,
+        "rope_dimension_count": shape.head_dim,
         "rope_freq_base": float(config.rope_parameters["rope_theta"]),
         "layer_norm_rms_eps": config.rms_norm_eps,
+        "sampling_temp": 0.0,
     }
-    values["sampling_temp"] = 0.0
-    for name, value in values.items():
-        getattr(writer, f"add_{name}")(value)
+    for name, field in fields.items():
+        getattr(writer, f"add_{name}")(field)

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import gguf
 
 from countdown_rl.core.errors import ModelError
 from countdown_rl.core.formatting import plural
 from countdown_rl.models import chat_template, ends
+from countdown_rl.models.protocols import Tokenizer
 
 Conversation = Sequence[Mapping[str, str]]
 CONVERTER = "llama.cpp's convert_hf_to_gguf.py"
@@ -30,40 +30,46 @@ PROBE = "Don't I'LL 12345 a1b22  x   y\n\n  z\t!?.. (3*4)+50=62 naïve Straße �
 
 
 def write(
-    writer: Any, stops: list[int], tokenizer: Any, size: int, conversations: Sequence[Conversation]
+    writer: gguf.GGUFWriter,
+    stops: Sequence[int],
+    tokenizer: Tokenizer,
+    size: int,
+    conversations: Sequence[Conversation],
 ) -> None:
-    """Write the *tokenizer* to *writer*, padded to *size* tokens; *stops* end a completion."""
+    """Write *tokenizer* to the GGUF file of *writer*.
+
+    Args:
+        writer: of the file.
+        stops: ids of the tokens that end a completion.
+        tokenizer: a byte-level BPE tokenizer; ModelError if it is of another kind.
+        size: number of embeddings, to which the tokens are padded.
+        conversations: prompts that llama.cpp has to split into the same tokens.
+    """
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model = backend["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
         raise ModelError(
             f"only byte-level BPE tokenizers are written as GGUF here; use {CONVERTER}."
         )
-    tokens = [f"[PAD{index}]" for index in range(size)]
-    types = [gguf.TokenType.UNUSED] * size
-    if (
-        largest := max(
-            [*model["vocab"].values(), *(added["id"] for added in backend["added_tokens"])]
-        )
-    ) >= size:
-        rows = plural(size, "row")
-        raise ModelError(
-            f"the tokenizer has token id {largest:,}, and the embeddings {rows}; use that of the weights."
-        )
-    for token, index in model["vocab"].items():
-        tokens[index], types[index] = token, gguf.TokenType.NORMAL
+    texts = {index: (token, gguf.TokenType.NORMAL) for token, index in model["vocab"].items()}
     for added in backend["added_tokens"]:
-        tokens[added["id"]] = added["content"]
-        types[added["id"]] = (
-            gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
+        kind = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
+        texts[added["id"]] = (added["content"], kind)
+    largest = max(texts)
+    if largest >= size:
+        raise ModelError(
+            f"the tokenizer has token id {largest:,}, and the embeddings {plural(size, 'row')}; "
+            "use that of the weights."
         )
+    padded = [texts.get(index, (f"[PAD{index}]", gguf.TokenType.UNUSED)) for index in range(size)]
+    tokens, types = zip(*padded, strict=True)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre_tokenizer(tokenizer, conversations))
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges(
-        [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-    )
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    writer.add_token_merges(merges)
+
     ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("bos", "unk", "pad")}
     # Three of the tokens that end a completion have names of their own; llama.cpp knows further ones by their text.
     stops = sorted(stops, key=[tokenizer.eos_token_id, ends.turn_token(tokenizer), *stops].index)
@@ -71,22 +77,23 @@ def write(
     for name, index in ids.items():
         if index is not None:
             getattr(writer, f"add_{name}_token_id")(index)
-    turns, bos = [{"role": "user", "content": "a"}], tokenizer.bos_token_id
     # Where prompts begin with the begin-of-text token, llama.cpp adds it, once.
-    begins = bos is not None and tokenizer("a")["input_ids"][0] == bos
-    begins |= bos is not None and chat_template.render(tokenizer, turns).startswith(
-        tokenizer.bos_token
-    )
+    begins = False
+    if tokenizer.bos_token is not None:
+        prompt = chat_template.render(tokenizer, [{"role": "user", "content": "a"}])
+        begins = tokenizer("a")["input_ids"][0] == ids["bos"]
+        begins |= prompt.startswith(tokenizer.bos_token)
     writer.add_add_bos_token(begins)
     writer.add_add_eos_token(False)
     if tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)
 
 
-def pre_tokenizer(tokenizer: Any, conversations: Sequence[Conversation]) -> str:
-    """The name of the pre-tokenizer of llama.cpp that leads to the tokens of *tokenizer*.
+def pre_tokenizer(tokenizer: Tokenizer, conversations: Sequence[Conversation]) -> str:
+    """Return the name of the pre-tokenizer of llama.cpp that leads to the tokens of *tokenizer*.
 
-    If none does so for all text, one that does so for *conversations* is enough: some models have a small vocabulary.
+    If none does so for all text, one that does so for *conversations* is enough: some models have a
+    small vocabulary.
     """
     from tokenizers import Regex, Tokenizer, pre_tokenizers
 
@@ -103,5 +110,6 @@ def pre_tokenizer(tokenizer: Any, conversations: Sequence[Conversation]) -> str:
             if [candidate.encode(text, add_special_tokens=False).ids for text in texts] == expected:
                 return name
     raise ModelError(
-        "llama.cpp has no pre-tokenizer like that of this tokenizer, so it cannot be written as GGUF."
+        "llama.cpp has no pre-tokenizer like that of this tokenizer; "
+        f"use {CONVERTER}, or publish the weights in another format."
     )

@@ -3,22 +3,34 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.request import ProxyHandler, Request, build_opener
 
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.types import JsonObject
 from countdown_rl.export.gguf_tokenizer import CONVERTER, Conversation
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
+from countdown_rl.models.protocols import Tokenizer
+
+if TYPE_CHECKING:
+    import xllamacpp
 
 
-def server(file: Path, context: int, slots: int = 1) -> Any:
-    """Start llama.cpp's server on the CPU with the GGUF *file* and a context of *context* tokens, shared by *slots*."""
+def server(file: Path, context: int, slots: int = 1) -> "xllamacpp.Server":
+    """Start llama.cpp's server on the CPU.
+
+    Args:
+        file: the GGUF file.
+        context: tokens of the context, which the *slots* share.
+        slots: requests served at once.
+    """
     import torch
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
-    params.n_ctx, params.n_parallel = context, slots
+    params.n_ctx = context
+    params.n_parallel = slots
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = torch.get_num_threads()
     params.n_gpu_layers = 0
     params.verbosity = -1
@@ -31,23 +43,29 @@ def server(file: Path, context: int, slots: int = 1) -> Any:
         ) from error
 
 
-def request(server: Any, path: str, body: Mapping[str, Any]) -> Any:
-    """The response of *server* at *path*, for endpoints without a Python function; it listens on this machine."""
-    message = Request(  # noqa: S310 - a server on this machine
-        server.listening_address + path,
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
+def request(server: "xllamacpp.Server", path: str, body: Mapping[str, object]) -> JsonObject:
+    """Return the response of *server*, on this machine, at *path*, which has no Python function."""
+    headers = {"Content-Type": "application/json"}
+    url = server.listening_address + path
+    message = Request(url, json.dumps(body).encode(), headers)  # noqa: S310 - this machine
     with build_opener(ProxyHandler({})).open(message, timeout=60) as response:
-        return json.loads(response.read())
+        answer: JsonObject = json.loads(response.read())
+    return answer
 
 
 def check_round_trip(
-    file: Path, tokenizer: Any, conversations: Sequence[Conversation]
-) -> dict[str, Any]:
-    """Load *file* in llama.cpp, check that it gives the tokens of *tokenizer* for *conversations*; return their number.
+    file: Path, tokenizer: Tokenizer, conversations: Sequence[Conversation]
+) -> JsonObject:
+    """Check that llama.cpp gives the tokens of *tokenizer* for *conversations*.
 
-    ``chat`` is whether llama.cpp renders the chat template in the same way (None without one).
+    Args:
+        file: the GGUF file, which is loaded.
+        tokenizer: that of the source.
+        conversations: prompts.
+
+    Returns:
+        ``prompts``, their number, and ``chat``: whether llama.cpp renders the chat template in the
+        same way (None without one).
     """
     llama = server(file, 256)
     # A server that is destroyed before its loop runs waits for ever; this answer comes from the loop.
@@ -55,21 +73,20 @@ def check_round_trip(
     for conversation in conversations:
         text = render(tokenizer, conversation)
         body = {"content": text, "add_special": False, "parse_special": True}
-        if (
-            request(llama, "/tokenize", body)["tokens"]
-            != tokenizer(text, add_special_tokens=False)["input_ids"]
-        ):
+        tokens = request(llama, "/tokenize", body)["tokens"]
+        if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
             raise ModelError(
                 f"llama.cpp splits this prompt into other tokens: {text!r:.300}; use {CONVERTER}."
             )
     if not tokenizer.chat_template:
         return {"prompts": len(conversations), "chat": None}
-    bos, chat = tokenizer.bos_token or "", True  # llama.cpp adds it by itself
+    bos = tokenizer.bos_token or ""  # llama.cpp adds it by itself
+    chat = True
     user = next(turn for turn in conversations[0] if turn["role"] == "user")
-    chats = ([user], [{"role": "system", "content": "Be brief."}, user])
-    for turns in chats:
+    system = {"role": "system", "content": "Be brief."}
+    for turns in ([user], [system, user]):
         for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS):
-            body = {"messages": turns, "chat_template_kwargs": arguments}
-            shown = request(llama, "/apply-template", body)["prompt"]
+            asked = {"messages": turns, "chat_template_kwargs": arguments}
+            shown = request(llama, "/apply-template", asked)["prompt"]
             chat &= shown.removeprefix(bos) == render(tokenizer, turns, arguments).removeprefix(bos)
     return {"prompts": len(conversations), "chat": chat}

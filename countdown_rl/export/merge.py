@@ -1,12 +1,12 @@
-"""Merging a LoRA adapter into its base: full-precision weights, compared with the adapter over that base.
+"""Merging a LoRA adapter into its base: full-precision weights, compared with the adapter over it.
 
-A QLoRA adapter merged into the de-quantized NF4 base is the trained policy (measured KL 0.001 in bf16), but NF4 rounds
-the adapter away again. Merged into the original base (KL 0.16), it returns to the policy in NF4 (KL 0.02).
+A QLoRA adapter merged into the de-quantized NF4 base is the trained policy (measured KL 0.001 in
+bf16), but NF4 rounds the adapter away again. Merged into the original base (KL 0.16), it returns to
+the policy in NF4 (KL 0.02).
 """
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import PeftModel
@@ -15,6 +15,7 @@ from peft.tuners.lora import LoraLayer
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.core.manifest import Manifest
+from countdown_rl.core.types import JsonObject
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import ends, load, lora, model_files, nf4, reference, torch_internals
@@ -28,14 +29,25 @@ LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "safetensors")
 #: Largest KL divergence, in nats, that one rounding of the merged weights explains, by their type.
 #: Measured on SmolLM2-135M in bf16: 3e-4.
 MAX_KL = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
-#: Above this many parameters verification computes in bf16, which adds rounding of its own, unless a CPU emulates it.
+#: Above this many parameters verification computes in bf16, which adds rounding of its own, unless a
+#: CPU emulates it.
 MAX_FP32_PARAMETERS = 2_000_000_000
 
 
 def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
-    """Write the merged artifact of adapter *ref* at *out*; its manifest records the agreement on random prompts.
+    """Write a merged artifact.
 
-    Raises ModelError if the adapter cannot be merged, or the merged model differs from the adapter over that base.
+    Args:
+        ref: the adapter.
+        out: directory of the artifact.
+        options: the base to merge into, and the data type.
+
+    Returns:
+        The manifest, which records the agreement on random prompts.
+
+    Raises:
+        ModelError: the adapter cannot be merged, or the merged model differs from the adapter over
+            that base.
     """
     if ref.base is None:
         raise ModelError(
@@ -54,9 +66,8 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
         has_tokenizer = (directory / "tokenizer_config.json").is_file()
         model_files.copy(directory if has_tokenizer else base, draft.path)
         model_files.copy(directory, draft.path, [model_files.TRAINED_IDS])
-        if not (
-            draft.path / "tokenizer.json"
-        ).is_file():  # a slow tokenizer, or that of a GGUF file
+        is_fast = (draft.path / "tokenizer.json").is_file()
+        if not is_fast:  # a slow tokenizer, or that of a GGUF file
             tokenizer.save_pretrained(draft.path)
         model_files.copy(base, draft.path, [model_files.GENERATION])
         ends.write(draft.path, ends.of_checkpoint(tokenizer, draft.path), tokenizer.pad_token_id)
@@ -78,7 +89,8 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
 def _check_base(ref: ModelRef, base: ModelRef, options: MergeOptions) -> str:
     """Check that the base of the adapter *ref* has the weights to merge into.
 
-    Returns the precision of the base that it was trained over, or "unknown".
+    Returns:
+        The precision of the base that it was trained over, or "unknown".
     """
     stored = model_files.quantization_config(reference.local_path(base))
     method = stored.get("quant_method", "bitsandbytes")
@@ -87,9 +99,9 @@ def _check_base(ref: ModelRef, base: ModelRef, options: MergeOptions) -> str:
             f"{base.source} is quantized with {method}; train over unquantized weights to merge."
         )
     if stored and options.base == "original":
-        advice = "merge with --base dequantized, or name the unquantized model by --base-model"
         raise UsageError(
-            f"{base.source} is a 4-bit checkpoint and has no original weights; {advice}."
+            f"{base.source} is a 4-bit checkpoint and has no original weights; "
+            "merge with --base dequantized, or name the unquantized model by --base-model."
         )
     trained_over = load.trained_precision(ref, "auto")
     if options.base == "original":
@@ -117,7 +129,8 @@ def _write_weights(ref: ModelRef, base: ModelRef, out: Path, options: MergeOptio
     is_tied = model.config.get_text_config().tie_word_embeddings
     if is_tied and any(isinstance(module, LoraLayer) for module in ends_of_model):
         raise ModelError(
-            f"{ref.source} has LoRA on one of two tied matrices, which PEFT merges into both; use it unmerged."
+            f"{ref.source} has LoRA on one of two tied matrices, which PEFT merges into both; "
+            "use it unmerged."
         )
     if dtype != torch.bfloat16:
         nf4.cast(model, torch.float32)
@@ -133,10 +146,8 @@ def _write_weights(ref: ModelRef, base: ModelRef, out: Path, options: MergeOptio
     model.save_pretrained(out, max_shard_size="5GB", save_original_format=has_original_names)
 
 
-def _verify(
-    ref: ModelRef, merged: Path, options: MergeOptions, trained_over: str
-) -> dict[str, Any]:
-    """Agreement of the merged files with the adapter over the same base, and with the policy as it was trained."""
+def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: str) -> JsonObject:
+    """Return the agreement of the merged files with the adapter over the same base and as trained."""
     specs = Checkpoint(merged).specs.values()
     is_large = sum(spec.numel() for spec in specs) > MAX_FP32_PARAMETERS
     in_bf16 = is_large and torch_internals.has_bf16_products(load.device_name("auto"))

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
 from countdown_rl.core.manifest import Manifest
+from countdown_rl.core.types import JsonObject
 from countdown_rl.export import agreement, gguf
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.merge import merge_adapter
@@ -36,9 +37,19 @@ def quantize_model(
     options: QuantizeOptions,
     on_warning: Callable[[str], None] = lambda text: None,
 ) -> Manifest:
-    """Write the quantized artifact of *ref* at *out*; the manifest of a small one records its agreement with *ref*.
+    """Write a quantized artifact.
 
-    *on_warning* is called if *ref* was merged into the wrong base for the format. Raises ModelError.
+    Args:
+        ref: full-precision weights, or an adapter, which is merged first.
+        out: directory of the artifact.
+        options: format of the weights.
+        on_warning: called if *ref* was merged into the wrong base for the format.
+
+    Returns:
+        The manifest; that of a small model records its agreement with *ref*.
+
+    Raises:
+        ModelError: the weights cannot be quantized, or would lose their training.
     """
     artifacts.check_writable(out, "quantized")
     if ref.base is not None:
@@ -52,17 +63,20 @@ def quantize_model(
     if ref.kind == "gguf" or model_files.quantization_config(directory):
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
 
-    checkpoint, tokenizer = Checkpoint(directory), load.load_tokenizer(ref)
+    checkpoint = Checkpoint(directory)
+    tokenizer = load.load_tokenizer(ref)
     source = Source(ref, directory, checkpoint, tokenizer, load.skeleton(ref))
     specs = checkpoint.specs.values()
     parameters = sum(spec.numel() for spec in specs)
     bytes_before = sum(spec.nbytes for spec in specs)
     for name in checkpoint.specs:
         check_finite(f"{ref.source}: {name}", checkpoint.read(name))
-    settings, inputs = asdict(options), {"model": ref.as_input()}
-    libraries = formats.FORMATS[options.format].libraries
     with artifacts.writing(
-        out, "quantized", options=settings, inputs=inputs, libraries=libraries
+        out,
+        "quantized",
+        options=asdict(options),
+        inputs={"model": ref.as_input()},
+        libraries=formats.FORMATS[options.format].libraries,
     ) as draft:
         write = gguf.write if options.format == "gguf" else write_nf4
         facts = write(source, draft.path, options)
@@ -80,7 +94,8 @@ def quantize_model(
 def base_for(ref: ModelRef, format: str) -> Literal["original", "dequantized"]:
     """Return the base that the adapter *ref* is merged into before it is written in *format*.
 
-    NF4 would round an adapter over the de-quantized base away; every other format keeps the policy as it was trained.
+    NF4 would round an adapter over the de-quantized base away; every other format keeps the policy
+    as it was trained.
     """
     if format != "nf4" and load.trained_precision(ref, "auto") == "nf4":
         return "dequantized"
@@ -88,14 +103,14 @@ def base_for(ref: ModelRef, format: str) -> Literal["original", "dequantized"]:
 
 
 def warning(ref: ModelRef, format: str) -> str | None:
-    """Return a warning where *ref* was merged into the wrong base for *format*, with the KL that ``merge`` measured."""
+    """Return a warning where *ref* was merged into the wrong base for *format*, else None."""
     facts = ref.manifest.facts if ref.manifest is not None else {}
     if format == "nf4" or (facts.get("base"), facts.get("trained_over")) != ("original", "nf4"):
         return None
     kl = facts["agreement"]["with_policy_as_trained"]["kl"]
     return (
-        f"{ref.source} was merged into the original weights, and its adapter was trained over NF4; its KL from the "
-        f"trained policy is {kl:.2g}, before quantization. Give --model the adapter."
+        f"{ref.source} was merged into the original weights, and its adapter was trained over NF4; "
+        f"its KL from the trained policy is {kl:.2g}, before quantization. Give --model the adapter."
     )
 
 
@@ -110,23 +125,29 @@ def _compare(ref: ModelRef, quantized: Path) -> dict[str, float]:
     return agreement.compare(expected, agreement.logits(loaded, transcripts))
 
 
-def write_nf4(source: Source, out: Path, options: QuantizeOptions) -> dict[str, Any]:
-    """Write *source* to *out* with its linear layers in NF4 and the rest in bf16; return facts for the manifest.
+def write_nf4(source: Source, out: Path, options: QuantizeOptions) -> JsonObject:
+    """Write *source* to *out* with its linear layers in NF4 and the rest in bf16.
 
-    Raises ModelError if most weights would stay in 16 bits, as in a mixture of experts, or an adapter was merged into
-    them that NF4 would round away.
+    Returns:
+        Facts for the manifest.
+
+    Raises:
+        ModelError: most weights would stay in 16 bits, as in a mixture of experts, or an adapter
+            was merged into them that NF4 would round away.
     """
     from transformers import BitsAndBytesConfig
 
     ref, model = source.ref, source.model
     if ref.manifest is not None and ref.manifest.facts.get("base") == "dequantized":
-        advice = "run `countdown-rl merge --base original` and quantize that"
         raise ModelError(
-            f"{ref.source} has a de-quantized base, so NF4 would round the adapter away again; {advice}."
+            f"{ref.source} has a de-quantized base, so NF4 would round the adapter away again; "
+            "run `countdown-rl merge --base original` and quantize that."
         )
     in_4_bits = {id(module.weight): module.weight for module in nf4.linears(model).values()}
     outside = {id(getattr(model.get_output_embeddings(), "weight", None))}
-    outside |= {id(part.weight) for part in model.modules() if isinstance(part, torch.nn.Embedding)}
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            outside.add(id(module.weight))
     total = 0
     left = {}
     for name, weight in model.named_parameters():

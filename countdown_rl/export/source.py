@@ -1,9 +1,10 @@
 """The model that ``quantize`` reads."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.models.protocols import CausalLM, Tokenizer
 from countdown_rl.models.reference import ModelRef
 
 
@@ -13,5 +14,5 @@ class Source(NamedTuple):
     ref: ModelRef
     directory: Path
     checkpoint: Checkpoint
-    tokenizer: Any
-    model: Any
+    tokenizer: Tokenizer
+    model: CausalLM

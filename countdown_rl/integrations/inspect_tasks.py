@@ -1,4 +1,7 @@
-"""A task for Inspect, its entry point ``inspect_ai``: ``inspect eval countdown_rl/exact -T data=FILE --model NAME``."""
+"""A task for Inspect, through its entry point ``inspect_ai``.
+
+inspect eval countdown_rl/exact -T data=FILE --model NAME
+"""
 
 from pathlib import Path
 
@@ -27,17 +30,20 @@ _MESSAGES = {
 
 @task
 def exact(data: str = DATA, n: int | None = None, prefill: bool = False) -> Task:
-    """The first *n* rows of *data*, a file or the test split of a data directory of any task, graded exactly.
+    """Return a task whose answers are graded exactly.
 
-    With *prefill* that of the prompt is sent as an assistant turn, for endpoints that continue it (vLLM, SGLang).
+    Args:
+        data: a file of rows, or a data directory, whose test split is used.
+        n: only the first *n* rows.
+        prefill: send that of the prompt as an assistant turn, for endpoints that continue it
+            (vLLM, SGLang).
     """
-    rows = jsonl.read_rows(jsonl.test_file(Path(data)))[:n]
-    samples = [
-        _sample(row, row.messages())
-        if prefill
-        else _sample(row.without_prefill(), row.prompt().turns())
-        for row in rows
-    ]
+    samples = []
+    for row in jsonl.read_rows(jsonl.test_file(Path(data)))[:n]:
+        if prefill:
+            samples.append(_sample(row, row.messages()))
+        else:
+            samples.append(_sample(row.without_prefill(), row.prompt().turns()))
     return Task(dataset=MemoryDataset(samples, name=Path(data).stem), scorer=grade())
 
 
@@ -52,12 +58,13 @@ def _sample(row: Row, turns: list[dict[str, str]]) -> Sample:
 
 @scorer(metrics=[accuracy(), stderr()])
 def grade() -> Scorer:
-    """The grade of the completion; its verdict in words is the explanation, and its fields are the metadata."""
+    """Return the scorer: the explanation is the verdict in words, the metadata are its fields."""
 
     async def score(state: TaskState, target: Target) -> Score:
-        row, output = parse_row(state.metadata), state.output
-        parts = output.message.content if output.choices else ""
-        thoughts = [part.reasoning for part in parts if isinstance(part, ContentReasoning)]
+        row = parse_row(state.metadata)
+        output = state.output
+        contents = output.message.content if output.choices else ""
+        thoughts = [item.reasoning for item in contents if isinstance(item, ContentReasoning)]
         graded = row.grade(row.style.completion(output.completion, "\n".join(thoughts)))
         truncated = output.stop_reason == "max_tokens"
         return Score(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
     from tokenizers import AddedToken
+    from tokenizers import Tokenizer as Backend
     from transformers import BatchEncoding, GenerationConfig, PretrainedConfig
     from transformers.utils import ModelOutput
 
@@ -22,7 +23,9 @@ class Tokenizer(Protocol):
     pad_token_id: int
     unk_token: str
     unk_token_id: int | None
+    bos_token_id: int | None
     added_tokens_decoder: Mapping[int, "AddedToken"]
+    backend_tokenizer: "Backend"
 
     def __len__(self) -> int:
         """Return the number of tokens, added ones included."""
@@ -35,6 +38,9 @@ class Tokenizer(Protocol):
 
     def pad(self, inputs: Mapping[str, object], **options: object) -> "BatchEncoding":
         """Pad rows of token ids on the left to one length."""
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens of *ids*."""
 
     def get_vocab(self) -> Mapping[str, int]:
         """Return the id of each token."""

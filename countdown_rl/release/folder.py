@@ -21,7 +21,7 @@ from countdown_rl.core.manifest import (
 from countdown_rl.core.types import JsonObject, Record
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.evaluation.results import Result
-from countdown_rl.models import ends, model_files
+from countdown_rl.models import model_files
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.release import model_card, upload
 from countdown_rl.release.config import DATA_OPTIONS, PublishOptions, UploadOptions
@@ -202,14 +202,11 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _copy_weights(release: Release, draft: artifacts.ArtifactWriter) -> None:
-    """Copy the files of the weights; sampling settings are left out, as no evaluation applies them."""
+    """Copy the files of the weights; an adapter's configuration gets the name of its base on the Hub."""
     weights = release.weights
     for name in weights.manifest.files:
         if FILES.fullmatch(name):
             _copy(weights.path / name, draft.path / name)
-    config = model_files.generation_config(weights.path)
-    if config:
-        ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
     if weights.format.name == "adapter":
         config = model_files.adapter_config(weights.path)
         config["base_model_name_or_path"] = release.base_model

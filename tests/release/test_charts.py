@@ -20,17 +20,6 @@ def curves(*rows: list[StepRow]) -> list[charts.Curve]:
     return charts.curves({f"run {index}": [log] for index, log in enumerate(rows)}, TASK)
 
 
-def test_the_values_of_a_group_are_lines_of_one_chart_before_the_means():
-    groups = {"correct_numbers_3": 1.0, "correct_numbers_4": 0.5, "correct_needs_mul-div": None}
-    (first,) = (
-        curve
-        for curve in curves(steps(5, groups=groups))
-        if curve.title == "Solved by count of numbers"
-    )
-    shown = re.findall(r"<text x[^>]*>([^<]*)</text>", first.content)
-    assert shown == ["3 numbers 100.0% → 100.0%", "4 numbers 50.0% → 50.0%"]
-
-
 def test_markup_in_the_name_of_a_group_or_a_run_is_text():
     name = 'correct_needs_"><script>alert(1)</script>'
     rows = [
@@ -76,16 +65,22 @@ def test_accuracy_comes_first_and_what_is_constant_has_no_chart():
     assert all("nan" not in curve.content for curve in shown)
 
 
-def test_the_parts_of_the_reward_are_lines_beside_their_sum():
-    parts = {"rewards/format/mean": 0.5, "rewards/my:short/mean": 0.25}
-    (curve,) = (curve for curve in curves(steps(3, groups=parts)) if curve.title == "Reward")
+@pytest.mark.parametrize(
+    ("title", "groups", "names"),
+    [
+        (
+            "Reward",
+            {"rewards/format/mean": 0.5, "rewards/my:short/mean": 0.25},
+            ["weighted sum", "format", "my:short"],
+        ),
+        (
+            "Solved by count of numbers",
+            {"correct_numbers_3": 1.0, "correct_numbers_4": 0.5, "correct_needs_mul-div": None},
+            ["3 numbers", "4 numbers"],
+        ),
+    ],
+)
+def test_rewards_and_groups_are_lines_of_one_chart(title, groups, names):
+    (curve,) = (curve for curve in curves(steps(3, groups=groups)) if curve.title == title)
     legend = re.findall(r"<text x[^>]*>([^<]* → [^<]*)</text>", curve.content)
-    assert [line.rsplit(" ", 3)[0] for line in legend] == ["weighted sum", "format", "my:short"]
-
-
-def test_the_mean_of_seeds_ends_with_the_shortest():
-    validated = {5: 0.2, 10: 0.6, 14: 0.9}
-    long = [replace(row, eval_correct=validated.get(row.step)) for row in steps(14)]
-    short = [replace(row, eval_correct={5: 0.4, 10: 0.8}.get(row.step)) for row in steps(10)]
-    chart = charts.curves({"": [long, short]}, TASK)[0]
-    assert (chart.title, chart.change) == ("Validation accuracy", "30.0% → 70.0%")
+    assert [line.rsplit(" ", 3)[0] for line in legend] == names

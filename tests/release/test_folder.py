@@ -17,7 +17,7 @@ from countdown_rl.release.config import PublishOptions, UploadOptions
 from tests.support import release_chain
 from tests.support.runs import files
 
-OUT, GENERATION = Path("release"), "generation_config.json"
+OUT = Path("release")
 TOKEN = "hf_" + "a" * 30
 
 
@@ -38,8 +38,7 @@ def remake(name: str, kind: str, change=lambda path: None, **described) -> None:
 def test_the_release_holds_the_weights_and_the_chain(root):
     manifest = build()
     merged = artifacts.read(Path("merged"), "merged")
-    changed = {name for name in merged.files if manifest.files[name] != merged.files[name]}
-    assert changed <= {GENERATION}  # to the tokens that end a completion
+    assert merged.files.items() <= manifest.files.items()
     added = manifest.files.keys() - merged.files.keys()
     assert added == {"README.md", *(f"eval/{name}" for name in files(Path("eval/merged")))}
     assert results.read(OUT / "eval") == results.read(Path("eval/merged"))
@@ -56,7 +55,6 @@ def test_the_release_holds_the_weights_and_the_chain(root):
 
 
 def test_an_evaluation_of_the_gguf_file_is_one_of_its_artifact(root):
-    assert build(model="gguf").facts["accuracy"] == 0.6
     remake("eval/gguf", "eval", inputs={"model": file_input(Path("gguf/model-q8_0.gguf"))})
     manifest = build(model="gguf")
     assert manifest.facts["accuracy"] == 0.6
@@ -69,8 +67,7 @@ def test_an_adapter_names_its_base_on_the_hub(root):
     build(model="adapter", base_model="some/base", license="mit")
     config = json.loads(Path("release/adapter_config.json").read_bytes())
     assert config["base_model_name_or_path"] == "some/base"
-    data = ModelCard.load(OUT / "README.md").data
-    assert (data.library_name, data.base_model_relation) == ("peft", "adapter")
+    assert ModelCard.load(OUT / "README.md").data.base_model_relation == "adapter"
 
 
 def test_an_evaluation_of_other_weights_is_refused(root):
@@ -80,16 +77,6 @@ def test_an_evaluation_of_other_weights_is_refused(root):
     with pytest.raises(ArtifactError, match="other weights"):
         build(evaluation="eval/base")
     assert not OUT.exists()
-
-
-def test_a_release_decodes_as_it_was_measured(root):
-    """Weights that an older version merged have the base's sampling settings."""
-    ends = {"eos_token_id": [1, 2], "pad_token_id": 0}
-    config = json.dumps(ends | {"repetition_penalty": 1.1, "do_sample": True, "max_length": 20})
-    shutil.rmtree("eval")
-    remake("merged", "merged", lambda path: (path / GENERATION).write_text(config))
-    build()
-    assert json.loads((OUT / GENERATION).read_text()) == ends
 
 
 def test_a_comparison_and_a_log_of_others_are_left_out(root):
@@ -113,7 +100,6 @@ def test_weights_evaluated_on_puzzles_that_they_were_trained_on_are_refused(root
     [
         (lambda: Path("merged/config.json").write_text("{}"), "damaged"),
         (lambda: shutil.rmtree("merged"), "countdown-rl merge"),
-        (lambda: Path("eval/merged/metrics.json").unlink(), "missing"),
         (lambda: shutil.copytree("base", "release"), "holds a model artifact"),
     ],
 )
@@ -131,11 +117,7 @@ def test_weights_other_than_safetensors_and_gguf_are_left_out(root):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"base_model": "not an id"},
-        {"data": "data", "evaluation": "eval"},
-    ],
+    "options", [{"base_model": "not an id"}, {"data": "data", "evaluation": "eval"}]
 )
 def test_options_that_no_release_can_have_are_wrong_usage(options):
     with pytest.raises(UsageError):
@@ -154,13 +136,11 @@ def test_the_license_is_read_from_the_card_of_the_base_unless_it_is_given(hub, r
     assert folder.base_license("some/base", None) == {"license": "llama3.1"}
 
 
-@pytest.mark.parametrize("place", ["Modelfile", "tokenizer_config.json", "options"])
-def test_a_token_is_in_no_release(root, place):
+@pytest.mark.parametrize("described", [{}, {"options": {"note": TOKEN}}])
+def test_a_token_is_in_no_release(root, described):
     shutil.rmtree("eval")
-    if place == "options":
-        remake("gguf", "quantized", options={"note": TOKEN})
-    else:
-        remake("gguf", "quantized", lambda path: (path / place).write_text(f'"# {TOKEN}"\n'))
+    text = "" if described else f"# {TOKEN}"
+    remake("gguf", "quantized", lambda path: (path / "Modelfile").write_text(text), **described)
     with pytest.raises(ArtifactError, match="token") as raised:
         build(model="gguf")
     assert TOKEN not in str(raised.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.core.errors import ArtifactError, UsageError
+from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import compare, results, tables, training_log
 from countdown_rl.evaluation.sample import Sample
@@ -97,7 +97,6 @@ def page(root=Path("artifacts"), **sources) -> str:
 def test_links_lead_to_sections_and_the_same_artifacts_give_the_same_page(run):
     text = page()
     assert text == page()
-    assert text.startswith("<!doctype html>")
     ids = re.findall(r' id="([^"]*)"', text)
     assert len(set(ids)) == len(ids)
     assert set(re.findall(r'<label for="([^"]*)"', text)) < set(ids)
@@ -137,7 +136,7 @@ def values(cells: str) -> list[float]:
 
 
 @pytest.mark.parametrize(("index", "name"), enumerate(("base", "adapter", "merged")))
-def test_figures_are_those_of_the_metrics(run, index, name):
+def test_figures_are_those_of_the_metrics_and_of_a_comparison(run, index, name):
     text = page()
     metrics = details(name)
     shown = [metrics["accuracy"], *metrics["interval"], metrics["format"]]
@@ -145,48 +144,32 @@ def test_figures_are_those_of_the_metrics(run, index, name):
     bars = dict(re.findall(rf'"{name}" data-kind="([^"]*)">.*?<data value="([^"]*)"', text, re.S))
     needs = metrics["groups"]["needs"]
     assert json.loads(bars["+ and − suffice"]) == needs["add-sub"]["accuracy"]
-    assert json.loads(bars["× or ÷ is needed"]) == needs["mul-div"]["accuracy"]
     counts = {}
     for reason, cells in re.findall(r'<tr data-reason="([^"]*)">(.*?)</tr>', text, re.S):
         counts[reason] = values(cells)[index]
     assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
+    if index:
+        base, other = (results.read(run / "eval" / of) for of in ("base", name))
+        assert tables.points(compare.difference(base, other)) in row_of(text, name)
 
 
 def summary(text: str) -> str:
     return re.sub(r"<[^>]*>", "", re.search(r'<p class="sum">(.*?)</p>', text, re.S)[1])
 
 
-def test_paired_differences_are_those_of_a_comparison(run):
-    recorded = {name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")}
-    compared = compare.scores(recorded)
-    text = page()
-    for row in compared["results"][1:]:
-        cells = row_of(text, row["name"])
-        change = row["against"]
-        cell = f"{tables.points(change)}<small>p = {change['p']:.2g}, {change['improved']} improved"
-        assert cells.count(cell) == 1
-    assert "merged improves on 4 puzzles and regresses on 0." in text
-
-
 def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
-    ceiling, floor = {"source": "solver", "kind": "ceiling"}, {"source": "random", "kind": "floor"}
-    write_eval(run / "eval" / "ceiling", "+" * 12, model=ceiling, decoding={"samples": 1})
-    write_eval(run / "eval" / "a", "-" * 12, model=floor, decoding={"samples": 1})
-    write_eval(run / "eval" / "twice", "-" * 24, samples=2, model=floor, decoding={"samples": 2})
-    text = page()
-    assert "twice: left out, as the evaluation has other puzzles" in text
-    rows = re.findall(r'<tr(?: class="bound")? data-row="([^"]*)">', text)
-    assert rows == ["base", "adapter", "merged", "a", "ceiling"]
-    assert re.findall(r'<tr class="bound" data-row="([^"]*)">', text) == ["a", "ceiling"]
-    assert "<h1>GRPO: 41.7% → 75.0% of 12 puzzles</h1>" in text
+    for name, mark, kind in (("ceiling", "+", "ceiling"), ("a", "-", "floor")):
+        model = {"source": name, "kind": kind}
+        write_eval(run / "eval" / name, mark * 12, model=model, decoding={"samples": 1})
+    rows = re.findall(r'<tr( class="bound")? data-row="([^"]*)">', page())
+    assert [name for _, name in rows] == ["base", "adapter", "merged", "a", "ceiling"]
+    assert [name for bound, name in rows if bound] == ["a", "ceiling"]
 
 
 @pytest.mark.parametrize(
     ("names", "initial"),
     [
         ("merged gguf", ""),
-        ("adapter merged", ""),
-        ("adapter", ""),
         ("unrelated adapter", ""),
         ("base gguf", "base"),
         ("base-gguf adapter", "base-gguf"),
@@ -202,24 +185,22 @@ def test_training_is_credited_with_a_difference_from_the_initial_policy_alone(ru
         text = page(results=order)
         assert ("→ 75.0% of 12" in re.search("<h1>(.*)</h1>", text)[1]) == bool(initial)
         assert ("No evaluation of the initial policy was given" in summary(text)) == (initial == "")
-        assert (", which is artifacts/" in summary(text)) == bool(initial)
         assert not initial or f"{initial}, which is artifacts/" in summary(text)
 
 
 def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(run):
     write_eval(run / "eval" / "five", "+-+", data=DATA | {"digest": "e" * 64})
     write_eval(run / "eval" / "sampled", "+-" * 12, samples=2)
-    floor = {"model": {"source": "r", "kind": "floor"}, "decoding": {"samples": 2}}
-    write_eval(run / "eval" / "floor", "-" * 24, samples=2, **floor)
+    for samples in (2, 3):
+        floor = {"model": {"source": "r", "kind": "floor"}, "decoding": {"samples": samples}}
+        write_eval(run / f"eval/floor{samples}", "-" * 12 * samples, samples=samples, **floor)
     text = page()
     tables = re.findall(r'<table class="main">(.*?)</table>', text, re.S)
     rows = [re.findall(r'data-row="([^"]*)"', table) for table in tables]
-    assert rows == [["base", "adapter", "merged"], ["sampled", "floor"], ["five"]]
-    assert "pass@2" in text
-    assert re.findall(r'fold card"><summary><b>([^<]*)</b><span>([^<]*)<', text) == [
-        ("The same puzzles, decoded in another way", "sampled 50.0%"),
-        ("Other puzzles", "five 66.7%"),
-    ]
+    assert rows == [["base", "adapter", "merged"], ["sampled", "floor2"], ["five"]]
+    assert "floor3: left out, as the evaluation has other puzzles" in text
+    for title in ("The same puzzles, decoded in another way", "Other puzzles"):
+        assert f"<b>{title}</b>" in text
 
 
 def test_equations_are_checked_and_answers_evaluated_step_by_step(run):
@@ -244,29 +225,29 @@ def test_a_log_of_another_run_is_reported(run):
 def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, run_command, monkeypatch):
     (run / "gguf").mkdir()
     monkeypatch.setattr(demo, "of_model", lambda model, evaluations: str(model))
-    assert json.loads(run_command("report", "--json").out)["demo"] == "artifacts/demo.html"
+    run_command("report")
     assert (run / "demo.html").read_text() == "artifacts/gguf"
     assert '<a href="demo.html">' in (run / "report.html").read_text()
 
 
 def test_logs_of_one_name_are_seeds_and_others_are_lines(run):
     for seed in range(3):
-        training_log.write(Path(f"{seed}.csv"), steps(9, reward=seed, eval_correct=seed / 10))
+        rows = steps(9 - seed, reward=seed, eval_correct=seed / 10)
+        training_log.write(Path(f"{seed}.csv"), rows)
     text = page(logs=["grpo=0.csv,1.csv", "2.csv"], results=["artifacts/eval/base"])
     assert "grpo 5.0% → 5.0%" in text
+    assert "<title>step 8: 5.0%" in text  # the mean ends with the shorter run
+    assert "<title>step 9: 5.0%" not in text
     assert "2.csv 20.0% → 20.0%" in text
-    assert "None of these logs is" in text
     assert '<path class="range ' in text
 
 
 def test_results_of_one_name_are_the_runs_of_a_setting(run):
     for seed, marks in enumerate(("++++++-++-+-", "+++++++++---", "+++---------")):
         write_eval(Path(f"adapter{seed}"), marks, decoding=DECODING | {"seed": seed})
-    words = ["artifacts/eval/base", "GRPO=adapter0,adapter1,adapter2"]
-    text = page(results=words)
-    _, grpo = compare.compare(compare.by_setting(words))["results"]
-    assert f"mean of 3 runs, ± {100 * grpo['sd']:.1f}" in text
-    assert values(row_of(text, "GRPO"))[0] == grpo["accuracy"]
+    text = page(results=["artifacts/eval/base", "GRPO=adapter0,adapter1,adapter2"])
+    assert "mean of 3 runs, ± 28.9" in text
+    assert values(row_of(text, "GRPO"))[0] == pytest.approx(7 / 12, abs=1e-6)
     assert text.count('class="t card w1') == 12  # completions of the first run
 
 
@@ -281,7 +262,6 @@ def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(here):
     rows = dict(re.findall(r'<tr data-(?:pass|tokens)="([^"]*)">(.*?)</tr>', text, re.S))
     assert values(rows["2"]) == [metrics["pass_at"]["2"]["share"]] * 2
     assert values(rows["majority"]) == [metrics["majority"]["share"]] * 2
-    assert values(rows["p95"]) == [metrics["tokens"]["p95"]] * 2
 
 
 def test_one_evaluation_of_word_problems_makes_a_page(here):
@@ -295,8 +275,6 @@ def test_one_evaluation_of_word_problems_makes_a_page(here):
 
 
 def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run, run_command):
-    with pytest.raises(UsageError, match="once"):
-        page(results=["artifacts/eval/base"] * 2)
     assert "artifacts/report.html" in run_command("report").err
     before = (run / "report.html").read_bytes()
     with pytest.raises(ArtifactError, match=r"no\.csv"):
@@ -306,14 +284,11 @@ def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run, run_c
     (run / "eval" / "merged" / "samples.jsonl").write_text("")
     assert "merged/samples.jsonl is damaged" in run_command("report", code=1).err
     assert (run / "report.html").read_bytes() == before
-    with pytest.raises(ArtifactError, match="is a directory"):
-        report.save("", run)
 
 
 def filmed(log: Path, marks: dict[int, list[str]]) -> None:
     """Write the validation samples of *log*: for each step and puzzle the grades of its completions, as signs."""
-    training = Sample.of(parse_row(ROWS[0]), Completion("training", 9, True))
-    lines = [{"step": 1} | training.to_json()]
+    lines = []
     for step, puzzles in marks.items():
         for row, signs in zip(ROWS, puzzles, strict=False):
             row = parse_row(row | {"target": sum(row["nums"])})
@@ -324,19 +299,20 @@ def filmed(log: Path, marks: dict[int, list[str]]) -> None:
     jsonl.write_rows(training_log.beside(log, training_log.SAMPLES), lines)
 
 
-def test_the_film_holds_the_same_puzzles_after_each_validation(run):
+@pytest.mark.parametrize(
+    ("marks", "frames", "shares"),
+    [
+        ({2: ["-", "+"]}, None, None),  # one validation is no film
+        ({2: ["--", "+-", "++"], 4: ["-+", "++", "--"]}, [2, 4], [[0, 0.5], [0.5, 1], [1, 0]]),
+    ],
+)
+def test_the_film_holds_the_same_puzzles_after_each_validation(run, marks, frames, shares):
     log = run / "train" / "log.csv"
-
-    def shown(marks: dict[int, list[str]]) -> film.Film | None:
-        filmed(log, marks)
-        return film.film(training_log.samples_of(log))
-
-    assert shown({2: ["-", "+"]}) is None
-    three = shown({2: ["--", "+-", "++"], 4: ["-+", "++", "--"]})
-    assert (three.steps, three.chosen) == ([2, 4], 0)
-    assert three.shares == [[0, 0.5], [0.5, 1], [1, 0]]
-    long = shown({step: ["+"] * 3 for step in range(0, 500, 5)}).steps
-    assert (long[0], long[-1], len(long)) == (0, 495, film.FRAMES)
+    filmed(log, marks)
+    shown = film.film(training_log.samples_of(log))
+    assert (shown and shown.steps) == frames
+    assert (shown and shown.shares) == shares
+    assert not shown or shown.chosen == 0  # the one that improved most
 
 
 def test_the_film_plays_in_a_browser(run, tmp_path):
@@ -346,16 +322,11 @@ def test_the_film_plays_in_a_browser(run, tmp_path):
     report.save(page(), run / "report.html")
     chromium = browser.Browser(tmp_path / "profile")
     chromium.open((run / "report.html").resolve())
-    seen = """(() => [film.querySelector("output").textContent, film.querySelector(".frame:not([hidden])").innerText,
-        [...film.querySelectorAll(".puzzle")].map(puzzle => puzzle.classList.contains("right")).join()])()"""
-    output, text, marks = chromium.run(seen)
-    assert (output, marks) == ("step 2: 1 of 3 solved", "true,false,false")
-    assert text.startswith("2 3 50 7 → 62")  # from wrong to right
-    assert "wrong at 2" in text
+    seen = """[film.querySelector("output").textContent,
+        film.querySelector(".frame:not([hidden])").innerText.match(/wrong at ./)[0]]"""
+    assert chromium.run(seen) == ["step 2: 1 of 3 solved", "wrong at 2"]
     chromium.run("(slider.value = 2, slider.dispatchEvent(new Event('input')), puzzles[0].click())")
-    output, text, marks = chromium.run(seen)
-    assert (output, marks) == ("step 6: 2 of 3 solved", "false,true,true")
-    assert "wrong at 6" in text
+    assert chromium.run(seen) == ["step 6: 2 of 3 solved", "wrong at 6"]
     chromium.run("(play.click(), new Promise(done => setTimeout(done, 2500)))")
     assert chromium.run("[slider.value, play.textContent]") == ["2", "Play"]
     chromium.close()
@@ -369,8 +340,5 @@ def test_a_log_without_evaluations_makes_a_page_about_training(run, run_command)
     assert "<h1>GRPO: 3 steps</h1>" in text
     assert re.findall(r'<a href="#([^"]*)"', text) == ["film", "training"]
     assert re.findall(r'<section id="([^"]*)"', text) == ["film", "training"]
-    assert "No evaluation was given" in summary(text)
     assert "This log is not" not in text
     assert len(list(Path("figures").iterdir())) == text.count("<figure")
-    training_log.beside(log, training_log.SAMPLES).unlink()
-    assert 'id="film"' not in page()

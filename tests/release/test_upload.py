@@ -1,7 +1,6 @@
 """Uploads: complete, once, to the right repository, and without the token in any message."""
 
 import json
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -13,9 +12,6 @@ from huggingface_hub import constants
 from countdown_rl.core.errors import ArtifactError, HubError
 from countdown_rl.core.manifest import Manifest, file_entry
 from countdown_rl.models import reference
-from countdown_rl.release import folder
-from countdown_rl.release.config import PublishOptions
-from tests.support import release_chain
 from tests.support.hub import EXPIRED, READ, STRANGER, WRITE, Blob, push
 from tests.support.runs import files
 
@@ -24,18 +20,16 @@ NAME = "me/tiny"
 PUBLISH = ("publish", "--model", "merged", "--out", "release", "--push", NAME)
 
 
-@pytest.fixture(scope="session")
-def changed(chain, tmp_path_factory) -> Path:
-    """The release of other merged weights. Do not write to it."""
-    root = Path(shutil.copytree(chain, tmp_path_factory.mktemp("changed") / "root"))
-    release_chain.again(root, "merged", seed=9)
-    release_chain.evaluate(root, "merged", accuracy=0.7)
-    folder.build(PublishOptions(model=str(root / "merged")), root / "release")
-    return root / "release"
-
-
 def sent(hub, line: str) -> list[str]:
     return [entry for entry in hub.log if line in entry]
+
+
+def reseal(folder: Path, name: str, content: bytes) -> None:
+    """Give the file *name* of the release other *content*, and list it as it is then."""
+    (folder / name).write_bytes(content)
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    manifest["files"][name] = file_entry(folder / name)
+    (folder / "manifest.json").write_bytes(Manifest(**manifest).to_bytes())
 
 
 def test_the_repository_holds_the_folder_and_is_private(hub, folder):
@@ -44,14 +38,11 @@ def test_the_repository_holds_the_folder_and_is_private(hub, folder):
     assert repo.files | {".gitattributes": b""} == files(folder) | {".gitattributes": b""}
     assert (repo.private, upload.private, upload.url) == (True, True, f"{hub.url}/{NAME}")
     assert repo.tags == {"v1": upload.commit}
-    ref = reference.find_model(NAME)
-    assert (ref.kind, ref.revision) == ("hub", upload.commit)
-    weights = reference.local_path(ref) / "model.safetensors"
-    assert weights.read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert reference.find_model(NAME).revision == upload.commit
     assert not hub.leaks
 
 
-def test_a_push_sends_what_changed_and_tags_each_release(hub, changed, folder):
+def test_a_push_sends_what_changed_and_tags_each_release(hub, folder):
     first = push(folder, NAME)
     hub.log.clear()
     again = push(folder, NAME)
@@ -59,7 +50,8 @@ def test_a_push_sends_what_changed_and_tags_each_release(hub, changed, folder):
     assert not any(sent(hub, line) for line in ("PUT", "/commit/", "/tag/"))
     repo = hub.model(NAME)
     repo.commit(repo.trees[repo.branches["main"]] | {"photo.png": Blob(b"png", True)})
-    second = push(changed, NAME)
+    reseal(folder, "model.safetensors", (folder / "model.safetensors").read_bytes()[::-1])
+    second = push(folder, NAME)
     assert len(sent(hub, "PUT /.store")) == 1  # model.safetensors
     assert repo.tags == {"v1": first.commit, "v2": second.commit}
     assert "photo.png" not in repo.files
@@ -77,10 +69,9 @@ def test_a_repository_is_public_on_request_and_only_then(hub, folder):
         push(folder, NAME)
 
 
-@pytest.mark.parametrize("file", ["manifest.json", "train.jsonl"])
-def test_a_repository_of_another_tool_is_not_overwritten(hub, folder, tmp_path, file):
+def test_a_repository_of_another_tool_is_not_overwritten(hub, folder, tmp_path):
     (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / file).write_text('{"kind": "something else"}')
+    (tmp_path / "theirs/manifest.json").write_text('{"kind": "something else"}')
     before = hub.add_model(NAME, tmp_path / "theirs", private=True)
     with pytest.raises(HubError, match="did not make it"):
         push(folder, NAME)
@@ -101,12 +92,9 @@ def test_an_unusable_token_is_one_sentence(hub, folder, monkeypatch, token):
     [
         {"match": "POST .*/batch", "status": 503, "times": 3},
         *({"match": "PUT /.store", "cut": cut} for cut in ("before", "after")),
-        {"match": "POST .*/preupload/", "status": 429, "headers": {"Retry-After": "1"}},
         {"match": "POST .*/commit/", "status": 401},
         *({"match": "POST .*/commit/", "cut": cut} for cut in ("before", "after")),
-        *({"match": f"POST .*/{request}", "cut": "after"} for request in ("create", "tag/")),
-        {"match": "GET /api/models/me/tiny$", "cut": "body"},
-        {"match": "POST .*/validate-yaml", "status": 500},
+        {"match": "POST .*/tag/", "cut": "after"},
     ],
     ids=lambda fault: " ".join(map(str, fault.values())),
 )
@@ -136,12 +124,10 @@ def test_without_a_network_nothing_is_asked(hub, folder, monkeypatch):
 
 
 def test_a_damaged_release_or_one_with_a_token_is_not_uploaded(hub, folder):
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    (folder / "chat_template.jinja").write_text(f"{{# {WRITE} #}}")
+    (folder / "chat_template.jinja").write_text("")
     with pytest.raises(ArtifactError, match="damaged"):
         push(folder, NAME)
-    manifest["files"]["chat_template.jinja"] = file_entry(folder / "chat_template.jinja")
-    (folder / "manifest.json").write_bytes(Manifest(**manifest).to_bytes())
+    reseal(folder, "chat_template.jinja", f"{{# {WRITE} #}}".encode())
     with pytest.raises(ArtifactError, match="token"):
         push(folder, NAME)
     assert not hub.log

@@ -1,12 +1,18 @@
-"""Reward of AReaL's ``RLVRWorkflow(reward_fn=...)`` for the rows of train.jsonl. Needs ``pip install countdown-rl``."""
+"""Reward of AReaL's ``RLVRWorkflow(reward_fn=...)`` for the rows of train.jsonl.
 
-from typing import Any
+Needs ``pip install countdown-rl``.
+"""
 
 from countdown_rl.rewards import compute_score
 
 
 def reward_fn(
-    prompt: Any, completions: str, prompt_ids: Any, completion_ids: Any, row: str, **_: Any
+    prompt: object,
+    completions: str,
+    prompt_ids: object,
+    completion_ids: object,
+    row: str,
+    **_: object,
 ) -> float:
-    """1.0 if *completions*, the text of one, is correct for *row*, the fields of the puzzle as JSON, else 0.0."""
+    """Return 1.0 if *completions*, one text, is correct for *row*, the JSON of the puzzle, else 0.0."""
     return compute_score(None, completions, row)["score"]

@@ -3,25 +3,25 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset
 
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.task import Row
 
 
-def load(**_: Any) -> dict[str, Dataset]:
-    """The rows of ``test.jsonl`` in this folder, as text in ``row``, with the turns of their prompts."""
-    lines = Path(__file__).with_name("test.jsonl").read_bytes().splitlines()
-    return {"test": Dataset.from_list([_document(line.decode()) for line in lines if line.strip()])}
+def load(**_: object) -> dict[str, Dataset]:
+    """Return the rows of ``test.jsonl`` as text in ``row``, with the turns of their prompts."""
+    rows = jsonl.read_rows(Path(__file__).with_name("test.jsonl"))
+    return {"test": Dataset.from_list(list(map(_document, rows)))}
 
 
-def process_results(document: dict[str, Any], results: list[str]) -> dict[str, float]:
-    """The grade of a completion."""
+def process_results(document: dict[str, str], results: list[str]) -> dict[str, float]:
+    """Return the grade of a completion."""
     grade = parse_row(json.loads(document["row"])).grade(results[0])
     return {name: float(getattr(grade, name)) for name in ("correct", "format", "strict_format")}
 
 
-def _document(line: str) -> dict[str, str]:
-    row = parse_row(json.loads(line))
-    return {"row": line, "reference": row.reference, **asdict(row.prompt())}
+def _document(row: Row) -> dict[str, str]:
+    return {"row": json.dumps(dict(row)), "reference": row.reference, **asdict(row.prompt())}

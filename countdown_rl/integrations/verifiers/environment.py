@@ -1,12 +1,11 @@
 """Prompt and grading of countdown-rl as an environment of verifiers 0.4.0 (its ``verifiers.v1`` API)."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import verifiers.v1 as vf
 
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Grade
 
@@ -16,7 +15,7 @@ __all__ = ["ExactTaskset"]
 class ExactData(vf.TaskData):
     """Prompt of a row, and the row."""
 
-    row: dict[str, Any]
+    row: dict[str, object]
 
 
 class ExactTask(vf.Task[ExactData]):
@@ -32,7 +31,7 @@ class ExactTask(vf.Task[ExactData]):
         return {"format": float(grade.format), "strict_format": float(grade.strict_format)}
 
     def grade(self, trace: vf.Trace) -> Grade:
-        """The grade of the last reply. It is not stripped, unlike ``trace.last_reply``."""
+        """Return the grade of the last reply, which is not stripped, unlike ``trace.last_reply``."""
         row = parse_row(self.data.row)
         for message in trace.assistant_messages[-1:]:
             return row.grade(row.style.completion(message.content or "", message.reasoning_content))
@@ -43,10 +42,9 @@ class ExactTaskset(vf.Taskset[ExactTask, vf.TasksetConfig]):
     """The rows of ``SPLIT.jsonl`` in this package."""
 
     def load(self) -> Iterator[ExactTask]:
-        for line in filter(
-            bytes.strip, Path(__file__).with_name("SPLIT.jsonl").read_bytes().splitlines()
-        ):
-            row = parse_row(json.loads(line)).without_prefill()
-            prompt = row.prompt()
-            data = ExactData(system_prompt=prompt.system or None, prompt=prompt.user, row=dict(row))
+        for row in jsonl.read_rows(Path(__file__).with_name("SPLIT.jsonl")):
+            plain = row.without_prefill()
+            prompt = plain.prompt()
+            system = prompt.system or None
+            data = ExactData(system_prompt=system, prompt=prompt.user, row=dict(plain))
             yield ExactTask(data, self.config.task)
