@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from countdown_rl.cli import main
 from countdown_rl.cli.names import OTHER_NAMES
-from countdown_rl.tasks.countdown.rules import RULES
 from tests.support.command import flags, python
 
 HELP = {name: text for panel in main.COMMANDS.values() for name, text in panel.items()}
@@ -67,12 +66,6 @@ def test_help_fits_the_terminal_and_cuts_no_flag_and_no_choice(name, monkeypatch
             assert param.param_type_name == "argument" or re.search(rf"{flag}(?![\w-])", page), flag
         for choice in param.type_descriptor.choices or ():
             assert str(getattr(choice, "value", choice)) in page
-
-
-@pytest.mark.parametrize("name", ["ask", "eval", "gen-data", "grade", "solve"])
-def test_the_help_names_every_rule(name):
-    (rule,) = (param for param in main.command(name).params if param.name == "rule")
-    assert all(name in rule.help for name in RULES)
 
 
 @pytest.mark.parametrize("name", HELP)
