@@ -34,8 +34,10 @@ def interval(ends: Sequence[float]) -> str:
 def duration(seconds: float) -> str:
     """Return ``45s``, ``3m 20s`` or ``2h 05m``."""
     minutes, seconds = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{seconds}s"
     if minutes < 60:
-        return f"{minutes}m {seconds:02d}s" if minutes else f"{seconds}s"
+        return f"{minutes}m {seconds:02d}s"
     return f"{minutes // 60}h {minutes % 60:02d}m"
 
 

@@ -77,8 +77,9 @@ class ProvenanceEntry:
         """The command that made the artifact, which its facts name if several make that kind; ""
         for root inputs.
         """
-        is_pretrained = self.kind == "model" and "model" not in self.inputs
-        made_by = PRETRAINED_BY if is_pretrained else MADE_BY.get(self.kind, "")
+        made_by = MADE_BY.get(self.kind, "")
+        if self.kind == "model" and "model" not in self.inputs:
+            made_by = PRETRAINED_BY
         return str(self.facts.get("command") or made_by)
 
     @property

@@ -154,9 +154,9 @@ def cpu_threads() -> int:
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if wanted.isdecimal() and int(wanted) > launched():  # launchers set it to 1 where it is not set
         return int(wanted)
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    usable = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        usable = len(os.sched_getaffinity(0))
     return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
