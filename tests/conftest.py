@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -16,7 +16,9 @@ from hypothesis import settings
 from countdown_rl.cli.quiet import silence_libraries
 from countdown_rl.core import processes
 from tests.support.command import status
-from tests.support.hub import Hub, running
+
+if TYPE_CHECKING:
+    from tests.support.hub import Hub
 
 URL_TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
 
@@ -62,13 +64,15 @@ def pytest_runtest_logstart() -> None:
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator["Hub"]:
     """A Hub of its own, which huggingface_hub in this process takes for the real one, logged in.
 
     Waiting takes no time. For a child process use ``hub.env(tmp_path)``.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import close_session
+
+    from tests.support.hub import running
 
     with running() as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
