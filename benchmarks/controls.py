@@ -72,10 +72,10 @@ def pack(correct: np.ndarray) -> str:
     return base64.b64encode(np.packbits(correct).tobytes()).decode()
 
 
-def unpack(text: str, puzzles: int, samples: int) -> np.ndarray:
-    """Return the array (puzzles, samples) of :func:`pack`."""
+def unpack(text: str, n: int, samples: int) -> np.ndarray:
+    """Return the array (n, samples) of :func:`pack`."""
     bits = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
-    return np.unpackbits(bits, count=puzzles * samples).reshape(puzzles, samples)
+    return np.unpackbits(bits, count=n * samples).reshape(n, samples)
 
 
 def arms(out: Path, name: str) -> None:
@@ -100,7 +100,10 @@ def arms(out: Path, name: str) -> None:
 
     about = {"n": metrics.n, "samples": metrics.decoding.samples}
     runs = {arm: dict(sorted(of_arm.items())) for arm, of_arm in sorted(runs.items())}
-    bench.save(name, {**about, "arms": runs, "differences": differences(runs)})
+    of_four = metrics.groups["numbers"]["4"].n
+    bench.save(
+        name, {**about, "4 numbers": of_four, "arms": runs, "differences": differences(runs)}
+    )
     bits_file.write_text(json.dumps({**about, "arms": packed}, indent=2) + "\n")
 
 

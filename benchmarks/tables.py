@@ -9,12 +9,15 @@ index: add new ones (``git add artifacts``) before.
 """
 
 import json
+import math
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from benchmarks import bench
 from benchmarks.controls import difference
@@ -48,6 +51,8 @@ WEIGHTS = {
     "line": "credit by line 0.9",
     "shortest": "shortest of 8",
 }
+#: Measures of an arm in the file, and the columns of their table.
+ARM_COLUMNS = {"accuracy": "sampled", "4 numbers": "4 numbers", "pass@4": "pass@4"}
 #: Seeds of a complete arm.
 DECLARED = 5
 #: Seeds from which an interval over seeds is shown.
@@ -161,15 +166,23 @@ def learning() -> str:
 
 
 def arms() -> str:
-    """The arms of ``controls.sh``: means over their seeds."""
-    by_arm = result("arms")["arms"]
+    """The arms of ``controls.sh``, means over their seeds; and the pass@4 of exact rounds that have
+    the accuracy of an arm on 4 numbers, if all puzzles of 3 numbers are solved.
+    """
+    stored = result("arms")
+    by_arm = stored["arms"]
+    rounds = result("exact")["settings"][0]["rounds"].values()
+    exact = [[measures[key] for measures in rounds] for key in ("pass@1", "pass@4")]
+    of_four = stored["4 numbers"] / stored["n"]
     lines = []
     for arm, text in ARMS.items():
         runs = list(by_arm.get(arm, {}).values())
-        if runs:
-            means = (fmean(run[key] for run in runs) for key in ("accuracy", "4 numbers", "pass@4"))
-            lines.append((text, ", ".join(by_arm[arm]), *map(percent, means)))
-    return table(("", "seeds", "sampled", "4 numbers", "pass@4"), lines)
+        if not runs:
+            continue
+        means = [fmean(run[key] for run in runs) for key in ARM_COLUMNS]
+        frontier = 1 - of_four + of_four * np.interp(means[1], *exact, right=math.nan)
+        lines.append((text, ", ".join(by_arm[arm]), *map(percent, [*means, frontier])))
+    return table(("", "seeds", *ARM_COLUMNS.values(), "exact rounds"), lines)
 
 
 def differences() -> str:
@@ -295,7 +308,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}%"
+    return "" if value is None or math.isnan(value) else f"{100 * value:.1f}%"
 
 
 def points(value: float) -> str:
