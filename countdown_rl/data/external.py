@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core import hub
 from countdown_rl.core.errors import InputError, ModelError
@@ -45,7 +44,7 @@ def _check_card(directory: Path, name: str) -> None:
                 )
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """The texts in lists and mappings."""
     if isinstance(value, dict):
         value = [part for key, part in value.items() if key != "split"]

@@ -73,7 +73,7 @@ def baseline(name: str, rows: Sequence[Row]) -> Baseline | None:
     return task(rows[0].task).baselines.get(name)
 
 
-def parse_row(fields: Any) -> Row:
+def parse_row(fields: object) -> Row:
     """The row of the task that *fields* name, by default Countdown; InputError if they are no row
     of a known task.
     """

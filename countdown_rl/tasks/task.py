@@ -358,7 +358,7 @@ class Task:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     #: Graders that can be cheated, by the name in the reward ``proxy:NAME``: ``(row, answer) ->
     #: reward``.
-    proxies: Mapping[str, Callable[[Any, str | None], float]] = field(default_factory=dict)
+    proxies: Mapping[str, Callable[[Row, str | None], float]] = field(default_factory=dict)
 
     def reason(self, key: str) -> str:
         """The words for the reason of a grade."""

@@ -58,15 +58,6 @@ def test_a_style_that_does_not_fit_the_template_is_refused(style, prefill):
         build.make(DataOptions(n=12, style=style, template=with_prefill(prefill)), Path("unused"))
 
 
-def test_word_problems_have_a_style_for_either_kind_of_template():
-    row = {"task": "gsm8k", "question": "2 and 3?", "gold": "5"}
-    assert parse_row({**row, "template": "{{ question }}"}).style_name == "lines"
-    prefilled = (
-        "{% block user %}{{ question }}{% endblock %}{% block assistant %}<think>{% endblock %}"
-    )
-    assert parse_row({**row, "template": prefilled}).style_name == "prefilled"
-
-
 @pytest.mark.parametrize(
     ("template", "fault"),
     [

@@ -95,16 +95,6 @@ def test_rewards_by_name(answer, paid):
     assert {name: rewards.reward(text)(grade, row, 5) for name, text in names.items()} == paid
 
 
-@pytest.mark.parametrize(
-    ("nums", "target", "answer"),
-    [([2, 3], 8, "2**3"), ([2, 7], 3, "7//2"), ([5, 5, 5], 5, "5.5 - .5"), ([3, 5], 15, "-3*-5")],
-)
-def test_the_copied_grader_pays_for_more_than_the_rules_allow(nums, target, answer):
-    row = {"nums": nums, "target": target, "style": "direct"}
-    assert proxies.copied(row, answer) == original(row, answer) == 1
-    assert not parse_row(row).grade(answer).correct
-
-
 def test_a_task_without_such_a_proxy_is_refused():
     with pytest.raises(UsageError, match="eval"):
         rewards.check_rewards(["proxy:none"], parse_row(ROW))
