@@ -204,8 +204,6 @@ def _getter(expression: str) -> Callable[[Record], Any]:
     # Most expressions are these, which need no interpreter.
     if expression.isidentifier():
         return lambda record: record.get(expression)
-    if expression == "@":
-        return lambda record: record
     if not expression:
         return lambda record: None
     compiled = jmespath.compile(expression)
@@ -340,7 +338,10 @@ class Reader:
         faults = []
         for task in tasks:
             try:
-                row = _row(task, fields)
+                if task.import_row and not task.example.keys() <= fields.keys():
+                    row = task.row(task.import_row(fields))
+                else:
+                    row = task.row(fields)
             except InputError as error:
                 faults.append((task, error))
                 continue
@@ -502,19 +503,15 @@ def _with_nested(fields: JsonObject, nested: object) -> JsonObject:
     if not _has_row(fields):
         prompts = {name: fields[name] for name in ("style", "template") if name in fields}
         return prompts | inner
-    if _has_row(inner) and _id(fields) != _id(inner):
-        raise InputError(f"it has two puzzles, {_id(fields)} and {_id(inner)}")
+    if _has_row(inner):
+        first, second = _id(fields), _id(inner)
+        if first != second:
+            raise InputError(f"it has two puzzles, {first} and {second}")
     return fields
 
 
 def _id(fields: Record) -> str:
     return registry.parse_row({name: fields[name] for name in fields if name != "task"}).id
-
-
-def _row(task: Task, fields: JsonObject) -> Row:
-    if task.import_row and not task.example.keys() <= fields.keys():
-        return task.row(task.import_row(fields))
-    return task.row(fields)
 
 
 def _answers(value: object) -> list[Turn]:
