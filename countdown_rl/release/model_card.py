@@ -122,19 +122,19 @@ def render(release: Release) -> str:
     )
 
 
-def fill(template: str, **values: object) -> str:
-    """Return the Markdown *template* of this package, filled in with *values*."""
+def fill(template: str, **variables: object) -> str:
+    """Return the Markdown *template* of this package, filled in with *variables*."""
     import jinja2
 
     environment = templates.html_templates().overlay(
         undefined=jinja2.Undefined, autoescape=False, trim_blocks=False, lstrip_blocks=False
     )
-    values |= {
+    variables |= {
         "text": templates,
         "literal": partial(json.dumps, ensure_ascii=False),
         "quote": shlex.quote,
     }
-    return environment.get_template(f"release/{template}").render(values).strip() + "\n"
+    return environment.get_template(f"release/{template}").render(variables).strip() + "\n"
 
 
 def _prompt(release: Release) -> dict[str, object]:

@@ -10,7 +10,6 @@ import yaml
 
 from countdown_rl.integrations import export
 from countdown_rl.tasks import jsonl
-from tests.support.command import status
 
 ROWS = [
     {"id": "a", "nums": [3, 4], "target": 7},
@@ -64,8 +63,7 @@ def test_the_environment_for_prime_rl_has_the_training_rows_under_their_name(exp
     assert environment["taskset"]["id"] == "countdown_exact"
     assert jsonl.read_rows(place / "countdown_exact/train.jsonl") == rows
     assert '"train.jsonl"' in (place / "countdown_exact/__init__.py").read_text()
-    setuptools = tomllib.loads((place / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert setuptools["package-data"] == {"countdown_exact": ["train.jsonl"]}
+    assert 'countdown_exact = ["train.jsonl"]' in (place / "pyproject.toml").read_text()
 
 
 def test_rows_for_areal_are_graded_by_the_exported_reward(exported):
@@ -79,10 +77,8 @@ def test_rows_for_areal_are_graded_by_the_exported_reward(exported):
     assert reward("prompt", "<answer>3</answer>", [], [], **item) == 0.0
 
 
-@pytest.mark.parametrize("to", ["verl", "prime-rl", "areal"])
-def test_an_engine_needs_a_data_directory_with_its_splits(to, here, monkeypatch, capsys):
+def test_an_engine_needs_a_data_directory_with_its_splits(here, run_command):
     jsonl.write_rows(here / "test.jsonl", ROWS)
-    words = ("export-task", "--to", to, "--data", "test.jsonl", "--out", "out")
-    assert status(monkeypatch, *words) == 1
-    assert "gen-data" in capsys.readouterr().err
+    words = ("export-task", "--to", "verl", "--data", "test.jsonl", "--out", "out")
+    assert "gen-data" in run_command(*words, code=1).err
     assert not (here / "out").exists()

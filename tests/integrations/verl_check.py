@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +24,7 @@ import countdown_rl
 TOKENIZER = Path(countdown_rl.__file__).parent / "assets/countdown_tiny"
 
 
-async def rewards_of(
-    texts: list[str], item: dict[str, Any], tokenizer: Any, score: Any
-) -> list[dict[str, Any]]:
+async def rewards_of(texts, item, tokenizer, score) -> list[dict]:
     manager = NaiveRewardManager(OmegaConf.create({}), tokenizer, score)  # keeps the running loop
     names = ("data_source", "reward_model", "extra_info")
     others = {name: np.array([item[name]], dtype=object) for name in names}

@@ -22,16 +22,12 @@ def curves(*rows: list[StepRow]) -> list[charts.Curve]:
 
 def test_markup_in_the_name_of_a_group_or_a_run_is_text():
     name = 'correct_needs_"><script>alert(1)</script>'
-    rows = [
-        replace(row, groups={name: row.correct, "correct_needs_mul-div": 0.5}) for row in steps(5)
-    ]
-    several = charts.curves({name + "\x01\x1b]0;x\x07": [rows], "b": [rows]}, TASK)
-    for drawn in (curves(rows), several):
-        picture = charts.picture(drawn)
-        assert "&lt;script&gt;" in picture
-        assert "<script>" not in picture
-        assert not list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}script"))
-        assert all("<script>" not in curve.content for curve in drawn)
+    rows = [replace(row, groups={name: row.correct}) for row in steps(5)]
+    drawn = charts.curves({name + "\x01\x1b]0;x\x07": [rows], "b": [rows]}, TASK)
+    picture = charts.picture(drawn)
+    assert "&lt;script&gt;" in picture
+    assert "<script>" not in picture
+    assert not list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}script"))
 
 
 def test_a_long_log_is_thinned_and_all_points_lie_inside_the_chart():

@@ -228,21 +228,6 @@ def test_the_page_solves_an_example_without_a_network(shipped, offline):
     assert offline.run("performance.getEntriesByType('resource').map(entry => entry.name)") == []
 
 
-def search(numbers: str, target: str) -> str:
-    """A script that enters a puzzle and begins to search."""
-    return (
-        f"($('numbers').value = '{numbers}', $('target').value = '{target}', $('search').click())"
-    )
-
-
-@pytest.mark.slow
-def test_bad_input_is_explained(shipped, offline):
-    for numbers, target, word in (("1 2 3 4 5", "9", "there are 5"), ("1 2 3", "1.5", "target")):
-        offline.run(search(numbers, target))
-        assert word in offline.run("$('error').textContent")
-        assert offline.run("$('result').hidden") is True  # the verdict is of another puzzle
-
-
 @pytest.mark.slow
 def test_greedy_completions_are_those_of_llama_cpp_but_for_ties_and_graded_alike(
     shipped, offline, tmp_path

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.manifest import Manifest
 from countdown_rl.evaluation import compare, results, tables, training_log
 from countdown_rl.evaluation.sample import Sample
@@ -36,10 +35,10 @@ HOSTILE = (
 
 def chained(*kinds: str) -> dict:
     """The manifest input of the last of *kinds*, each made from the one before it, all from data."""
-    options = {"seed": 42, "deep": {"a": {"b": 1}}, "none": None, "sampler": "curriculum"}
+    options = {"deep": {"a": {"b": 1}}, "none": None, "sampler": "curriculum"}
+    grpo = {"method": "grpo", "log_digest": training_log.digest(steps(3))}
     entry = {"data": Manifest("data", options).as_input()}
     for kind in kinds:
-        grpo = {"method": "grpo", "steps": 3, "log_digest": training_log.digest(steps(3))}
         facts = grpo if kind == "adapter" else {}
         made = Manifest.of(kind, options, entry, facts=facts).as_input()
         entry = {"model": made | {"source": f"artifacts/{kind}"}}
@@ -58,27 +57,24 @@ CHAINS = {
 
 
 def solved(row) -> str:
-    if "gold" in row:
-        return f"</think>\n<answer>{row['gold']}</answer>"
     return "7 + 3 = 10 no\n</think>\n<answer>" + " + ".join(map(str, row["nums"])) + "</answer>"
 
 
-def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **changes) -> Path:
+def write_eval(path: Path, marks: str, *, samples=1, text="", **changes) -> Path:
     """An evaluation at *path*: each completion answers its puzzle (``+``), or gives *text*."""
     wrong = text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
-    kept = []
+    graded = []
     for index, mark in enumerate(marks):
-        row = rows[index // samples]
+        row = ROWS[index // samples]
         completion = Completion(solved(row) if mark == "+" else wrong, 9, mark != ".")
         turn = index % samples if samples > 1 else None
-        kept.append(Sample.of(parse_row(row), completion, turn))
-        assert kept[-1].grade.correct == (mark == "+")
+        graded.append(Sample.of(parse_row(row), completion, turn))
     entry = chained(*CHAINS.get(path.name, ("model",)))
-    about = {"decoding": DECODING | {"samples": samples}, "data": DATA, "precision": "fp32"}
+    about = {"decoding": DECODING | {"samples": samples}, "data": DATA}
     about["model"] = {"source": entry["source"], "kind": "directory", "digest": entry["digest"]}
-    metrics = evaluations.metrics(kept, **about | changes)
-    inputs = {"data": DATA} if metrics.is_baseline else {"data": DATA, "model": entry}
-    return evaluations.write(path, metrics, kept, **inputs)
+    metrics = evaluations.metrics(graded, **about | changes)
+    inputs = {} if metrics.is_baseline else {"model": entry}
+    return evaluations.write(path, metrics, graded, data=DATA, **inputs)
 
 
 @pytest.fixture
@@ -264,21 +260,9 @@ def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(here):
     assert values(rows["majority"]) == [metrics["majority"]["share"]] * 2
 
 
-def test_one_evaluation_of_word_problems_makes_a_page(here):
-    rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5"}] * 2
-    write_eval(Path("eval/gsm"), "+-", rows=rows, text="</think>\n<answer>six</answer>")
-    text = page(Path())
-    assert "<h1>gsm: 50.0% of 2 problems</h1>" in text
-    assert "How &lt;many&gt; are 2 and 3?" in text
-    assert "an answer that is no number" in text
-    assert 'id="training"' not in text
-
-
-def test_missing_or_damaged_inputs_are_refused_and_the_old_page_stays(run, run_command):
-    assert "artifacts/report.html" in run_command("report").err
+def test_damaged_inputs_are_refused_and_the_old_page_stays(run, run_command):
+    run_command("report")
     before = (run / "report.html").read_bytes()
-    with pytest.raises(ArtifactError, match=r"no\.csv"):
-        page(logs=["no.csv"])
     training_log.write(run / "train" / "log.csv", [])
     assert "log.csv has no steps" in run_command("report", code=1).err
     (run / "eval" / "merged" / "samples.jsonl").write_text("")

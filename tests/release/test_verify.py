@@ -134,9 +134,8 @@ def test_imported_puzzles_have_to_be_given(root):
 
 
 def test_what_is_no_release_with_an_evaluation_is_an_error(root):
-    for source in ("elsewhere", "model"):
-        with pytest.raises(ArtifactError, match=r"not a (directory|release)"):
-            checked(source)
+    with pytest.raises(ArtifactError, match="not a release"):
+        checked("model")
     shutil.rmtree("eval")
     folder.build(PublishOptions(model="model"), Path("release"))
     with pytest.raises(ArtifactError, match="no evaluation"):

@@ -1,4 +1,4 @@
-"""Curves as SVG: for the report, whose style sheet has the colors, and as pictures for cards and papers."""
+"""Curves as SVG, for the report, whose style sheet has the colors, and for cards and papers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +84,8 @@ _FOLDED = (
 def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     """Draw the charts of a training: accuracy first, then reward, then all else that changes.
 
-    A single run has related quantities in one chart. Of several, each quantity has a chart with a line a run.
+    A single run has related quantities in one chart. Of several, each quantity has a chart with a
+    line a run.
 
     Args:
         runs: the logs of the seeds of each run, by its name.
@@ -161,10 +162,10 @@ def picture(charts: Sequence[Curve]) -> str:
     return printable(text.replace("@STYLE@", f"\n{style}")) + "\n"
 
 
-def _drawn(section: str, **values: object) -> str:
+def _drawn(section: str, **variables: object) -> str:
     """Return the *section* of the template ``chart.svg.jinja``, in one line."""
     template = html_templates().get_template("release/report/chart.svg.jinja")
-    lines = template.render(section=section, **values).splitlines()
+    lines = template.render(section=section, **variables).splitlines()
     return "".join(map(str.strip, lines))
 
 
@@ -181,7 +182,8 @@ def ticks(low: float, high: float) -> list[float]:
 def _series(seeds: Sequence[Log], column: str, every: int) -> tuple[Series, Series]:
     """Return the mean of *column* over *seeds* at the steps of all, and the outline of their range.
 
-    Both are empty without values, and the outline with a single seed. A point is the mean of *every* steps.
+    Both are empty without values, and the outline with a single seed. A point is the mean of
+    *every* steps.
     """
     points = [_points(log, column, every) for log in seeds]
     measured = list(filter(None, points))

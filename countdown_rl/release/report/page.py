@@ -268,8 +268,8 @@ def comparable(scored: Group) -> list[Group]:
 
 def _comparison(group: Group) -> Content:
     """Return one comparison: its rows, breakdowns, and the reasons why answers were incorrect."""
-    values = compare.scores(group)
-    rows = values["results"]
+    comparison = compare.scores(group)
+    rows = comparison["results"]
     models = []
     reasons = Counter[str]()
     # By title and kind of puzzle: each row, and its scores.
@@ -284,7 +284,7 @@ def _comparison(group: Group) -> Content:
             models.append(row)
             reasons.update(result.metrics.reasons)
     ks = set.intersection(*(set(row["metrics"].pass_at) for row in rows))
-    return values | {
+    return comparison | {
         "models": models,
         "breakdowns": breakdowns,
         "samples": models[0]["metrics"].decoding.samples or 1,
