@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, pairwise, product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -236,19 +236,16 @@ def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
     def y(value: float) -> float:
         return bottom - (bottom - top) * (value - marks[0]) / (marks[-1] - marks[0])
 
-    # Bands side by side over the whole chart; each shows the values while the pointer is over it.
+    # The template draws bands side by side over the whole chart, with the values at each step.
     series = [dict(line.mean) for line in lines]
-    steps = sorted(set().union(*series))
-    middles = [(x(before) + x(after)) / 2 for before, after in pairwise(steps)]
-    edges = pairwise([LEFT, *middles, right])
-    bands = []
-    for step, (begin, end) in zip(steps, edges, strict=True):
-        label = ", ".join(text(values[step]) for values in series if step in values)
-        bands.append((step, label, begin, end))
+    bands = {}
+    for step in sorted(set().union(*series)):
+        bands[step] = ", ".join(text(line[step]) for line in series if step in line)
 
+    is_share = text(0).endswith("%")
     content = _drawn(
         "content",
-        marks=[(mark, f"{100 * mark:g}%" if text is percent else _number(mark)) for mark in marks],
+        marks=[(mark, f"{100 * mark:g}%" if is_share else _number(mark)) for mark in marks],
         steps={first: "start", (first + last) // 2: "middle", last: "end"},
         lines=lines,
         legend=[(TOP + _ROW * index, label) for index, label in enumerate(legend)],
