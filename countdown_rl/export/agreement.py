@@ -15,7 +15,8 @@ from countdown_rl.models.load import Loaded
 #: Prompts of a comparison, prompts continued at once, and tokens of each continuation.
 PROMPTS = 8
 BATCH, TOKENS = 8, 32
-#: Tokens of the answers that a verdict is about, and points of accuracy above which a bound says nothing.
+#: Tokens of the answers that a verdict is about, and points of accuracy above which a bound says
+#: nothing.
 _ANSWER, _MAX_BOUND = 100, 10
 #: Token ids of a prompt and its continuation, and the index at which that begins.
 Transcript = tuple[list[int], int]

@@ -1,7 +1,7 @@
 """Export to one GGUF file, for llama.cpp and programs built on it (llama-cli, Ollama, LM Studio).
 
-The ``gguf`` package of llama.cpp quantizes f16, q8_0 and q4_0; ``llama-quantize`` makes other types of an f16 file. Norms
-are in f32, rows that are not a multiple of a type's block in f16.
+The ``gguf`` package of llama.cpp quantizes f16, q8_0 and q4_0; ``llama-quantize`` makes other types
+of an f16 file. Norms are in f32, rows that are not a multiple of a type's block in f16.
 """
 
 import json
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0}
 #: transformers' names of supported architectures, and GGUF's.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-#: Text no chat template may write into a Modelfile: ends of a string, Ollama's actions, lines before an instruction.
+#: Text no chat template may write into a Modelfile: ends of a string, Ollama's actions, lines before
+#: an instruction.
 _INSTRUCTIONS = (
     "FROM|PARAMETER|TEMPLATE|SYSTEM|ADAPTER|LICENSE|MESSAGE|RENDERER|PARSER|REQUIRES|DRAFT"
 )

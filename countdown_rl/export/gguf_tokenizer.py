@@ -17,7 +17,7 @@ _ENDINGS = "'s|'t|'re|'ve|'m|'ll|'d"
 _GPT2 = _ENDINGS + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _LLAMA3 = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = f"(?i:{_ENDINGS}){_LLAMA3}"
-#: llama.cpp's pre-tokenizers by name, each with the patterns it splits by in turn (llama-vocab.cpp).
+#: llama.cpp's pre-tokenizers by name, with the patterns they split by in turn (llama-vocab.cpp).
 PRE_TOKENIZERS = {
     "gpt-2": (_GPT2,),
     "smollm": (r"\p{N}", _GPT2),
@@ -25,7 +25,7 @@ PRE_TOKENIZERS = {
     "qwen2": (_LLAMA3.replace("{1,3}", ""),),
     "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),  # splits digits only
 }
-#: Text that tells the pre-tokenizers apart: digits, cases, contractions, runs of blanks, symbols, other scripts.
+#: Text that tells the pre-tokenizers apart: digits, cases, contractions, blanks, symbols, scripts.
 PROBE = "Don't I'LL 12345 a1b22  x   y\n\n  z\t!?.. (3*4)+50=62 naïve Straße 数字 ١٢٣ 🙂\r\nend  "
 
 
@@ -71,7 +71,8 @@ def write(
     writer.add_token_merges(merges)
 
     ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("bos", "unk", "pad")}
-    # Three of the tokens that end a completion have names of their own; llama.cpp knows further ones by their text.
+    # Three of the tokens that end a completion have names of their own; llama.cpp knows further ones
+    # by their text.
     stops = sorted(stops, key=[tokenizer.eos_token_id, ends.turn_token(tokenizer), *stops].index)
     ids |= dict(zip(("eos", "eot", "eom"), stops, strict=False))
     for name, index in ids.items():

@@ -68,7 +68,7 @@ def check_round_trip(
         same way (None without one).
     """
     llama = server(file, 256)
-    # A server that is destroyed before its loop runs waits for ever; this answer comes from the loop.
+    # A server that is destroyed before its loop runs waits for ever; this answer is of the loop.
     request(llama, "/completion", {"prompt": "1", "n_predict": 1})
     for conversation in conversations:
         text = render(tokenizer, conversation)

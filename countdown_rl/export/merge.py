@@ -29,8 +29,8 @@ LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "safetensors")
 #: Largest KL divergence, in nats, that one rounding of the merged weights explains, by their type.
 #: Measured on SmolLM2-135M in bf16: 3e-4.
 MAX_KL = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
-#: Above this many parameters verification computes in bf16, which adds rounding of its own, unless a
-#: CPU emulates it.
+#: Above this many parameters verification computes in bf16, which adds rounding of its own, unless
+#: a CPU emulates it.
 MAX_FP32_PARAMETERS = 2_000_000_000
 
 
@@ -115,7 +115,7 @@ def _check_base(ref: ModelRef, base: ModelRef, options: MergeOptions) -> str:
 
 
 def _write_weights(ref: ModelRef, base: ModelRef, out: Path, options: MergeOptions) -> None:
-    """Merge the adapter *ref* by PEFT, which adds s B A in fp32 and rounds once, and write the checkpoint."""
+    """Merge the adapter *ref* by PEFT, which adds s B A in fp32 and rounds once; write the result."""
     stored = torch.bfloat16  # values of NF4 and of most GGUF files
     if load.stored_format(base) == "full":
         stored = next(iter(Checkpoint(reference.local_path(base)).specs.values())).dtype
@@ -147,7 +147,7 @@ def _write_weights(ref: ModelRef, base: ModelRef, out: Path, options: MergeOptio
 
 
 def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: str) -> JsonObject:
-    """Return the agreement of the merged files with the adapter over the same base and as trained."""
+    """Return the agreement of the merged files with the adapter over that base and as trained."""
     specs = Checkpoint(merged).specs.values()
     is_large = sum(spec.numel() for spec in specs) > MAX_FP32_PARAMETERS
     in_bf16 = is_large and torch_internals.has_bf16_products(load.device_name("auto"))

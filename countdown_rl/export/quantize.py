@@ -1,7 +1,7 @@
-"""Quantizing full-precision weights: NF4 for bitsandbytes, or GGUF (:mod:`countdown_rl.export.gguf`) for llama.cpp.
+"""Quantizing full-precision weights: NF4 for bitsandbytes, or GGUF for llama.cpp.
 
-An adapter is merged first, into the base that suits the format. NF4 weights are a safetensors checkpoint, which
-``AutoModelForCausalLM.from_pretrained`` loads with bitsandbytes.
+An adapter is merged first, into the base that suits the format. NF4 weights are a safetensors
+checkpoint, which ``AutoModelForCausalLM.from_pretrained`` loads with bitsandbytes.
 """
 
 from collections.abc import Callable
@@ -160,8 +160,8 @@ def write_nf4(source: Source, out: Path, options: QuantizeOptions) -> JsonObject
     if share > _MAX_LEFT:
         largest = max(left, key=left.__getitem__)
         raise ModelError(
-            f"{share:.0%} of the weights would stay in 16 bits, such as {largest}: only plain linear layers are "
-            "written in 4 bits; publish the 16-bit weights."
+            f"{share:.0%} of the weights would stay in 16 bits, such as {largest}: only plain linear "
+            "layers are written in 4 bits; publish the 16-bit weights."
         )
 
     config = BitsAndBytesConfig.from_dict(nf4.CONFIG)

@@ -1,4 +1,4 @@
-"""Files of a task for another evaluator or training engine, from the templates beside this module."""
+"""Files of a task for another evaluator or training engine, from the templates in this folder."""
 
 import json
 from collections.abc import Mapping, Sequence

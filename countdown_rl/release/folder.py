@@ -126,7 +126,7 @@ def read_inputs(options: PublishOptions) -> Release:
 
 
 def _evaluation(options: PublishOptions, weights: Weights) -> Result | None:
-    """Return the evaluation of *weights*, named or beside them; ArtifactError if it is of others."""
+    """Return the evaluation of *weights*, named or beside them; ArtifactError if of others."""
     path = Path(options.evaluation or weights.path.parent / "eval" / weights.path.name)
     if not options.evaluation and not (path / MANIFEST).exists():
         return None
@@ -202,7 +202,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _copy_weights(release: Release, draft: artifacts.ArtifactWriter) -> None:
-    """Copy the files of the weights; an adapter's configuration gets the name of its base on the Hub."""
+    """Copy the files of the weights; an adapter's configuration names its base on the Hub."""
     weights = release.weights
     for name in weights.manifest.files:
         if FILES.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Weights of a release, and its card: ``model_card.md.jinja`` with values from manifests and the evaluation."""
+"""Weights of a release, and its card: a template with values of manifests and the evaluation."""
 
 import json
 import re
@@ -31,7 +31,7 @@ FILES = re.compile(r"[\w-][\w.-]*\.(safetensors|gguf|json|jinja|model|txt)|Model
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights in the directory *path* with their manifest; *entry* lists them among the inputs of a release."""
+    """Weights in the directory *path*; *entry* lists them among the inputs of a release."""
 
     path: Path
     manifest: Manifest
@@ -66,7 +66,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Release:
-    """Inputs of a model release: ``chain`` runs from the data to the weights, ``comparison`` is Markdown."""
+    """Inputs of a release: ``chain`` runs from the data to the weights, ``comparison`` is Markdown."""
 
     options: PublishOptions
     weights: Weights
@@ -104,20 +104,24 @@ class Release:
 
 def render(release: Release) -> str:
     """Return the card of *release*."""
-    evaluation = release.evaluation
-    metrics = evaluation.metrics if evaluation else None
     adapters = [link for link in release.chain if link.kind == "adapter"]
     precisions = [link.facts.get("precision", link.options.get("precision")) for link in adapters]
+    measured: dict[str, object] = {}
+    if release.evaluation:
+        metrics = release.evaluation.metrics
+        measured = {
+            "metrics": metrics,
+            "decoding": typed_json.dump(metrics.decoding),
+            "breakdowns": list(breakdowns(metrics)),
+            "split": split(release.evaluation),
+        }
     return fill(
         "model_card.md.jinja",
         release=release,
         over_nf4="nf4" in precisions,
-        metrics=metrics,
-        decoding=typed_json.dump(metrics.decoding) if metrics else {},
-        breakdowns=list(breakdowns(metrics)) if metrics else [],
         initial=initial_model(release.chain),
-        curves=CURVES if release.curves else None,
-        split=split(evaluation) if evaluation else "",
+        curves=release.curves and CURVES,
+        **measured,
         **_prompt(release),
     )
 
@@ -138,16 +142,21 @@ def fill(template: str, **variables: object) -> str:
 
 
 def _prompt(release: Release) -> dict[str, object]:
-    """Return the messages of an example prompt, its ``prefill``, and the prefill of the template (``opened``).
+    """Return the messages of an example prompt, and how it begins the answer.
 
-    If the chat template adds the rest of the prompt (``completed``), the only message is the user turn.
+    ``prefill`` is the beginning that the row gives, ``opened`` that of the template. If the chat
+    template adds the rest of the prompt (``completed``), the only message is the user turn.
     """
     task = release.task
     row = task.row({"task": task.name, **task.example, **layout(release.chain)})
-    messages = [dict(message) for message in row.messages()]
-    prefill = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
+    messages = list(row.messages())
+    prefill = ""
+    if messages[-1]["role"] == "assistant":
+        prefill = messages.pop()["content"]
+    template = ""
     file = release.weights.path / "chat_template.jinja"
-    template = file.read_text("utf-8") if file.is_file() else ""
+    if file.is_file():
+        template = file.read_text("utf-8")
     completed = chat_template.MARK in template
     opened = ""
     if completed:

@@ -1,4 +1,4 @@
-"""Verification of a release: its hashes, the grades of its completions, and a new evaluation of its weights.
+"""Verification of a release: hashes, grades of its completions, and a new evaluation.
 
 The weights complete the recorded test puzzles again, and new puzzles of the same distribution, from
 a seed that the publisher cannot have known. The claim has to fit both measurements, each by a
@@ -185,7 +185,7 @@ def _recorded_rows(
 
 
 def _regraded(recorded: Result, rows: Sequence[Row]) -> list[str]:
-    """Return the names of the metrics of *recorded* that differ when its completions are graded again."""
+    """Return the metrics of *recorded* that differ when its completions are graded again."""
     metrics = recorded.metrics
     per_row = metrics.decoding.samples or 1
     if len(rows) * per_row != len(recorded.samples):
@@ -207,7 +207,7 @@ def _measured(
     new: Sequence[Row],
     on_batch: evaluate.OnBatch | None,
 ) -> list[Measurement]:
-    """Complete the recorded *rows* and the *new* ones, if any, with *weights*, and test the claim."""
+    """Complete the recorded *rows* and *new* ones, if any, with *weights*, and test the claim."""
     from scipy.stats import fisher_exact
 
     with TemporaryDirectory() as scratch:

@@ -14,5 +14,5 @@ def reward_fn(
     row: str,
     **_: object,
 ) -> float:
-    """Return 1.0 if *completions*, one text, is correct for *row*, the JSON of the puzzle, else 0.0."""
+    """Return 1.0 if *completions*, one text, is correct for *row*, a puzzle as JSON, else 0.0."""
     return compute_score(None, completions, row)["score"]

@@ -1,4 +1,4 @@
-"""Prompt and grading of countdown-rl as an environment of verifiers 0.4.0 (its ``verifiers.v1`` API)."""
+"""Prompt and grading of countdown-rl as an environment of verifiers 0.4.0 (``verifiers.v1``)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ class ExactTask(vf.Task[ExactData]):
         return {"format": float(grade.format), "strict_format": float(grade.strict_format)}
 
     def grade(self, trace: vf.Trace) -> Grade:
-        """Return the grade of the last reply, which is not stripped, unlike ``trace.last_reply``."""
+        """Return the grade of the last reply, not stripped as ``trace.last_reply`` is."""
         row = parse_row(self.data.row)
         for message in trace.assistant_messages[-1:]:
             return row.grade(row.style.completion(message.content or "", message.reasoning_content))

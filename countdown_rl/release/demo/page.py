@@ -1,9 +1,9 @@
 """The demo: one self-contained HTML page on which a model solves the puzzles that a reader types.
 
-The page holds a GGUF file and wllama, which is llama.cpp compiled to WebAssembly. It opens from disk,
-needs no network, and solves an example at once unless the model is large. Prompt and greedy decoding
-are those of an evaluation, and the answer is graded in exact fractions by the rules of the grader.
-The same inputs give the same bytes.
+The page holds a GGUF file and wllama, which is llama.cpp compiled to WebAssembly. It opens from
+disk, needs no network, and solves an example at once unless the model is large. Prompt and greedy
+decoding are those of an evaluation, and the answer is graded in exact fractions by the rules of the
+grader. The same inputs give the same bytes.
 """
 
 import base64
@@ -28,7 +28,7 @@ from countdown_rl.release.templates import html_templates
 from countdown_rl.tasks.probe import data, initial_model, layout, trained_on
 from countdown_rl.tasks.task import REASONS
 
-#: The runtime, and its version in the npm registry; ``README.md`` there has the origin of each file.
+#: The runtime, and its version in the npm registry; ``README.md`` there has each file's origin.
 WLLAMA = Path(__file__).parents[2] / "assets" / "wllama"
 VERSION = "2.3.7"
 #: Most tokens of a completion, as in an evaluation.

@@ -35,7 +35,7 @@ class Line(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A chart: the format of its values and the names of its columns; once drawn, the inside of its SVG element.
+    """A chart: the format of its values and the names of its columns; once drawn, its SVG.
 
     A *main* chart is not folded. *change* is the first and last value of a single line.
     """
@@ -199,7 +199,7 @@ def _series(seeds: Sequence[Log], column: str, every: int) -> tuple[Series, Seri
 
 
 def _points(log: Log, column: str, every: int) -> dict[int, float]:
-    """Return the values of *column* by step, each the mean of *every* steps, but of validations each one."""
+    """Return the values of *column* by step, means of *every* steps except for validations."""
     validation = column == "eval_correct"
     points = {}
     if validation and log[0].eval_correct_before is not None:
@@ -212,7 +212,7 @@ def _points(log: Log, column: str, every: int) -> dict[int, float]:
 
 
 def draw(panel: Curve, lines: Sequence[Line], unit: str = "step") -> Curve:
-    """Return *panel* drawn, with ranges as bands; the vertical axis begins at zero, or at a lower value."""
+    """Return *panel* drawn, with ranges as bands; the vertical axis begins at zero or lower."""
     text = panel.text
     labels = []
     for line in lines:

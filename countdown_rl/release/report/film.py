@@ -1,4 +1,4 @@
-"""Completions of a training run that the report shows: the film of its validations, and sampled groups."""
+"""Completions of training that the report shows: the film of validations, and sampled groups."""
 
 import json
 from collections.abc import Sequence

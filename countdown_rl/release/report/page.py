@@ -1,7 +1,8 @@
-"""The report: one self-contained HTML page about the results, training, completions and provenance of a run.
+"""The report: one self-contained HTML page about results, training, completions and provenance.
 
-The page needs no network and no font; its one script moves the film of validation completions. Every number is read
-from the artifacts or counted from their completions. The same artifacts give the same bytes.
+The page needs no network and no font; its one script moves the film of validation completions. Every
+number is read from the artifacts or counted from their completions. The same artifacts give the same
+bytes.
 """
 
 import base64
@@ -28,7 +29,7 @@ from countdown_rl.release.report.film import film, sampled
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import REASONS
 
-#: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
+#: Logs, or directories of evaluations, of the seeds of a setting, by its name.
 Runs = dict[str, list[Path]]
 Group = Mapping[str, Result]
 #: Variables of the template of the page, or of one comparison in it.
@@ -42,13 +43,18 @@ TRANSCRIPTS = 24
 
 
 def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -> tuple[Runs, Runs]:
-    """Return the evaluations by name, and the logs by run: those in *root*, where the pipeline writes them.
+    """Find what the page is about.
 
     Args:
+        root: directory where the pipeline writes evaluations and a log, which are the default.
         results: other evaluations, as ``PATH``, or ``NAME=PATH,PATH,...`` for seeds.
         logs: other logs, in the same form. With *logs* alone there are no evaluations.
 
-    Raises ArtifactError if there are neither.
+    Returns:
+        The evaluations by name, and the logs by run.
+
+    Raises:
+        ArtifactError: there are neither.
     """
     default_log = root / "train" / "log.csv"
     runs = compare.by_setting(logs or ([default_log] if default_log.is_file() else []))
