@@ -81,7 +81,7 @@ def write(source: Source, out: Path, options: QuantizeOptions) -> JsonObject:
     conversations = probe.conversations(ref.as_input(), PROMPTS)
     stops = ends.of_checkpoint(tokenizer, directory)
     file = out / f"model-{kind.upper()}.gguf"
-    untied = checkpoint.drop_tied(model)
+    untied = checkpoint.drop_tied(model.all_tied_weights_keys)
     tensors = _plan(checkpoint, shape, arch, kind, tied=config.tie_word_embeddings and not untied)
     frequencies = _rope_frequencies(config.rope_parameters, shape.head_dim)
 

@@ -15,7 +15,7 @@ OPENAI = "https://api.openai.com/v1"
 
 @dataclass(frozen=True)
 class SamplingOptions(Options):
-    """Token limit, and the distribution of tokens: temperature, then top-k and top-p, as in transformers."""
+    """Token limit, and the distribution of tokens: temperature, top-k, top-p, in this order."""
 
     max_new_tokens: Annotated[int, option("Maximum tokens of a completion.", DECODING, min=1)] = 256
     temperature: Annotated[

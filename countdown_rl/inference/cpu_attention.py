@@ -1,10 +1,10 @@
 """Attention of one token a row over a key-value cache, in loops compiled by Numba.
 
-They read the cache at the speed of memory; torch's kernel reaches half of that for a single query in fp32, and a
-quarter in bf16. Measured in ``benchmarks/README.md``.
+They read the cache at the speed of memory; torch's kernel reaches half of that for a single query
+in fp32, and a quarter in bf16. Measured in ``benchmarks/README.md``.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -16,10 +16,14 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 #: Rows from which the compiled loops are faster than torch's kernel in fp32.
 COMPILED_ROWS = 32
 
+_compiled = numba.njit(cache=True, parallel=True, fastmath=True, error_model="numpy")
+
 
 def attend(queries: Tensor, key: Tensor, value: Tensor, length: int, mask: Tensor | None) -> Tensor:
-    """Attention (B, K, G, D) of *queries* in fp32 to the first *length* columns of *key* and *value* (B, K, S, D) in
-    fp32 or bf16; *mask* (B, 1, 1, length) is false where a column is padding."""
+    """Attention (B, K, G, D) of *queries* in fp32 to the first *length* columns of a cache.
+
+    *key* and *value* (B, K, S, D) are in fp32 or bf16; *mask* (B, 1, 1, S) is false at padding.
+    """
     if len(queries) < COMPILED_ROWS and key.dtype == torch.float32:
         key, value = key[:, :, :length], value[:, :, :length]
         return F.scaled_dot_product_attention(queries, key, value, mask)
@@ -37,25 +41,26 @@ def attend(queries: Tensor, key: Tensor, value: Tensor, length: int, mask: Tenso
     return attended
 
 
-def _fp32(number: Any) -> Any:
+def _fp32(number: np.number) -> np.number:
     """A number of a cache in fp32; only for compiled code."""
     raise NotImplementedError
 
 
 @overload(_fp32, inline="always")
-def _fp32_of_type(number: Any) -> Any:
-    def converted(number: Any) -> Any:
+def _fp32_of_type(number: np.number) -> Callable[[np.number], np.number]:
+    # Numba compares the parameters with their annotations: they are the same in all four.
+    def converted(number: np.number) -> np.number:
         return np.uint32(number * 65536).view(np.float32)
 
-    def same(number: Any) -> Any:
+    def same(number: np.number) -> np.number:
         return number
 
     return converted if isinstance(number, numba.types.Integer) else same
 
 
-@numba.njit(cache=True, parallel=True, fastmath=True, error_model="numpy")
-def _scores(queries: Any, keys: Any, scores: Any) -> None:
-    """Write to *scores* (B, K, G, S) the products of queries (B, K, G, D) and keys (B, K, S or more, D)."""
+@_compiled
+def _scores(queries: np.ndarray, keys: np.ndarray, scores: np.ndarray) -> None:
+    """Write to *scores* (B, K, G, S) products of queries (B, K, G, D) and keys (B, K, S.., D)."""
     for row in numba.prange(queries.shape[0]):
         for head in range(queries.shape[1]):
             query, key, score = queries[row, head], keys[row, head], scores[row, head]
@@ -67,9 +72,9 @@ def _scores(queries: Any, keys: Any, scores: Any) -> None:
                     score[g, s] = total
 
 
-@numba.njit(cache=True, parallel=True, fastmath=True, error_model="numpy")
-def _weighted_sum(weights: Any, values: Any, out: Any) -> None:
-    """Add to *out* (B, K, G, D) the values (B, K, S or more, D), each times its weight (B, K, G, S)."""
+@_compiled
+def _weighted_sum(weights: np.ndarray, values: np.ndarray, out: np.ndarray) -> None:
+    """Add to *out* (B, K, G, D) values (B, K, S.., D) times their weights (B, K, G, S)."""
     for row in numba.prange(weights.shape[0]):
         for head in range(weights.shape[1]):
             weight, value, sums = weights[row, head], values[row, head], out[row, head]

@@ -1,4 +1,4 @@
-"""A decoder of Llama models on a CPU, limited by matrix products where ``generate`` of transformers is by overhead.
+"""A decoder of Llama models on a CPU, limited by matrix products where ``generate`` is by overhead.
 
 An adapter is folded into a copy of fp32 weights, bf16 weights are packed for oneDNN once,
 projections of the same input are one product, each distinct prompt is read once, the cache is
@@ -11,7 +11,7 @@ K key-value heads, D head size, V vocabulary, I and O inputs and outputs of a pr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -22,29 +22,30 @@ from countdown_rl.inference.sampling import Decoding, Stop, sample
 from countdown_rl.models import lora, torch_internals
 from countdown_rl.models.shape import ModelShape
 
+if TYPE_CHECKING:
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
 #: Finished rows are removed once they are this share of the batch; removing them copies the cache.
 _COMPACT_SHARE = 0.125
-#: Values of a layer's inner activations over the prompts that are read at once: those fit the processor's cache.
+#: Inner activations of a layer over the prompts that are read at once: they fit the CPU's cache.
 _CHUNK_VALUES = 1 << 21
 
 
-def supports(model: Any) -> bool:
-    """Return True if :class:`Decoder` supports *model*: plain, or under an ordinary LoRA adapter of its blocks."""
+def supports(model: nn.Module) -> bool:
+    """Return True for a Llama on a CPU: plain, or under an ordinary LoRA adapter of its blocks."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if base.config.model_type != "llama" or base.device.type != "cpu":
         return False
-    if base.config.hidden_act != "silu":
+    if base.config.hidden_act != "silu" or any(map(lora.is_special, base.modules())):
         return False
     # An adapter of the embedding or of the output layer, or one trained in their place, wraps them.
-    parts = [base.get_input_embeddings(), base.get_output_embeddings()]
-    for block in base.model.layers:
-        layers = *block.self_attn.children(), *block.mlp.children()
-        parts += [
-            getattr(layer, "base_layer", layer) for layer in layers if hasattr(layer, "weight")
-        ]
-    if any(type(part) not in (nn.Embedding, nn.Linear) for part in parts):
+    if type(base.get_input_embeddings()) is not nn.Embedding:
         return False
-    return not any(map(lora.is_special, base.modules()))
+    layers = [base.get_output_embeddings()]
+    for block in base.model.layers:
+        modules = (*block.self_attn.children(), *block.mlp.children())
+        layers += [getattr(module, "base_layer", module) for module in modules]
+    return all(type(layer) is nn.Linear for layer in layers if hasattr(layer, "weight"))
 
 
 class Linear:
@@ -54,38 +55,36 @@ class Linear:
     would round the sum: as one pair of matrices (R, I) and (O, R).
     """
 
-    def __init__(self, dtype: torch.dtype, packed: bool, *modules: Any) -> None:
+    def __init__(self, dtype: torch.dtype, packed: bool, *modules: nn.Module) -> None:
         self.dtype = dtype
         weights, biases, low, high = [], [], [], []
         for module in modules:
             base = getattr(module, "base_layer", module)
             weight = base.weight.to(dtype)
-            b = torch.empty(len(weight), 0)
+            high.append(torch.empty(len(weight), 0))
             for name in getattr(module, "active_adapters", ()):
                 if dtype == torch.float32:
                     weight = weight + module.get_delta_weight(name).float()
                 else:
                     low.append(module.lora_A[name].weight)
-                    b = module.lora_B[name].weight.float() * module.scaling[name]
+                    high[-1] = module.lora_B[name].weight.float() * module.scaling[name]
             weights.append(weight)
-            high.append(b)
             if base.bias is not None:
                 biases.append(base.bias)
 
         self.weight = torch.cat(weights)
         self.bias = torch.cat(biases).to(dtype) if biases else None
-        self.product: Any = F.linear
+        self.product: Callable[..., Tensor] = F.linear
         if packed:
             self.weight = torch_internals.packed_weight(self.weight)
             self.product = torch_internals.packed_linear
-        self.lora = []
-        if low:
-            self.lora.append((torch.cat(low).to(dtype), torch.block_diag(*high).to(dtype)))
+        self.lora = [torch.cat(low).to(dtype), torch.block_diag(*high).to(dtype)] if low else []
 
     def __call__(self, x: Tensor) -> Tensor:
         x = x.to(self.dtype)
         out = self.product(x, self.weight, self.bias).float()
-        for a, b in self.lora:
+        if self.lora:
+            a, b = self.lora
             out = out + F.linear(F.linear(x, a), b).float()
         return out
 
@@ -93,9 +92,11 @@ class Linear:
 class Layer:
     """A layer of a model, written out from a *block* of transformers; hidden states are in fp32."""
 
-    def __init__(self, block: Any, config: Any, dtype: torch.dtype, packed: bool) -> None:
-        self.shape = ModelShape.of(config)
-        self.eps = config.rms_norm_eps
+    def __init__(
+        self, block: "LlamaDecoderLayer", shape: ModelShape, dtype: torch.dtype, packed: bool
+    ) -> None:
+        self.shape = shape
+        self.eps = block.input_layernorm.variance_epsilon
         self.norm_in = block.input_layernorm.weight.float()
         self.norm_mlp = block.post_attention_layernorm.weight.float()
         attention, mlp = block.self_attn, block.mlp
@@ -105,14 +106,14 @@ class Layer:
         self.down = Linear(dtype, packed, mlp.down_proj)
 
     def queries_keys_values(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
-        """Queries, keys and values (..., heads, D) of *hidden* (..., H), rotated by *cos* and *sin*."""
-        heads, kv_heads, width = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim
+        """Queries, keys and values (..., heads, D) of *hidden* (..., H), rotated."""
+        shape = self.shape
         normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm_in, self.eps)
-        out = self.qkv(normed).unflatten(-1, (-1, width))
-        qk, v = out.split((heads + kv_heads, kv_heads), -2)
+        out = self.qkv(normed).unflatten(-1, (-1, shape.head_dim))
+        qk, v = out.split((shape.num_heads + shape.num_kv_heads, shape.num_kv_heads), -2)
         # Each half of a head is rotated by adding the other one times its sine.
-        rotated = qk * cos + qk.roll(width // 2, -1) * sin
-        return *rotated.split((heads, kv_heads), -2), v
+        rotated = qk * cos + qk.roll(shape.head_dim // 2, -1) * sin
+        return *rotated.split((shape.num_heads, shape.num_kv_heads), -2), v
 
     def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """The layer after its attention: output projection and MLP."""
@@ -124,13 +125,12 @@ class Layer:
 
 @dataclass
 class Batch:
-    """Each layer's keys and values (2, B, K, S, D), of which *used* columns are written; the *position* of the next
-    token of each row (B,), and which columns are *padding* (B, S)."""
+    """The state of the rows of a batch."""
 
-    caches: list[Tensor]
-    used: int
-    position: Tensor
-    padding: Tensor
+    caches: list[Tensor]  # of each layer keys and values (2, B, K, S, D)
+    used: int  # columns that are written
+    position: Tensor  # (B,) of the next token
+    padding: Tensor  # (B, S)
 
     def keep(self, rows: list[int]) -> None:
         """Remove all but *rows*."""
@@ -143,14 +143,14 @@ class Batch:
 
 
 class Decoder:
-    """A snapshot of the weights of *model*, laid out for decoding. Make a new one when the weights change.
+    """A snapshot of the weights of *model*, laid out for decoding; they must not change.
 
-    Matrix products are in *dtype*, fp32 or bf16. The cache is in bf16 (as in ``generate``) where oneDNN computes in
-    bf16. Everything else is in fp32.
+    Matrix products are in *dtype*, fp32 or bf16. The cache is in bf16 (as in ``generate``) where
+    oneDNN computes in bf16. Everything else is in fp32.
     """
 
     @torch.no_grad()
-    def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype = torch.float32) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         packed = dtype == torch.bfloat16 and torch_internals.has_bf16_products()
         self.cache_dtype = dtype if packed else torch.float32
@@ -160,7 +160,7 @@ class Decoder:
         self.embedding = base.get_input_embeddings().weight.to(dtype)  # (V, H)
         self.head = base.get_output_embeddings().weight.to(dtype)  # (V, H)
         self.norm = base.model.norm.weight.float()
-        self.layers = [Layer(block, base.config, dtype, packed) for block in base.model.layers]
+        self.layers = [Layer(block, self.shape, dtype, packed) for block in base.model.layers]
 
     @torch.inference_mode()
     def decode(
@@ -178,7 +178,7 @@ class Decoder:
             decoding: sampling parameters and the token limit.
             stop: end of a completion.
             generator: random numbers of sampling.
-            on_step: called after each step with the token ids so far of a completion that had not ended before.
+            on_step: called after each step with the token ids so far of one of the longest.
 
         Returns:
             The token ids of the completions, each with the one that ended it.
@@ -209,45 +209,45 @@ class Decoder:
         return completions
 
     def _prefill(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[Tensor, Batch]:
-        """Read *prompts*; the last hidden state (B, H), and caches with space for *new_tokens* more."""
+        """Read *prompts*: the last hidden state (B, H), caches with space for *new_tokens* more."""
         unique: dict[tuple[int, ...], int] = {}
-        of = [unique.setdefault(tuple(prompt), len(unique)) for prompt in prompts]  # (B,)
+        index = [unique.setdefault(tuple(prompt), len(unique)) for prompt in prompts]  # (B,)
         lengths = torch.tensor([len(prompt) for prompt in unique])
         longest = max(map(len, unique))
         padding = torch.arange(longest) < (longest - lengths)[:, None]  # (U, P)
         ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in unique])
+
         size = max(1, _CHUNK_VALUES // (self.shape.intermediate_size * longest))
         chunks = zip(ids.split(size), padding.split(size), strict=True)
-        computed, last = zip(*(self._read(*chunk) for chunk in chunks), strict=True)
-
+        results = [self._read(*chunk) for chunk in chunks]
+        by_chunk, last = zip(*results, strict=True)
         caches = []
-        for parts in zip(*computed, strict=True):
-            keys_values = torch.cat(parts, 1)[:, of]  # (2, B, K, P, D)
+        for layer in zip(*by_chunk, strict=True):
+            keys_values = torch.cat(layer, 1)[:, index]  # (2, B, K, P, D)
             cache = F.pad(keys_values, (0, 0, 0, new_tokens))
             caches.append(cache.to(self.cache_dtype))
-        padding = F.pad(padding, (0, new_tokens))[of]
-        return torch.cat(last)[of], Batch(caches, longest, lengths[of], padding)
+        padding = F.pad(padding, (0, new_tokens))[index]
+        return torch.cat(last)[index], Batch(caches, longest, lengths[index], padding)
 
     def _read(self, ids: Tensor, padding: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Keys and values (2, U, K, P, D) of each layer of *ids* (U, P), padded on the left, and the last hidden state
-        (U, H)."""
+        """Keys and values (2, U, K, P, D) of each layer, and the last hidden state (U, H).
+
+        *ids* (U, P) are padded on the left.
+        """
         columns = torch.arange(ids.size(1))
         cos, sin = self._rotation((columns - padding.sum(1, keepdim=True)).clamp(min=0))
-        # A padded position attends to itself, so that no row of the softmax is empty; nothing attends to it.
+        # A padded position attends to itself, so that no row of the softmax is empty.
         mask = (columns <= columns[:, None]) & ~padding[:, None, :]  # (U, P, P)
         mask |= torch.eye(len(columns), dtype=torch.bool)
         hidden = self.embedding[ids].float()  # (U, P, H)
-        computed = []
+        keys_values = []
         for layer in self.layers:
-            parts = layer.queries_keys_values(hidden, cos[:, :, None], sin[:, :, None])
-            q, k, v = (part.transpose(1, 2) for part in parts)
-            computed.append(torch.stack((k, v)))
-            repeats = q.size(1) // k.size(1)
-            k = k.repeat_interleave(repeats, 1)
-            v = v.repeat_interleave(repeats, 1)
-            attended = F.scaled_dot_product_attention(q, k, v, mask[:, None])
+            qkv = layer.queries_keys_values(hidden, cos[:, :, None], sin[:, :, None])
+            q, k, v = (tensor.transpose(1, 2) for tensor in qkv)
+            keys_values.append(torch.stack((k, v)))
+            attended = F.scaled_dot_product_attention(q, k, v, mask[:, None], enable_gqa=True)
             hidden = layer.output(hidden, attended.transpose(1, 2).flatten(2))
-        return computed, hidden[:, -1]
+        return keys_values, hidden[:, -1]
 
     def _step(self, tokens: Tensor, batch: Batch) -> Tensor:
         """Read one token a row, ids (B,), into *batch*; returns hidden (B, H)."""
@@ -263,14 +263,14 @@ class Decoder:
             q, k, v = layer.queries_keys_values(hidden, cos, sin)  # (B, heads, D)
             keys[:, :, column] = k
             values[:, :, column] = v
-            # The query heads of one key head take the place of a sequence of queries: keys need no repeating.
+            # The query heads of one key head take the place of a sequence of queries.
             queries = q.unflatten(1, (k.size(1), -1))
             attended = attend(queries, keys, values, batch.used, mask)
             hidden = layer.output(hidden, attended.flatten(1))
         return hidden
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines (B, T, D) of *positions* (B, T), the sines of the first half negative."""
+        """Cosines and sines (B, T, D) of *positions* (B, T), sines of the first half negative."""
         cos, sin = self.rotary(self.norm, positions)
         half = sin.size(-1) // 2
         sin[..., :half] *= -1

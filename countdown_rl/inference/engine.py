@@ -4,8 +4,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from countdown_rl.inference.sampling import Stop
+from countdown_rl.core.types import JsonObject
+from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import chat_template, shape
+from countdown_rl.models.protocols import Tokenizer
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks.response_format import ANSWER_CLOSE
 from countdown_rl.tasks.task import Row
@@ -26,7 +28,7 @@ class Completion:
     text: str
     tokens: int | None
     ended: bool | None
-    details: dict[str, Any] = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
 
     def after(self, row: Row, prompt: str) -> "Completion":
         """This completion of *row* with the thinking that its rendered *prompt* opened."""
@@ -45,17 +47,17 @@ class Engine:
     name: str
     #: The distribution that must be installed.
     package: str | None = None
-    tokenizer: Any
+    tokenizer: Tokenizer
     precision: str
     storage: str
     device: str
     libraries: tuple[str, ...]
     #: The server that holds the model, and what it did with requests, for the metrics.
-    endpoint: dict[str, Any] | None = None
+    endpoint: JsonObject | None = None
     on_step: Callable[[list[int]], None] | None = None
 
     @classmethod
-    def load(cls, ref: ModelRef, decoding: Any, options: Any) -> "Engine":
+    def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Engine":
         """Load *ref* in the precision of *options*."""
         raise NotImplementedError
 
@@ -93,7 +95,7 @@ class Engine:
     def complete_all(
         self, batches: Sequence[tuple[int, Sequence[Any]]]
     ) -> Generator[tuple[int, list[Completion]]]:
-        """Yield the position of each of *batches*, a number and its prompts, with its completions."""
+        """Yield the position of each of *batches*, a number and prompts, with its completions."""
         for position, (number, prompts) in enumerate(batches):
             yield position, self.complete(prompts, number)
 

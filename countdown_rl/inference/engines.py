@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core import packages
 from countdown_rl.core.errors import ModelError, UsageError
+from countdown_rl.inference.engine import Engine
 from countdown_rl.models.reference import ModelRef
 
 #: The class of each engine.
@@ -30,7 +31,7 @@ def engine_class(name: str) -> Any:
     return resolve_name(ENGINES[name])
 
 
-def choose_engine(ref: ModelRef, options: Any) -> Any:
+def choose_engine(ref: ModelRef, options: Any) -> type[Engine]:
     """Return the class of the engine of *options* to run *ref* with.
 
     "auto" is vLLM on a CUDA GPU if it is installed and supports *ref*, else transformers. Raises
@@ -39,7 +40,7 @@ def choose_engine(ref: ModelRef, options: Any) -> Any:
     name = options.engine
     if name == "auto":
         name = "vllm" if _vllm_suits(ref, options) else "transformers"
-    kind = engine_class(name)
+    kind: type[Engine] = engine_class(name)
     if reason := kind.unsupported(ref, options):
         raise UsageError(f"{name} {reason}.", option="engine")
     check_installed(name)

@@ -11,14 +11,17 @@ from countdown_rl.inference.engine import STOP, Completion, Engine, to_completio
 from countdown_rl.inference.sampling import Decoding, Stop, stopping_criteria
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.load import Loaded
+from countdown_rl.models.protocols import CausalLM
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.models.shape import ModelShape, check_tokens
 from countdown_rl.tasks.task import Row
 
-#: Maximum rows of a batch on a CPU and on a GPU, and maximum bytes of main memory for a batch beside the weights.
+#: Maximum rows of a batch on a CPU and on a GPU.
 MAX_ROWS, MAX_GPU_ROWS = 256, 1024
+#: Maximum bytes of main memory for a batch beside the weights.
 MAX_BATCH_BYTES = 2 << 30
-#: Bytes per entry of the vocabulary while a token is sampled: logits, warped and sorted ones, probabilities, in fp32.
+#: Bytes per row and token of the vocabulary while sampling: logits, warped and sorted ones,
+#: probabilities, in fp32.
 LOGIT_BYTES = 16
 
 
@@ -50,8 +53,8 @@ class Generator(Engine):
     def max_rows(self, length: int) -> int:
         """As :meth:`Engine.max_rows`.
 
-        A batch may use three quarters of a GPU without the weights, or :data:`MAX_BATCH_BYTES` of main memory. It does
-        not depend on what is free, so every run has the same batches.
+        A batch may use three quarters of a GPU without the weights, or :data:`MAX_BATCH_BYTES` of
+        main memory. It does not depend on what is free, so every run has the same batches.
         """
         import torch
 
@@ -69,7 +72,10 @@ class Generator(Engine):
         return max(1, min(most, memory // row))
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-        """Complete a batch, halving it as often as it does not fit in memory; ModelError if one row alone does not."""
+        """Complete a batch, halved as often as it does not fit in memory.
+
+        Raises ModelError if one row alone does not.
+        """
         try:
             return self._complete(prompts, number)
         except (RuntimeError, MemoryError) as error:
@@ -82,11 +88,9 @@ class Generator(Engine):
 
         clear_device_cache(garbage_collection=True)
         half = (len(prompts) + 1) // 2
-        # The upper half of the number keeps the random numbers of the halves apart; no run has that many batches.
-        return [
-            *self.complete(prompts[:half], number),
-            *self.complete(prompts[half:], number + (half << 32)),
-        ]
+        first = self.complete(prompts[:half], number)
+        # Random numbers of its own: no run has so many batches.
+        return first + self.complete(prompts[half:], number + (half << 32))
 
     def _complete(self, prompts: Sequence[Sequence[int]], number: int) -> list[Completion]:
         import torch
@@ -100,10 +104,9 @@ class Generator(Engine):
             rows = self._decoder.decode(prompts, decoding, self.stop, generator, self.on_step)
         else:
             torch.manual_seed(seed)
-            settings: dict[str, Any] = {"do_sample": False}
+            settings: dict[str, object] = {"do_sample": decoding.temperature > 0}
             if decoding.temperature > 0:
-                settings = decoding.samplers() | {"do_sample": True}
-                settings["min_p"] = decoding.min_p or None
+                settings |= decoding.samplers() | {"min_p": decoding.min_p or None}
             settings["max_new_tokens"] = decoding.max_new_tokens
             with torch.inference_mode():
                 rows = generate(model, self.stop, prompts, on_step=self.on_step, **settings)
@@ -111,12 +114,12 @@ class Generator(Engine):
 
 
 def generate(
-    model: Any,
+    model: CausalLM,
     stop: Stop,
     prompts: Sequence[Sequence[int]],
     *,
     on_step: Callable[[list[int]], None] | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> list[list[int]]:
     """Complete each of *prompts* (token ids) by ``generate`` of transformers with *settings*."""
     tokenizer = stop.tokenizer
@@ -135,8 +138,17 @@ def generate(
 def ask(
     loaded: Loaded, row: Row, options: AskOptions, on_text: Callable[[str], None] | None = None
 ) -> Completion:
-    """Complete *row* as an evaluation does, and call *on_text* with each piece of text as soon as it can be decoded.
-    Raises ModelError if the prompt fills the context."""
+    """Complete *row* as an evaluation does.
+
+    Args:
+        loaded: the model.
+        row: the puzzle.
+        options: decoding settings.
+        on_text: called with each piece of text as soon as it can be decoded.
+
+    Raises:
+        ModelError: the prompt fills the context.
+    """
     text = chat_template.render(loaded.tokenizer, row.messages())
     rendered = chat_template.Rendered(text, row.prompt().prefill)
     (ids,) = chat_template.token_ids(loaded.tokenizer, [text])
@@ -145,8 +157,9 @@ def ask(
     if context is not None:
         limit = min(limit, context - len(ids))
     if limit <= 0:
-        size = f"the model reads {context} tokens, and the prompt alone has {len(ids)}"
-        raise ModelError(f"{size}; shorten the prompt.")
+        raise ModelError(
+            f"the model reads {context} tokens, and the prompt alone has {len(ids)}; shorten it."
+        )
     generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
     shown = ""
 

@@ -1,4 +1,4 @@
-"""The engine ``openai``: completions from an OpenAI-compatible server, through the ``openai`` package.
+"""The engine ``openai``: completions from an OpenAI-compatible server.
 
 The server holds the tokenizer and the chat template, so it gets the chat turns of a task. vLLM and
 llama.cpp continue a prefilled assistant turn. Other servers get the row in the style
@@ -9,11 +9,12 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from concurrent import futures
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core.errors import ModelError, UsageError, first_line
+from countdown_rl.core.types import JsonObject
 from countdown_rl.inference import engines
 from countdown_rl.inference.config import OPENAI
 from countdown_rl.inference.engine import STOP, Completion, Engine, row_seed
@@ -22,12 +23,16 @@ from countdown_rl.models import chat_template
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row
 
-#: Requests in flight at once, and retries of each; the client waits up to 8 seconds before one, or as long as
-#: Retry-After says.
-CONCURRENCY, RETRIES = 16, 10
+if TYPE_CHECKING:
+    from openai.types import CompletionUsage
+    from openai.types.chat.chat_completion import Choice
+
+CONCURRENCY = 16  # requests in flight
+#: Of each request; the client waits up to 8 seconds before one, or as long as Retry-After says.
+RETRIES = 10
 #: Servers that continue a prefilled turn, by ``owned_by`` in their list of models.
 PREFILLS = ("llamacpp", "vllm")
-#: What they need to return the text as the model wrote it, sampled by the parameters of ``Decoding`` alone.
+#: Parameters with which they return the text as the model wrote it, sampled by ``Decoding`` alone.
 _AS_WRITTEN = {"reasoning_format": "none", "samplers": list(SAMPLERS), "repetition_penalty": 1.0}
 #: Statuses of servers that show no list of their models.
 _NO_LIST = (401, 403, 404, 405, 501)
@@ -35,13 +40,13 @@ _REFUSALS = ("content_filter", "content_policy_violation")
 
 
 class OpenAI(Engine):
-    """The model that an OpenAI-compatible server knows as *model*; *options* are of decoding, and of the server."""
+    """The model that an OpenAI-compatible server knows as *model*."""
 
     name = package = "openai"
     storage = "endpoint"
     precision = "unknown"
     device = "server"
-    tokenizer = None
+    tokenizer: Any = None
     libraries: tuple[str, ...] = ("openai",)
 
     def __init__(self, model: str, options: Any) -> None:
@@ -59,7 +64,7 @@ class OpenAI(Engine):
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
         self.server = self._owner()
         self.prefills = self.server in PREFILLS
-        self.endpoint: dict[str, Any] = {
+        self.endpoint = {
             "base_url": self._url,
             "server": self.server,
             "prefill": "continued" if self.prefills else "left out",
@@ -67,13 +72,13 @@ class OpenAI(Engine):
         if not self.prefills and options.top_k:
             raise UsageError("is for vLLM and llama.cpp; leave it out.", option="top_k")
 
-    def as_input(self) -> dict[str, Any]:
-        """The entry for this model among the ``inputs`` of a manifest; its digest is of names, not of weights."""
+    def as_input(self) -> JsonObject:
+        """The entry among the ``inputs`` of a manifest; its digest is of names, not of weights."""
         digest = hashlib.sha256(f"{self._url} {self._model}".encode()).hexdigest()
         return {"source": self._model, "kind": "endpoint", "base_url": self._url, "digest": digest}
 
     def _owner(self) -> str:
-        """The ``owned_by`` of the model in the server's list of models; "" if the server has no such list."""
+        """The ``owned_by`` of the model in the server's list of models; "" if it has no list."""
         import openai
 
         try:
@@ -81,7 +86,7 @@ class OpenAI(Engine):
         except openai.OpenAIError as error:
             if getattr(error, "status_code", None) in _NO_LIST:
                 return ""
-            # A server that is loading its model must not get another prompt than the one it gets later.
+            # A server that is loading its model must not get another prompt than later.
             advice = f"start it, or give its --base-url: {first_line(error)}"
             raise ModelError(f"no server answers at {self._url}; {advice}.") from error
         models = sorted(models, key=lambda model: model.id != self._model)
@@ -89,8 +94,8 @@ class OpenAI(Engine):
 
     def prompts(
         self, rows: Sequence[Row], max_new_tokens: int
-    ) -> tuple[Sequence[Row], list[dict[str, Any]]]:
-        """As :meth:`Engine.prompts`; rows are in a style without prefill where the server does not support it."""
+    ) -> tuple[Sequence[Row], list[JsonObject]]:
+        """As :meth:`Engine.prompts`; in a style without prefill if the server supports none."""
         if not self.prefills:
             rows = [row.without_prefill() for row in rows]
         prompts = []
@@ -103,7 +108,7 @@ class OpenAI(Engine):
     def complete_all(
         self, batches: Sequence[tuple[int, Sequence[Any]]]
     ) -> Generator[tuple[int, list[Completion]]]:
-        """As :meth:`Engine.complete_all`, of batches of one prompt, in the order in which their completions arrive.
+        """As :meth:`Engine.complete_all`, of batches of one prompt, in the order of arrival.
 
         Requests in flight are canceled when the iteration ends, by a failure for example.
         """
@@ -114,7 +119,7 @@ class OpenAI(Engine):
         limit = asyncio.Semaphore(self._concurrency)
 
         async def complete(
-            position: int, prompt: Mapping[str, Any], number: int
+            position: int, prompt: JsonObject, number: int
         ) -> tuple[int, list[Completion]]:
             async with limit:
                 return position, [await self._complete(client, prompt, number)]
@@ -130,7 +135,7 @@ class OpenAI(Engine):
                 for future in sorted(done, key=lambda future: future.exception() is not None):
                     yield future.result()
 
-    async def _complete(self, client: Any, prompt: Mapping[str, Any], number: int) -> Completion:
+    async def _complete(self, client: Any, prompt: JsonObject, number: int) -> Completion:
         import openai
 
         cause: BaseException
@@ -149,11 +154,11 @@ class OpenAI(Engine):
         advice = "check --base-url, --model and OPENAI_API_KEY, or wait; run it again to resume"
         raise ModelError(f"{self._url} failed ({reason:.300}); {advice}.")
 
-    def _options(self, prompt: Mapping[str, Any], number: int) -> dict[str, Any]:
+    def _options(self, prompt: JsonObject, number: int) -> JsonObject:
         """The parameters of a request."""
         decoding = self._decoding
         limit = "max_completion_tokens" if self._url == OPENAI else "max_tokens"
-        options: dict[str, Any] = {
+        options: JsonObject = {
             "model": self._model,
             "messages": prompt["messages"],
             "temperature": decoding.temperature,
@@ -181,8 +186,10 @@ class OpenAI(Engine):
         return options | {"extra_body": further}
 
 
-def _completion(choice: Any, usage: Any, prompt: Mapping[str, Any]) -> Completion:
-    """The completion in *choice*: its reasoning as a thinking block, then its content, to the end of the answer."""
+def _completion(
+    choice: "Choice", usage: "CompletionUsage | None", prompt: JsonObject
+) -> Completion:
+    """The completion in *choice*: its reasoning as a thinking block, then its content."""
     message = choice.message
     if choice.finish_reason in (None, "error", "abort"):
         raise ValueError(f"finish_reason is {choice.finish_reason}")
@@ -201,7 +208,7 @@ def _completion(choice: Any, usage: Any, prompt: Mapping[str, Any]) -> Completio
         text = style.completion(head + end, reasoning, closed=bool(text) or ended)
 
     tokens = None
-    details: dict[str, Any] = {}
+    details: JsonObject = {}
     if usage is not None:
         tokens = usage.completion_tokens
         details["prompt_tokens"] = usage.prompt_tokens

@@ -1,15 +1,17 @@
-"""Decoding in any engine: sampling parameters, the distribution of a token as transformers forms it, and the end."""
+"""Decoding in any engine: sampling parameters, drawing a token, and the end of a completion."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from countdown_rl.models import ends
+from countdown_rl.models.protocols import CausalLM, Tokenizer
 from countdown_rl.models.shape import ModelShape
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+    from transformers import StoppingCriteriaList
 
 #: The sampling parameters that every engine applies, and no others, in the order of transformers.
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p")
@@ -27,12 +29,12 @@ class Decoding:
     seed: int = 0
 
     @classmethod
-    def of(cls, options: Any) -> "Decoding":
+    def of(cls, options: object) -> "Decoding":
         """The fields of these names in *options*."""
         names = [field.name for field in fields(cls) if hasattr(options, field.name)]
         return cls(**{name: getattr(options, name) for name in names})
 
-    def samplers(self) -> dict[str, Any]:
+    def samplers(self) -> dict[str, float]:
         """The sampling parameters by name."""
         return {name: getattr(self, name) for name in SAMPLERS}
 
@@ -40,8 +42,17 @@ class Decoding:
 def sample(
     logits: "Tensor", decoding: Decoding, generator: "torch.Generator | None" = None
 ) -> "Tensor":
-    """Return a token (B,) for each row of *logits* (B, V): the likeliest at temperature 0, else one drawn from their
-    distribution after temperature, top-k, top-p and min-p, as in transformers."""
+    """Return a token for each row of logits.
+
+    Args:
+        logits: (B, V).
+        decoding: at temperature 0 the likeliest token is taken, else one is drawn after
+            temperature, top-k, top-p and min-p, as in transformers.
+        generator: random numbers.
+
+    Returns:
+        The ids (B,).
+    """
     import torch
     import transformers
 
@@ -62,12 +73,12 @@ def sample(
 
 
 class Stop:
-    """The end of a completion: an end token of the model, its tokenizer or its chat template, or the string *text*.
+    """The end of a completion: one of the tokens *ids*, or the string *text*.
 
-    The tokens *ids* end a completion. *model* may be a skeleton.
+    The tokens are those of the model, which may be a skeleton, its tokenizer and its chat template.
     """
 
-    def __init__(self, tokenizer: Any, model: Any, text: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, model: CausalLM, text: str) -> None:
         self.tokenizer = tokenizer
         self.text = text
         #: The text cannot be longer in tokens than in characters, and one more may hold its end.
@@ -78,7 +89,7 @@ class Stop:
         pad = tokenizer.pad_token_id
         if pad < size:
             self.ids.add(pad)
-        text_ids = tokenizer.encode(text, add_special_tokens=False)
+        text_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(text_ids) == 1:
             self.ids.update(text_ids)
         self._left_out = self.ids.difference(text_ids)
@@ -94,9 +105,9 @@ class Stop:
         return ids[-1] in self._may_end and self.text in self.tokenizer.decode(ids[-self.tail :])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a completion without its end token and padding; other special tokens are kept."""
+        """The text of a completion without its end token and padding."""
         text = [index for index in ids if index not in self._left_out]
-        return str(self.tokenizer.decode(text, skip_special_tokens=False))
+        return self.tokenizer.decode(text, skip_special_tokens=False)
 
     def cut(self, ids: list[int]) -> list[int]:
         """*ids* up to and including the token that ends the completion."""
@@ -108,13 +119,18 @@ class Stop:
 
 def stopping_criteria(
     stop: Stop, start: int, on_step: Callable[[list[int]], None] | None = None
-) -> Any:
-    """The criterion of transformers for *stop*, for rows whose completions begin at column *start*; *on_step* is called
-    after each step with the token ids of the first row so far."""
+) -> "StoppingCriteriaList":
+    """The criterion of transformers for *stop*.
+
+    Args:
+        stop: end of a completion.
+        start: the column at which completions begin.
+        on_step: called after each step with the token ids so far of the first row.
+    """
     import torch
     from transformers import StoppingCriteriaList
 
-    def finished(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids -> (B,) bool
+    def finished(ids: "Tensor", *_: object, **__: object) -> "Tensor":  # (B, S) -> (B,) bool
         if on_step is not None:
             on_step(ids[0, start:].tolist())
         tails = ids[:, max(start, ids.shape[1] - stop.tail) :].tolist()

@@ -1,6 +1,6 @@
 """The engine ``vllm``: vLLM's offline ``LLM`` (0.30), for evaluation and for rollouts.
 
-An adapter is named by the digest of its weights, so that no cached prompt belongs to an earlier one.
+An adapter is named by the digest of its weights: no cached prompt belongs to an earlier one.
 """
 
 import atexit
@@ -9,17 +9,21 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.types import JsonObject
 from countdown_rl.inference.engine import STOP, Completion, Engine, row_seed, to_completion
 from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import load, lora, model_files
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
+if TYPE_CHECKING:
+    from vllm import LLM, CompletionOutput
+
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-#: Rows submitted at once. vLLM schedules them itself; finished ones are saved after each submission.
+#: Rows submitted at once; vLLM schedules them, and their completions are saved together.
 _ROWS = 1024
 
 
@@ -59,7 +63,7 @@ class Vllm(Engine):
         lora_rank: int = 0,
         adapter: Path | None = None,
         sleeps: bool = False,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         self.stop = stop
         self.tokenizer = stop.tokenizer
@@ -72,8 +76,7 @@ class Vllm(Engine):
         if lora_rank:  # vLLM accepts powers of two from 8 as the maximum
             maximum = max(8, 1 << (lora_rank - 1).bit_length())
             self._settings |= {"enable_lora": True, "max_lora_rank": maximum}
-        self._adapters: dict[str, int] = {}  # their numbers, from 1
-        self._llm: Any = None
+        self._llm: LLM
 
     @classmethod
     def load(cls, ref: ModelRef, decoding: Decoding, options: Any) -> "Vllm":
@@ -170,13 +173,12 @@ class Vllm(Engine):
         request = None
         if adapter:
             name = adapter_name(adapter)
-            place = self._adapters.setdefault(name, len(self._adapters) + 1)
-            request = LoRARequest(name, place, str(adapter))
+            request = LoRARequest(name, int(name[:7], 16) + 1, str(adapter))  # above 0
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=request)
         return [self._sampled(result.outputs[0]) for result in results]
 
-    def _sampled(self, output: Any) -> Sampled:
+    def _sampled(self, output: "CompletionOutput") -> Sampled:
         ids = self.stop.cut(list(output.token_ids))
         steps = output.logprobs or ()
         logps = [step[token].logprob for token, step in zip(ids, steps, strict=False)]
@@ -204,7 +206,7 @@ def unsupported_weights(ref: ModelRef) -> str:
     return ""
 
 
-def sampling(stop: Stop, decoding: Decoding, *, logps: bool) -> dict[str, Any]:
+def sampling(stop: Stop, decoding: Decoding, *, logps: bool) -> JsonObject:
     """The settings of ``SamplingParams`` for *decoding* up to *stop*."""
     return decoding.samplers() | {
         "max_tokens": decoding.max_new_tokens,

@@ -1,7 +1,7 @@
 """Rollouts by ``vllm serve``, which shares a file system with the training process.
 
-The server is started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, ``--enable-lora`` and ``--logprobs-mode
-processed_logprobs``.
+The server is started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, ``--enable-lora`` and
+``--logprobs-mode processed_logprobs``.
 """
 
 import os

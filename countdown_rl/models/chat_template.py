@@ -7,17 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from html import unescape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from countdown_rl.core.errors import InputError, first_line
+from countdown_rl.models.protocols import Tokenizer
 
-#: A prompt must not depend on today's date: this is the one that Llama 3 templates print where they know no other.
+#: The turns of a chat, each with a role and its content.
+Conversation = Sequence[Mapping[str, str]]
+
+#: The date that Llama 3 templates print by default; a prompt must not depend on today.
 DAY = "26 Jul 2024"
 _ON_DAY = "{%- macro strftime_now(format) -%}" + DAY + "{%- endmacro -%}"
 #: Arguments of every template.
 CHAT_ARGUMENTS = {"date_string": DAY}
 #: Those of a prompt in full; ``bare`` leaves out what :func:`complete_user_turn` adds.
-TEMPLATE_ARGUMENTS = CHAT_ARGUMENTS | {"bare": True}
+TEMPLATE_ARGUMENTS: Mapping[str, object] = CHAT_ARGUMENTS | {"bare": True}
 
 #: The template of a model that has none: texts with an empty line between them.
 PLAIN = (
@@ -26,14 +30,13 @@ PLAIN = (
 
 #: Stands on both sides of the original template in one that :func:`complete_user_turn` made.
 MARK = "{#- task prompt -#}"
-_WITHOUT_SYSTEM = (
-    "{% if bare is not defined and messages[0]['role'] != 'system' %}{% set messages = "
-)
 #: The default system turn, for templates that have one, and for those that do not.
 _SYSTEM = (
-    _WITHOUT_SYSTEM + "[{'role': 'system', 'content': SYSTEM}] + messages %}{% endif %}",
-    _WITHOUT_SYSTEM
-    + "[{'role': 'user', 'content': SYSTEM + '\\n\\n' + messages[0]['content']}] + messages[1:] %}{% endif %}",
+    "{% if bare is not defined and messages[0]['role'] != 'system' %}"
+    "{% set messages = [{'role': 'system', 'content': SYSTEM}] + messages %}{% endif %}",
+    "{% if bare is not defined and messages[0]['role'] != 'system' %}"
+    "{% set messages = [{'role': 'user', 'content': SYSTEM + '\\n\\n' + messages[0]['content']}]"
+    " + messages[1:] %}{% endif %}",
 )
 _PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{% endif %}"
 
@@ -52,12 +55,12 @@ class Rendered(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """The beginning of the answer: the thinking that the chat template opens, and the prefill."""
+        """The beginning of the answer: thinking that the template opens, and the prefill."""
         opened = _OPENED.search(self.text.removesuffix(self.prefill))
-        return (opened[0] if opened else "") + self.prefill
+        return opened[0] + self.prefill if opened else self.prefill
 
     def continuation(self, completion: str) -> str:
-        """Return the part of *completion* that a model writes after this prompt, which may hold its beginning."""
+        """Return *completion* without the beginning of the answer, which this prompt may hold."""
         text = completion.lstrip()
         for tag in _TAGS:
             start = self.answer.rfind(f"<{tag}>")
@@ -71,22 +74,37 @@ class Rendered(NamedTuple):
 
 
 def render(
-    tokenizer: Any,
-    messages: Sequence[Mapping[str, str]],
-    arguments: Mapping[str, Any] = TEMPLATE_ARGUMENTS,
+    tokenizer: Tokenizer,
+    messages: Conversation,
+    arguments: Mapping[str, object] = TEMPLATE_ARGUMENTS,
 ) -> str:
-    """Return the prompt for *messages* by the tokenizer's chat template, special tokens included.
+    """Return the prompt for *messages* by the tokenizer's chat template.
 
-    A final assistant turn is a prefill that the model continues. It follows the template's generation prompt exactly as
-    written, because templates trim such a turn (Llama 3), put an empty thinking block before it (Qwen3) or close it.
-    If a template supports no system turn, that text opens the user turn. Encode the result with
-    ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is the prompt of a program that does not know the task.
-    Raises InputError if the template fails or does not show the turns.
+    A final assistant turn is a prefill that the model continues. It follows the template's
+    generation prompt exactly as written, because templates trim such a turn (Llama 3), put an empty
+    thinking block before it (Qwen3) or close it. If a template supports no system turn, that text
+    opens the user turn.
+
+    Args:
+        tokenizer: its template renders all other turns.
+        messages: the conversation.
+        arguments: of the template; with ``CHAT_ARGUMENTS`` the result is the prompt of a program
+            that does not know the task.
+
+    Returns:
+        The text with special tokens, to encode with ``add_special_tokens=False``.
+
+    Raises:
+        InputError: the template fails or does not show the turns.
     """
-    turns = [dict(message) for message in messages]
-    prefill = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
-    text = _apply(tokenizer, turns, arguments)
-    # The generation prompt of a reasoning model may open its thinking, or leave it empty: the prefill does so instead.
+    prefill = ""
+    if messages[-1]["role"] == "assistant":
+        *messages, turn = messages
+        prefill = turn["content"]
+    text = _apply(tokenizer, messages, arguments)
+
+    # The generation prompt of a reasoning model may open its thinking, or leave it empty: the
+    # prefill does so instead.
     if _OPENS.search(prefill):
         text = _OPENED.sub("", text)
     text += prefill
@@ -95,47 +113,55 @@ def render(
     return text
 
 
-def note(tokenizer: Any) -> str:
-    """Return a sentence about the prompts of a *tokenizer* without a chat template; "" if it has one."""
+def note(tokenizer: Tokenizer) -> str:
+    """Return a sentence about a *tokenizer* without a chat template; "" if it has one."""
     if tokenizer.chat_template:
         return ""
-    return f"{_model(tokenizer)} has no chat template: its prompts are plain text, with an empty line after each turn."
+    prompts = "its prompts are plain text, with an empty line after each turn"
+    return f"{_model(tokenizer)} has no chat template: {prompts}."
 
 
-def encode(tokenizer: Any, conversations: Iterable[Sequence[Mapping[str, str]]]) -> list[list[int]]:
+def encode(tokenizer: Tokenizer, conversations: Iterable[Conversation]) -> list[list[int]]:
     """Return the token ids of the prompts for *conversations*."""
     return token_ids(tokenizer, [render(tokenizer, messages) for messages in conversations])
 
 
-def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Return the token ids of rendered *texts*. Raises InputError if *tokenizer* has no tokens for a part of one."""
-    ids: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the token ids of rendered *texts*.
+
+    Raises InputError if *tokenizer* has no tokens for a part of one.
+    """
+    if not texts:
+        return []
+    rows: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
     unknown = tokenizer.unk_token_id
-    for text, known in zip(texts, ids, strict=True):
-        lacks_some = unknown is not None and known.count(unknown) > text.count(tokenizer.unk_token)
-        if lacks_some or not known:
+    for text, ids in zip(texts, rows, strict=True):
+        lacks_some = unknown is not None and ids.count(unknown) > text.count(tokenizer.unk_token)
+        if lacks_some or not ids:
             raise InputError(
                 f"{_model(tokenizer)} has no tokens for a part of {text!r:.200}; use another model."
             )
-    return ids
+    return rows
 
 
-def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> None:
-    """Change the chat template of *tokenizer* so that a user turn alone gives the prompt of training.
+def complete_user_turn(tokenizer: Tokenizer, messages: Conversation) -> None:
+    """Change the chat template of *tokenizer* so that a user turn gives the prompt of training.
 
-    The system turn of *messages*, a prompt of the training data, becomes the default one, and their prefill ends the
-    generation prompt, so that a program that only knows chat turns (``ollama run``) asks as the model was trained. A
-    template that cannot be changed in this way stays.
+    The system turn of *messages*, a prompt of the training data, becomes the default one, and their
+    prefill ends the generation prompt: a program that only knows chat turns (``ollama run``) asks
+    as the model was trained. A template that cannot be changed in this way stays.
     """
     expected = render(tokenizer, messages)
-    original = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
-    parts = original.split(MARK)
-    original = parts[1] if len(parts) == 3 else "{#- -#}".join(parts)  # it was completed already
-    texts = {
-        message["role"]: json.dumps(message["content"], ensure_ascii=False) for message in messages
-    }
-    user = [message for message in messages if message["role"] == "user"]
-    tail = _PREFILL.replace("PREFILL", texts["assistant"]) if "assistant" in texts else ""
+    original = tokenizer.chat_template or PLAIN
+    sections = original.split(MARK)
+    # Three: it was completed already.
+    original = sections[1] if len(sections) == 3 else "{#- -#}".join(sections)
+
+    texts = {turn["role"]: json.dumps(turn["content"], ensure_ascii=False) for turn in messages}
+    user = [turn for turn in messages if turn["role"] == "user"]
+    tail = ""
+    if "assistant" in texts:
+        tail = _PREFILL.replace("PREFILL", texts["assistant"])
     for system in _SYSTEM if "system" in texts else ("",):
         head = system.replace("SYSTEM", texts.get("system", ""))
         tokenizer.chat_template = MARK.join((head, original.removesuffix("\n"), tail))
@@ -145,27 +171,26 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
     tokenizer.chat_template = original
 
 
-def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
+def apply(tokenizer: Tokenizer, turns: Conversation, **arguments: object) -> str:
     """Return the text of *turns* by the chat template, rendered by transformers, on ``DAY``.
 
     Raises InputError if the template fails.
     """
-    template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
+    template = _ON_DAY + (tokenizer.chat_template or PLAIN)
     try:
-        text = tokenizer.apply_chat_template(
-            list(turns), chat_template=_ON_DAY + template, tokenize=False, **arguments
+        return tokenizer.apply_chat_template(
+            turns, chat_template=template, tokenize=False, **arguments
         )
     except Exception as error:  # a template is a program
         raise InputError(f"{_place(tokenizer)} fails: {first_line(error)}.") from error
-    return str(text)
 
 
-def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:
+def _apply(tokenizer: Tokenizer, turns: Conversation, arguments: Mapping[str, object]) -> str:
     """Return the prompt for *turns*: with a system turn, or with its text in the user turn."""
-    conversations = [turns]
+    conversations: list[Conversation] = [turns]
     if turns[0]["role"] == "system" and len(turns) > 1:
-        head, first, *rest = turns
-        merged = {**first, "content": f"{head['content']}\n\n{first['content']}"}
+        system, first, *rest = turns
+        merged = {**first, "content": f"{system['content']}\n\n{first['content']}"}
         conversations.append([merged, *rest])
     asked = [turn["content"] for turn in turns if turn["role"] != "assistant"]
     failure = None
@@ -181,17 +206,17 @@ def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, 
 
 
 def _shows(text: str, contents: Iterable[str]) -> bool:
-    """Return True if *text* has all words and signs of *contents*; a template may trim, escape or capitalize them."""
-    expected, shown = (
-        Counter(re.findall(r"\w+|[^\w\s]", unescape(part).casefold()))
-        for part in (" ".join(contents), text)
-    )
-    return expected <= shown
+    """Return True if *text* has all words and signs of *contents*, in any case and spacing."""
+    return _words(" ".join(contents)) <= _words(text)
 
 
-def _place(tokenizer: Any) -> str:
+def _words(text: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+|[^\w\s]", unescape(text).casefold()))
+
+
+def _place(tokenizer: Tokenizer) -> str:
     return f"the chat template of {_model(tokenizer)}"
 
 
-def _model(tokenizer: Any) -> Path:
+def _model(tokenizer: Tokenizer) -> Path:
     return Path(tokenizer.name_or_path or "the model")

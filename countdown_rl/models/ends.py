@@ -1,20 +1,20 @@
-"""The end tokens of a model: read here from its files, tokenizer and chat template, and written beside its weights."""
+"""The end tokens of a model: read from its files, tokenizer and chat template, and written."""
 
 import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.models import chat_template, model_files
+from countdown_rl.models.protocols import Tokenizer
 
 #: Text that templates which change letters leave as it is.
 _MARK = "?!7531!?"
 
 
-def end_of_turn(tokenizer: Any) -> str:
-    """The text by which the chat template ends a turn of the assistant; the end-of-text token where it has none."""
+def end_of_turn(tokenizer: Tokenizer) -> str:
+    """The text by which the chat template ends an assistant turn, else the end-of-text token."""
     end = tokenizer.eos_token or ""
     if not tokenizer.chat_template:
         return end
@@ -26,25 +26,28 @@ def end_of_turn(tokenizer: Any) -> str:
     return end
 
 
-def learned_end(tokenizer: Any) -> str:
-    """The text that ends a demonstration: the end of its turn, and after one that is not a token the end of text."""
-    return end_of_turn(tokenizer) + (
-        tokenizer.eos_token or "" if turn_token(tokenizer) is None else ""
-    )
+def learned_end(tokenizer: Tokenizer) -> str:
+    """The text that ends a demonstration: of its turn, and if that is no token the end of text."""
+    end = end_of_turn(tokenizer)
+    if turn_token(tokenizer) is None:
+        end += tokenizer.eos_token or ""
+    return end
 
 
-def token_ids(tokenizer: Any, named: int | Iterable[int] | None, size: int) -> list[int]:
+def token_ids(tokenizer: Tokenizer, named: int | Iterable[int] | None, size: int) -> list[int]:
     """The ids of all tokens that end a completion, in order.
 
-    They are those that the model's configuration *named*, the tokenizer's end-of-text token, and the one that ends a
-    turn in the chat template. Some checkpoints name one outside their vocabulary of *size* tokens; it is left out.
+    Args:
+        tokenizer: its end-of-text token counts, and the one that ends a turn in its chat template.
+        named: those of the model's configuration.
+        size: tokens of the vocabulary; some checkpoints name a token outside of it.
     """
     ids = {named} if isinstance(named, int) else set[int | None](named or ())
     ids |= {tokenizer.eos_token_id, turn_token(tokenizer)}
     return sorted(index for index in ids if index is not None and 0 <= index < size)
 
 
-def of_checkpoint(tokenizer: Any, directory: Path) -> list[int]:
+def of_checkpoint(tokenizer: Tokenizer, directory: Path) -> list[int]:
     """The ids of :func:`token_ids` for the checkpoint in *directory*."""
     config = model_files.config(directory)
     text = config | (config.get("text_config") or {})
@@ -53,22 +56,28 @@ def of_checkpoint(tokenizer: Any, directory: Path) -> list[int]:
 
 
 def write(directory: Path, ids: int | list[int] | None, pad: int | None) -> None:
-    """Write the ``generation_config.json`` of *directory*: end tokens and padding. Sampling settings of the base model
-    are left out: no evaluation applies them."""
-    values = {
-        "eos_token_id": ids[0] if isinstance(ids, list) and len(ids) == 1 else ids,
-        "pad_token_id": pad,
-    }
-    values = {name: value for name, value in values.items() if value not in (None, [])}
-    (directory / model_files.GENERATION).write_text(
-        json.dumps(values, indent=2, sort_keys=True) + "\n"
-    )
+    """Write the ``generation_config.json`` of *directory*: end tokens *ids*, and padding.
+
+    Sampling settings of the base model are left out: no evaluation applies them.
+    """
+    if isinstance(ids, list) and len(ids) == 1:
+        ids = ids[0]
+    values = {}
+    if ids not in (None, []):
+        values["eos_token_id"] = ids
+    if pad is not None:
+        values["pad_token_id"] = pad
+    text = json.dumps(values, indent=2, sort_keys=True)
+    (directory / model_files.GENERATION).write_text(text + "\n")
 
 
-def turn_token(tokenizer: Any) -> int | None:
-    """The id of the token by which the chat template ends a turn of the assistant; None where it is no single token."""
+def turn_token(tokenizer: Tokenizer) -> int | None:
+    """The id of the token by which the chat template ends a turn of the assistant, if it is one."""
     text = end_of_turn(tokenizer)
-    added = ((token.content, index) for index, token in tokenizer.added_tokens_decoder.items())
-    return max(
-        ((len(token), index) for token, index in added if text.startswith(token)), default=(0, None)
-    )[1]
+    longest = ""
+    result = None
+    for index, token in tokenizer.added_tokens_decoder.items():
+        if text.startswith(token.content) and len(token.content) > len(longest):
+            longest = token.content
+            result = index
+    return result

@@ -19,8 +19,8 @@ class WeightFormat:
     libraries: tuple[str, ...] = ()
     #: The end of the name of a release.
     suffix: str = ""
-    #: What the Hub calls the library of such a model, tags of the card, and the example of use in it: "transformers"
-    #: after installing *packages*, "peft" or "llama.cpp".
+    #: What the Hub calls the library of such a model, the example of use in the card
+    #: ("transformers", "peft" or "llama.cpp"), the packages that it needs, and tags of the card.
     library_name: str = "transformers"
     snippet: str = "transformers"
     packages: str = "transformers"
@@ -69,7 +69,10 @@ WrittenFormat = Literal["nf4", "gguf"]
 
 
 def format_of(path: Path) -> WeightFormat:
-    """Return the format of the weights at *path*, a directory or a GGUF file. Raises ModelError if it has none."""
+    """Return the format of the weights at *path*, a directory or a GGUF file.
+
+    Raises ModelError if it is none of :data:`FORMATS`.
+    """
     if path.is_file():
         return GGUF
     if (path / "adapter_config.json").is_file():

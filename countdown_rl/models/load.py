@@ -1,21 +1,25 @@
 """Loading: from a model reference to a model and its tokenizer, on a device and in a precision.
 
-``nf4`` means the 4-bit weights of QLoRA. On CUDA, bitsandbytes computes with them if they matter for memory. Else, and
-on a CPU, each linear layer holds the values of NF4 de-quantized once: the same function with correct gradients and at
-full speed, without the saving of memory.
+``nf4`` means the 4-bit weights of QLoRA. On CUDA, bitsandbytes computes with them if they matter
+for memory. Else, and on a CPU, each linear layer holds the values of NF4 de-quantized once: the
+same function with correct gradients and at full speed, without the saving of memory.
 """
 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from countdown_rl.core.errors import ModelError
 from countdown_rl.models import formats, model_files, shape
 from countdown_rl.models.protocols import CausalLM, Tokenizer
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
-#: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+#: On a CPU, "auto" computes models of up to so many parameters in fp32, larger ones in bf16.
 MAX_FP32_PARAMETERS = 20_000_000
 
 _DEVICE_FILES = Path("/dev")
@@ -34,7 +38,7 @@ class Loaded:
 
 
 def load_tokenizer(ref: ModelRef) -> Tokenizer:
-    """Load the tokenizer of *ref*, with left padding and a pad token (the end-of-text token if it has no own)."""
+    """Load the tokenizer of *ref*, with left padding, by the end-of-text token if it has no own."""
     from transformers import AutoTokenizer
 
     path = local_path(ref)
@@ -44,7 +48,7 @@ def load_tokenizer(ref: ModelRef) -> Tokenizer:
         raise ModelError(
             f"{ref.source} has no tokenizer files; copy those of its base model there."
         )
-    # From a GGUF file transformers reads only a few pre-tokenizers, so a tokenizer.json beside it is preferred.
+    # From a GGUF file transformers reads few pre-tokenizers: tokenizer.json beside it is preferred.
     if path.is_file() and (path.parent / "tokenizer.json").is_file():
         path = path.parent
     tokenizer = model_files.from_pretrained(
@@ -56,12 +60,11 @@ def load_tokenizer(ref: ModelRef) -> Tokenizer:
         with model_files.failures_of_libraries(f"{ref.source} has no default chat template"):
             tokenizer.chat_template = tokenizer.get_chat_template()
     tokenizer.padding_side = "left"
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     if tokenizer.pad_token is None:
-        if tokenizer.eos_token is None:
-            raise ModelError(
-                f"the tokenizer of {ref.source} has neither a pad token nor an end-of-text token."
-            )
-        tokenizer.pad_token = tokenizer.eos_token
+        raise ModelError(
+            f"the tokenizer of {ref.source} has neither a pad token nor an end-of-text token."
+        )
     return tokenizer
 
 
@@ -74,20 +77,28 @@ def load_model(
     sharded: bool = False,
     plain: bool | None = None,
 ) -> Loaded:
-    """Load *ref* in *precision* ("auto", "nf4", "bf16", "fp16" or "fp32") on *device*, "auto" or a type.
+    """Load a model and its tokenizer.
 
-    "auto" is bf16 on a GPU, or fp16 if it has no bf16; on a CPU it is fp32 for small models and bf16 for large ones. A
-    4-bit checkpoint stays 4-bit, and the base of an adapter gets the precision it was trained in. If *trainable*, the
-    adapter's weights require gradients. *sharded* leaves the weights in main memory, from where FSDP gives each GPU its
-    part. *plain* tells if plain layers hold NF4 values on a GPU: they need no de-quantization and launch fewer kernels,
-    and are the default if they take under half of its memory in bf16.
+    Args:
+        ref: what to load; an adapter on its base.
+        precision: "nf4", "bf16", "fp16", "fp32", or "auto": bf16 on a GPU, or fp16 if it has no
+            bf16; on a CPU fp32 for small models and bf16 for large ones. A 4-bit checkpoint stays
+            4-bit, and the base of an adapter gets the precision that it was trained in.
+        device: "auto" or a type of torch.
+        trainable: the adapter's weights require gradients.
+        sharded: leaves the weights in main memory, from where FSDP gives each GPU its part.
+        plain: plain layers hold NF4 values on a GPU: they need no de-quantization and launch fewer
+            kernels. The default if they take under half of its memory in bf16.
+
+    Raises:
+        ModelError: the model cannot be loaded, or computes logits that are not finite.
     """
     import torch
 
     from countdown_rl.models import lora
 
-    # Its attention returns NaN gradients under a mask at lengths of 64 modulo 128 (pytorch issue 196678, torch 2.11 to
-    # 2.13 on Hopper), other bits in each run, and plans each new shape for 30 ms.
+    # Its attention returns NaN gradients under a mask at lengths of 64 modulo 128 (pytorch issue
+    # 196678, torch 2.11 to 2.13 on Hopper), other bits in each run, and plans a shape for 30 ms.
     torch.backends.cuda.enable_cudnn_sdp(False)
     precision = trained_precision(ref, precision)
     with model_files.failures_of_libraries(f"{ref.source} cannot be loaded"):
@@ -123,7 +134,7 @@ def _check_logits(loaded: Loaded) -> None:
 
 
 def trained_precision(ref: ModelRef, precision: str) -> str:
-    """Return *precision*, or for "auto" that of the adapter's training or of stored 4-bit weights, if known."""
+    """Return *precision*; for "auto" that of the adapter's training or of stored 4-bit weights."""
     if precision != "auto":
         return precision
     if ref.base is not None and ref.manifest is not None:
@@ -152,7 +163,7 @@ def device_name(name: str) -> str:
 
 
 def unused_gpu() -> str:
-    """Return a warning if this machine has an NVIDIA GPU that torch does not see and the environment does not hide."""
+    """Return a warning if torch does not see an NVIDIA GPU that the environment does not hide."""
     import torch
 
     files = sorted(_DEVICE_FILES.glob("nvidia[0-9]*"))
@@ -160,7 +171,8 @@ def unused_gpu() -> str:
     if not files or hidden or torch.cuda.is_available():
         return ""
     advice = "install a build of torch for its driver (docs/gpu.md)"
-    return f"torch {torch.__version__} does not see the NVIDIA GPU {files[0]}, so the CPU computes; {advice}."
+    version = torch.__version__
+    return f"torch {version} does not see the NVIDIA GPU {files[0]}: the CPU computes; {advice}."
 
 
 def stored_format(ref: ModelRef) -> str:
@@ -168,15 +180,22 @@ def stored_format(ref: ModelRef) -> str:
     return formats.format_of(local_path(without_weights(ref))).name
 
 
-def compute_dtype(precision: str, device: Any, model: Any) -> Any:
-    """Return the torch dtype that *model* computes in; on a CPU fp32 for small models, where it is exact and fast. A
-    GPU without bf16 (Turing) computes in fp16, and no other device does."""
+def compute_dtype(
+    precision: str, device: "torch.device", model: "PreTrainedModel"
+) -> "torch.dtype":
+    """Return the dtype that *model* computes in.
+
+    On a CPU it is fp32 for small models, where it is exact and fast. A GPU without bf16 (Turing)
+    computes in fp16, and no other device does.
+    """
     import torch
 
     from countdown_rl.models.torch_internals import has_bf16_products
 
-    if precision in ("bf16", "fp32"):
-        return torch.bfloat16 if precision == "bf16" else torch.float32
+    if precision == "bf16":
+        return torch.bfloat16
+    if precision == "fp32":
+        return torch.float32
     if device.type == "cuda":
         has_bf16 = precision != "fp16" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if has_bf16 else torch.float16
@@ -188,13 +207,18 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
     return torch.bfloat16 if is_large and has_bf16_products() else torch.float32
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: "torch.dtype") -> str:
     """Return the name of a torch *dtype* among the precisions."""
     return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
 
 
 def _load_base(
-    ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool | None
+    ref: ModelRef,
+    tokenizer: Tokenizer,
+    precision: str,
+    device: "torch.device",
+    home: "torch.device",
+    plain: bool | None,
 ) -> Loaded:
     import torch
     from transformers import GenerationConfig
@@ -222,10 +246,14 @@ def _load_base(
         model.is_loaded_in_4bit = False  # transformers leaves it, and PEFT and TRL read it
     elif precision == "nf4":
         for module in nf4.linears(model).values():  # in place, in their dtype
-            weight = module.weight.data.T if nf4.is_transposed(module) else module.weight.data
+            weight = module.weight.data
+            if nf4.is_transposed(module):
+                weight = weight.T
             weight.copy_(nf4.fake_quantize(weight))
     nf4.cast(model, dtype)
-    model = (model if native else model.to(home)).eval()
+    if not native:
+        model = model.to(home)
+    model.eval()
 
     model.config.pad_token_id = tokenizer.pad_token_id
     # The checkpoint's own sampling settings (penalties, beams, stop strings) must not take part.
@@ -235,8 +263,10 @@ def _load_base(
     return Loaded(model, tokenizer, ref, precision, str(device), storage)
 
 
-def _load_options(path: Path, stored: str, *, native: bool, home: Any) -> dict[str, Any]:
-    """Return the options of ``from_pretrained`` for the weights at *path*, which are *stored* in a format.
+def _load_options(
+    path: Path, stored: str, *, native: bool, home: "torch.device"
+) -> dict[str, object]:
+    """Return the options of ``from_pretrained`` for the weights at *path*, in the format *stored*.
 
     *native* asks for layers of bitsandbytes, and *home* is the device that holds the weights.
     """
@@ -250,7 +280,7 @@ def _load_options(path: Path, stored: str, *, native: bool, home: Any) -> dict[s
             raise ModelError(f"{path} is too large for NF4 on this GPU; {advice}.")
         config = shape.read_config(path)
         return {"quantization_config": GgufConfig(dequantize=True), "config": config}
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     if home.type == "cuda":  # straight to the GPU, so that main memory never holds the whole model
         options["device_map"] = {"": home}
     elif stored == "nf4":
@@ -260,9 +290,12 @@ def _load_options(path: Path, stored: str, *, native: bool, home: Any) -> dict[s
     return options
 
 
-def skeleton(ref: ModelRef) -> Any:
-    """Return the model of *ref* (not an adapter) on the meta device, where tensors have shapes and no values. Raises
-    ModelError if the architecture is unknown, or its tensors are not those of unquantized files on this machine."""
+def skeleton(ref: ModelRef) -> "PreTrainedModel":
+    """Return the model of *ref* (not an adapter) on the meta device.
+
+    Raises ModelError if the architecture is unknown, or its tensors are not those of unquantized
+    files on this machine.
+    """
     if ref.kind != "hub" and stored_format(ref) == "full":
         return read_weights(ref, device_map={"": "meta"})
     config = shape.read_config(
@@ -271,9 +304,12 @@ def skeleton(ref: ModelRef) -> Any:
     return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)
 
 
-def read_weights(ref: ModelRef, **options: Any) -> Any:
-    """Load the model of *ref* (not an adapter) by transformers with *options*. Raises ModelError if its files lack a
-    weight; those that the model does not have (vision towers, heads of other tasks) are left out."""
+def read_weights(ref: ModelRef, **options: object) -> "PreTrainedModel":
+    """Load the model of *ref* (not an adapter) by transformers with *options*.
+
+    Weights that it does not have (vision towers, heads of other tasks) are left out. Raises
+    ModelError if its files lack one.
+    """
     from transformers import AutoModelForCausalLM
 
     model, info = model_files.from_pretrained(
@@ -288,7 +324,7 @@ def read_weights(ref: ModelRef, **options: Any) -> Any:
     mismatched = [name for name, *_ in info["mismatched_keys"]]
     if missing := sorted([*info["missing_keys"], *mismatched]):
         raise ModelError(
-            f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
-            "size than its configuration says."
+            f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are "
+            "missing, or of another size than its configuration says."
         )
     return model

@@ -1,7 +1,7 @@
-"""LoRA adapters: checked, put on a model by PEFT, and written in bytes that depend on the weights alone.
+"""LoRA adapters: checked, put on a model by PEFT, and written in bytes of the weights alone.
 
-LoRA (Hu et al. 2021, arXiv:2106.09685) adds ``s B A`` to a weight, with ``s`` = alpha / r, or alpha / sqrt(r) if
-rank-stabilised (arXiv:2312.03732).
+LoRA (Hu et al. 2021, arXiv:2106.09685) adds ``s B A`` to a weight, with ``s`` = alpha / r, or
+alpha / sqrt(r) if rank-stabilised (arXiv:2312.03732).
 """
 
 import json
@@ -9,16 +9,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from countdown_rl.core.errors import ModelError
+from countdown_rl.core.types import Record
 from countdown_rl.models import model_files
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
+from countdown_rl.models.protocols import CausalLM
+
+if TYPE_CHECKING:
+    import torch
+    from peft import PeftModel
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
-#: Initializations that leave the base weights unchanged; the others (PiSSA, OLoRA, LoftQ, ...) modify them.
+#: Initializations that leave the base as it is; the others (PiSSA, OLoRA, LoftQ, ...) modify it.
 _INITIALIZATIONS = (True, False, "gaussian", "eva", "orthogonal")
 #: Fields of a LoraConfig for prompts with given tokens, and for layers that share their weights.
 _UNSUPPORTED = ("alora_invocation_tokens", "layer_replication")
@@ -35,24 +41,27 @@ _EXTENSIONS = (
 
 
 def save(
-    model: Any,
+    model: "PeftModel",
     directory: Path,
     *,
     base: str,
     revision: str | None = None,
-    weights: dict[str, Any] | None = None,
+    weights: Mapping[str, "torch.Tensor"] | None = None,
 ) -> None:
-    """Write the adapter of a PEFT model to *directory*.
+    """Write the adapter of *model* to *directory*.
 
     Args:
-        model: the ``PeftModel``.
-        base: the base model to record, and *revision* its commit on the Hub.
+        model: has one adapter.
+        directory: gets the weights and their configuration.
+        base: the base model to record.
+        revision: its commit on the Hub.
         weights: the state of the whole model, if *model* is sharded.
     """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    # Not save_pretrained: it writes a card, asks the Hub about the vocabulary, and orders modules by Python's hashes.
+    # Not save_pretrained: it writes a card, asks the Hub about the vocabulary, and orders modules
+    # by Python's hashes.
     state = get_peft_model_state_dict(model, state_dict=weights, save_embedding_layers=False)
     tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     for name, tensor in tensors.items():
@@ -68,8 +77,8 @@ def save(
     (directory / CONFIG).write_text(text + "\n")
 
 
-def attach(model: Any, directory: Path, *, trainable: bool = False) -> Any:
-    """Put the adapter in *directory* on *model*, which may be a skeleton, and return the ``PeftModel``.
+def attach(model: CausalLM, directory: Path, *, trainable: bool = False) -> "PeftModel":
+    """Put the adapter in *directory* on *model*, which may be a skeleton.
 
     Raises ModelError if the adapter is not LoRA over the base as it is, or does not fit *model*.
     """
@@ -91,18 +100,21 @@ def attach(model: Any, directory: Path, *, trainable: bool = False) -> Any:
     if is_skeleton:
         adapted.to("meta")
 
-    # PEFT ignores tensors that the model does not have, and only warns of those that the file lacks.
-    expected = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
-    stored_shapes = {name: tuple(tensor.shape) for name, tensor in stored.specs.items()}
-    differing = sorted(shapes.items() ^ stored_shapes.items())
+    # PEFT ignores tensors that the model does not have, and only warns of missing ones.
+    expected = _shapes(get_peft_model_state_dict(adapted, save_embedding_layers=False))
+    shapes = _shapes(stored.specs)
+    differing = sorted(expected.items() ^ shapes.items())
     if differing:
-        name = differing[0][0]
+        name, _ = differing[0]
         raise ModelError(
-            f"{directory} does not fit its base: {name} should be {shapes.get(name, 'absent')} and is "
-            f"{stored_shapes.get(name, 'absent')}; merge it with the program that wrote it."
+            f"{directory} does not fit its base: {name} should be {expected.get(name, 'absent')} "
+            f"and is {shapes.get(name, 'absent')}; merge it with the program that wrote it."
         )
     return adapted.eval()
+
+
+def _shapes(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def check_config(directory: Path) -> None:
@@ -116,8 +128,8 @@ def check_config(directory: Path) -> None:
         raise ModelError(f"{directory} is an adapter of type {kind}; only LoRA is supported.")
     if start not in _INITIALIZATIONS:
         raise ModelError(
-            f"{directory} uses init_lora_weights={start}, which changes the base; convert it to plain LoRA by PEFT's "
-            "save_pretrained(path_initial_model_for_weight_conversion=...)."
+            f"{directory} uses init_lora_weights={start}, which changes the base; convert it to "
+            "plain LoRA by PEFT's save_pretrained(path_initial_model_for_weight_conversion=...)."
         )
     known = {field.name for field in fields(LoraConfig)}
     for name, value in config.items():
@@ -125,17 +137,16 @@ def check_config(directory: Path) -> None:
             raise ModelError(f"{directory} sets {name}, which is not supported; give plain LoRA.")
 
 
-def is_uniform(config: Mapping[str, Any]) -> bool:
+def is_uniform(config: Record) -> bool:
     """Return True if an adapter of *config* is LoRA of one rank and scale, and nothing else."""
     bias = config.get("bias") or "none"
     return bias == "none" and not any(config.get(name) for name in _EXTENSIONS)
 
 
-def is_special(module: Any) -> bool:
+def is_special(module: "torch.nn.Module") -> bool:
     """Return True if *module* has LoRA with a bias, or a variant of LoRA such as DoRA."""
-    return bool(getattr(module, "lora_variant", None)) or any(
-        getattr(module, "lora_bias", {}).values()
-    )
+    biases = getattr(module, "lora_bias", {})
+    return bool(getattr(module, "lora_variant", None)) or any(biases.values())
 
 
 def adapted_modules(directory: Path) -> set[str]:
@@ -146,7 +157,7 @@ def adapted_modules(directory: Path) -> set[str]:
 
 
 def changes_nothing(directory: Path) -> bool:
-    """Return True if the adapter in *directory* leaves its base as it is: all but the matrices A are zero."""
+    """Return True if the adapter in *directory* has no effect: all but the matrices A are zero."""
     stored = Checkpoint(directory / WEIGHTS)
     others = [name for name in stored.specs if not re.search(r"\.lora_(embedding_)?A\b", name)]
     return not any(stored.read(name).any() for name in others)

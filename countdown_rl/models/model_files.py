@@ -5,15 +5,19 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import CountdownError, ModelError, first_line, out_of_memory
+from countdown_rl.core.types import JsonObject
+
+if TYPE_CHECKING:
+    from transformers import AutoModel
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 GENERATION = "generation_config.json"
-#: Ids of the puzzles that the weights were trained on, one a line, sorted; also beside the log of the run.
+#: Ids of the puzzles that the weights were trained on, one a line; also beside the run's log.
 TRAINED_IDS = "trained_ids.txt"
 
 #: Files of a tokenizer.
@@ -34,30 +38,28 @@ def read_trained_ids(file: Path) -> set[str]:
     return set(file.read_text("utf-8").splitlines())
 
 
-def config(directory: Path) -> dict[str, Any]:
+def config(directory: Path) -> JsonObject:
     """Return the ``config.json`` of the checkpoint in *directory*."""
     return typed_json.read(directory / "config.json")
 
 
-def quantization_config(path: Path) -> dict[str, Any]:
-    """Return the ``quantization_config`` of a checkpoint; empty if it is not quantized, or a GGUF file."""
-    value = None if path.is_file() else config(path).get("quantization_config")
-    return (
-        typed_json.build(
-            value, dict[str, Any] | None, f"{path / 'config.json'}: quantization_config"
-        )
-        or {}
-    )
+def quantization_config(path: Path) -> JsonObject:
+    """Return the ``quantization_config`` of a checkpoint; empty if there is none."""
+    if path.is_file():
+        return {}
+    value = config(path).get("quantization_config") or {}
+    return typed_json.build(value, JsonObject, f"{path / 'config.json'}: quantization_config")
 
 
-def adapter_config(directory: Path) -> dict[str, Any]:
+def adapter_config(directory: Path) -> JsonObject:
     """Return the ``adapter_config.json`` of the adapter in *directory*."""
     return typed_json.read(directory / "adapter_config.json")
 
 
-def generation_config(directory: Path) -> dict[str, Any]:
-    """Return the ``generation_config.json`` of the checkpoint in *directory*; empty if it has none."""
-    return typed_json.read(directory / GENERATION) if (directory / GENERATION).is_file() else {}
+def generation_config(directory: Path) -> JsonObject:
+    """Return the ``generation_config.json`` of a checkpoint; empty if there is none."""
+    path = directory / GENERATION
+    return typed_json.read(path) if path.is_file() else {}
 
 
 def copy(directory: Path, out: Path, names: Iterable[str] = TOKENIZER) -> None:
@@ -68,14 +70,13 @@ def copy(directory: Path, out: Path, names: Iterable[str] = TOKENIZER) -> None:
 
 
 def shards(directory: Path) -> list[Path]:
-    """Return the safetensors files of the checkpoint in *directory*, as transformers chooses them."""
+    """Return the safetensors files of a checkpoint, as transformers chooses them."""
     index = directory / INDEX
     if (directory / WEIGHTS).is_file() or not index.is_file():
         return [directory / WEIGHTS]
-    weight_map = typed_json.build(
-        typed_json.read(index).get("weight_map"), dict[str, str], f"{index}: weight_map"
-    )
-    names = sorted(set(weight_map.values()))
+    weight_map = typed_json.read(index).get("weight_map")
+    files = typed_json.build(weight_map, dict[str, str], f"{index}: weight_map")
+    names = sorted(set(files.values()))
     for name in names:
         if not re.fullmatch(r"[^/\\\0]+\.safetensors", name):
             raise ModelError(f"{index} names {name}; only safetensors files beside it are read.")
@@ -86,17 +87,16 @@ def check_files(directory: Path) -> None:
     """Check that transformers would load safetensors beside the configuration in *directory*."""
     shards(directory)
     if "transformers_weights" in config(directory):
-        raise ModelError(
-            f"{directory}/config.json names a file of weights (transformers_weights); remove that field."
-        )
+        field = "names a file of weights (transformers_weights)"
+        raise ModelError(f"{directory}/config.json {field}; remove that field.")
 
 
 @contextmanager
 def failures_of_libraries(sentence: str) -> Iterator[None]:
-    """Raise the exceptions of libraries in this context, except for exhausted memory, as a ModelError.
+    """Raise exceptions of libraries, except for exhausted memory, as a ModelError.
 
-    A damaged file, a missing tensor, an unknown architecture: each library has its own exceptions. *sentence* says what
-    failed, and the library's message follows.
+    A damaged file, a missing tensor, an unknown architecture: each library has its own exceptions.
+    *sentence* says what failed, and the library's message follows.
     """
     try:
         yield
@@ -108,25 +108,33 @@ def failures_of_libraries(sentence: str) -> Iterator[None]:
         raise ModelError(f"{sentence}: {first_line(error)}.") from error
 
 
-def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options: Any) -> Any:
-    """Load *kind*, an ``Auto`` class of transformers, from a directory or GGUF file after its files were checked.
+def from_pretrained(
+    kind: "type[AutoModel]", path: Path, *, trust_remote_code: bool, **options: object
+) -> Any:
+    """Load from a directory or GGUF file, after its files were checked.
 
-    All loading by transformers goes through here. Without an explicit False it asks on the terminal whether to run
-    code of the model.
+    All loading by transformers goes through here.
+
+    Args:
+        kind: an ``Auto`` class of transformers.
+        path: the directory or file.
+        trust_remote_code: allows code of the model; if left out, transformers asks on the terminal.
+        options: of ``kind.from_pretrained``.
     """
-    source = path
-    for file in path.parent.iterdir() if path.is_file() else path.iterdir():
-        artifacts.check_no_pointer(file, ModelError)
+    directory = path
     if path.is_file():
-        options, path = {"gguf_file": path.name} | options, path.parent
-    elif (path / "config.json").is_file():
+        directory = path.parent
+        options = {"gguf_file": path.name} | options
+    for file in directory.iterdir():
+        artifacts.check_no_pointer(file, ModelError)
+    if path.is_dir() and (path / "config.json").is_file():
         check_files(path)
-    with failures_of_libraries(f"{source} cannot be loaded"):
+    options |= {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    with failures_of_libraries(f"{path} cannot be loaded"):
         try:
-            options |= {"trust_remote_code": bool(trust_remote_code), "local_files_only": True}
-            return kind.from_pretrained(path, **options)
+            return kind.from_pretrained(directory, **options)
         except ValueError as error:
             if "trust_remote_code" not in str(error):
                 raise
             advice = "read it, then give --trust-remote-code where a command has it"
-            raise ModelError(f"{path} needs code of its own; {advice}.") from error
+            raise ModelError(f"{directory} needs code of its own; {advice}.") from error

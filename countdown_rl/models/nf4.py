@@ -1,17 +1,17 @@
-"""NF4, the 4-bit number format of QLoRA (Dettmers et al. 2023, arXiv:2305.14314), as bitsandbytes implements it.
+"""NF4, the 4-bit number format of QLoRA (Dettmers et al. 2023, arXiv:2305.14314), by bitsandbytes.
 
-Blocks of 64 weights share one scale; the scales are quantized to 8 bits in blocks of 256 (double quantization).
-Everything starts from bf16 and uses bitsandbytes' functional interface, so that values are the same on every device.
-No ``Linear4bit`` is used on a CPU: with AVX512-BF16 (bitsandbytes 0.50) its first forward pass repacks the weights in
-place, and after that gradients and ``dequantize`` are wrong.
+Blocks of 64 weights share one scale; the scales are quantized to 8 bits in blocks of 256. All
+starts from bf16, by bitsandbytes' functions: the same values on every device. No ``Linear4bit`` on
+a CPU: with AVX512-BF16 (bitsandbytes 0.50) its first forward pass repacks the weights in place, and
+after that gradients and ``dequantize`` are wrong.
 """
-
-from typing import Any
 
 import torch
 
+from countdown_rl.models.protocols import CausalLM
+
 BLOCK = 64
-#: The ``quantization_config`` of a checkpoint. Weights are rounded from bf16, so that is the type to compute in.
+#: The ``quantization_config`` of a checkpoint. Its weights are rounded from bf16.
 CONFIG = {
     "quant_method": "bitsandbytes",
     "load_in_4bit": True,
@@ -33,15 +33,17 @@ def fake_quantize(weight: torch.Tensor) -> torch.Tensor:
 
 
 def is_transposed(module: torch.nn.Module) -> bool:
-    """Return True if *module* stores its weight as (in, out), as GPT-2's Conv1D does; 4-bit weights are (out, in)."""
+    """Return True if *module* stores its weight as (in, out), as GPT-2's Conv1D does."""
     from transformers.pytorch_utils import Conv1D
 
     return isinstance(module, Conv1D)
 
 
-def linears(model: Any) -> dict[str, torch.nn.Module]:
-    """Return the layers of *model* that transformers quantizes to 4 bits: linear layers except output heads, or those
-    that a 4-bit checkpoint does not leave out."""
+def linears(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """Return the layers of *model* that transformers quantizes to 4 bits.
+
+    They are linear layers except output heads, or those that a 4-bit checkpoint does not leave out.
+    """
     from transformers.quantizers.base import HfQuantizer
     from transformers.quantizers.quantizers_utils import should_convert_module
 
@@ -57,8 +59,8 @@ def linears(model: Any) -> dict[str, torch.nn.Module]:
     }
 
 
-def cast(model: Any, dtype: torch.dtype) -> None:
-    """Convert the parameters of *model* to *dtype*, but not packed values and buffers such as rotary frequencies."""
+def cast(model: CausalLM, dtype: torch.dtype) -> None:
+    """Convert the parameters of *model* to *dtype*, but no packed values and no buffers."""
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)

@@ -1,4 +1,4 @@
-"""Tokenizer and model of transformers, reduced to the attributes and methods that this package uses."""
+"""Tokenizer and model of transformers, by the attributes and methods that this package uses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Tokenizer(Protocol):
-    """A tokenizer (``PreTrainedTokenizerBase``) as ``load_tokenizer`` returns it: with a pad token."""
+    """A tokenizer (``PreTrainedTokenizerBase``), with a pad token as ``load_tokenizer`` sets it."""
 
     name_or_path: str
     chat_template: str | None
@@ -59,6 +59,7 @@ class CausalLM(Protocol):
     generation_config: "GenerationConfig"
     device: "torch.device"
     dtype: "torch.dtype"
+    all_tied_weights_keys: Mapping[str, str]
 
     def __call__(self, *inputs: object, **options: object) -> "ModelOutput":
         """Compute logits."""

@@ -1,8 +1,8 @@
-"""Model references: the value of ``--model``, resolved to a model whose files can be named and checked.
+"""Model references: the value of ``--model``, resolved to a model whose files are checked.
 
-A reference is the name of the shipped model, a local directory (a Hugging Face checkpoint, a LoRA adapter, or an
-artifact of this tool), a GGUF file, or a Hub id. Resolving loads no weights, and uses the network only for names of the
-form ``owner/name``.
+A reference is the name of the shipped model, a local directory (a Hugging Face checkpoint, a LoRA
+adapter, or an artifact of this tool), a GGUF file, or a Hub id. Resolving loads no weights, and
+uses the network only for names of the form ``owner/name``.
 """
 
 import hashlib
@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
@@ -24,6 +23,7 @@ from countdown_rl.core.manifest import (
     file_sha256,
     portable,
 )
+from countdown_rl.core.types import JsonObject
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
 
 #: Models that ship with the package, by name.
@@ -45,8 +45,8 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 class ModelRef:
     """A model that *source* names, of the kind "shipped", "directory", "gguf", "hub" or "adapter".
 
-    *path* is None for a Hub id whose files have not been downloaded, *revision* is the Hub commit, and *base* is the
-    base of an adapter; *base_given* if the user named it.
+    *path* is None for a Hub id whose files have not been downloaded, *revision* is the Hub commit,
+    and *base* is the base of an adapter; *base_given* if the user named it.
     """
 
     source: str
@@ -66,12 +66,12 @@ class ModelRef:
 
     @property
     def portable_source(self) -> str:
-        """The source for manifests and cards: a path out of the working directory is reduced to its last name."""
+        """The source for manifests and cards: of a path outside the working directory its name."""
         return str(portable(self.location))
 
     @cached_property
     def digest(self) -> str:
-        """Identifies the model's contents: its manifest's digest, Hub commit, or a sha256 over its weights."""
+        """The digest of the manifest, the Hub commit, or a sha256 over the weights."""
         if self.manifest is not None:
             return self.manifest.digest
         if self.revision is not None:
@@ -79,16 +79,12 @@ class ModelRef:
         path = local_path(self)
         if path.is_file():
             return file_sha256(path)
-        weights = {
-            "config.json",
-            "adapter_config.json",
-            *(file.name for file in path.glob("*.safetensors")),
-        }
-        return _digest(path, weights)
+        weights = [file.name for file in path.glob("*.safetensors")]
+        return _digest(path, ["config.json", "adapter_config.json", *weights])
 
-    def as_input(self) -> dict[str, Any]:
+    def as_input(self) -> JsonObject:
         """Return the entry for this model among the ``inputs`` of a manifest."""
-        entry: dict[str, Any] = {
+        entry: JsonObject = {
             "source": self.portable_source,
             "kind": self.kind,
             "digest": self.digest,
@@ -101,9 +97,8 @@ class ModelRef:
             entry = self.manifest.as_input() | entry
         elif self.revision is None:
             path = local_path(self)
-            entry["tokenizer"] = _digest(
-                path.parent if path.is_file() else path, {*TOKENIZER, GENERATION}
-            )
+            directory = path.parent if path.is_file() else path
+            entry["tokenizer"] = _digest(directory, [*TOKENIZER, GENERATION])
         if self.base is not None and (self.manifest is None or self.base_given):
             entry["base"] = self.base.as_input()
         return entry
@@ -116,8 +111,19 @@ def find_model(
     trust_remote_code: bool = False,
     base_model: str | None = None,
 ) -> ModelRef:
-    """Find the model that *source* names and check that its files are complete. *base_model* is the reference of an
-    adapter's base, in place of the one that the adapter records."""
+    """Find a model and check that its files are complete.
+
+    Args:
+        source: its name, path or Hub id, which may end with ``@`` and a revision.
+        revision: a branch, tag or commit on the Hub.
+        trust_remote_code: allows code that comes with the model.
+        base_model: the source of an adapter's base, in place of the one that the adapter records.
+
+    Raises:
+        ModelError: it is not found, or no model.
+        ArtifactError: it is not as its manifest says, or its base is not the one of the training.
+        UsageError: an option is for another kind of model.
+    """
     if revision is None and "@" in source and not _is_local(source):
         source, _, revision = source.partition("@")
     if revision is not None and _is_local(source):
@@ -130,56 +136,56 @@ def find_model(
             f"is for adapters, and {source} is not one; leave it out.", option="base_model"
         )
     if trust_remote_code:
-        ref = replace(
-            ref, base=ref.base and replace(ref.base, trust_remote_code=True), trust_remote_code=True
-        )
+        base = ref.base and replace(ref.base, trust_remote_code=True)
+        ref = replace(ref, base=base, trust_remote_code=True)
     return ref
 
 
 def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef:
+    if shipped := SHIPPED.get(source):
+        return ModelRef(source, "shipped", shipped, manifest=artifacts.read(shipped, "model"))
     path = Path(source).expanduser()
-    if source in SHIPPED:
-        return ModelRef(
-            source, "shipped", SHIPPED[source], manifest=artifacts.read(SHIPPED[source], "model")
-        )
     if path.is_file():
         artifacts.check_no_pointer(path, ModelError)
         with path.open("rb") as stream:
-            if stream.read(4) != b"GGUF":
-                raise ModelError(
-                    f"{path} is not a GGUF file; give a directory, a .gguf file or a Hub id."
-                )
+            is_gguf = stream.read(4) == b"GGUF"
+        if not is_gguf:
+            advice = "give a directory, a .gguf file or a Hub id"
+            raise ModelError(f"{path} is not a GGUF file; {advice}.")
         return ModelRef(source, "gguf", path)
     if path.is_dir():
         return _directory(source, path, base_model)
-    # "artifacts/adapter" has the form of a Hub id too. If its folder exists, it was meant as a path.
+    # "artifacts/adapter" has the form of a Hub id too. If its folder exists, a path was meant.
     is_path = source.startswith(("/", "~", ".", "artifacts/")) or path.suffix == ".gguf"
     if is_path or (len(path.parts) > 1 and path.parent.is_dir()):
         raise ModelError(f"{source} does not exist; check the path, and that its run has finished.")
     if HUB_ID.fullmatch(source):
         return _hub(source, revision, base_model)
-    kinds = (
-        f"{' or '.join(SHIPPED)}, a directory, a .gguf file, or a Hub id such as Qwen/Qwen3-0.6B"
+    raise ModelError(
+        f"{source} is not a known model; give {' or '.join(SHIPPED)}, a directory, a .gguf file, "
+        "or a Hub id such as Qwen/Qwen3-0.6B."
     )
-    raise ModelError(f"{source} is not a known model; give {kinds}.")
 
 
 def local_path(ref: ModelRef) -> Path:
-    """Return the directory (or GGUF file) that holds the model's files; a Hub model is downloaded first."""
+    """Return the directory (or GGUF file) of the model's files; a Hub model is downloaded first."""
     return ref.path or download(ref.source, ref.revision, allowed=_ALLOWED, ignored=_IGNORED)
 
 
 def without_weights(ref: ModelRef) -> ModelRef:
-    """Return *ref* with all files but the weights downloaded: enough for its configuration and tokenizer."""
-    base = without_weights(ref.base) if ref.base is not None else None
+    """Return *ref* with all files but the weights downloaded."""
+    base = ref.base and without_weights(ref.base)
     path = ref.path or download(ref.source, ref.revision, allowed=_ALLOWED, ignored=_WEIGHTS)
     return replace(ref, path=path, base=base)
 
 
 def _digest(directory: Path, names: Iterable[str]) -> str:
     """Return the sha256 over those of the files *names* that are in *directory*."""
-    files = [directory / name for name in sorted(names) if (directory / name).is_file()]
-    lines = "".join(f"{file.name} {file_sha256(file)}\n" for file in files)
+    lines = ""
+    for name in sorted(names):
+        file = directory / name
+        if file.is_file():
+            lines += f"{name} {file_sha256(file)}\n"
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -189,9 +195,8 @@ def _is_local(source: str) -> bool:
 
 def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
     manifest = artifacts.read(path, LOADABLE) if (path / MANIFEST).exists() else None
-    if (path / "adapter_config.json").is_file() and (
-        manifest is None or manifest.kind in ("adapter", "release")
-    ):
+    may_adapt = manifest is None or manifest.kind in ("adapter", "release")
+    if may_adapt and (path / "adapter_config.json").is_file():
         if not (path / "adapter_model.safetensors").is_file():
             raise ModelError(
                 f"{source} has no adapter_model.safetensors; only safetensors weights are read."
@@ -201,9 +206,8 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
         gguf_files = list(path.glob("*.gguf"))
         if len(gguf_files) == 1:
             return replace(find_model(str(gguf_files[0])), source=source, manifest=manifest)
-        raise ModelError(
-            f"{source} has no config.json, so it is not a model; give the --out of a finished run, or a checkpoint."
-        )
+        advice = "give the --out of a finished run, or a checkpoint"
+        raise ModelError(f"{source} has no config.json, so it is not a model; {advice}.")
     if not any(path.glob("*.safetensors")):
         contents = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
         raise ModelError(f"{source} holds {contents}; save it as safetensors first.")
@@ -211,31 +215,34 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
 
 
 def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
-    """Return the adapter *ref* at *path* with its base: *base_model*, or the recorded one if it is that of training."""
-    source, manifest, config = ref.source, ref.manifest, adapter_config(path)
-    trained_over = _trained_over(manifest) if manifest and manifest.kind == "adapter" else None
+    """Return the adapter *ref* at *path* with its base: *base_model*, or the recorded one."""
+    source = ref.source
+    config = adapter_config(path)
+    trained_over = None
+    if ref.manifest and ref.manifest.kind == "adapter":
+        trained_over = _trained_over(ref.manifest)
     name = base_model or config.get("base_model_name_or_path")
     if not name or not isinstance(name, str):
-        raise ModelError(
-            f"{source} has no base_model_name_or_path; name its base by --base-model, or finish its run."
-        )
+        advice = "name its base by --base-model, or finish its run"
+        raise ModelError(f"{source} has no base_model_name_or_path; {advice}.")
     recorded = trained_over.revision if trained_over else None
-    revision = None if base_model else recorded or config.get("revision")
     place = base_model or name
+    revision = None
+    if not base_model and not _is_local(place):
+        revision = recorded or config.get("revision")
     try:
-        base = find_model(place, revision=None if _is_local(place) else revision)
+        base = find_model(place, revision=revision)
     except ModelError as error:
-        advice = "Name it by --base-model."
-        raise ModelError(
-            f"{source} adapts {name} (base_model_name_or_path): {error} {advice}"
-        ) from error
-    # The manifest has the commit of a base on the Hub, which is not comparable with a digest of files.
+        fault = f"{source} adapts {name} (base_model_name_or_path): {error}"
+        raise ModelError(f"{fault} Name it by --base-model.") from error
+
+    # The manifest has the commit of a base on the Hub, which no digest of files equals.
     comparable = not base_model or (base.revision is None) == (recorded is None)
-    digest = trained_over.digest if trained_over else base.digest
-    if base.digest != digest and comparable:
+    if trained_over and comparable and base.digest != trained_over.digest:
         raise ArtifactError(
-            f"{source} was trained over another {name} than {place} (its digest was {digest[:12]}, now "
-            f"{base.digest[:12]}); restore that one, or name it by --base-model."
+            f"{source} was trained over another {name} than {place} (its digest was "
+            f"{trained_over.digest[:12]}, now {base.digest[:12]}); restore that one, or name it by "
+            "--base-model."
         )
     if base.kind == "adapter":
         raise ModelError(
@@ -245,7 +252,7 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
 
 
 def _trained_over(manifest: Manifest) -> ProvenanceEntry | None:
-    """Return the model that is no adapter and over which the adapter of *manifest* was trained, also further."""
+    """Return the model below all adapters over which the adapter of *manifest* was trained."""
     chain = manifest.chain("model")
     known = {entry.digest: entry for entry in chain}
     over = chain[-1] if chain else None

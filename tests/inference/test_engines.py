@@ -158,8 +158,10 @@ def test_rollouts_follow_each_adapter_and_report_log_probabilities(folder, tmp_p
         (row,) = engine.sample([[5, 6, 7]], decoding, number=2, adapter=adapter, logps=True)
         assert sampled.setdefault(adapter, row) == row
         assert len(row.logps) == len(row.ids)
-    requests = [request and request.lora_int_id for request in vllm.engines[-1].requests]
-    assert requests == [None, 1, 2, 1]
+    base, first, second, again = vllm.engines[-1].requests
+    assert base is None
+    assert first == again
+    assert first.lora_int_id != second.lora_int_id
     assert len({row.logps[0] for row in sampled.values()}) == 3
 
 
