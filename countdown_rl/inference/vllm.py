@@ -44,7 +44,7 @@ class Vllm(Engine):
         precision: "bf16", "fp16", "fp32", or that of the checkpoint.
         lora_rank: maximum rank of an adapter; 0 for none.
         adapter: directory of the adapter of :meth:`complete`.
-        sleeps: lets :meth:`sleep` free the memory of a GPU.
+        sleeps: frees the memory of a GPU between calls of :meth:`sample`.
         settings: further arguments of ``LLM``.
     """
 
@@ -136,6 +136,8 @@ class Vllm(Engine):
             if self.sample(prompts, decoding, adapter=self._adapter, logps=True) == base:
                 advice = "merge it, or give --engine transformers"
                 raise ModelError(f"vLLM ignores the adapter {self._adapter}; {advice}.")
+        if self._sleeps:
+            self._llm.sleep(level=1)
         return None
 
     def max_rows(self, length: int) -> int:
@@ -175,7 +177,11 @@ class Vllm(Engine):
             name = adapter_name(adapter)
             request = LoRARequest(name, int(name[:7], 16) + 1, str(adapter))  # above 0
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        if self._sleeps:
+            self._llm.wake_up()
         results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=request)
+        if self._sleeps:  # the weights go to main memory, and the cache is dropped
+            self._llm.sleep(level=1)
         return [self._sampled(result.outputs[0]) for result in results]
 
     def _sampled(self, output: "CompletionOutput") -> Sampled:
@@ -183,16 +189,6 @@ class Vllm(Engine):
         steps = output.logprobs or ()
         logps = [step[token].logprob for token, step in zip(ids, steps, strict=False)]
         return Sampled(ids, logps)
-
-    def sleep(self) -> None:
-        """Move the weights from the GPU to main memory, and free the cache."""
-        if self._sleeps:
-            self._llm.sleep(level=1)
-
-    def wake_up(self) -> None:
-        """Undo :meth:`sleep`."""
-        if self._sleeps:
-            self._llm.wake_up()
 
 
 def unsupported_weights(ref: ModelRef) -> str:

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 import torch
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.generate import generate
@@ -22,6 +22,12 @@ class Engine(Protocol):
         """Return the completions of *prompt_ids*."""
 
 
+def decoding_of(config: GRPOConfig, temperature: float, seed: int = 0) -> Decoding:
+    """Return the sampling parameters in *config*, at *temperature*."""
+    samplers = (temperature, config.top_p, config.top_k or 0, config.min_p or 0.0)
+    return Decoding(config.max_completion_length, *samplers, seed=seed)
+
+
 class PolicyEngine:
     """The policy itself: by the decoder of this package, else by ``generate`` of transformers."""
 
@@ -37,8 +43,7 @@ class PolicyEngine:
         if settings or config.repetition_penalty != 1.0 or not supports(model):
             return self._generate(trainer, prompt_ids, temperature), None
         dtype = torch.bfloat16 if config.bf16 else torch.float32
-        samplers = (temperature, config.top_p, config.top_k or 0, config.min_p or 0.0)
-        decoding = Decoding(config.max_completion_length, *samplers)
+        decoding = decoding_of(config, temperature)
         return Decoder(model, dtype).decode(prompt_ids, decoding, self.stop), None
 
     def _generate(

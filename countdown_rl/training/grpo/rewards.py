@@ -121,9 +121,7 @@ def reward(name: str) -> Reward:
         field, otherwise = boolean.replace("-", "_"), _number(no, name) if slash else 0.0
         return lambda grade, row, tokens: 1.0 if getattr(grade, field) else otherwise
     remedy = f"the rewards are {', '.join(NAMES)}, proxy:NAME and module:function."
-    if ":" in name:
-        remedy = f"a weight follows an equals sign: {plain}={budget}."
-    elif match := nearest(name, NAMES):
+    if match := nearest(plain, NAMES):
         remedy = f"did you mean {match}?"
     raise UsageError(f"There is no reward {name!r}; {remedy}")
 
@@ -220,25 +218,7 @@ def values(
     """
     if not _is_own(name):
         return [function(sample.grade, sample.row, sample.tokens) for sample in samples]
-    fields = dict.fromkeys(field for sample in samples for field in sample.row)
-    singles = []
-    lists = columns["prompts"], columns["completion_ids"]
-    for sample, prompt, ids in zip(samples, *lists, strict=True):
-        row = deepcopy(sample.row)
-        text = Text(sample.completion)
-        single = {
-            "data_source": f"countdown_rl/{row.task}",  # as in the data for verl
-            "ground_truth": json.dumps(dict(row)),
-            **{field: row.get(field) for field in fields},
-            "completion": text,
-            "solution_str": text,
-            "prompt": Text(prompt),
-            "grade": copy(sample.grade),
-            "row": row,
-            "tokens": sample.tokens,
-            "completion_ids": list(ids),
-        }
-        singles.append(single)
+    singles = _arguments(samples, columns["prompts"], columns["completion_ids"])
     shared = {key: value for key, value in columns.items() if key not in BATCH}
     shared["log_extra"] = lambda column, values: None  # for TRL's table of completions
 
@@ -262,6 +242,31 @@ def values(
             f"The reward {name} should return a list of one number for each of the completions."
         )
     return [_finite(name, value, may_be_none=in_batch) for value in numbers]
+
+
+def _arguments(
+    samples: Sequence[Sample], prompts: Sequence[str], ids: Sequence[Sequence[int]]
+) -> list[dict[str, object]]:
+    """Return the arguments of a function for each of *samples*: copies."""
+    fields = dict.fromkeys(field for sample in samples for field in sample.row)
+    arguments = []
+    for sample, prompt, completion_ids in zip(samples, prompts, ids, strict=True):
+        row = deepcopy(sample.row)
+        text = Text(sample.completion)
+        known = {
+            "data_source": f"countdown_rl/{row.task}",  # as in the data for verl
+            "ground_truth": json.dumps(dict(row)),
+            **{field: row.get(field) for field in fields},
+            "completion": text,
+            "solution_str": text,
+            "prompt": Text(prompt),
+            "grade": copy(sample.grade),
+            "row": row,
+            "tokens": sample.tokens,
+            "completion_ids": list(completion_ids),
+        }
+        arguments.append(known)
+    return arguments
 
 
 def _is_own(name: str) -> bool:

@@ -142,10 +142,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         reporter.note(f"{text}; {max(refusals)!r} is the right answer there.")
     reward_weights = rewards.parse(options.reward)
     reward_values = rewards.check_rewards(reward_weights, rows[0], reporter.note, reporter.warning)
-    next(prompts.chosen(options, rows)())
-    advantages.advantage(options)  # of the user's own
-    if options.own_loss:
-        OwnLoss(options.loss_type)
+    _check_functions(options, rows)
     recognized = start.recognized(StepRow, {"data": data}, options.max_steps)
     used = _used(options, rows)
     longest = start.longest_prompt([*used, *start.validation], options.max_completion_length)
@@ -183,6 +180,14 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     if options.trl:
         grpo_config(options, loaded, run.checkpoints.directory, engine)  # what TRL says
     return run
+
+
+def _check_functions(options: TrainOptions, rows: Sequence[Row]) -> None:
+    """Raise UsageError if a function that *options* name is missing, or a sampler yields no rows."""
+    next(prompts.chosen(options, rows)())
+    advantages.advantage(options)
+    if options.own_loss:
+        OwnLoss(options.loss_type)
 
 
 def _read(arguments: RunArguments, reporter: Reporter) -> tuple[list[Row], dict[str, object]]:

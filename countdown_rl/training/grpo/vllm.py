@@ -14,7 +14,7 @@ from countdown_rl.inference.vllm import Vllm, unsupported_weights
 from countdown_rl.inference.vllm_server import VllmServer
 from countdown_rl.models import load, lora, reference
 from countdown_rl.training import trl_fields
-from countdown_rl.training.grpo.engines import Completions
+from countdown_rl.training.grpo.engines import Completions, decoding_of
 from countdown_rl.training.options import TrainOptions
 
 #: Share of a GPU that vLLM gets, as in TRL; the rest is for the loss.
@@ -58,7 +58,6 @@ class AdapterEngine:
         fields = trl_fields.split(options.trl)
         directory.mkdir(parents=True, exist_ok=True)
         self.adapter = TemporaryDirectory(dir=directory, prefix="adapter-")
-        self.step = -1
         self.engine: Vllm | VllmServer
         if url := fields.get("vllm_server_base_url"):
             self.engine = VllmServer(url, stop)
@@ -75,25 +74,16 @@ class AdapterEngine:
             trust_remote_code=loaded.ref.trust_remote_code,
         )
         self.engine.prepare(length)
-        self.engine.sleep()
 
     def __call__(
         self, trainer: GRPOTrainer, prompt_ids: list[list[int]], temperature: float
     ) -> Completions:
         adapter = Path(self.adapter.name)
-        if self.step != trainer.state.global_step:
-            lora.save(trainer.accelerator.unwrap_model(trainer.model), adapter, base="")
-            self.step = trainer.state.global_step
-        config = trainer.args
-        samplers = (temperature, config.top_p, config.top_k or 0, config.min_p or 0.0)
+        lora.save(trainer.accelerator.unwrap_model(trainer.model), adapter, base="")
         seed = int(torch.randint(2**31, ()))  # of the step, by the callback
-        decoding = Decoding(config.max_completion_length, *samplers, seed=seed)
-        if isinstance(self.engine, Vllm):
-            self.engine.wake_up()
+        decoding = decoding_of(trainer.args, temperature, seed)
         sampled = self.engine.sample(prompt_ids, decoding, adapter=adapter, logps=True)
-        if isinstance(self.engine, Vllm):
-            self.engine.sleep()
-        return [each.ids for each in sampled], [each.logps for each in sampled]
+        return [row.ids for row in sampled], [row.logps for row in sampled]
 
 
 class TrlEngine:

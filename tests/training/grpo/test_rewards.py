@@ -75,7 +75,7 @@ def test_a_budget_limits_tokens_and_closeness_rewards_legal_expressions_by_dista
 
 WRONG = (
     ("corect=1", "did you mean correct"),
-    ("correct:1", "correct=1"),
+    ("correct:1", "did you mean correct"),
     ("correct=1,format=1", "NAME=WEIGHT"),
     ("rewards/own.py:f", "rewards.own:f"),
     ("correct=nan", "finite"),
