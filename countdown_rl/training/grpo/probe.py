@@ -1,4 +1,4 @@
-"""Dry run of GRPO: sample groups of completions as a run would, and report how many have reward variance."""
+"""Dry run of GRPO: sample groups as a run would, and report how many have reward variance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,9 +7,11 @@ from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 
 from countdown_rl.core import processes
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.statistics import Interval, wilson
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.training import weights
@@ -19,9 +21,10 @@ from countdown_rl.training.grpo.round import Graded
 from countdown_rl.training.grpo.run import GrpoRun
 from countdown_rl.training.state import Checkpoints, Journal
 
-#: Shares of groups with reward variance up to which GRPO had no signal, and from which it learned. On Countdown with 3
-#: and 4 numbers (github.com/lozlrc/countdown-grpo, groups of 8) Qwen2.5-1.5B had 2% and 0% and stayed at 2% solved for
-#: 300 steps; Qwen2.5-3B had 28% and 3%, 15% together, and went from 2% to 16%.
+#: Shares of groups with reward variance up to which GRPO had no signal, and from which it learned.
+#: On Countdown with 3 and 4 numbers (github.com/lozlrc/countdown-grpo, groups of 8) Qwen2.5-1.5B
+#: had 2% and 0% and stayed at 2% solved for 300 steps; Qwen2.5-3B had 28% and 3%, 15% together, and
+#: went from 2% to 16%.
 NO_SIGNAL, READY = 0.02, 0.15
 
 
@@ -31,7 +34,7 @@ Group = tuple[list[Graded], bool]
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of *groups* with reward variance (*mixed*), and of their completions (the last three)."""
+    """Shares of *groups* with reward variance (*mixed*), and of completions (the last three)."""
 
     groups: int
     mixed: float
@@ -43,16 +46,21 @@ class Shares:
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> "Shares":
-        mixed = [[graded.sample for graded in group] for group, varies in groups if varies]
-        learned = sum(len({sample.grade.correct for sample in group}) > 1 for group in mixed)
-        samples = [graded.sample for group, _ in groups for graded in group]
         count = len(groups)
-        low, high = (round(end, 6) for end in wilson(len(mixed), count))
+        mixed = learned = 0
+        samples: list[Sample] = []
+        for group, varies in groups:
+            completed = [graded.sample for graded in group]
+            samples += completed
+            mixed += varies
+            correct = {sample.grade.correct for sample in completed}
+            learned += varies and len(correct) > 1
+        low, high = wilson(mixed, count)
         return cls(
             groups=count,
-            mixed=len(mixed) / count,
+            mixed=mixed / count,
             mixed_accuracy=learned / count,
-            interval=(low, high),
+            interval=(round(low, 6), round(high, 6)),
             solved=fmean(sample.grade.correct for sample in samples),
             format=fmean(sample.grade.format for sample in samples),
             truncated=fmean(bool(sample.truncated) for sample in samples),
@@ -83,7 +91,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Probe:
-    """The shares of all groups, those by kind of row, such as ``4 numbers``, and what they mean for GRPO."""
+    """The shares of all groups, and those by kind of row, such as ``4 numbers``."""
 
     total: Shares
     kinds: dict[str, Shares]
@@ -95,27 +103,27 @@ def probe(run: GrpoRun, count: int) -> Probe:
     options = run.options
     size = options.num_generations
     loaded = weights.load_model(run.ref, options, processes.cpu_threads())
-    indices = list(islice(in_turn(len(run.rows), options.seed), count))
+    order = in_turn(len(run.rows), options.seed)
     groups: list[Group] = []
     with TemporaryDirectory() as scratch:  # TRL makes the directory of the checkpoints
         elsewhere = replace(run, checkpoints=Checkpoints(Path(scratch)))
         trainer = elsewhere.make_trainer(loaded, Journal(None, run.max_steps))
         torch.manual_seed(options.seed)
-        for start in range(0, count, options.prompts):
-            batch = indices[start : start + options.prompts]
-            repeated = [index for index in batch for _ in range(size)]
-            groups += trainer.round(repeated).groups(run.rewards, size)
+        while len(groups) < count:
+            batch = list(islice(order, min(options.prompts, count - len(groups))))
+            sampled = trainer.round(np.repeat(batch, size).tolist())
+            groups += sampled.groups(run.rewards, size)
             run.reporter.progress(len(groups) * size, count * size)
+
     task = task_of(run.rows[0])
     by_kind: dict[str, list[Group]] = {}
     for group in groups:
         for name, value in group[0][0].sample.row.groups.items():
-            if task.group(name).main:
-                by_kind.setdefault(task.group(name).name(value), []).append(group)
-    kinds = {
-        name: Shares.of(by_kind[name])
-        for name in sorted(by_kind, key=lambda name: (len(name), name))
-    }
+            labels = task.group(name)
+            if labels.main:
+                by_kind.setdefault(labels.name(value), []).append(group)
+    names = sorted(by_kind, key=lambda name: (len(name), name))
+    kinds = {name: Shares.of(by_kind[name]) for name in names}
     total = Shares.of(groups)
     advice = [f"{total.mixed:.0%} of the groups have reward variance: {total.advice}"]
     for name, shares in kinds.items():

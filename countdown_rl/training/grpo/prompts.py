@@ -148,8 +148,7 @@ def order(
     """Yield row indices without end; a round is sampled when its first index is requested.
 
     Args:
-        sampler: called *name* in errors.
-        name: of the sampler.
+        sampler: and its *name*, for errors.
         rows: to choose from.
         size: rows of a round.
         seed: of the run.

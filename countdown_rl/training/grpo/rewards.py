@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from fractions import Fraction
+from itertools import chain
 from numbers import Real
 from types import SimpleNamespace
 from typing import Any, SupportsIndex
@@ -149,14 +150,8 @@ def check_rewards(
     Args:
         names: of the rewards.
         row: of the task.
-        note: called with a sentence about their values.
+        note: called with a sentence about their values, which are returned.
         warning: called where both completions get the same reward of the user's.
-
-    Returns:
-        Both values by name.
-
-    Raises:
-        UsageError: a reward cannot be called.
     """
     proxies = [f"{PROXY}{name}" for name in task(row.task).proxies]
     for name in names:
@@ -234,7 +229,10 @@ def values(
         calls = [batch | shared]
     wanted = _wanted(name, parameters.values(), calls[0])
     with user_code.running(f"reward {name}"):
-        results = [function(**{key: call[key] for key in wanted}) for call in calls]
+        results = []
+        for call in calls:
+            arguments = {key: call[key] for key in wanted}
+            results.append(function(**arguments))
     numbers = results[0] if in_batch else results
     numbers = numbers.tolist() if hasattr(numbers, "tolist") else numbers  # an array
     if not isinstance(numbers, Sequence) or len(numbers) != len(samples):
@@ -248,7 +246,7 @@ def _arguments(
     samples: Sequence[Sample], prompts: Sequence[str], ids: Sequence[Sequence[int]]
 ) -> list[dict[str, object]]:
     """Return the arguments of a function for each of *samples*: copies."""
-    fields = dict.fromkeys(field for sample in samples for field in sample.row)
+    fields = dict.fromkeys(chain.from_iterable(sample.row for sample in samples))
     arguments = []
     for sample, prompt, completion_ids in zip(samples, prompts, ids, strict=True):
         row = deepcopy(sample.row)

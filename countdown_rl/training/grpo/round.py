@@ -50,7 +50,7 @@ class Round:
 
     def totals(self, weights: Mapping[str, float]) -> torch.Tensor:
         """Return the weighted sums (B,) of the rewards; NaN where none applies."""
-        values = [[graded.rewards[name] for name in weights] for graded in self.graded]
+        values = [list(map(graded.rewards.get, weights)) for graded in self.graded]
         rewards = torch.from_numpy(np.array(values, np.float32))  # None is NaN
         sums = (rewards * torch.tensor(list(weights.values()))).nansum(1)
         return sums.masked_fill(rewards.isnan().all(1), torch.nan)

@@ -23,6 +23,7 @@ Private names of TRL, and the public ways that were considered:
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 
 import numpy as np
@@ -283,4 +284,4 @@ class Trainer(PolicyTrainer):
             sampled.seconds_generation += more.seconds_generation
             sampled.seconds_reward += more.seconds_reward
             sampled.logged += more.logged
-        sampled.graded = [graded for group, _ in groups for graded in group]
+        sampled.graded = list(chain.from_iterable(group for group, _ in groups))

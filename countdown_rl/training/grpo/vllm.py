@@ -106,7 +106,11 @@ class TrlEngine:
         _, sampled, logps, _ = engine.generate(
             prompts=prompt_ids, images=None, num_generations=count
         )
-        completions = [self.stop.cut(ids) for ids in sampled]
-        pairs = zip(logps, completions, strict=True)
-        # Of each token only the log-probability of the sampled one is asked for.
-        return completions, [[token[0] for token in row[: len(ids)]] for row, ids in pairs]
+        completions = []
+        log_probabilities = []
+        for ids, row in zip(sampled, logps, strict=True):
+            completion = self.stop.cut(ids)
+            completions.append(completion)
+            # Of each token only the log-probability of the sampled one is asked for.
+            log_probabilities.append([token[0] for token in row[: len(completion)]])
+        return completions, log_probabilities
