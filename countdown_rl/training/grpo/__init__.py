@@ -2,6 +2,7 @@
 
 ``prompts``: a sampler chooses the rows of a round, one prompt a group.
 ``trainer``: one step: sample, grade, reward, advantages, loss, log. ``round`` has its results.
+``policy``: log-probabilities, micro-batches and evaluations. ``loss``: a loss of the user's own.
 ``engines``, ``vllm``: what completes prompts with the present policy.
 ``rewards``: functions of grade and row.
 ``advantages``: rewards relative to their group.

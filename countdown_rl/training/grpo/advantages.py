@@ -1,14 +1,14 @@
 """Advantages of completions from their rewards.
 
 A function of advantages has the form ``f(rewards) -> advantages``, both (groups, generations) over
-all processes. A reward of NaN is not applicable: it is in no mean. A function with some of the
+all processes. A reward of NaN is not applicable: it is in no mean, and its advantage is 0. A function with some of the
 parameters ``completion_mask``, ``completion_ids`` and ``line_ends``, each (groups, generations,
 tokens), gets the groups of its own process and may return advantages by token, of that shape.
 """
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 
 from torch import Tensor
 from trl.trainer.utils import nanstd
@@ -42,7 +42,8 @@ def varies(rewards: Tensor) -> list[bool]:
 
 def group(rewards: Tensor) -> Tensor:
     """Return the rewards less the mean of their group, not scaled: GRPO, arXiv:2402.03300."""
-    return (rewards - rewards.nanmean(1, keepdim=True)).masked_fill(equal(rewards), 0.0)
+    advantages = rewards - rewards.nanmean(1, keepdim=True)
+    return advantages.masked_fill(equal(rewards) | rewards.isnan(), 0.0)
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
@@ -106,7 +107,7 @@ def discounted(
 def advantage(options: TrainOptions) -> Advantage:
     """Return the function of advantages that *options* name."""
     if ":" in options.advantage:
-        return user_code.imported(options.advantage)
+        return own_advantage(options.advantage)
     if options.advantage == "max-rl":
         return max_rl
     leave = options.advantage == "leave-one-out"
@@ -123,30 +124,26 @@ def columns(function: Advantage) -> list[str]:
     return [name for name in COLUMNS if name in inspect.signature(function).parameters]
 
 
-def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, Tensor]) -> Tensor:
-    """Return advantages, 0 for a reward of NaN.
+def own_advantage(name: str) -> Advantage:
+    """Return the function *name* of the user's: it gets copies, and what it returns is checked."""
+    function = user_code.imported(name)
 
-    Args:
-        name: of the function, for errors.
-        function: of advantages; it gets copies.
-        rewards: (groups, generations).
-        tokens: the columns that *function* asks for, (groups, generations, tokens).
+    @wraps(function)
+    def checked(rewards: Tensor, **tokens: Tensor) -> Tensor:
+        copies = {column: tensor.clone() for column, tensor in tokens.items()}
+        with user_code.running(f"advantage {name}"):
+            result: object = function(rewards.clone(), **copies)
+        shapes = {tuple(tensor.shape) for tensor in (rewards, *tokens.values())}
+        if not isinstance(result, Tensor) or tuple(result.shape) not in shapes:
+            shape = " or ".join(map(str, shapes))
+            raise UsageError(f"The advantage {name} should return a tensor of the shape {shape}.")
+        applies = rewards.isfinite().view(*rewards.shape, *[1] * (result.ndim - 2))
+        values = result.detach().to(rewards).where(applies, 0.0)
+        if not values.isfinite().all():
+            raise UsageError(f"The advantage {name} returned a number that is not finite.")
+        return values
 
-    Returns:
-        A tensor of the shape of *rewards*, or of *tokens*.
-    """
-    copies = {column: tensor.clone() for column, tensor in tokens.items()}
-    with user_code.running(f"advantage {name}"):
-        result: object = function(rewards.clone(), **copies)
-    shapes = {tuple(tensor.shape) for tensor in (rewards, *tokens.values())}
-    if not isinstance(result, Tensor) or tuple(result.shape) not in shapes:
-        shape = " or ".join(map(str, shapes))
-        raise UsageError(f"The advantage {name} should return a tensor of the shape {shape}.")
-    finite = rewards.isfinite().view(*rewards.shape, *[1] * (result.ndim - 2))
-    values = result.detach().to(rewards).where(finite, 0.0)
-    if not values.isfinite().all():
-        raise UsageError(f"The advantage {name} returned a number that is not finite.")
-    return values
+    return checked
 
 
 def up_to_last(advantages: Tensor) -> Tensor:

@@ -231,11 +231,10 @@ class Trainer(PolicyTrainer):
             batch["line_ends"] = self.ends_line[batch["completion_ids"]]
         count, process = self.accelerator.num_processes, self.accelerator.process_index
         if not self.advantage_columns:
-            values = advantages.compute(self.options.advantage, self.advantage, rewards, {})
-            return values.flatten().chunk(count)[process]
+            return self.advantage(rewards).flatten().chunk(count)[process]
         own = rewards.flatten().chunk(count)[process].view(-1, self.num_generations)
         tokens = {name: batch[name].view(*own.shape, -1) for name in self.advantage_columns}
-        values = advantages.compute(self.options.advantage, self.advantage, own, tokens)
+        values = self.advantage(own, **tokens)
         if values.ndim == 2:
             return values.flatten()
         return values.flatten(0, 1) * batch["completion_mask"]

@@ -7,6 +7,7 @@ import torch
 from trl.trainer.utils import nanstd
 
 from countdown_rl.core.errors import UsageError, user_frames
+from countdown_rl.core.user_code import name_of
 from countdown_rl.training.grpo import advantages
 from countdown_rl.training.grpo.round import Graded, Round
 from countdown_rl.training.options import TrainOptions
@@ -43,7 +44,7 @@ MIXED = torch.tensor(
 def test_the_advantages_of_a_group_are_those_of_the_formulas(function, by_half, by_third):
     expected = (MIXED - MIXED.nanmean(1, keepdim=True)).T
     expected = expected * torch.tensor([by_half, 0, 0, by_third])
-    torch.testing.assert_close(function(MIXED), expected.T, equal_nan=True)
+    torch.testing.assert_close(function(MIXED), expected.T.nan_to_num())
     assert not function(torch.tensor([[1.0, NONE]]))[0, 0]  # none to compare with
 
 
@@ -78,18 +79,19 @@ def spoils(rewards, completion_mask, completion_ids, line_ends):
 
 
 def computed(function):
-    """The advantages of a group by *function*, which gets the tokens of :func:`advantages.columns`."""
-    tokens = dict.fromkeys(advantages.columns(function), torch.ones(1, 4, 3, dtype=torch.bool))
-    return advantages.compute("mine", function, torch.tensor([[1.0, 0.0, NONE, 0.0]]), tokens)
+    """The advantages of a group by *function* of the user's, which gets the tokens it asks for."""
+    own = advantages.own_advantage(name_of(function))
+    tokens = dict.fromkeys(advantages.columns(own), torch.ones(1, 4, 3, dtype=torch.bool))
+    return own(torch.tensor([[1.0, 0.0, NONE, 0.0]]), **tokens)
 
 
 def test_a_function_of_the_user_is_accepted_and_gets_copies():
     rewards, tokens = torch.ones(1, 4), torch.ones(1, 4, 3, dtype=torch.int)
-    advantages.compute("mine", spoils, rewards, dict.fromkeys(advantages.COLUMNS, tokens))
+    own = advantages.advantage(TrainOptions(advantage=f"{__name__}:spoils"))
+    own(rewards, **dict.fromkeys(advantages.COLUMNS, tokens))
     assert rewards.all()
     assert tokens.all()
-    by_name = advantages.advantage(TrainOptions(advantage=f"{__name__}:halved"))
-    assert computed(by_name).tolist() == [[[0.5] * 3, [0.5] * 3, [0.0] * 3, [0.5] * 3]]
+    assert computed(halved).tolist() == [[[0.5] * 3, [0.5] * 3, [0.0] * 3, [0.5] * 3]]
     assert computed(lambda rewards: rewards.argsort(1).argsort(1))[0, 2] == 0  # no reward applies
 
 
@@ -103,7 +105,7 @@ def test_a_function_of_the_user_is_accepted_and_gets_copies():
     ],
 )
 def test_a_wrong_function_is_refused(function):
-    with pytest.raises(UsageError, match="advantage mine") as caught:
+    with pytest.raises(UsageError, match="advantage tests") as caught:
         computed(function)
     assert ('raise KeyError("mine")' in user_frames(caught.value)) == (function is broken)
 
