@@ -135,11 +135,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     options = start.options
     loaded = start.loaded
     rows, data = _read(arguments, reporter)
-    refusals = [row.refusal for row in rows[:PROVED]]
-    if any(refusals):
-        count = len(refusals) - refusals.count("")
-        text = f"{count:,} of the first {plural(len(refusals), 'row')} have no solution"
-        reporter.note(f"{text}; {max(refusals)!r} is the right answer there.")
+    _note_refusals(rows[:PROVED], reporter)
     reward_weights = rewards.parse(options.reward)
     reward_values = rewards.check_rewards(reward_weights, rows[0], reporter.note, reporter.warning)
     _check_functions(options, rows)
@@ -153,6 +149,12 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     asked = {"task": rows[0].task, "prompt": probe.prompt(rows[0]) | {"first": first}}
     if "lineage" not in data:  # else the data records it
         asked["layout"] = rows[0].layout
+    details = {
+        "rows": len(rows),
+        "longest_prompt": longest,
+        "rollouts": engine,
+        "rewards": reward_values,
+    }
     run = GrpoRun(
         **vars(start) | recognized,
         rows=rows,
@@ -164,12 +166,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
         longest=longest,
         first=first,
         example=example,
-        details={
-            "rows": len(rows),
-            "longest_prompt": longest,
-            "rollouts": engine,
-            "rewards": reward_values,
-        },
+        details=details,
         memory=memory.of_run(
             loaded,
             start.adapted,
@@ -180,6 +177,15 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     if options.trl:
         grpo_config(options, loaded, run.checkpoints.directory, engine)  # what TRL says
     return run
+
+
+def _note_refusals(rows: Sequence[Row], reporter: Reporter) -> None:
+    """Note how many of the first *rows* have no solution."""
+    refusals = [row.refusal for row in rows]
+    if any(refusals):
+        count = len(refusals) - refusals.count("")
+        text = f"{count:,} of the first {plural(len(refusals), 'row')} have no solution"
+        reporter.note(f"{text}; {max(refusals)!r} is the right answer there.")
 
 
 def _check_functions(options: TrainOptions, rows: Sequence[Row]) -> None:

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from countdown_rl.evaluation.caveats import no_format
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.evaluation.training_log import StepRow
+from countdown_rl.evaluation.training_log import StepRow, mean
 from countdown_rl.tasks.registry import task_of
 
 #: Steps over which a condition must hold.
@@ -38,23 +38,20 @@ def warnings(rows: Sequence[StepRow], samples: Sequence[Sample]) -> dict[str, st
         rows: steps of the run, newest last.
         samples: completions of the last round.
     """
-    texts = _collapse(rows) | {"start": _start(rows[:START]), "ratio": _ratio(rows[-START:])}
-    last = rows[-WINDOW:]
-    if len(last) == WINDOW:
-        entropies = [row.entropy for row in last if row.entropy is not None]
-        if entropies and fmean(entropies) < NO_ENTROPY:
+    texts = _collapse(rows) | {"start": _start(rows), "ratio": _ratio(rows)}
+    if len(rows) >= WINDOW:
+        last = mean(rows[-WINDOW:])
+        if last.entropy is not None and last.entropy < NO_ENTROPY:
             remedy = "try a lower --learning-rate, a higher --temperature, or --beta 0.01."
             texts["entropy"] = (
-                f"entropy has fallen to {fmean(entropies):.4f} nats per token: all completions of "
+                f"entropy has fallen to {last.entropy:.4f} nats per token: all completions of "
                 f"a prompt are nearly equal and give no advantage; {remedy}"
             )
-        truncated = fmean(row.truncated for row in last)
-        if truncated > 0.5:
+        if last.truncated > 0.5:
+            share = f"{last.truncated:.0%} of completions are truncated at the length limit"
             remedy = "--max-completion-length, or reward short ones (--reward length:100=0.1)."
-            texts["length"] = (
-                f"{truncated:.0%} of completions are truncated at the length limit; raise {remedy}"
-            )
-        if not any(row.correct > 0 for row in last):
+            texts["length"] = f"{share}; raise {remedy}"
+        if last.correct == 0:
             remedy = f"start with `countdown-rl sft`, or use easier data. {common_fault(samples)}"
             texts["zero"] = f"no completion of the last {WINDOW} steps was correct; {remedy}"
     return {name: text for name, text in texts.items() if text}
@@ -90,30 +87,28 @@ def no_signal(form: float, correct: float, truncated: float) -> str:
     return "raise --temperature or --num-generations."
 
 
-def _start(first: Sequence[StepRow]) -> str:
-    """Return what to do, if the *first* steps have no advantages or no answers."""
-    if len(first) < START:
+def _start(rows: Sequence[StepRow]) -> str:
+    """Return what to do, if the first steps have no advantages or no answers."""
+    if len(rows) < START:
         return ""
-    form = fmean(row.format for row in first)
-    correct = fmean(row.correct for row in first)
-    truncated = fmean(row.truncated for row in first)
-    if any(row.frac_reward_zero_std < 1 for row in first):
-        return no_format(form, correct, truncated, "--max-completion-length")
-    cause = no_signal(form, correct, truncated)
+    first = mean(rows[:START])
+    if first.frac_reward_zero_std < 1:
+        limit = "--max-completion-length"
+        return no_format(first.format, first.correct, first.truncated, limit)
+    cause = no_signal(first.format, first.correct, first.truncated)
     return (
         f"in the first {START} steps all completions of each prompt had equal rewards, so no "
         f"advantage: {cause}"
     )
 
 
-def _ratio(last: Sequence[StepRow]) -> str:
+def _ratio(rows: Sequence[StepRow]) -> str:
     """Return what to do, if the policy's probabilities are not those that vLLM reports."""
-    ratios = [row.importance_sampling_ratio for row in last]
-    known = [ratio for ratio in ratios if ratio is not None]
-    if len(known) < START or MIN_RATIO <= fmean(known) <= MAX_RATIO:
+    ratio = mean(rows[-START:]).importance_sampling_ratio
+    if len(rows) < START or ratio is None or MIN_RATIO <= ratio <= MAX_RATIO:
         return ""
     return (
-        f"the policy gives tokens {fmean(known):.2g} times the probability that vLLM reports "
+        f"the policy gives tokens {ratio:.2g} times the probability that vLLM reports "
         f"(importance ratio, mean of {START} steps), which biases the loss; leave out top_p, top_k "
         "and min_p, start a server with --logprobs-mode processed_logprobs, or give --rollouts "
         "transformers."

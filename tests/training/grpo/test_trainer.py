@@ -17,7 +17,6 @@ from countdown_rl.models import load, reference
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.grpo import advantages
 from countdown_rl.training.grpo.engines import PolicyEngine
-from countdown_rl.training.grpo.policy import selected
 from countdown_rl.training.grpo.round import Graded, Round, Sampled
 from countdown_rl.training.grpo.run import grpo_config
 from countdown_rl.training.grpo.trainer import Trainer
@@ -300,14 +299,3 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
     assert [each.sample.row for each in graded] == [ROW, rows[0]]
     assert not any(each.sample.truncated for each in graded)
     assert trainer.model.training
-
-
-@pytest.mark.parametrize(("multiple", "columns"), [(1, (3, 5)), (8, (8, 8)), (32, (32, 20))])
-def test_columns_without_a_token_stay_up_to_a_multiple_and_the_width_of_the_batch(
-    multiple, columns
-):
-    prompts, completions = torch.zeros(4, 40), torch.zeros(4, 20)
-    prompts[1:, -3:] = completions[0, :9] = completions[2, :5] = 1
-    batch = {"prompt_mask": prompts, "completion_mask": completions}
-    part = selected(batch, torch.tensor([1, 2]), multiple)
-    assert (part["prompt_mask"].shape[1], part["completion_mask"].shape[1]) == columns
