@@ -53,3 +53,4 @@ def test_a_private_name_still_exists_and_is_used(file, name):
 def test_there_are_few_private_names_and_each_is_listed_once():
     names = [name for _, name in PRIVATE]
     assert len(set(names)) == len(names) <= BUDGET
+    assert sum(name.startswith("trl.") for name in names) <= 3

@@ -1,4 +1,4 @@
-"""The policy of a run below its steps: log-probabilities, micro-batches and greedy completions.
+"""The policy below a step: its tensors, log-probabilities, micro-batches and greedy completions.
 
 Private names of TRL, and the public ways that were considered:
 
@@ -6,6 +6,7 @@ Private names of TRL, and the public ways that were considered:
   returns them.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from countdown_rl.inference.engine import Completion, batches, to_completion
 from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.training.grpo.engines import Engine
+from countdown_rl.training.grpo.round import Round
 from countdown_rl.training.options import TrainOptions
 
 PRIVATE = ("trl.GRPOTrainer._get_per_token_logps_and_entropies",)
@@ -48,6 +50,7 @@ class PolicyTrainer(GRPOTrainer):
         self.aggregation = options.aggregation
         super().__init__(**settings)
 
+        self.metrics: dict[str, list[float]] = defaultdict(list)  # of a step, for the log
         self.starts_at_base = settings.get("peft_config") is not None
         # The gradient of a step is a sum over its rows, however they are cut into micro-batches.
         per_micro_batch = (
@@ -94,6 +97,45 @@ class PolicyTrainer(GRPOTrainer):
         with use_adapter(model, "ref" if "ref" in model.peft_config else None):
             return self.log_probabilities(self.model, batch)
 
+    def tensors(self, sampled: Round) -> Batch:
+        """Return the tokens of a round, their masks, and the log-probabilities that the loss needs."""
+        completions = [graded.sampled for graded in sampled.graded]
+        prompt_ids = [completion.prompt_ids for completion in completions]
+        batch = self.padded(prompt_ids, [completion.ids for completion in completions])
+        corrects = self.use_vllm and self.vllm_importance_sampling_correction
+        if self.num_iterations > 1 or corrects:
+            batch["old_per_token_logps"] = self.log_probabilities(self.model, batch)
+        if corrects:
+            logps = [torch.tensor(completion.logps) for completion in completions]
+            difference = batch["old_per_token_logps"] - pad(logps, 0.0).to(self.model.device)
+            batch["importance_sampling_ratio"] = self.importance_ratio(
+                difference, batch["completion_mask"]
+            )
+        if self.beta:
+            batch["ref_per_token_logps"] = self.initial_log_probabilities(batch)
+        if self.args.mask_truncated_completions:
+            truncated = [bool(graded.sample.truncated) for graded in sampled.graded]
+            ended = ~torch.tensor(truncated, device=self.model.device)
+            batch["completion_mask"] = batch["completion_mask"] * ended[:, None]
+        count = batch["completion_mask"].sum()
+        batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
+        return batch
+
+    def importance_ratio(self, difference: Tensor, mask: Tensor) -> Tensor:
+        """Return the weights (B, T) that correct the loss for another engine's samples.
+
+        Args:
+            difference: (B, T) log-probabilities by the policy less those by the engine.
+            mask: (B, T), 1 for the tokens of completions.
+        """
+        ratio = (difference.nan_to_num() * mask).exp()
+        # The cap would hide a mean above it.
+        mean = self.accelerator.gather(ratio[mask.bool()].mean()).nanmean()
+        self.metrics["sampling/importance_sampling_ratio/mean"].append(mean.item())
+        return ratio.clamp(
+            self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
+        )
+
     def cut(self, batch: Batch) -> list[Batch]:
         """Return the rows of *batch* that have a gradient, in micro-batches."""
         size = self.args.per_device_train_batch_size
@@ -134,9 +176,9 @@ class PolicyTrainer(GRPOTrainer):
         for batch in batches(list(map(len, prompt_ids)), lambda _: size):
             completed, _ = self.engine(self, [prompt_ids[index] for index in batch], 0.0)
             ids |= zip(batch, completed, strict=True)
-        completions = [to_completion(self.stop, ids[index]) for index in range(share)]
-        scored = range(min(share, KL_COMPLETIONS))
-        divergences = self.divergence(prompt_ids[:KL_COMPLETIONS], [ids[index] for index in scored])
+        rows = [ids[index] for index in range(share)]
+        completions = [to_completion(self.stop, row) for row in rows]
+        divergences = self.divergence(prompt_ids[:KL_COMPLETIONS], rows[:KL_COMPLETIONS])
         for index, divergence in enumerate(divergences):
             completions[index] = replace(completions[index], details={"kl": divergence})
         self.model.train()

@@ -21,7 +21,6 @@ Private names of TRL, and the public ways that were considered:
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
@@ -30,7 +29,6 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from trl.trainer.utils import pad
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.sample import Sample
@@ -86,7 +84,6 @@ class Trainer(PolicyTrainer):
         )
 
         self.waiting: list[Batch] = []
-        self.metrics: dict[str, list[float]] = defaultdict(list)  # of a step, for the log
         self.advantage = advantages.advantage(options)
         self.advantage_columns = advantages.columns(self.advantage)
         if "line_ends" in self.advantage_columns:
@@ -97,6 +94,7 @@ class Trainer(PolicyTrainer):
     def _prepare_inputs(self, generation_batch: list[dict[str, int]]) -> Batch:
         """Return the next micro-batch, of a new round where the last one is used up."""
         if not self.waiting:
+            # The data set is the order of the puzzles that a sampler of :mod:`prompts` chooses.
             sampled = self.round([row["index"] for row in generation_batch])
             if self.options.sampler == "dynamic":
                 self.resample(sampled)
@@ -180,45 +178,6 @@ class Trainer(PolicyTrainer):
         if by_token and ends_early and self.skips_rows and self.aggregation.by_token:
             batch["completion_mask"] = mask * advantages.up_to_last(values)
         return self.cut(batch)
-
-    def tensors(self, sampled: Round) -> Batch:
-        """Return the tokens of a round, their masks, and the log-probabilities that the loss needs."""
-        completions = [graded.sampled for graded in sampled.graded]
-        prompt_ids = [completion.prompt_ids for completion in completions]
-        batch = self.padded(prompt_ids, [completion.ids for completion in completions])
-        corrects = self.use_vllm and self.vllm_importance_sampling_correction
-        if self.num_iterations > 1 or corrects:
-            batch["old_per_token_logps"] = self.log_probabilities(self.model, batch)
-        if corrects:
-            logps = [torch.tensor(completion.logps) for completion in completions]
-            difference = batch["old_per_token_logps"] - pad(logps, 0.0).to(self.model.device)
-            batch["importance_sampling_ratio"] = self.importance_ratio(
-                difference, batch["completion_mask"]
-            )
-        if self.beta:
-            batch["ref_per_token_logps"] = self.initial_log_probabilities(batch)
-        if self.args.mask_truncated_completions:
-            truncated = [bool(graded.sample.truncated) for graded in sampled.graded]
-            ended = ~torch.tensor(truncated, device=self.model.device)
-            batch["completion_mask"] = batch["completion_mask"] * ended[:, None]
-        count = batch["completion_mask"].sum()
-        batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
-        return batch
-
-    def importance_ratio(self, difference: Tensor, mask: Tensor) -> Tensor:
-        """Return the weights (B, T) that correct the loss for another engine's samples.
-
-        Args:
-            difference: (B, T) log-probabilities by the policy less those by the engine.
-            mask: (B, T), 1 for the tokens of completions.
-        """
-        ratio = (difference.nan_to_num() * mask).exp()
-        # The cap would hide a mean above it.
-        mean = self.accelerator.gather(ratio[mask.bool()].mean()).nanmean()
-        self.metrics["sampling/importance_sampling_ratio/mean"].append(mean.item())
-        return ratio.clamp(
-            self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
-        )
 
     def advantages(self, rewards: Tensor, batch: Batch) -> Tensor:
         """Return the advantages (B,), or (B, T) by token, of the completions of this process.
