@@ -1,18 +1,22 @@
-"""GRPO on the Countdown numbers puzzle, on one page: sample, grade, reward, advantages, clipped loss, step, validate.
+"""GRPO on the Countdown numbers puzzle, on one page.
 
-    python examples/grpo_countdown.py                # the shipped model, one core, about ten minutes
-    python examples/grpo_countdown.py --model DIR    # another causal language model with a chat template
+A step: sample, grade, reward, advantages, clipped loss, step, validate.
 
-What is left out of GRPO (DeepSeekMath, arXiv:2402.03300): the KL penalty and its reference model (``beta`` 0, as in
-DAPO and Dr. GRPO), the division by a group's deviation, which lets groups that differ by little weigh most (Dr. GRPO,
-arXiv:2503.20783), and the mean over each completion: the loss is a mean over all tokens of a step (DAPO,
-arXiv:2503.14476). What is left out of ``countdown-rl train``: LoRA and 4-bit weights, gradient accumulation, several
-processes, vLLM, credit by line, dynamic sampling, and a run that is killed and continues.
+    python examples/grpo_countdown.py                # the shipped model, one core, ten minutes
+    python examples/grpo_countdown.py --model DIR    # another model with a chat template
 
-Puzzles of 4 numbers within 96 tokens leave the shipped model something to learn: its searches skip steps at random, and
-without a skip they would solve 48% of such puzzles in place of 30% (exact; of 3 numbers both solve the same).
-``grpo_countdown.csv`` is the log of the first command: 30.5% of 400 held-out puzzles before, 31.8, 40.5 and 41.2% after
-20, 40 and 60 steps. Seeds 43 and 44 go from 27.0 to 48.5% and from 28.0 to 46.5%; intervals are 9 to 10 points wide.
+What is left out of GRPO (DeepSeekMath, arXiv:2402.03300): the KL penalty and its reference model
+(``beta`` 0, as in DAPO and Dr. GRPO), the division by a group's deviation, which lets groups that
+differ by little weigh most (Dr. GRPO, arXiv:2503.20783), and the mean over each completion: the
+loss is a mean over all tokens of a step (DAPO, arXiv:2503.14476). What is left out of
+``countdown-rl train``: LoRA and 4-bit weights, gradient accumulation, several processes, vLLM,
+credit by line, dynamic sampling, and a run that is killed and continues.
+
+Puzzles of 4 numbers within 96 tokens leave the shipped model something to learn: its searches skip
+steps at random, and without a skip they would solve 48% of such puzzles in place of 30% (exact; of
+3 numbers both solve the same). ``grpo_countdown.csv`` is the log of the first command: 30.5% of 400
+held-out puzzles before, 31.8, 40.5 and 41.2% after 20, 40 and 60 steps. Seeds 43 and 44 go from
+27.0 to 48.5% and from 28.0 to 46.5%; intervals are 9 to 10 points wide.
 
 Data and the exact grader come from ``countdown_rl``; everything else is PyTorch.
 """
@@ -39,7 +43,7 @@ class Config:
     numbers: int = 4  # of each puzzle
     max_new_tokens: int = 96  # few: a search that skips the wrong steps runs out of them
     temperature: float = 1.0
-    learning_rate: float = 2e-4  # at first, falling linearly; all weights of 3.5 million, billions of weights take 1e-6
+    learning_rate: float = 2e-4  # at first, falling linearly; for 3.5 million weights
     clip: float = 0.2  # of the importance ratio
     epochs: int = 1  # optimizer steps on one set of completions: mu in GRPO
     max_grad_norm: float = 1.0
@@ -52,7 +56,7 @@ class Config:
 
 @dataclass
 class Batch:
-    """Completions of one step; B = prompts x samples rows of T tokens, the prompt padded on the left."""
+    """Completions of one step: B = prompts x samples rows of T tokens, padded on the left."""
 
     ids: Tensor  # (B, T)
     attention: Tensor  # (B, T), 0 where padded
@@ -90,7 +94,7 @@ def sample(model, tokenizer, rows: list[Row], config: Config, *, samples: int) -
         top_p=1.0,
     )
     model.train()
-    # A completion goes up to and including its first end token; what generate pads behind it is no part of it.
+    # A completion goes up to and including its first end token; padding follows.
     ends = model.generation_config.eos_token_id
     ends = torch.tensor(ends if isinstance(ends, list) else [ends], device=ids.device)
     is_end = torch.isin(ids[:, start:], ends)
@@ -99,9 +103,8 @@ def sample(model, tokenizer, rows: list[Row], config: Config, *, samples: int) -
     completion[:, start:] = before_end.long()
     attention = torch.cat([encoded["attention_mask"], before_end.long()], 1)
     kept = [row[mask.bool()] for row, mask in zip(ids, completion, strict=True)]
-    texts = [
-        tokenizer.decode(row[~torch.isin(row, ends)]) for row in kept
-    ]  # <think> may be a special token: keep it
+    # <think> may be a special token: keep it
+    texts = [tokenizer.decode(row[~torch.isin(row, ends)]) for row in kept]
     return Batch(ids, attention, completion, texts)
 
 
@@ -124,7 +127,7 @@ def advantages(rewards: Tensor, samples: int) -> Tensor:
 
 
 def log_probabilities(model, batch: Batch, temperature: float) -> Tensor:
-    """Log-probability (B, T - 1) of each token after the first, under the distribution that was sampled from."""
+    """Log-probability (B, T - 1) of each token after the first, as it was sampled."""
     positions = (batch.attention.cumsum(1) - 1).clamp(min=0)
     logits = model(
         input_ids=batch.ids, attention_mask=batch.attention, position_ids=positions
@@ -148,11 +151,10 @@ def compute_loss(new: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, clip
 
 
 def step(model, optimizer, batch: Batch, advantage: Tensor, config: Config) -> tuple[float, float]:
-    """Update the policy on one batch; return the loss and the norm of the gradient of the last update."""
+    """Update the policy on one batch; return the loss and gradient norm of the last update."""
     mask = batch.completion[:, 1:]
-    rows = (
-        (advantage != 0).nonzero().squeeze(1)
-    )  # the others have no gradient; their tokens still count in the mean
+    # The other rows have no gradient; their tokens still count in the mean.
+    rows = (advantage != 0).nonzero().squeeze(1)
     part = Batch(batch.ids[rows], batch.attention[rows], batch.completion[rows], [])
     share = mask[rows].sum() / mask.sum()
     old = None
@@ -218,11 +220,17 @@ def train(config: Config) -> list[dict[str, float]]:
             "  ".join(f"{name} {value:.4g}" for name, value in row.items() if value == value),
             flush=True,
         )
-        with open(config.log, "w", newline="") as file:
-            writer = csv.DictWriter(file, row.keys())
-            writer.writeheader()
-            writer.writerows({name: f"{value:.6g}" for name, value in each.items()} for each in log)
+        write_log(config.log, log)
     return log
+
+
+def write_log(path: str, log: list[dict[str, float]]) -> None:
+    """Write the rows of *log* as CSV, with six digits."""
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, log[0].keys())
+        writer.writeheader()
+        for row in log:
+            writer.writerow({name: f"{value:.6g}" for name, value in row.items()})
 
 
 def main() -> None:

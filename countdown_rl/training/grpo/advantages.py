@@ -1,9 +1,10 @@
 """Advantages of completions from their rewards.
 
 A function of advantages has the form ``f(rewards) -> advantages``, both (groups, generations) over
-all processes. A reward of NaN is not applicable: it is in no mean, and its advantage is 0. A function with some of the
-parameters ``completion_mask``, ``completion_ids`` and ``line_ends``, each (groups, generations,
-tokens), gets the groups of its own process and may return advantages by token, of that shape.
+all processes. A reward of NaN is not applicable: it is in no mean, and its advantage is 0. A
+function with some of the parameters ``completion_mask``, ``completion_ids`` and ``line_ends``, each
+(groups, generations, tokens), gets the groups of its own process and may return advantages by
+token, of that shape.
 """
 
 import inspect
@@ -54,7 +55,7 @@ def leave_one_out(rewards: Tensor) -> Tensor:
 
 
 def max_rl(rewards: Tensor) -> Tensor:
-    """Return :func:`group` divided by the group's mean where it is positive: MaxRL, arXiv:2602.02710."""
+    """Return :func:`group` over the mean of the group if positive: MaxRL, arXiv:2602.02710."""
     mean = rewards.nanmean(1, keepdim=True)
     return group(rewards) / mean.where(mean > ROUNDING, 1.0)
 

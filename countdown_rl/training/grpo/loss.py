@@ -9,7 +9,7 @@ from countdown_rl.training.grpo.policy import Batch, PolicyTrainer
 
 
 class OwnLoss:
-    """The loss *name*, ``f(logps, old_logps, advantages, mask) -> losses``, all (B, T); it gets copies."""
+    """The function *name*, ``f(logps, old_logps, advantages, mask) -> losses``, all (B, T)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class OwnLoss:
         return (losses * mask).sum() / tokens
 
     def losses(self, *columns: Tensor) -> Tensor:
-        """Return the losses of the function for *columns*, checked."""
+        """Return the losses of the function for copies of *columns*, checked."""
         with user_code.running(f"loss {self.name}"):
             losses = self.function(*(column.clone() for column in columns))
         is_loss = isinstance(losses, Tensor) and losses.requires_grad

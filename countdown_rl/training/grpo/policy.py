@@ -27,7 +27,7 @@ PRIVATE = ("trl.GRPOTrainer._get_per_token_logps_and_entropies",)
 
 #: Tensors by name: those of tokens (B, P) or (B, T), of rows (B,), and numbers of the step ().
 Batch = dict[str, Tensor]
-#: Completions of an evaluation on which each process measures the divergence from the initial policy.
+#: Completions of an evaluation on which each process measures the divergence.
 KL_COMPLETIONS = 64
 
 
@@ -73,7 +73,7 @@ class PolicyTrainer(GRPOTrainer):
     def scores(
         self, model: torch.nn.Module, batch: Batch, **settings: object
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the log-probabilities (B, T) of completions by *model*, and entropies (B, T) or None."""
+        """Return log-probabilities (B, T) of completions, and their entropies (B, T) or None."""
         ids = torch.cat((batch["prompt_ids"], batch["completion_ids"]), 1)
         mask = torch.cat((batch["prompt_mask"], batch["completion_mask"]), 1)
         length = batch["completion_ids"].shape[1]
@@ -98,7 +98,7 @@ class PolicyTrainer(GRPOTrainer):
             return self.log_probabilities(self.model, batch)
 
     def tensors(self, sampled: Round) -> Batch:
-        """Return the tokens of a round, their masks, and the log-probabilities that the loss needs."""
+        """Return the tokens of a round, masks, and the log-probabilities that the loss needs."""
         completions = [graded.sampled for graded in sampled.graded]
         prompt_ids = [completion.prompt_ids for completion in completions]
         batch = self.padded(prompt_ids, [completion.ids for completion in completions])

@@ -84,8 +84,8 @@ class Shares:
         if self.mixed >= READY:
             return f"accuracy varies in {self.mixed_accuracy:.0%}; {remedy}"
         return (
-            "GRPO will learn slowly; larger groups (--num-generations) or --sampler dynamic give it "
-            "more."
+            "GRPO will learn slowly; larger groups (--num-generations) or --sampler dynamic give "
+            "it more."
         )
 
 

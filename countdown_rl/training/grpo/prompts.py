@@ -113,7 +113,7 @@ def chosen(
     first_round: int = 0,
     outcomes: Sequence[Sequence[Any]] = (),
 ) -> Callable[[], Iterator[int]]:
-    """Return the order of a run from *first_round* on, by its sampler; *outcomes* as in :func:`order`."""
+    """Return the order of a run from *first_round* on; *outcomes* as in :func:`order`."""
     size = options.prompts
     name = options.sampler
     if name in ("uniform", "dynamic"):
@@ -173,8 +173,8 @@ def order(
         elif sorted(indices) != sorted(row for row, *_ in outcomes[number]):
             raise UsageError(
                 f"The sampler {name} yields other rows for round {number + 1} than before the run "
-                "was interrupted; let it depend on its arguments and outcomes alone, and remove its "
-                "checkpoints to begin again."
+                "was interrupted; let it depend on its arguments and outcomes alone, and remove "
+                "its checkpoints to begin again."
             )
 
 

@@ -1,8 +1,8 @@
 """Reward functions: named, pure functions of a grade, their weights, and how they are called.
 
-A reward is given as ``NAME=WEIGHT``; docs/rewards.md describes the names. A function is called by the names of its
-parameters: for one completion; or for a batch, with a list for each, if it asks for names of :data:`BATCH` and for none
-of :data:`SINGLE`.
+A reward is given as ``NAME=WEIGHT``; docs/rewards.md describes the names. A function of the user's
+is called by the names of its parameters: for one completion; or for a batch, with a list for each,
+if it asks for names of :data:`BATCH` and for none of :data:`SINGLE`.
 """
 
 import inspect
@@ -71,7 +71,7 @@ SINGLE = {"completion", "prompt", "grade", "row", "tokens", "solution_str"}
 
 
 class Text(str):
-    """A text that functions for TRL can read as messages too: ``text[0]["content"]`` is the text."""
+    """A text that functions for TRL can read as messages: ``text[0]["content"]`` is the text."""
 
     def __new__(cls, text: str, whole: str | None = None) -> "Text":
         self = super().__new__(cls, text)
@@ -88,7 +88,7 @@ class Text(str):
 
 
 def parse(specs: Sequence[str]) -> dict[str, float]:
-    """The weights of *specs* by name, e.g. of ``["correct=1", "format=0.1"]``; the default weight is 1."""
+    """Return the weights of *specs*, such as ``["correct=1", "format=0.1"]``; the default is 1."""
     weights: dict[str, float] = {}
     for spec in specs:
         name, _, text = spec.partition("=")

@@ -189,7 +189,7 @@ def _note_refusals(rows: Sequence[Row], reporter: Reporter) -> None:
 
 
 def _check_functions(options: TrainOptions, rows: Sequence[Row]) -> None:
-    """Raise UsageError if a function that *options* name is missing, or a sampler yields no rows."""
+    """Raise UsageError if a function in *options* is missing, or a sampler yields no rows."""
     next(prompts.chosen(options, rows)())
     advantages.advantage(options)
     if options.own_loss:

@@ -1,7 +1,8 @@
 """One step of GRPO, in its order: choose puzzles, sample, grade, reward, advantages, loss, log.
 
 The losses, the optimizer and the distributed backends are TRL's, as they are.
-``examples/grpo_countdown.py`` has the same step without TRL, by the same names. What differs from TRL:
+``examples/grpo_countdown.py`` has the same step without TRL, by the same names. What differs from
+TRL:
 
 * rewards are computed once, here; a reward of None is in no mean;
 * advantages come from a function of :mod:`advantages` or of the user, and may differ by token;
@@ -102,7 +103,7 @@ class Trainer(PolicyTrainer):
         return self.waiting.pop(0)
 
     def round(self, indices: Sequence[int]) -> Round:
-        """Sample, grade and reward completions of the rows *indices*, those of a group side by side."""
+        """Sample, grade and reward completions of the rows *indices*, groups side by side."""
         begin = time.perf_counter()
         sampled = self.sample(indices)
         between = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Rollouts by vLLM: the engine of ``eval`` with the adapter of the round, or TRL's for all weights."""
+"""Rollouts by vLLM: the engine of ``eval`` with the present adapter, or TRL's for all weights."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,8 @@ _SHARE = 0.3
 def chosen(options: TrainOptions, loaded: load.Loaded, adapted: torch.nn.Module) -> str:
     """Return the engine of a run, "transformers" or "vllm"; *loaded* and *adapted* are skeletons.
 
-    "auto" is vLLM where it is installed, there is a GPU, and it computes with the weights of training.
+    "auto" is vLLM where it is installed, there is a GPU, and it computes with the weights of
+    training.
     """
     if options.rollouts == "transformers":
         return "transformers"
