@@ -35,7 +35,12 @@ OTHER_NAMES = {
 
 
 def advice(name: str, flags: Collection[str]) -> str:
-    """Return what to use for the unknown option *name* in a command with these *flags*."""
+    """Return what to use for an unknown option of a command.
+
+    Args:
+        name: the option, without its dashes.
+        flags: the flags of the command.
+    """
     for suggestion in OTHER_NAMES.get(name, ()):
         flag = suggestion.split()[0]
         if flag in flags or not flag.startswith("--"):

@@ -36,8 +36,11 @@ def numbers_in(words: Iterable[str]) -> list[int]:
 
 
 def with_options(command: Callable[..., None], configured: bool) -> Callable[..., None]:
-    """Replace each parameter of *command* that is an options dataclass by flags; add ``--json`` and
-    ``--config``.
+    """Replace each parameter that is an options dataclass by flags, and add ``--json``.
+
+    Args:
+        command: the function of a command.
+        configured: add ``--config``.
     """
     groups: dict[str, type[Options]] = {}
     hints: JsonObject = {}

@@ -45,7 +45,15 @@ def perform(
     check: bool,
     overwrite: bool,
 ) -> None:
-    """Check or run a training, and print its result."""
+    """Check or run a training, and print its result.
+
+    Args:
+        prepare: of ``train`` or ``sft``.
+        arguments: inputs and outputs.
+        options: how to train.
+        check: only check, and print what the run needs.
+        overwrite: replace a finished artifact.
+    """
     from countdown_rl.training.run import execute
 
     processes.keep_freed_memory()

@@ -59,7 +59,18 @@ def writing(
     inputs: Record | None = None,
     libraries: Iterable[str] = (),
 ) -> Iterator[ArtifactWriter]:
-    """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all."""
+    """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all.
+
+    Args:
+        out: the directory; a finished artifact of the same kind is replaced.
+        kind: a key of :data:`~countdown_rl.core.manifest.MADE_BY`.
+        options: the options that decide the contents.
+        inputs: entries of the inputs by name, as :meth:`Manifest.as_input` returns them.
+        libraries: distributions whose versions are recorded.
+
+    Raises:
+        ArtifactError: *out* holds something else, cannot be written, or is being written.
+    """
     check_writable(out, kind)
     out = out.resolve()
     partial = out.with_name(f".{out.name}.partial")
@@ -153,7 +164,15 @@ def check_no_pointer(path: Path, error: type[CountdownError]) -> None:
 
 
 def check_writable(out: Path, kind: str) -> None:
-    """Check, before a long run, what :func:`writing` requires."""
+    """Check, before a long run, what :func:`writing` requires.
+
+    Args:
+        out: the directory to write.
+        kind: the kind of the artifact; one of the same kind may be there already.
+
+    Raises:
+        ArtifactError: *out* holds something else, or cannot be written.
+    """
     real = out.resolve()
     if real.is_mount() or Path.cwd().is_relative_to(real):
         raise ArtifactError(
@@ -173,8 +192,16 @@ def check_writable(out: Path, kind: str) -> None:
 
 
 def read(path: Path, kinds: str | Sequence[str], *, verify: bool = True) -> Manifest:
-    """Read the manifest of the artifact at *path* and check its files: their sizes, and with
-    *verify* their sha256.
+    """Read the manifest of an artifact and check its files.
+
+    Args:
+        path: the directory of the artifact.
+        kinds: the kind or kinds that are accepted.
+        verify: compare the sha256 of each file; otherwise only its size.
+
+    Raises:
+        ArtifactError: the artifact is missing, damaged or of another kind; the sentence names the
+            command that makes it.
     """
     kinds = as_list(kinds)
     make = " or ".join(f"`{MADE_BY[kind]}`" for kind in kinds)

@@ -21,7 +21,11 @@ def download(
     """Return the folder of a repository, downloaded or from the cache.
 
     Args:
-        allowed, ignored: patterns of the files to download, and of those to leave out.
+        name: the id of the repository.
+        revision: a branch, tag or commit; by default the main branch.
+        allowed: patterns of the files to download; by default all.
+        ignored: patterns of the files to leave out.
+        repo_type: "model" or "dataset".
 
     Raises:
         ModelError: the repository cannot be read.

@@ -68,8 +68,19 @@ class Identity:
 
 
 def finished(out: Path, kind: str, run: Identity, *, overwrite: bool) -> Manifest | None:
-    """Return the manifest at *out* if the same *run* made it; without *overwrite* another one is an
-    ArtifactError.
+    """Return the manifest of a finished artifact that the same run made.
+
+    Args:
+        out: the directory of the artifact.
+        kind: its kind.
+        run: the identity of the run that starts now.
+        overwrite: make the artifact again in any case.
+
+    Returns:
+        The manifest, or None if the run has to be done.
+
+    Raises:
+        ArtifactError: another run made the artifact, and *overwrite* is False.
     """
     if overwrite:
         return None

@@ -110,8 +110,13 @@ class Manifest:
 
     @classmethod
     def of(cls, kind: str, options: Record, inputs: Record, **contents: Any) -> Self:
-        """Return the manifest of an artifact that was made from *inputs*, entries as
-        :meth:`as_input` returns them.
+        """Return the manifest of a new artifact.
+
+        Args:
+            kind: its kind.
+            options: the options that decide it.
+            inputs: entries of what it was made from, by name, as :meth:`as_input` returns them.
+            contents: the other fields.
         """
         data_first = sorted(inputs, key=lambda name: (name != "data", name))
         entries = chain.from_iterable(as_list(inputs[name]) for name in data_first)
@@ -125,8 +130,14 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, source: Path | str) -> "Manifest":
-        """Return the manifest *data* of *source*; ArtifactError if it is damaged or lists a file
-        outside of it.
+        """Return the manifest in the bytes of a file.
+
+        Args:
+            data: the JSON.
+            source: the file, for the error.
+
+        Raises:
+            ArtifactError: the manifest is damaged, or lists a file outside of its directory.
         """
         manifest: Manifest = typed_json.build(typed_json.parse(data, source), cls, source)
         typed_json.build(manifest.inputs, dict[str, _Input | list[_Input]], source)

@@ -43,8 +43,14 @@ class Options:
 
     @classmethod
     def of(cls, given: Record, *others: str) -> Self:
-        """Return the options in *given*, which may also have the names *others*; UsageError names
-        unknown ones.
+        """Return the options in a mapping.
+
+        Args:
+            given: values by the names of the fields.
+            others: further names that *given* may have, which are left out.
+
+        Raises:
+            UsageError: a name is unknown, or a value is invalid.
         """
         names = [field.name for field in fields(cls)]
         for name in given:
@@ -78,7 +84,12 @@ def nearest(name: str, names: Collection[str]) -> str | None:
 
 
 def advice(name: str, names: Collection[str]) -> str:
-    """Return what to give in place of the unknown option *name*, a clause for an error message."""
+    """Return what to give in place of an unknown option, a clause for an error message.
+
+    Args:
+        name: the unknown option.
+        names: the options that there are.
+    """
     if match := nearest(name, names):
         return f"did you mean {match}?"
     return f"the options are {', '.join(names)}."
@@ -105,10 +116,13 @@ def shown(value: object) -> str:
 
 
 def convert(name: str, value: object, hint: object) -> Any:
-    """Return *value*, given as the option *name*, in the type of its annotation *hint*.
+    """Return the value of an option in the type of its annotation.
 
-    One item becomes a tuple where *hint* is one, and a list the text with commas where *hint* is
-    text.
+    Args:
+        name: the name of the option, for the error.
+        value: one item becomes a tuple where *hint* is one, and a list the text with commas where
+            *hint* is text.
+        hint: the annotation, with its :class:`Option`.
 
     Raises:
         UsageError: the value does not fit, or is out of bounds.

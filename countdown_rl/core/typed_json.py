@@ -30,8 +30,15 @@ def parse(data: bytes | str, source: Path | str) -> JsonObject:
 
 
 def build(value: object, kind: Any, source: Path | str) -> Any:
-    """Return *value*, which was read from *source*, as an object of *kind*; no field is converted
-    to another type.
+    """Return JSON as an object of a dataclass, TypedDict or other type.
+
+    Args:
+        value: the parsed JSON.
+        kind: the type; no field is converted to another type.
+        source: the file that *value* was read from, for the error.
+
+    Raises:
+        ArtifactError: a field is missing or of another type.
     """
     from pydantic import ValidationError
 
