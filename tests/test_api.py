@@ -17,10 +17,8 @@ from countdown_rl import (
     generate,
     grade,
     read_rows,
-    solve,
 )
 from countdown_rl.rewards import compute_score, correct, format_reward, length
-from tests.support import oracle
 from tests.support.command import python
 
 PUZZLE = {"nums": [3, 7, 50], "target": 46}
@@ -47,36 +45,20 @@ print([name for name in ("torch", "typer", "rich", "transformers", "datasets") i
     assert python(script) == "[]\n"
 
 
-@pytest.mark.parametrize(
-    ("completion", "fields", "expected"),
-    [
-        ("<answer>50 - 7 + 3</answer>", {}, True),
-        ("50 - 7 + 3", {"style": "direct"}, True),
-        ([{"role": "assistant", "content": RIGHT}], {}, True),
-        ("<answer>50 - 7</answer>", {"rule": "at-most-once", "target": 43}, True),
-        ("<answer>18</answer>", {"task": "gsm8k", "question": "6 * 3?", "gold": "18"}, True),
-    ],
-)
-def test_a_completion_is_graded_by_the_fields_of_its_row(completion, fields, expected):
-    puzzle = {} if "task" in fields else PUZZLE
-    assert grade(completion, **puzzle | fields).correct is expected
-
-
-def test_solve_counts_as_the_oracle_does():
-    for row in generate(9, sizes=(3,)):
-        facts = solve(row["nums"], row["target"])
-        assert facts.solutions == oracle.count(row["nums"], row["target"]) > 0
-        assert grade(facts.solution, **row, style="direct").correct
+def test_a_completion_is_graded_by_the_fields_of_its_row():
+    assert grade([{"role": "assistant", "content": RIGHT}], **PUZZLE).correct
+    assert not grade(WRONG, **PUZZLE).correct
+    assert grade(WRONG, **PUZZLE | {"rule": "at-most-once", "target": 43}).correct
+    assert grade("<answer>18</answer>", task="gsm8k", question="6 * 3?", gold="18").correct
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
-@pytest.mark.parametrize("n", [1, 25])
-def test_generated_puzzles_are_of_the_split_and_sizes_that_were_asked_for(split, n):
-    settings = {"sizes": {3: 1.0, 4: 3.0}, "targets": (20, 30), "numbers": (1, 50), "split": split}
-    rows = list(generate(n, **settings))
-    assert [row.split for row in rows] == [split] * n
+def test_generated_puzzles_are_of_the_split_and_sizes_that_were_asked_for(split):
+    settings = {"sizes": {3: 1, 4: 3}, "targets": (20, 30), "numbers": (1, 50), "split": split}
+    rows = list(generate(25, **settings))
+    assert [row.split for row in rows] == [split] * 25
     assert all(len(row["nums"]) in (3, 4) and 20 <= row["target"] <= 30 for row in rows)
-    assert list(islice(generate(n + 9, **settings), n)) == rows  # row i depends on the seed alone
+    assert list(islice(generate(34, **settings), 25)) == rows  # row i depends on the seed alone
 
 
 def test_rewards_take_text_and_messages_and_ignore_other_columns():
@@ -113,19 +95,18 @@ def closeness(grade, row, tokens):
 
 
 ROWS = list(generate(3))
-TRAIN = ("train", "countdown-tiny")
+TINY = "countdown-tiny"
 
 
 @pytest.mark.parametrize(
     ("call", "options", "error", "words"),
     [
-        (("merge", "adapter", "z"), {"base": "foo"}, UsageError, "base foo should be"),
-        ((*TRAIN, ROWS, "z"), {"keep": "best"}, UsageError, "eval-every"),
-        ((*TRAIN, [], "z"), {}, InputError, "^data has no rows"),
-        ((*TRAIN, [{"nums": [1]}], "z"), {}, InputError, "^data, line 1"),
-        (("sft", "countdown-tiny", [{}], "z"), {}, InputError, "^demonstrations, line 1"),
-        (("evaluate", "no-such-model", ROWS), {}, ModelError, "no-such-model"),
-        (("evaluate", "random", ROWS), {"max_tokens": 3}, UsageError, "max_new_tokens"),
+        (("merge", "adapter", "z"), {"base": "foo"}, UsageError, "base foo is not one"),
+        (("train", "no-such-model", ROWS, "z"), {}, ModelError, "no-such-model"),
+        (("train", TINY, ROWS, "z"), {"keep": "best"}, UsageError, "eval-every"),
+        (("train", TINY, [{"nums": [1]}], "z"), {}, InputError, "^data, line 1"),
+        (("sft", TINY, [{"x": 1}], "z"), {}, InputError, "^demonstrations, line 1"),
+        (("sft", TINY, ROWS, "z"), {"stile": "direct"}, UsageError, "no option stile"),
         (("evaluate", "random", 3), {}, InputError, "^rows should be a path or rows"),
         (("generate", 1), {"split": "dev"}, UsageError, "split 'dev' is not one of: train"),
     ],
@@ -164,9 +145,10 @@ def test_a_model_is_evaluated_and_compared_and_leaves_nothing_on_disk(here, monk
     assert (result.metrics.decoding.temperature, set(result.metrics.pass_at)) == (1.0, {1, 2})
     graded = [sample.row["nums"] for sample in result.samples]
     assert graded == [row["nums"] for row in rows for _ in range(2)]
-    other = evaluate("countdown-tiny", rows, seed=1, **settings)
-    for results, name in (({"1": result, "2": other}, "2"), ([result, other], "countdown-tiny 2")):
-        assert compare(results)["results"][1]["name"] == name
+    other = evaluate("countdown-tiny", rows, samples=2, max_new_tokens=8, seed=1)
+    compared = compare({"first": result, "second": other})
+    assert [row["name"] for row in compared["results"]] == ["first", "second"]
+    assert compare([result, other])["results"][1]["name"] == "countdown-tiny 2"
     assert list(here.rglob("*")) == []
 
 

@@ -12,7 +12,7 @@ from countdown_rl.inference.generate import Decoding, Generator
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import find_model
-from countdown_rl.tasks import jsonl, records
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Grade
@@ -26,8 +26,9 @@ from tests.support import architectures
 from tests.support.runs import SPLITS, write_data
 
 ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n in range(4)]
-ANSWER = "<think>\n</think>\n<answer>{0} + 3 + 5</answer>"
-
+ANSWER = "<think>\n</think>\n<answer>{} + 3 + 5</answer>"
+DEMONSTRATIONS = [row | {"completion": ANSWER.format(row["nums"][0])} for row in ROWS]
+SHORT = {"max_steps": 2, "learning_rate": 1e-2, "lora_r": 4, "precision": "fp32"}
 
 #: PEFT does not adapt them.
 REFUSED = ("falcon_h1", "mamba", "mamba2")
@@ -39,14 +40,9 @@ def model(request, here) -> str:
     return "base"
 
 
-def fine_tuned(model: str, tune: str) -> Result:
-    jsonl.write_rows(
-        Path("demos.jsonl"), [row | {"completion": ANSWER.format(row["nums"][0])} for row in ROWS]
-    )
-    options = SftOptions(
-        tune=tune, max_steps=2, batch_size=4, micro_batch=2, learning_rate=1e-2, trl=("warmup_steps=0",), precision="fp32",
-        lora_r=4,
-    )  # fmt: skip
+def fine_tuned(model: str) -> Result:
+    jsonl.write_rows(Path("demos.jsonl"), DEMONSTRATIONS)
+    options = SftOptions(batch_size=4, micro_batch=2, trl=("warmup_steps=0",), **SHORT)
     run = SftArguments(model=model, files=(Path("demos.jsonl"),), out=Path("tuned"))
     return train(supervised.prepare(run, options))
 
@@ -54,10 +50,7 @@ def fine_tuned(model: str, tune: str) -> Result:
 def loss_by_hand(model: str) -> float:
     """The mean negative log-likelihood of the tokens of all completions, one at a time."""
     loaded = load_model(find_model(model), precision="fp32")
-    rows = [*jsonl.read_objects(Path("demos.jsonl"))]
-    known = demonstrations.Demonstrations(
-        [each for fields in rows for each in demonstrations.parse(records.Reader(), fields, "")]
-    )
+    known, _ = demonstrations.read(SftOptions(), [Path("demos.jsonl")], None)
     total, count = 0.0, 0
     for example in tokens.tokenize(known.filtered, loaded.tokenizer):
         ids, labels = torch.tensor(example["input_ids"]), torch.tensor(example["labels"])
@@ -72,24 +65,17 @@ def loss_by_hand(model: str) -> float:
 def plainly(loaded, prompt: list[int], tokens: int) -> list[int]:
     """The most likely continuation, by forward passes without a cache."""
     stop = Generator(loaded, Decoding(1)).stop
-    ids = list(prompt)
-    with torch.inference_mode():
-        for _ in range(tokens):
-            ids.append(
-                int(
-                    loaded.model(input_ids=torch.tensor([ids]), use_cache=False)
-                    .logits[0, -1]
-                    .argmax()
-                )
-            )
-            if stop(ids[len(prompt) :]):
-                break
-    return ids[len(prompt) :]
+    ids: list[int] = []
+    while len(ids) < tokens and not (ids and stop(ids)):
+        with torch.inference_mode():
+            logits = loaded.model(torch.tensor([prompt + ids]), use_cache=False).logits
+        ids.append(int(logits[0, -1].argmax()))
+    return ids
 
 
 @pytest.mark.slow
 def test_an_architecture_is_tuned_evaluated_and_merged_as_plain_transformers_does(model):
-    result = fine_tuned(model, "lora")
+    result = fine_tuned(model)
     assert result.rows[0].loss == pytest.approx(loss_by_hand(model), rel=1e-3)
     adapted = load_model(find_model("tuned"), precision="fp32")
     some = chat_template.encode(adapted.tokenizer, [parse_row(row).messages() for row in ROWS[:2]])
@@ -120,10 +106,8 @@ def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
         rewards, "reward", lambda name: lambda grade: sum(map(ord, grade.answer)) % 7 / 7
     )
     write_data(Path("data"), dict.fromkeys(SPLITS, ROWS))
-    options = TrainOptions(
-        max_steps=2, prompts=1, num_generations=4, micro_batch=4, max_completion_length=6, learning_rate=1e-2,
-        lora_r=4, precision="fp32",
-    )  # fmt: skip
+    group = {"prompts": 1, "num_generations": 4, "micro_batch": 4}
+    options = TrainOptions(**group, **SHORT, max_completion_length=6)
     run = RunArguments(model=model, data=Path("data"), out=Path("adapter"))
     result = train(grpo.prepare(run, options))
     assert len(result.rows) == 2
@@ -134,4 +118,4 @@ def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
 def test_an_architecture_that_takes_no_adapter_is_refused_before_its_weights_are_loaded(name, here):
     architectures.checkpoint(Path("base"), name)
     with pytest.raises(ModelError, match="LoRA"):
-        fine_tuned("base", "lora")
+        fine_tuned("base")

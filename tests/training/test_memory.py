@@ -10,14 +10,8 @@ from countdown_rl.training import memory, weights
 from countdown_rl.training.options import SftOptions
 from tests.support import standins
 
-LLAMA_8B = {
-    "vocab_size": 128_256,
-    "hidden_size": 4_096,
-    "intermediate_size": 14_336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-}
+LLAMA_8B = {"vocab_size": 128_256, "hidden_size": 4_096, "intermediate_size": 14_336}
+LLAMA_8B |= {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
 
 
 def of_run(precision, options=None, sequences=0, **changes):
@@ -42,11 +36,10 @@ def test_an_8b_adapter_of_rank_8_has_the_published_count_of_parameters():
 
 
 def test_4_bit_weights_are_counted_in_stored_bytes_on_a_gpu(monkeypatch):
-    small = {"num_hidden_layers": 1, "hidden_size": 1_024, "intermediate_size": 2_048}
     monkeypatch.setattr(memory.load, "device_name", lambda name: "cuda:0")
     monkeypatch.setattr(memory.load, "compute_dtype", lambda *_: torch.bfloat16)
     monkeypatch.setattr(memory, "_device_memory", lambda device: 24 << 30)
-    found, model = of_run("nf4", **small)
+    found, model = of_run("nf4", num_hidden_layers=1)
     stored = 2 * model.num_parameters()
     for layer in nf4.linears(model).values():
         stored += round(layer.weight.numel() * (memory.NF4_BYTES - 2))

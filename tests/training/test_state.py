@@ -131,18 +131,14 @@ def test_samples_of_other_origin_are_not_replaced(text):
     check_log(Path("loss.csv"), StepRow)  # whose samples have another name
 
 
-@pytest.mark.parametrize("path", ["/dev", "/dev/null"])
-def test_a_directory_or_device_is_refused(path):
+def test_a_device_is_refused():
     with pytest.raises(ArtifactError, match="--log"):
-        check_log(Path(path), StepRow)
+        check_log(Path("/dev/null"), StepRow)
 
 
 def test_links_to_the_files_of_an_earlier_run_keep_their_contents():
     written(Path("log.csv"))
-    cached = {}
-    for name in ("log.csv", "samples.jsonl"):
-        link = Path(f"cache-{name}")
-        link.hardlink_to(name)
-        cached[link] = link.read_bytes()
+    Path("cache").hardlink_to("samples.jsonl")
+    before = Path("cache").read_bytes()
     written(Path("log.csv"))
-    assert all(link.read_bytes() == content for link, content in cached.items())
+    assert Path("cache").read_bytes() == before

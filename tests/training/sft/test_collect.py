@@ -23,7 +23,7 @@ from tests.support import evaluations
 
 PUZZLE = {"nums": [3, 7, 50], "target": 46}
 RIGHT = ["(50 - 7) + 3", "50 - 7 + 3", "50-7+3"]
-WRONG = ["50 - 7", "50", "3 + 7"]
+WRONG = "50 - 7"
 
 
 def say(answer: str) -> str:
@@ -38,10 +38,8 @@ def evaluation(path, answers, puzzles=(PUZZLE,), file="train.jsonl", digest="0",
             completion = Completion(say(answer), len(answer), True)
             repetition = turn if len(answers) > 1 else None
             samples.append(Sample.of(parse_row(puzzle), completion, repetition))
-    of = {
-        "model": {"source": "none", "kind": "directory", "digest": "0"},
-        "data": {"file": file, "digest": digest},
-    }
+    of = {"model": {"source": "none", "kind": "directory", "digest": "0"}}
+    of["data"] = {"file": file, "digest": digest}
     return evaluations.write(path, evaluations.metrics(samples, **of), samples, **inputs or of)
 
 
@@ -50,21 +48,14 @@ def collect(out: Path, *evaluations: Path, **options) -> list[dict]:
     return [*jsonl.read_objects(out / selection.FILE)]
 
 
-@pytest.mark.parametrize(
-    ("options", "kept"),
-    [
-        ({}, RIGHT),
-        ({"per_puzzle": 2}, RIGHT[:2]),
-    ],
-)
-def test_correct_completions_are_kept_once(tmp_path, options, kept):
-    first = evaluation(tmp_path / "first", [WRONG[0], RIGHT[0], RIGHT[0]])
+def test_correct_completions_are_kept_once(tmp_path):
+    first = evaluation(tmp_path / "first", [WRONG, RIGHT[0], RIGHT[0]])
     second = evaluation(tmp_path / "second", RIGHT)
-    rows = collect(tmp_path / "out", first, second, **options)
-    assert rows == [PUZZLE | {"completion": say(answer)} for answer in kept]
+    rows = collect(tmp_path / "out", first, second)
+    assert rows == [PUZZLE | {"completion": say(answer)} for answer in RIGHT]
     manifest = artifacts.read(tmp_path / "out", "demonstrations")
-    facts = {"read": 6, "correct": 5, "kept": len(kept), "puzzles": 1, "test_puzzles": 0}
-    assert manifest.facts == facts | {"mean_tokens": sum(map(len, kept)) / len(kept)}
+    facts = {"read": 6, "correct": 5, "kept": 3, "puzzles": 1, "test_puzzles": 0}
+    assert manifest.facts == facts | {"mean_tokens": sum(map(len, RIGHT)) / 3}
     assert manifest.inputs["eval-1"]["digest"] == artifacts.read(second, "eval").digest
 
 
@@ -74,19 +65,12 @@ def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
     assert [row.get("style") for row in rows] == [None, "model_opens"]
 
 
-def test_where_nothing_can_be_kept_nothing_is_written(tmp_path):
-    with pytest.raises(InputError, match="correct"):
-        collect(tmp_path / "out", evaluation(tmp_path / "eval", WRONG))
-    assert not (tmp_path / "out").exists()
-
-
 def test_puzzles_of_a_test_split_are_left_out(tmp_path, run_command):
     sums = ({"nums": [1, 2, n], "target": n + 3} for n in range(3, 99))
     of_test = next(row for row in sums if parse_row(row).split == "test")
-    answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG[0]]
+    answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG]
     mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
-    words = ["--out", tmp_path / "out"]
-    printed = run_command("collect", mixed, *words)
+    printed = run_command("collect", mixed, "--out", tmp_path / "out")
     assert "1 row of a test split" in printed.err
     assert "6 completions read, 2 correct; 1 demonstration " in printed.out
     (row,) = jsonl.read_objects(tmp_path / "out" / selection.FILE)
@@ -95,8 +79,9 @@ def test_puzzles_of_a_test_split_are_left_out(tmp_path, run_command):
 
 @pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "eval.json"])
 def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
-    with pytest.raises(InputError, match="1 row of a test split"):
+    with pytest.raises(InputError, match="3 of 3 completions .* 1 row of a test split"):
         collect(tmp_path / "out", evaluation(tmp_path / "a", RIGHT, file=file))
+    assert not (tmp_path / "out").exists()
     assert collect(tmp_path / "out", evaluation(tmp_path / "b", RIGHT, file="latest.jsonl"))
 
 

@@ -66,10 +66,7 @@ ASK = {"role": "user", "content": "u"}
         {"messages": [*TURNS, ANSWER]},
         {"prompt": TURNS, "completion": [ANSWER]},
         {"prompt": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a<|end|>"},
-        {"messages": json.dumps([*TURNS, ANSWER])},
-        {"messages": TURNS, "completion": "a"},
         {"instruction": "u", "input": "", "output": "a", "system": "s"},
-        {"query": TURNS, "response": ["a"]},
     ],
 )
 def test_every_layout_is_the_same_example(tokenizer, tmp_path, fields):
@@ -93,14 +90,11 @@ def test_each_completion_is_a_demonstration_and_reasoning_beside_it_is_learned(t
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"completion": "c", "nums": [1, 2]}, ""),
-        ({"prompt": TURNS, "completion": TURNS}, ""),
         ({"prompt": "p", "completion": ""}, "empty"),
         ({"messages": [ASK, ANSWER | {"thinking": "t"}, ASK, ANSWER]}, "earlier turn"),
         ({"messages": [ASK, TURNS[0], ANSWER]}, "system"),
         ({"messages": [TURNS[0], ANSWER]}, "no turn of the user"),
         ({"prompt": "u", "completion": "a", "system": "s"}, "system"),
-        ({"prompt": "u", "completion": "\ud800"}, "surrogate"),
         (RIGHT | {"style": "direct", "completion": [ANSWER | {"thinking": "t"}]}, "direct"),
     ],
 )
@@ -144,16 +138,14 @@ def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, dat
     assert (known.left_out["of test puzzles"], len(known.filtered)) == (1, 1)
 
 
-@pytest.mark.parametrize(("every", "left"), [(0, 0), (5, 2)])
 def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evaluated(
-    tmp_path, data, every, left
+    tmp_path, data
 ):
-    rows = [
-        {"nums": nums, "target": 46, "completion": "a"}
-        for nums in ([2, 4, 40], [40, 4, 2], [5, 8, 9])
-    ]
-    known = read(tmp_path, rows, data, eval_every=every, keep_wrong=True)
-    assert (known.left_out["of validation puzzles"], len(known.filtered)) == (left, 3 - left)
+    sets = [2, 4, 40], [40, 4, 2], [5, 8, 9]
+    rows = [{"nums": nums, "target": 46, "completion": "a"} for nums in sets]
+    for every, left in ((0, 0), (5, 2)):
+        known = read(tmp_path, rows, data, eval_every=every, keep_wrong=True)
+        assert (known.left_out["of validation puzzles"], len(known.filtered)) == (left, 3 - left)
 
 
 @pytest.mark.parametrize(("name", "budget"), [("compact", 150), ("published", 3_000)])

@@ -41,10 +41,9 @@ def sums(count: int, seed: int = 0, low: int = 1, high: int = 9) -> list[dict]:
     rng = random.Random(seed)
     rows = []
     for _ in range(count):
-        nums = [rng.randint(low, high), rng.randint(low, high)]
-        completion = f"<think>\n</think>\n<answer>{nums[0]} + {nums[1]}</answer>"
-        row = {"nums": nums, "target": sum(nums), "style": "model_opens"}
-        rows.append(row | {"completion": completion})
+        a, b = rng.randint(low, high), rng.randint(low, high)
+        row = {"nums": [a, b], "target": a + b, "style": "model_opens"}
+        rows.append(row | {"completion": f"<think>\n</think>\n<answer>{a} + {b}</answer>"})
     return rows
 
 
@@ -104,8 +103,10 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path):
     ours = prepared.make_trainer(loaded, Journal(None, prepared.max_steps))
     tokenizer, kept = loaded.tokenizer, prepared.demonstrations.filtered[:4]
     end = ends.end_of_turn(tokenizer)
-    pairs = [(chat_template.render(tokenizer, each.prompt), each.completion + end) for each in kept]
-    rows = [{"prompt": prompt, "completion": completion} for prompt, completion in pairs]
+    rows = []
+    for each in kept:
+        prompt = chat_template.render(tokenizer, each.prompt)
+        rows.append({"prompt": prompt, "completion": each.completion + end})
     settings = {"use_cpu": True, "bf16": False, "gradient_checkpointing": False}
     plain = SFTConfig(str(tmp_path / "trl"), report_to="none", **settings)
     model = AutoModelForCausalLM.from_pretrained(place / "model", dtype=torch.float32)
@@ -209,7 +210,7 @@ def test_the_ends_of_a_base_model_go_where_its_weights_go(fit, tmp_path, tune):
     standins.base_checkpoint(tmp_path / "base")
     tuned = fit(replace(SMALL, tune=tune, max_steps=3), model=str(tmp_path / "base")).out
     tokens = AutoTokenizer.from_pretrained(tuned)
-    text, turn = (tokens.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>"))
+    text, turn = tokens.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
     expected = {"eos_token_id": sorted([text, turn]), "pad_token_id": text}
     merged = tuned
     if tune == "lora":
