@@ -79,7 +79,7 @@ def test_puzzles_of_a_test_split_are_left_out(tmp_path, run_command):
 
 @pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "eval.json"])
 def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
-    with pytest.raises(InputError, match="3 of 3 completions .* 1 row of a test split"):
+    with pytest.raises(InputError, match=r"3 of 3 completions .* 1 row of a test split"):
         collect(tmp_path / "out", evaluation(tmp_path / "a", RIGHT, file=file))
     assert not (tmp_path / "out").exists()
     assert collect(tmp_path / "out", evaluation(tmp_path / "b", RIGHT, file="latest.jsonl"))
