@@ -12,7 +12,7 @@ from countdown_rl.evaluation.statistics import Z
 from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
 
-#: The widest interval of an accuracy, and the largest share of truncated completions, without a warning.
+#: The widest interval and the largest share of truncated completions without a warning.
 WIDEST, MOST_TRUNCATED = 0.2, 0.05
 #: Completions without an answer that are tried in other styles.
 TRIED = 200
@@ -49,7 +49,7 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
 
 
 def of_evaluation(result: Result) -> list[str]:
-    """Sentences on what limits the conclusions from *result* alone, and on a format that it does not keep."""
+    """Sentences on what limits the conclusions from *result*, and on a format that it lacks."""
     metrics = result.metrics
     truncated = metrics.truncated or 0.0
     hint = no_format(metrics.format, metrics.accuracy, truncated, "--max-new-tokens")
@@ -104,8 +104,8 @@ def _caveats(result: Result) -> Iterator[str]:
     sizes = sorted(set(map(len, result.by_puzzle)))
     if len(sizes) > 1:
         yield (
-            f"the {noun}s have {sizes[0]} to {sizes[-1]} completions, so there is the mean accuracy and no pass@k; "
-            "give equally many of each."
+            f"the {noun}s have {sizes[0]} to {sizes[-1]} completions, so there is the mean accuracy "
+            "and no pass@k; give equally many of each."
         )
     if metrics.model.kind == "completions":
         unanswered = [
@@ -141,9 +141,13 @@ def _trained_on(overlap: Overlap, total: str) -> str:
 
 
 def no_answers(tried: Sequence[tuple[Row, str]], count: int, n: int) -> str:
-    """A sentence about the *count* of *n* completions without an answer that can be read in their style.
+    """A sentence about completions without an answer that can be read in their style.
 
-    If these are most, it names the styles in which they have one, of the first ones *tried*, with their rows.
+    Args:
+        tried: the first ones, with their rows. If most of *n* have no answer, the sentence names
+            the styles in which these have one.
+        count: their number.
+        n: the number of all completions.
     """
     text = f"in {count:,} of {plural(n, 'completion')} no answer can be read in its style"
     answers: Counter[str] = Counter()
@@ -159,13 +163,23 @@ def no_answers(tried: Sequence[tuple[Row, str]], count: int, n: int) -> str:
 
 
 def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
-    """The likely cause and a remedy if the share *form* of completions in the format is near 0; else "".
+    """The likely cause and a remedy if few completions are in the format; else "".
 
-    If some are *correct*, the format does no harm. *limit* is the option that bounds their tokens.
+    Args:
+        form: the share in the format.
+        correct: the share of correct ones; if some are, the format does no harm.
+        truncated: the share that a token limit cut off.
+        limit: the option of that limit.
     """
     if max(form, correct) >= NEAR_0:
         return ""
     text = f"{form:.0%} of the completions keep the format"
     if truncated > MOSTLY:
-        return f"{text}, as {truncated:.0%} are truncated; raise {limit}, or begin with `countdown-rl sft`."
-    return f"{text}; begin with `countdown-rl sft`, or try another style (`countdown-rl gen-data --style model_opens`)."
+        return (
+            f"{text}, as {truncated:.0%} are truncated; "
+            f"raise {limit}, or begin with `countdown-rl sft`."
+        )
+    return (
+        f"{text}; begin with `countdown-rl sft`, "
+        "or try another style (`countdown-rl gen-data --style model_opens`)."
+    )

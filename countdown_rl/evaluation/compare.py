@@ -65,9 +65,9 @@ def compare(
     if len(evaluations) < 2:
         raise InputError("give at least two evaluations to compare.")
     runs: dict[str, list[Result]] = {}
-    for name, group in evaluations.items():
-        runs[name] = [run if isinstance(run, Result) else read(run) for run in group]
-    results = paired({name: pooled(name, group) for name, group in runs.items()})
+    for name, given in evaluations.items():
+        runs[name] = [run if isinstance(run, Result) else read(run) for run in given]
+    results = paired({name: pooled(name, of_name) for name, of_name in runs.items()})
     comparison = scores(results, against)
     for sentence in caveats(results):
         on_warning(sentence)
@@ -75,9 +75,9 @@ def compare(
         return comparison
 
     inputs = {}
-    for name, group in runs.items():
-        for number, run in enumerate(group, 1):
-            inputs[name if len(group) == 1 else f"{name} {number}"] = run.manifest.as_input()
+    for name, of_name in runs.items():
+        for number, run in enumerate(of_name, 1):
+            inputs[name if len(of_name) == 1 else f"{name} {number}"] = run.manifest.as_input()
     options: JsonObject = {"names": list(evaluations)}
     if against:
         options["against"] = against

@@ -87,7 +87,8 @@ def complete(
         },
     }
     progress = Progress(unfinished, Identity.of(options.recorded, inputs, **machine))
-    # Completion i belongs to row i // samples; those of one row share a batch, which reads its prompt once.
+    # Completion i belongs to row i // samples; those of one row share a batch, which reads its
+    # prompt once.
     owners = [row for row in range(len(rows)) for _ in range(options.samples)]
     completions: dict[int, Completion] = {}
     reported = 0.0
@@ -154,10 +155,10 @@ def _of_all_processes(completions: dict[int, Completion]) -> dict[int, Completio
 
 
 class Progress:
-    """Finished *batches* of an unfinished run in the file *path*, a line each, after a line for its *identity*.
+    """Finished *batches* of an unfinished run, a line of the file *path* each.
 
-    The identity is everything that decides the completions. Batches of another run are dropped, and so is everything
-    from a damaged line on.
+    The first line is the *identity* of the run: everything that decides its completions. Batches of
+    another run are dropped, and so is everything from a damaged line on.
     """
 
     def __init__(self, path: Path, identity: Identity) -> None:

@@ -1,4 +1,4 @@
-"""Causes of lost points: faults in the completions of an evaluation, and the points that each fault costs."""
+"""Causes of lost points: faults in completions, and the points that each of them costs."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.tasks.response_format import Piece
 from countdown_rl.tasks.task import Row
 
-#: Faults of a completion as a whole; those of its equations are named by operator, such as "incorrect +".
+#: Faults of a completion as a whole; those of its equations are named like "incorrect +".
 LIMIT, FORMAT, ANSWER = "token limit", "format", "answer inconsistent with reasoning"
 _NOUNS = {"+": "sum", "-": "difference", "*": "product", "/": "quotient"}
 #: Their names for people, where they differ.
@@ -98,7 +98,8 @@ def _faults(equation: Piece) -> set[str]:
 def _solves(row: Row, equations: Sequence[Piece], fault: str) -> bool:
     """Return True if one of *equations* reaches the right answer once *fault* is repaired.
 
-    The result of a repaired equation replaces the wrong number in later equations, unless the prompt has that number.
+    The result of a repaired equation replaces the wrong number in later equations, unless the
+    prompt has that number.
     """
     known: dict[str, str] = {}
     prompt = set(re.findall(r"\d+", " ".join(turn["content"] for turn in row.messages())))

@@ -1,4 +1,7 @@
-"""Evaluation: rows completed by a model, server or baseline, or elsewhere, graded, as an ``eval`` artifact."""
+"""Evaluation: completions of rows, graded, as an ``eval`` artifact.
+
+A model, a server or a baseline completes the rows, or they were completed elsewhere.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -7,7 +10,7 @@ from pathlib import Path
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
-from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_input, provenance_chain
 from countdown_rl.core.types import JsonObject
@@ -21,7 +24,7 @@ from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample
 from countdown_rl.inference import engines
 from countdown_rl.inference.engine import Completion, Engine
-from countdown_rl.models import reference
+from countdown_rl.models.reference import ModelRef, find_model
 from countdown_rl.tasks import jsonl, probe, registry
 from countdown_rl.tasks.task import Baseline, Row
 
@@ -78,7 +81,8 @@ def evaluate(
         out: the directory of the artifact.
         data: a file of rows, or a data artifact, whose test split is used; None if *completions*
             have their rows.
-        model: a model reference, ``random`` or ``solver`` for a baseline, or a server's name for it.
+        model: a directory, file or Hub id, ``random`` or ``solver`` for a baseline, or a server's
+            name for it.
         completions: a file.
         overwrite: replace a finished evaluation at *out*. If False, the same one is returned, and
             another is an error.
@@ -111,7 +115,7 @@ def evaluate(
             complete_rows = _completer(lambda: server, rows, options, on_batch)
             source = _Source(server.as_input(), options.recorded, complete_rows)
         else:
-            ref = reference.find_model(
+            ref = find_model(
                 model,
                 revision=revision,
                 trust_remote_code=trust_remote_code,
@@ -161,17 +165,14 @@ def evaluate(
 
 def _check_options(options: EvalOptions, completions: Path | None) -> None:
     """Raise UsageError at an option that does not apply."""
-    if completions is None:
-        for name in options.of_completions:
-            raise UsageError(
-                f"{flag(name)} is for completions made elsewhere; give them as --completions."
-            )
-        return
-    for name in options.of_models:
-        raise UsageError(
-            f"{flag(name)} is for a model that completes rows; leave it out with --completions."
-        )
-    if not completions.exists():
+    unfit = list(options.of_completions)
+    remedy = "is for completions made elsewhere; give them as --completions."
+    if completions is not None:
+        unfit = options.of_models
+        remedy = "is for a model that completes rows; leave it out with --completions."
+    for name in unfit:
+        raise UsageError(remedy, option=name)
+    if completions is not None and not completions.exists():
         raise InputError(f"{completions} does not exist.")
 
 
@@ -183,10 +184,6 @@ def _selected(
         raise UsageError(
             "several completions of a row need a --temperature above 0; greedy ones are equal."
         )
-    if options.limit is not None and options.limit > len(rows):
-        raise InputError(
-            f"{name} has {plural(len(rows), 'row')}, fewer than --limit {options.limit}."
-        )
     rows = rows[: options.limit]
     repeats = len(rows) - len({row.id for row in rows})
     if repeats:
@@ -197,7 +194,7 @@ def _selected(
 
 
 def _read_finished(out: Path) -> Result:
-    """The evaluation at *out*. Raises ArtifactError if the answer grammar has another version now."""
+    """The evaluation at *out*. Raises ArtifactError if the answer grammar has changed since."""
     result = results.read(out)
     grammar = registry.task(result.metrics.task).grammar
     if result.metrics.grammar != grammar:
@@ -225,7 +222,7 @@ def _of_baseline(
 
 
 def _of_model(
-    ref: reference.ModelRef,
+    ref: ModelRef,
     rows: Sequence[Row],
     options: EvalOptions,
     on_batch: OnBatch | None,

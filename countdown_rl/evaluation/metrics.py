@@ -130,7 +130,10 @@ def _reasons(samples: Sequence[Sample]) -> dict[str, int]:
 
 
 def pass_at_k(k: int, correct: int, n: int) -> float:
-    """pass@k (Chen et al. 2021, arXiv:2107.03374): the chance that *k* of *n* completions include a *correct* one."""
+    """The chance that *k* of *n* completions include a *correct* one.
+
+    pass@k of Chen et al. 2021, arXiv:2107.03374.
+    """
     return 1 - comb(n - correct, k) / comb(n, k)
 
 
@@ -147,8 +150,8 @@ def puzzle_share(samples: Sequence[Sample], k: int = 1, runs: int = 1) -> float:
 def vote(samples: Sequence[Sample]) -> bool:
     """Return True if the most frequent answer among the *samples* of one puzzle is correct.
 
-    Answers are compared in canonical form (:meth:`Row.vote_key`); of equally frequent ones the first counts.
-    Completions without an answer do not vote.
+    Answers are compared in canonical form (:meth:`Row.vote_key`); of equally frequent ones the
+    first counts. Completions without an answer do not vote.
     """
     votes: dict[str, list[bool]] = {}
     for sample in samples:

@@ -1,4 +1,4 @@
-"""Overlap of evaluated rows with those that a model was trained on, by the ids that its training run wrote."""
+"""Overlap of evaluated rows with those of training, by the ids that the training run wrote."""
 
 from collections.abc import Collection, Sequence
 
@@ -10,7 +10,7 @@ from countdown_rl.models.reference import ModelRef
 
 
 def trained_ids(ref: ModelRef) -> set[str] | None:
-    """The ids of the rows that *ref* was trained on; None if they are not known, as of a foreign model."""
+    """The ids of the rows that *ref* was trained on; None if not known, as of a foreign model."""
     runs = [link for link in provenance_chain(ref.as_input()) if link.is_trained]
     recorded = [link.facts.get("trained_ids", {}) for link in runs]
     if ref.path is None or not recorded or not all(recorded):

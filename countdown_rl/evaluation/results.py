@@ -12,7 +12,6 @@ from pathlib import Path
 
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError, InputError
-from countdown_rl.core.formatting import interval, percent
 from countdown_rl.core.manifest import Manifest, ProvenanceEntry
 from countdown_rl.evaluation import sample
 from countdown_rl.evaluation.sample import Accuracy, Metrics, Sample, Scores
@@ -24,19 +23,13 @@ METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"
 
 @dataclass(frozen=True)
 class Result:
-    """An evaluation: scores and graded completions, those of a row side by side; *runs* if it is their mean."""
+    """An evaluation: scores, and completions, those of a row side by side; *runs* of a mean."""
 
     metrics: Metrics
-    samples: Sequence[Sample]
-    manifest: Manifest = field(default=Manifest("eval", {}), compare=False)
+    samples: Sequence[Sample] = field(repr=False)
+    manifest: Manifest = field(default=Manifest("eval", {}), compare=False, repr=False)
     path: Path = field(default=Path(), compare=False)
-    runs: "Sequence[Result]" = ()
-
-    def __repr__(self) -> str:
-        metrics = self.metrics
-        of = f" of {metrics.of}" if metrics.of else ""
-        solved = f"{percent(metrics.accuracy)} ({interval(metrics.interval)}), n={metrics.n}{of}"
-        return f"Result({metrics.model.source}: {solved})"
+    runs: "Sequence[Result]" = field(default=(), repr=False)
 
     @property
     def by_puzzle(self) -> list[list[Sample]]:
@@ -96,9 +89,9 @@ def split(*results: Result) -> str:
 def breakdowns(metrics: Scores) -> Iterator[tuple[str, str, Accuracy]]:
     """Yield the title of each breakdown, the name of a value, and its scores."""
     for name, by_value in metrics.groups.items():
-        group = task(metrics.task).group(name)
+        labels = task(metrics.task).group(name)
         for value, scores in by_value.items():
-            yield group.title, group.name(value), scores
+            yield labels.title, labels.name(value), scores
 
 
 def flat(metrics: Metrics) -> dict[str, float]:

@@ -133,7 +133,7 @@ class Accuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """The number of rows that the model was *trained* on, and the accuracy on the *others*, if any."""
+    """The number of rows of training, and the accuracy on the *others*, if there are any."""
 
     trained: int
     others: Accuracy | None = None
@@ -151,7 +151,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Lengths in tokens; ``per_correct_answer`` is the sum of all lengths over the number of correct answers."""
+    """Lengths in tokens; ``per_correct_answer`` is the sum of all over the correct answers."""
 
     median: int | float
     p95: int

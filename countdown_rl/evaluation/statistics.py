@@ -1,4 +1,7 @@
-"""95% intervals and paired tests of accuracies; SciPy lacks Wilson's for a fractional sample size, and Newcombe's."""
+"""95% intervals and paired tests of accuracies.
+
+SciPy lacks Wilson's interval for a fractional sample size, and Newcombe's.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,10 +27,15 @@ def wilson(successes: float, n: float) -> Interval:
 
 
 def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
-    """The 95% interval of the mean of *values* between 0 and 1, each the share of successes in *trials* trials.
+    """The 95% interval of the mean of *values* between 0 and 1.
 
-    Wilson's interval at the effective sample size, as Korn and Graubard (1998) use it for clustered data: p (1 - p)
-    over the variance of the mean, at least the number of values and at most that of trials.
+    Wilson's interval at the effective sample size, as Korn and Graubard (1998) use it for clustered
+    data: p (1 - p) over the variance of the mean, at least the number of values and at most that of
+    trials.
+
+    Args:
+        values: shares of successes.
+        trials: of each value.
     """
     n = len(values)
     if n == 0:
@@ -35,19 +43,20 @@ def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
     mean = sum(values) / n
     spread = sum((value - mean) ** 2 for value in values) / n
     variance = mean * (1 - mean)  # of one trial per value
-    effective = (
-        n if spread >= variance else n * min(trials, variance / spread if spread else trials)
-    )
+    effective: float = n
+    if spread < variance:
+        effective = n * min(trials, variance / spread if spread else trials)
     return wilson(mean * effective, effective)
 
 
 def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:
-    """The mean of *second* less that of *first*, paired, with its 95% interval and two-sided p-value.
+    """The mean of *second* less that of *first*, with its 95% interval and two-sided p-value.
 
-    For puzzles with a share correct each: the normal interval and test. If few differ, the interval of Agresti and Min
-    (2005), "Simple improved confidence intervals for comparing matched proportions", which add half a puzzle to each of
-    the four outcomes. Up to :data:`EXACT` changed puzzles, the test is Fisher's exact randomization of their signs; no
-    p-value is below the smallest of that test.
+    For puzzles with a share correct each: the normal interval and test. If few differ, the interval
+    of Agresti and Min (2005), "Simple improved confidence intervals for comparing matched
+    proportions", which add half a puzzle to each of the four outcomes. Up to :data:`EXACT` changed
+    puzzles, the test is Fisher's exact randomization of their signs; no p-value is below the
+    smallest of that test.
     """
     changes = [round(after - before, 9) for before, after in zip(first, second, strict=True)]
     n = len(changes)
@@ -78,8 +87,8 @@ def paired_difference(
 ) -> tuple[float, Interval]:
     """The second proportion less the first, paired, with its 95% interval.
 
-    Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based
-    on paired data", method 10: from the Wilson limits of both and their correlation.
+    Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions
+    based on paired data", method 10: from the Wilson limits of both and their correlation.
     """
     n = both + first_only + second_only + neither
     ones = both + first_only
@@ -102,7 +111,7 @@ def paired_difference(
 
 
 def mcnemar(first_only: int, second_only: int) -> float:
-    """The two-sided p-value of McNemar's exact test, from the puzzles that only one of two models solved."""
+    """The two-sided p-value of McNemar's exact test, from the puzzles that only one model solved."""
     from scipy.stats import binomtest  # imports in half a second
 
     n = first_only + second_only

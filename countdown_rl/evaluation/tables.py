@@ -13,7 +13,7 @@ SIDES = ("improved", "regressed")
 
 
 def markdown(comparison: Record) -> str:
-    """The Markdown table of a *comparison* (:func:`compare.scores`), with the conditions under it."""
+    """The Markdown table of a *comparison*, which :func:`compare.scores` returns."""
     heads, *rows = _cells(comparison)
     lines = ["| " + " | ".join(map(cell, row)) + " |" for row in (heads, *rows)]
     lines.insert(1, "|---" + "|---:" * (len(heads) - 1) + "|")

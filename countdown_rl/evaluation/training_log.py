@@ -35,7 +35,7 @@ _GROUP_COLUMN = re.compile(rf"{GROUP}[{_IN_NAME}]+|{PART}")
 
 @dataclass(frozen=True)
 class StepRow:
-    """Metrics of one optimizer step, or their means over the steps since the last row. Shares lie in 0..1."""
+    """Metrics of one optimizer step, or their means since the last row. Shares lie in 0..1."""
 
     step: int
     reward: float  # weighted sum, mean over completions
@@ -61,8 +61,8 @@ class StepRow:
     importance_sampling_ratio: float | None = None  # mean, of the policy's probabilities to vLLM's
     draws: float | None = None  # groups sampled for the round; None without dynamic sampling
     hacking: float | None = None  # share that are wrong and a proxy reward scores 1
-    #: Share correct by group, under its column (``correct_numbers_4``), and the mean and standard deviation of each of
-    #: several rewards (``rewards/NAME/mean``); None in a step without such a row.
+    #: Share correct by breakdown, under its column (``correct_numbers_4``), and the mean and standard
+    #: deviation of each of several rewards (``rewards/NAME/mean``); None in a step without such a row.
     groups: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -189,7 +189,7 @@ def _row(kind: type[AnyRow], line: Mapping[str, str], groups: Sequence[str]) -> 
 
 
 def beside(log: Path, name: str) -> Path:
-    """The file *name* of the run of *log*, named after it so that runs with logs in one directory keep their own."""
+    """The file *name* of the run of *log*, named after it: each log of a directory has its own."""
     return log.with_name(name if log.stem == "log" else f"{log.stem}-{name}")
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import compare, evaluate
-from countdown_rl.core.errors import CountdownError, InputError
-from countdown_rl.evaluation import metrics, results
+from countdown_rl.core.errors import CountdownError
+from countdown_rl.evaluation import metrics
 from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown import solver
@@ -119,8 +119,6 @@ def test_the_files_of_two_versions_of_verifiers_are_judged_as_verifiers_did():
     assert [sample.grade.correct for sample in samples] == rewards == [1, 1, 1, 0]
     assert [sample.truncated for sample in samples] == [False, False, False, True]
     assert [sample.tokens for sample in samples] == [10, 3, 5, 9]
-    with pytest.raises(CountdownError, match=r"line 1.*one trace"):
-        evaluate(completions=written([episodes[0] | {"traces": []}]))
 
 
 @pytest.mark.slow
@@ -157,8 +155,6 @@ def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, monkeypatch, inst
     [
         ([{"nums": [3, 4], "target": 7}], "line 1.*completion"),
         ([{"completion": "x"}], "line 1.*certain"),
-        ([{**ROWS[0], "response": None}], "line 1.*`response` is null"),
-        ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": 3}], "line 2"),
         ([{**ROWS[0], "id": "b", "completion": "x"}], "id is that of 2 3 4"),
         ([{"id": "a", "completion": "x", "prompt": prompt({**ROWS[0], "rule": "at-most-once"})}], "by other rules"),
         ([{**ROWS[0], "prompt": prompt({**ROWS[0], "operators": "+-"}), "completion": "x"}], "not in --data"),
@@ -171,14 +167,11 @@ def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(lines, w
 
 
 def test_rows_of_two_tasks_or_of_none_are_refused_with_their_line():
-    right, problem = {**ROWS[0], "completion": RIGHT[0]}, GSM | {"completion": "1"}
-    for lines, words in (([{"config": 1}, right], "line 1"), ([right, problem], "line 2.*gsm8k")):
+    correct, problem = {**ROWS[0], "completion": RIGHT[0]}, GSM | {"completion": "1"}
+    cases = (([{"config": 1}, correct], "line 1"), ([correct, problem], "line 2.*gsm8k"))
+    for lines, words in cases:
         with pytest.raises(CountdownError, match=words):
             evaluate(completions=written(lines))
-    with pytest.raises(InputError, match="line 2: it is of the task gsm8k"):
-        jsonl.read_rows(Path(written([ROWS[0], GSM])))
-    with pytest.raises(CountdownError, match="does not exist"):
-        evaluate(completions="missing.jsonl")
 
 
 PUZZLE = {"nums": [2, 3, 4], "target": 2}
@@ -190,26 +183,21 @@ PUZZLE = {"nums": [2, 3, 4], "target": 2}
         (PUZZLE, "at-most-once", ""),
         (PUZZLE | {"rule": "at-most-once"}, None, ""),
         (PUZZLE | {"rule": "television"}, "at-most-once", "is television.*leave one"),
-        (PUZZLE, "once", "no rule 'once'; take one of"),
         (GSM, "once", "gsm8k have no rule"),
     ],
 )
-def test_the_rule_is_an_option_for_what_does_not_state_it(record, rule, fault, run_command):
+def test_the_rule_is_an_option_for_what_does_not_state_it(record, rule, fault):
     file = written([record | {"completion": "<answer>4/2</answer>"}])
-    options = {"rule": rule} if rule else {}
     if fault:
         with pytest.raises(CountdownError, match=fault):
-            evaluate(completions=file, **options)
+            evaluate(completions=file, rule=rule)
     else:
-        assert evaluate(completions=file, **options).metrics.accuracy == 1
-        words = ("--rule", rule) if rule else ()
-        assert json.loads(run_command("grade", file, *words, "--json").out)["correct"] == 1
+        assert evaluate(completions=file, rule=rule).metrics.accuracy == 1
 
 
 @pytest.mark.parametrize(
     ("style", "layout"),
     [
-        ("direct", "{}"),
         ("boxed", r"Thus \boxed{{{}}}."),
         ("answer_line", "6 = 2 * 3\n**Answer: {}**"),
         ("prefilled", "</think>\n<answer>{}</answer>"),
@@ -221,9 +209,7 @@ def test_answers_in_another_style_are_told_with_their_option(run_command, style,
     for row, answer in zip(ROWS, RIGHT, strict=True):
         lines.append({**row, **stated, "response": layout.format(answer[8:-9])})
     words = ("grade", written(lines))
-    told = f"--style {style} finds one in 3 of 3"
-    assert told in run_command(*words).err
-    assert told in " ".join(caveats({"m": evaluate(completions="made.jsonl")}))
+    assert f"--style {style} finds one in 3 of 3" in run_command(*words).err
     assert json.loads(run_command(*words, "--style", style, "--json").out)["correct"] == 3
 
 
@@ -263,15 +249,11 @@ def test_the_command_writes_an_evaluation_that_the_others_read(rows, run_command
     for tool in ("plain", "trl"):
         words = ("eval", "--completions", of_tool(tool), "--data", rows, "--out", tool)
         run_command(*words)
-        assert "up to date" in run_command(*words).err
-    for option in ("style", "rule"):  # each decides whether it is the same evaluation
-        value = {"style": "direct", "rule": "television"}[option]
-        assert "did not make" in run_command(*words, f"--{option}", value, code=1).err
+    assert "up to date" in run_command(*words).err
+    for option in (("--style", "direct"), ("--rule", "television")):
+        assert "did not make" in run_command(*words, *option, code=1).err
     run_command("samples", "trl", "--errors")
-    run_command("samples", "trl")
-    run_command("compare", "plain", "trl", "--out", "c")
     run_command("collect", "trl", "--out", "kept")
     run_command("report", "--result", "trl", "--out", "page.html")
+    assert compare(["plain", "trl"], out="c")["results"][1]["against"]["difference"] == 0
     assert "not stated" in Path("c/comparison.md").read_text()
-    assert results.read(Path("trl")).metrics.model.kind == "completions"
-    assert compare(["plain", "trl"])["results"][1]["against"]["difference"] == 0

@@ -25,11 +25,11 @@ FAULTS = {
 }
 
 
-def evaluated(texts: list[str], rows: list[dict] | None = None) -> results.Result:
-    samples = [
-        Sample.of(parse_row(row), Completion(text, len(text), text != FAULTS[diagnose.LIMIT]))
-        for row, text in zip(rows or [ROW] * len(texts), texts, strict=True)
-    ]
+def evaluated(texts, row=ROW):
+    samples = []
+    for text in texts:
+        completion = Completion(text, len(text), text != FAULTS[diagnose.LIMIT])
+        samples.append(Sample.of(parse_row(row), completion))
     return results.Result(evaluations.metrics(samples), samples)
 
 
@@ -62,28 +62,17 @@ NESTED = " ".join(f"{n} + {n} + {n} = {n + 1}" for n in range(4, 150))
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "\n0 0 0\n1. 0 / 0 no\n",
-        f"\n{'9' * 9_000} 1 2\n{'1' * 9_000}. 3 + 4 = 7 no\n",
-        "x</think>\n9. 9 + 9 = 9 yes\n</think>",
-        NESTED,
-    ],
+    "text", [f"\n{'9' * 9_000} 1 2\n{'1' * 9_000}. 3 + 4 = 7 no\n0 / 0 no\n", NESTED]
 )
 def test_any_text_can_be_diagnosed(text):
-    assert diagnose.diagnose(evaluated([text], [{"nums": [1, 2, 3], "target": 7}]))["lost"] == 1
+    assert diagnose.diagnose(evaluated([text], {"nums": [1, 2, 3], "target": 7}))["lost"] == 1
 
 
 def test_the_command_prints_causes(here, run_command):
-    made = {
-        "base": evaluated([FAULTS[diagnose.ANSWER]] * 9),
-        "right": evaluated([f"3 + 7 = 11\n{RIGHT}"] * 2),
-    }
-    out = {}
-    for name, each in made.items():
-        evaluations.write(Path(name), each.metrics, each.samples)
-        out[name] = run_command("samples", name, "--errors").out
+    result = evaluated([FAULTS[diagnose.ANSWER]] * 9 + [f"3 + 7 = 11\n{RIGHT}"])
+    evaluations.write(Path("base"), result.metrics, result.samples)
+    shown = run_command("samples", "base", "--errors").out
     report = json.loads(run_command("samples", "base", "--errors", "--json").out)
     assert report["causes"][0]["cause"] == diagnose.ANSWER
-    assert diagnose.ANSWER in out["base"]
-    assert re.search(r"incorrect sum +0.0", out["right"])
+    assert diagnose.ANSWER in shown
+    assert re.search(r"incorrect sum +0.0", shown)

@@ -1,14 +1,13 @@
 """Metrics of several completions per puzzle: estimators against enumeration, intervals against simulation."""
 
 from itertools import combinations
-from statistics import NormalDist, stdev
 
 import numpy as np
 import pytest
 
 from countdown_rl.evaluation.metrics import measure, pass_at_k, vote
 from countdown_rl.evaluation.sample import Sample, Share, Tokens
-from countdown_rl.evaluation.statistics import mean_interval, paired_mean, wilson
+from countdown_rl.evaluation.statistics import mean_interval, wilson
 from countdown_rl.inference.engine import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support.evaluations import sample
@@ -46,9 +45,7 @@ def test_the_effective_sample_size_is_that_of_puzzles_or_of_completions_at_the_e
     assert mean_interval([0.0] * 100, 8) == pytest.approx(wilson(0, 100))
 
 
-@pytest.mark.parametrize(
-    "case", [(0.5, 0.5, 200, 4), (2, 3, 60, 1), (0.3, 1.5, 500, 8), (0.2, 0.8, 500, 2)]
-)
+@pytest.mark.parametrize("case", [(0.5, 0.5, 200, 4), (2, 3, 60, 1), (0.3, 1.5, 500, 8)])
 def test_the_interval_of_pass_at_k_covers_95_percent_of_1000_draws(case):
     a, b, n, k = case
     draw, each = np.random.default_rng(0), 8
@@ -63,38 +60,24 @@ def test_the_interval_of_pass_at_k_covers_95_percent_of_1000_draws(case):
     assert covered / 1_000 == pytest.approx(0.95, abs=0.02)
 
 
-def test_the_paired_mean_equals_the_mean_difference():
-    first, second = 20 * [0.0, 0.25, 0.5, 1.0], 20 * [0.25, 0.25, 1.0, 0.75]
-    mean, (low, high), p = paired_mean(first, second)
-    assert mean == pytest.approx(0.125)
-    assert low < mean < high
-    assert low == pytest.approx(0.25 - high)
-    error = stdev(20 * [0.25, 0, 0.5, -0.25]) / 80**0.5
-    assert p == pytest.approx(2 * NormalDist().cdf(-mean / error))
-    mean, (low, high), p = paired_mean(first, first)
-    assert (mean, p, -low) == (0, 1, high)
-    assert 0 < high < 0.05
-
-
 def answers(*texts):
     """Completions of the puzzle of reaching 20 from 2, 3 and 4."""
     row = parse_row({"nums": [2, 3, 4], "target": 20})
-    completions = [
-        "</think>" if text is None else f"</think>\n<answer>{text}</answer>" for text in texts
-    ]
-    return [Sample.of(row, Completion(text, 5, True)) for text in completions]
+    samples = []
+    for text in texts:
+        answer = "" if text is None else f"<answer>{text}</answer>"
+        samples.append(Sample.of(row, Completion(f"</think>\n{answer}", 5, True)))
+    return samples
 
 
 @pytest.mark.parametrize(
     ("texts", "right"),
     [
         (["(2 + 3) * 4", "4 * 3 + 2", "4 * (3 + 2)"], True),
-        (
-            ["4 * 3 + 2", "(2 + 3) * 4", "2 + 3 * 4", "4 * (3 + 2)"],
-            False,
-        ),  # as many each: the first one counts
-        (["(2 + 3) * 4", "4 * 3 + 2", "2 + 3 * 4", "4 * (3 + 2)"], True),
-        *(([None, None, "4*(2+3) = 20"], True), ([None, None], False)),
+        # as many each: the first one counts
+        (["4 * 3 + 2", "(2 + 3) * 4", "2 + 3 * 4", "4 * (3 + 2)"], False),
+        ([None, None, "4*(2+3) = 20"], True),
+        ([None, None], False),
         (["impossible", "Impossible.", "4 * (2 + 3)"], False),
     ],
 )

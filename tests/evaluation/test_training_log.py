@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -10,7 +9,6 @@ from countdown_rl.core.errors import InputError
 from countdown_rl.core.manifest import ProvenanceEntry
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import StepRow
-from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -37,7 +35,6 @@ def test_a_thinned_row_is_the_mean_of_its_steps():
     [
         ({}, True),
         ({"seconds": 9.0, "seconds_rest": 1.0}, True),
-        ({"correct": 0.75}, False),
         ({"eval_kl": 0.5}, False),
         ({"groups": {"correct_numbers_3": 0.25}}, False),
         ({"step": 3}, False),
@@ -58,16 +55,11 @@ def test_a_log_with_a_row_cut_off_is_refused():
         training_log.read(Path("log.csv"))
 
 
-def test_rows_count_in_the_columns_of_the_main_groups_of_their_task():
+def test_rows_count_in_the_columns_of_the_main_breakdowns_of_their_task():
     puzzle = parse_row({"nums": [1, 2, 3], "target": 7, "needs": "mul-div", "solutions": 1})
     assert training_log.group_columns(puzzle) == ("correct_numbers_3", "correct_needs_mul-div")
-    problem = parse_row({"task": "gsm8k", "question": "?", "gold": "7"})
-    assert training_log.group_columns(problem) == ()
 
 
-def test_the_value_of_a_group_becomes_a_name_of_a_column():
-    class WordRow(CountdownRow):
-        groups: ClassVar = {"numbers": "one, two"}
-
-    columns = training_log.group_columns(WordRow({"nums": [1], "target": 1}))
-    assert columns == ("correct_numbers_one-two",)
+def test_the_value_of_a_breakdown_becomes_a_name_of_a_column():
+    columns = training_log.group_columns(parse_row({"nums": [1], "target": 1, "tier": "one, two"}))
+    assert columns == ("correct_tier_one-two",)
