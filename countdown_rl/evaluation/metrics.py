@@ -104,10 +104,9 @@ def _breakdowns(
     """The accuracy of the *puzzles* with each value, by breakdown such as ``numbers``."""
     members: dict[str, dict[str, list[Sequence[Sample]]]] = {}
     due = time.monotonic() + SLOW
-    for index, puzzle in enumerate(puzzles):
+    for puzzle in puzzles:
         if time.monotonic() > due:
-            left = len(puzzles) - index
-            on_note(f"Searching for solutions where no completion has one: {left:,} left ...")
+            on_note("Searching for solutions of the puzzles that no completion solves ...")
             due = inf
         # An expression that is correct is a solution; else the solver has to search for one.
         solved = any(sample.grade.correct and sample.grade.value for sample in puzzle)

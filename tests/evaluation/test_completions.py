@@ -218,6 +218,7 @@ def test_unequal_numbers_of_completions_are_averaged_and_told():
     result = evaluate(completions=written(lines))
     metrics = result.metrics
     assert (metrics.accuracy, metrics.pass_at, metrics.decoding.samples) == (0.25, {}, None)
+    assert (metrics.n, metrics.correct, metrics.majority) == (2, 1, None)
     assert "have 1 to 2 completions" in " ".join(caveats({"m": result}))
 
 

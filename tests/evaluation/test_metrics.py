@@ -103,10 +103,3 @@ def test_token_counts_by_correctness_and_per_correct_answer():
     assert metrics.intervals["format"] == limits(4, 4)
     none = measure([samples[2]]).tokens
     assert (none.mean_correct, none.per_correct_answer) == (None, None)
-
-
-def test_unequal_numbers_of_completions_give_the_mean_share_and_no_pass_at_k():
-    metrics = measure(graded("+-", "+", "--+"))
-    assert metrics.accuracy == pytest.approx((1 / 2 + 1 + 1 / 3) / 3, abs=1e-6)
-    assert (metrics.n, metrics.correct, metrics.pass_at, metrics.majority) == (3, 3, {}, None)
-    assert metrics.groups["numbers"]["1"].interval == metrics.interval
