@@ -128,7 +128,7 @@ def test_changes_hold_both_completions():
     for change in jsonl.read_objects(OUT / compare.CHANGES):
         names = change["from"], change["to"]
         was, now = (MARKS[name][int(change["id"][1:])] for name in names)
-        assert (was, now) == ("-+" if change["side"] == "improved" else "+-")
+        assert was + now == ("-+" if change["side"] == "improved" else "+-")
         for name, mark, side in zip(names, (was, now), ("before", "after"), strict=True):
             assert change[side]["correct"] is (mark == "+")
             assert change[side]["completion"] == f"{name} says {change['id']}"
