@@ -91,21 +91,6 @@ def test_the_same_inputs_give_the_same_bytes():
     assert first.to_bytes() == again.to_bytes()
 
 
-@pytest.mark.parametrize(("products", "expected"), [(True, "bf16"), (False, "fp32")])
-def test_a_large_merge_is_checked_in_bf16_where_the_processor_has_it(
-    monkeypatch, products, expected
-):
-    from countdown_rl.export import merge
-
-    monkeypatch.setattr(merge, "MAX_FP32_PARAMETERS", 0)
-    monkeypatch.setattr(merge.load, "device_name", lambda name: "cpu")
-    monkeypatch.setattr(
-        "countdown_rl.models.torch_internals.has_bf16_products", lambda device: products
-    )
-    manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))))
-    assert manifest.facts["agreement"]["computed_in"] == expected
-
-
 def test_transformers_reads_a_merge_of_a_sharded_base():
     manifest, ours = merged(trained(tiny_llama.checkpoint(Path("base"), shard="60KB")))
     assert "generation_config.json" in manifest.files

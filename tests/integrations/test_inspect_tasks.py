@@ -1,18 +1,13 @@
 """Tasks for Inspect, run by Inspect itself."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
-from tests.support.graded import PUZZLES, graded
+from tests.support.command import python
+from tests.support.graded import PROBLEM, PUZZLES, graded
 
-ROOT = Path(__file__).parents[2]
 ROWS = [
     {"id": "a", "nums": [3, 4], "target": 7},
     {"id": "b", "nums": [2, 3, 4], "target": 14},
@@ -63,19 +58,14 @@ def test_verdicts_of_inspect_are_those_of_the_command_grade(task, run, tmp_path)
 
 
 @pytest.mark.slow
-def test_only_the_first_rows_are_taken_and_each_is_of_its_own_task(run, data, tmp_path):
+def test_only_the_first_rows_of_one_task_are_taken(run, data, tmp_path):
     (sample,) = run([""], data=data, n=1, prefill=True).samples
     turns = [{"role": turn.role, "content": turn.content} for turn in sample.input]
     assert turns == parse_row(ROWS[0]).messages()
     assert run([""], data=data, n=1).samples[0].input[-1].role == "user"
-    problem = {"task": "gsm8k", "question": "?", "gold": "7"}
-    other = tmp_path / "other.jsonl"
-    jsonl.write_rows(other, [problem])
-    (sample,) = run(["<answer>$7</answer>"], data=str(other)).samples
-    assert (sample.target, sample.scores["grade"].value) == ("7", "C")
-    jsonl.write_rows(other, [ROWS[0], problem])
+    jsonl.write_rows(tmp_path / "two.jsonl", [ROWS[0], PROBLEM])
     with pytest.raises(InputError, match="task"):
-        run([], data=str(other))
+        run([], data=str(tmp_path / "two.jsonl"))
 
 
 @pytest.mark.slow
@@ -105,5 +95,4 @@ from countdown_rl.integrations import inspect_tasks
 assert len(inspect_tasks.exact(data={data!r}).dataset) == 3
 print(sorted({{"torch", "transformers", "numba"}} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [], done.stderr
+    assert python(code).splitlines()[-1] == "[]"

@@ -92,7 +92,7 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
         task: names the groups of rows, of which the logs have the accuracy.
     """
     logs = list(chain.from_iterable(runs.values()))
-    every = math.ceil(max(log[-1].step for log in logs) / POINTS)
+    every = math.ceil(max((log[-1].step for log in logs), default=0) / POINTS)
     columns = set[str]()
     for row in chain.from_iterable(logs):
         columns.update(row.groups)

@@ -135,9 +135,11 @@ def view(evaluations: Runs, training: Runs) -> Content:
     runs = {name: list(map(_log, logs)) for name, logs in training.items()}
     logs = list(chain.from_iterable(training.values()))
     own = [path for path in logs if training_log.is_log_of(path, links)]
-    shown = next(chain(own, logs), None)
-    log = _log(shown) if shown else []
-    samples = training_log.samples_of(shown) if shown else []
+    log: charts.Log = []
+    samples: list[Sample] = []
+    for path in (own or logs)[:1]:
+        log = _log(path)
+        samples = training_log.samples_of(path)
     seconds = 0.0
     before = 0
     for step in log:
@@ -158,7 +160,7 @@ def view(evaluations: Runs, training: Runs) -> Content:
         "results": list(scored.values()),
         "log": log,
         "runs": runs,
-        "curves": charts.curves(runs, task) if log else [],
+        "curves": charts.curves(runs, task),
         "film": film(samples),
         "sampled": sampled(samples),
         "seconds": seconds,
