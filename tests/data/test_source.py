@@ -1,6 +1,5 @@
 """Rows of any task: drawn from a seed, imported, split by their identity, and refused options of other tasks."""
 
-import random
 from dataclasses import replace
 from itertools import chain
 
@@ -12,7 +11,6 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.data.source import RowSource
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
-from countdown_rl.tasks.splits import SPLITS
 
 #: GSM8K with a generator, for want of a task that has one and is not Countdown.
 DRAWN = replace(
@@ -56,24 +54,6 @@ def test_rows_kept_out_are_not_drawn():
     source.exclude(("here", row) for row in rows)
     questions = [row["question"] for row in source.rows({"train": 40})["train"]]
     assert all(int(question.split()[2]) % 2 == 0 for question in questions)
-
-
-def test_problems_that_differ_in_white_space_case_or_punctuation_are_one_problem_in_one_split(
-    tmp_path,
-):
-    problems = {text: k for k in range(300) for text in variants(PROBLEM.format(k))}
-    rows = [{"question": text, "answer": f"#### {3 * k}"} for text, k in problems.items()]
-    random.Random(0).shuffle(rows)
-    jsonl.write_rows(tmp_path / "rows.jsonl", rows)
-    options = DataOptions(task="gsm8k", from_=str(tmp_path / "rows.jsonl"))
-    facts = build.make(options, tmp_path / "data")
-    assert facts["dropped"] == {"duplicate": 900}
-    golds = [
-        [int(row["gold"]) for row in jsonl.read_rows(tmp_path / "data" / f"{split}.jsonl")]
-        for split in SPLITS
-    ]
-    assert min(map(len, golds)) > 3
-    assert sorted(chain(*golds)) == list(range(0, 900, 3))
 
 
 def test_a_problem_of_a_published_test_split_is_in_no_other_split():
