@@ -162,12 +162,9 @@ def test_excluded_puzzles_are_not_generated():
         make(TINY, n=len(puzzles), exclude=exclude)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"numbers": "1-10", "targets": "2-100000"}, {"operators": "*/", "targets": "2-5"}],
-)
-def test_targets_are_those_that_products_reach(options):
-    wanted = DataOptions(**{"n": 60, "operators": "*", "size": ("5",)} | options)
+@pytest.mark.parametrize("operators", ["*", "*/"])
+def test_targets_are_those_that_products_reach(operators):
+    wanted = DataOptions(n=60, operators=operators, size=("5",))
     rows = list(build.generate(wanted, "train"))
     assert len(rows) == 48
     assert all(CountdownRow(row).judge(row["solution"])[1] == "" for row in rows)

@@ -4,7 +4,6 @@ import csv
 import gzip
 import io
 import json
-import math
 
 import pyarrow
 import pyarrow.ipc
@@ -150,14 +149,11 @@ ROW = {"id": "3-7-50=46", "nums": [3, 7, 50], "target": 46, "solution": "50 + 3 
         ({"target": ""}, "no `target`"),
         ({"nums": "1 or 2"}, "`nums`"),
         ({"nums": [1, -2]}, "`nums`"),
-        ({"nums": [1, math.nan]}, "`nums`"),
         ({"target": "three"}, "`target`"),
         ({"needs": "<script>"}, "`needs`"),
         ({"solutions": -1}, "`solutions`"),
         ({"rule": "any"}, "no rule 'any'"),
-        ({"operators": 5}, "Operators are"),
         ({"operators": "^"}, "Operators are"),
-        ({"style": [1]}, "`style`"),
         ({"style": "loud"}, "`style`"),
         ({"task": "gsm8k", "question": "\ud800", "gold": "3"}, "surrogate"),
         ({"task": "gsm8k", "question": "?", "gold": "many"}, "`gold`"),
