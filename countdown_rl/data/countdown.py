@@ -46,7 +46,8 @@ class CountdownSource(RowSource):
             return self.reader().row(needed)
 
     def convert(self, row: Row, *, own_test: bool) -> JsonObject:
-        nums, target, wanted = row["nums"], row["target"], self._distribution
+        nums, target = row["nums"], row["target"]
+        wanted = self._distribution
         if len(nums) > rules.MAX_NUMBERS:
             raise Dropped("too-many-numbers", f"of more than {rules.MAX_NUMBERS} numbers")
         if target < 1:

@@ -316,7 +316,7 @@ def _sample(
     kernel_numba.draw(source, sampled, goal, *tables)
 
     texts = sampled.texts.tobytes().decode("ascii")
-    found = list[Sampled]()
+    rows = list[Sampled]()
     for i in range(count):
         size = int(sampled.sizes[i])
         row = None
@@ -326,8 +326,8 @@ def _sample(
             begin = i * kernel.TEXT
             text = texts[begin : begin + sampled.lengths[i]]
             row = _row(puzzle, solver.facts(int(sampled.counts[i]), sampled.plain[i], text))
-        found.append((int(sampled.attempts[i]), size, row))
-    return found
+        rows.append((int(sampled.attempts[i]), size, row))
+    return rows
 
 
 def _chunks(plan: SplitPlan, workers: int) -> Iterator[list[Sampled]]:

@@ -175,7 +175,8 @@ def _items(
     document: object, source: str, expression: str, on_error: OnError
 ) -> Iterator[PlacedRecord]:
     """The records of a JSON *document*: those of a list, where *expression* says, or the document."""
-    items, place = document, f"{source}, row"
+    items = document
+    place = f"{source}, row"
     if expression:
         items = _search(expression, document)
         if not isinstance(items, list) or not items:
@@ -183,10 +184,12 @@ def _items(
                 f"{expression} gives no list of records of {source}.", option="records"
             )
     elif isinstance(document, dict):
-        items, place = [document], f"{source}, line"
-        for keys, name in _DOCUMENTS:
-            if keys <= document.keys() and isinstance(document[name], list):
-                items, place = document[name], f"{source}, row"
+        lists = [name for keys, name in _DOCUMENTS if keys <= document.keys()]
+        if lists and isinstance(document[lists[0]], list):
+            items = document[lists[0]]
+        else:
+            items = [document]
+            place = f"{source}, line"
     if not isinstance(items, list):
         raise InputError(f"{source} has no records: it should be a list of JSON objects.")
     for number, item in enumerate(items, 1):

@@ -211,7 +211,9 @@ def answered(tmp_path, content, fields=(), expression="", rows=()):
         file.write_text(json.dumps(content))
     faults = []
     read = Reader([*map(parse_row, rows)], fields, expression).read(str(file), faults.append)
-    found = [(part.row, text) for part in read for text in part.completions]
+    found = []
+    for row, completions, _ in read:
+        found += [(row, completion) for completion in completions]
     return found, " ".join(map(str, faults))
 
 

@@ -137,7 +137,8 @@ def parse(text: str) -> Expression:
     for claim in claims:
         match = _INTEGER(claim)
         if match and len(match[2]) <= MAX_DIGITS:
-            top, bottom = int(match[2]) * (1 if match[1] in ("", "+") else -1), 1
+            top = int(match[2]) if match[1] in ("", "+") else -int(match[2])
+            bottom = 1
         else:
             top, bottom, _ = evaluate(_tree(claim)[0])
         agrees = agrees and bottom != 0 and numerator * bottom == top * denominator
@@ -156,8 +157,8 @@ def _without_latex(text: str) -> str:
 
 
 def _division(fraction: re.Match[str]) -> str:
-    for part in fraction.groups():
-        _tree(part)  # each is an expression on its own: no parenthesis reaches beyond its braces
+    for side in fraction.groups():
+        _tree(side)  # each is an expression on its own: no parenthesis reaches beyond its braces
     return f"(({fraction[1]})/({fraction[2]}))"
 
 

@@ -72,14 +72,12 @@ def asked(text: str) -> JsonObject | None:
     return None
 
 
-def _fields(found: dict[str, str], rule: str) -> JsonObject:
-    """The fields of a row with the parts of a prompt that were *found*, and *rule* if they state
-    none.
-    """
-    nums = [int(number) for number in re.findall("[0-9]+", found["nums"])]
-    fields: JsonObject = {"nums": nums, "target": int(found["target"])}
-    rule = _WORDS.get(found.get("words", ""), rule)
-    operators = found.get("operators", OPERATORS).replace(" ", "")
+def _fields(parts: dict[str, str], rule: str) -> JsonObject:
+    """The fields of a row of the *parts* of a prompt, and of *rule* if they state none."""
+    nums = [int(number) for number in re.findall("[0-9]+", parts["nums"])]
+    fields: JsonObject = {"nums": nums, "target": int(parts["target"])}
+    rule = _WORDS.get(parts.get("words", ""), rule)
+    operators = parts.get("operators", OPERATORS).replace(" ", "")
     if rule != DEFAULT_RULE:
         fields["rule"] = rule
     if operators != OPERATORS:
