@@ -85,8 +85,13 @@ PRESETS = {
 
 
 def is_excluded(exclude: set[str], nums: Sequence[int], target: int) -> bool:
-    """Return True if *exclude* holds ``numbers=target`` for the puzzle, or its numbers
-    (``row.identity``) alone.
+    """True if a puzzle is kept out of the rows.
+
+    Args:
+        exclude: puzzles as ``numbers=target``, or ``numbers`` for those with any target; the numbers
+            are in ascending order, as in ``row.identity``.
+        nums: the numbers of the puzzle.
+        target: its target.
     """
     numbers = " ".join(map(str, sorted(nums)))
     return numbers in exclude or f"{numbers}={target}" in exclude
@@ -168,10 +173,16 @@ class SplitPlan:
 
 
 def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[JsonObject]:
-    """The rows of *plan* in order, sampled ahead by *workers* threads.
+    """The rows of *plan* in order.
 
-    If no new puzzle of a size is found, rows of the other sizes make up for it; of any size,
-    InputError is raised.
+    If no new puzzle of a size is found, rows of the other sizes make up for it.
+
+    Args:
+        plan: the rows of a split.
+        workers: number of threads that sample ahead.
+
+    Raises:
+        InputError: there is no new puzzle of any size.
     """
     if plan.listed:
         for solvable, size in zip(plan.solvable.tolist(), plan.sizes.tolist(), strict=True):

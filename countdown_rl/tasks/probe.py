@@ -14,8 +14,12 @@ from countdown_rl.tasks.task import Row, Task
 
 
 def rows(task: Task, count: int, layout: Mapping[str, str] = {}) -> list[Row]:
-    """The first *count* probe rows of *task* with the fields of *layout*, by default copies of its
-    example.
+    """The first probe rows of a task.
+
+    Args:
+        task: the task; without a generator of its own the rows are copies of its example.
+        count: number of rows.
+        layout: fields of each row, ``style`` and ``template``.
     """
     rng = random.Random(2024)
     draw = task.probe or task.draw or (lambda rng: task.example)
@@ -88,8 +92,15 @@ def prompt(row: Row) -> dict[str, str]:
 
 
 def other_prompt(links: Sequence[ProvenanceEntry], rows: Iterable[Row], remedy: str) -> str:
-    """A sentence with a *remedy* if *rows* ask in another prompt than the model of *links* learned;
-    else "".
+    """Compare the prompt of rows with the one that a model learned.
+
+    Args:
+        links: the provenance of the model.
+        rows: rows to ask it.
+        remedy: what a user can do, for the sentence.
+
+    Returns:
+        a sentence if the prompts differ; else "".
     """
     learned = [link.facts["prompt"] for link in links if "prompt" in link.facts]
     if not learned:

@@ -428,8 +428,14 @@ class Reader:
         return bool(self.get(record, self.layout(record).failed))
 
     def usage(self, record: Record, count: int) -> list[tuple[int | None, bool | None]]:
-        """The tokens of each of *count* completions, and whether it ended by itself; None if
-        unknown.
+        """The lengths of the completions of a record.
+
+        Args:
+            record: a record of the file.
+            count: number of its completions.
+
+        Returns:
+            for each the number of tokens, and True if it ended by itself; None where unknown.
         """
         layout = self.layout(record)
         tokens = self.get(record, layout.tokens) if count == 1 else None

@@ -122,8 +122,14 @@ def _others() -> dict[str, EntryPoint]:
 def verdict(
     row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False
 ) -> str:
-    """A grade of a completion of *row* as a phrase with the model's *answer*, which is not escaped
-    for printing.
+    """A grade in words.
+
+    Args:
+        row: the row that was asked.
+        answer: the model's answer, which is not escaped for printing; None if there is none.
+        value: the exact value of the answer as text.
+        reason: why it is incorrect; "" if it is correct.
+        truncated: the completion reached the token limit.
     """
     equation = answer
     # An answer that states its value, or is a number itself, is left as it is.

@@ -108,8 +108,14 @@ class Style:
             raise InputError(f"in the style prefilled the assistant block should open <{self.tag}>")
 
     def joined(self, prefill: str, text: str) -> str:
-        """The completion whose *prefill* a model continued with *text*, with an opening tag if the
-        style has one.
+        """The completion that continues a prefill.
+
+        Args:
+            prefill: the beginning of the answer in the prompt.
+            text: the model's continuation.
+
+        Returns:
+            *text*, after the opening tag of the thinking if the style has one.
         """
         opened = self.opened(prefill) if self.opening else ""
         return text if text.lstrip().startswith(self.opening) else opened + text
@@ -130,8 +136,12 @@ class Style:
         return f"{self.opening}\n{thinking}</{self.tag}>\n{ANSWER_OPEN}{self._break}{answer}{self._break}{ANSWER_CLOSE}"
 
     def completion(self, content: str, reasoning: str | None, *, closed: bool = True) -> str:
-        """The completion of *content* and *reasoning* that an endpoint keeps apart; *closed* if
-        that has ended.
+        """The completion of a server that returns the reasoning beside the content.
+
+        Args:
+            content: the content of the message.
+            reasoning: its reasoning; None or "" if there is none.
+            closed: the reasoning has ended.
         """
         if not reasoning or self.direct:
             return content

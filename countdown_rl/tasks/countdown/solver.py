@@ -45,8 +45,12 @@ def solve(puzzle: Puzzle) -> Solved:
 
 
 def facts(count: int, plain: int, text: str) -> Solved:
-    """The facts of a puzzle: its *count* of solutions, if *plain* one by + and - alone, and the
-    *text* of the best.
+    """The facts of a puzzle.
+
+    Args:
+        count: number of its distinct solutions.
+        plain: not 0 if one of them has + and - alone.
+        text: the best solution.
     """
     if not count:
         return Solved(0, None, None)
@@ -92,7 +96,14 @@ class _Search:
 
 
 def goal(rule: Rule, operators: str, low: int, high: int) -> kernel.Goal:
-    """The kernel's goal: targets ``low..high`` by *rule* with *operators*."""
+    """The goal of the kernel.
+
+    Args:
+        rule: how the numbers may be used.
+        operators: the operators allowed.
+        low: the lowest target.
+        high: the highest target.
+    """
     bits = {"+": 0b00001, "-": 0b00010, "*": 0b00100, "/": 0b11000}
     joins = sum(bits[operator] for operator in operators)
     return kernel.Goal(low, high, rule.every, rule.whole, joins)
