@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -105,12 +105,14 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     for panel in panels:
         lines = []
         values = set[float]()
-        pairs = product(runs.items(), panel.columns.items())
-        for index, ((run, seeds), (column, name)) in enumerate(pairs):
-            mean, outline = _series(seeds, column, every)
-            if mean:
-                lines.append(Line(run if several else name, index % STYLES, mean, outline))
-                values.update(value for _, value in mean + outline)
+        for index, (run, seeds) in enumerate(runs.items()):
+            for offset, (column, name) in enumerate(panel.columns.items()):
+                mean, outline = _series(seeds, column, every)
+                label = run if several else name
+                style = (index + offset) % STYLES  # there are several runs or several columns
+                if mean:
+                    lines.append(Line(label, style, mean, outline))
+                    values.update(value for _, value in mean + outline)
         if len(values) > 1:
             charts.append(draw(panel, lines))
     return charts
@@ -189,13 +191,16 @@ def _series(seeds: Sequence[Log], column: str, every: int) -> tuple[Series, Seri
     measured = list(filter(None, points))
     if not measured:
         return [], []
-    mean, low, high = Series(), Series(), Series()
+    mean = Series()
+    low = Series()
+    high = Series()
     for step in sorted(set.intersection(*map(set, measured))):
         values = [seed[step] for seed in measured]
         mean.append((step, fmean(values)))
         low.append((step, min(values)))
         high.append((step, max(values)))
-    return mean, low + high[::-1] if len(measured) > 1 else []
+    outline = low + high[::-1]
+    return mean, outline if len(measured) > 1 else []
 
 
 def _points(log: Log, column: str, every: int) -> dict[int, float]:
