@@ -1,7 +1,6 @@
 """Engines: the choice among them, and what goes into and out of vLLM."""
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,8 +19,7 @@ from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama, vllm_stub
 
 ROWS = [{"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(11)]
-SMALL = EvalOptions(max_new_tokens=12)
-IN_VLLM = replace(SMALL, engine="vllm", precision="fp32")
+IN_VLLM = EvalOptions(max_new_tokens=12, engine="vllm", precision="fp32")
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +40,9 @@ def vllm(monkeypatch):
     return vllm_stub.install(monkeypatch)
 
 
-def run(folder, out, options=SMALL, **changes):
-    arguments = {
-        "model": str(folder / "model"),
-        "data": folder / "puzzles.jsonl",
-        "out": out,
-    } | changes
-    return evaluate.evaluate(options, **arguments)
+def run(folder, out, options=IN_VLLM, model="model"):
+    paths = {"model": str(folder / model), "data": folder / "puzzles.jsonl", "out": out}
+    return evaluate.evaluate(options, **paths)
 
 
 def there(monkeypatch, *names, gpu=True):
@@ -63,37 +57,30 @@ def chosen(ref, engine="auto", **options):
 
 @pytest.mark.parametrize("name", ["model", "adapter"])
 def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm, name):
-    model, options = str(folder / name), IN_VLLM
-    expected = run(
-        folder, tmp_path / "plain", replace(options, engine="transformers"), model=model
-    ).samples
-    assert run(folder, tmp_path / "eval", options, model=model).samples == expected
+    plain = replace(IN_VLLM, engine="transformers")
+    expected = run(folder, tmp_path / "plain", plain, name).samples
+    assert run(folder, tmp_path / "eval", model=name).samples == expected
     (engine,) = vllm.engines
     settings = {"model": str(folder / "model"), "dtype": "float32", "load_format": "safetensors"}
-    settings |= {"enable_lora": True, "max_lora_rank": 16} if name == "adapter" else {}
+    if name == "adapter":
+        settings |= {"enable_lora": True, "max_lora_rank": 16}
     assert engine.options.items() >= settings.items()
-    assert [str(adapter) for adapter in engine.adapters] == ([model] if name == "adapter" else [])
+    assert engine.adapters == ([folder / name] if name == "adapter" else [])
 
-
-def test_vllm_gets_the_sampling_settings_and_the_gpus(folder, tmp_path, vllm):
-    expected = run(folder, tmp_path / "plain", replace(IN_VLLM, engine="transformers")).samples
-    one = replace(IN_VLLM, temperature=1.0, top_k=1)
-    assert run(folder, tmp_path / "first", one).samples == expected
-    hot = replace(IN_VLLM, temperature=1.0, samples=3)
-    texts = [sample.completion for sample in run(folder, tmp_path / "hot", hot).samples]
-    assert len(set(texts[:3])) > 1
+    likeliest = replace(IN_VLLM, temperature=1.0, top_k=1)
+    assert run(folder, tmp_path / "first", likeliest, name).samples == expected
+    samples = run(folder, tmp_path / "hot", replace(IN_VLLM, temperature=1.0, samples=3)).samples
+    assert len({sample.completion for sample in samples[:3]}) > 1
 
 
 def test_an_adapter_that_vllm_ignores_is_refused(folder, tmp_path, vllm, monkeypatch):
     monkeypatch.setattr(vllm, "add_lora", lambda self, request: self.adapters.append(request))
     with pytest.raises(ModelError, match="vLLM ignores the adapter"):
-        run(folder, tmp_path / "eval", IN_VLLM, model=str(folder / "adapter"))
+        run(folder, tmp_path / "eval", model="adapter")
 
 
 def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm):
-    with pytest.raises(
-        ModelError, match=r"vLLM cannot load the model: .*max_model_len is above 1024\.$"
-    ):
+    with pytest.raises(ModelError, match=r"cannot load .*max_model_len is above 1024"):
         run(folder, tmp_path / "no", replace(IN_VLLM, max_new_tokens=1020))
 
 
@@ -108,19 +95,17 @@ def test_end_tokens_of_the_generation_config_end_a_completion(tmp_path):
     ("precision", "facts", "config", "word"),
     [
         ("auto", {}, {}, ""),
-        *((name, {"precision": "nf4"}, {}, word) for name, word in (("auto", "NF4"), ("bf16", ""))),
-        *(
-            ("auto", {}, more, "one rank and scale")
-            for more in ({"use_dora": True}, {"alpha_pattern": {"q_proj": 3}})
-        ),
+        ("auto", {"precision": "nf4"}, {}, "NF4"),
+        ("bf16", {"precision": "nf4"}, {}, ""),
+        ("auto", {}, {"use_dora": True}, "one rank and scale"),
+        ("auto", {}, {"alpha_pattern": {"q_proj": 3}}, "one rank and scale"),
     ],
 )
 def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
     folder, tmp_path, monkeypatch, precision, facts, config, word
 ):
     ref = find_model(str(tiny_llama.adapter(tmp_path / "adapter", folder / "model", **config)))
-    if facts:
-        ref = replace(ref, manifest=SimpleNamespace(facts=facts, options={}))
+    ref = replace(ref, manifest=SimpleNamespace(facts=facts, options={}))
     there(monkeypatch, "vllm")
     assert chosen(ref, precision=precision) == ("transformers" if word else "vllm")
     if word:
@@ -132,7 +117,8 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
     ("packages", "gpu", "options", "error", "word"),
     [
         ((), True, {}, ModelError, "engine vllm needs vllm: in a clone"),
-        *((("vllm",), gpu, {}, None, "") for gpu in (False, True)),  # it has builds for a CPU
+        (("vllm",), True, {}, None, ""),
+        (("vllm",), False, {}, None, ""),  # it has builds for a CPU
         (("vllm",), True, {"precision": "nf4"}, UsageError, "NF4"),
     ],
 )
@@ -142,8 +128,9 @@ def test_auto_is_vllm_only_with_a_gpu_and_weights_that_it_supports(
     there(monkeypatch, *packages, gpu=gpu)
     ref = find_model(str(folder / "model"))
     assert chosen(ref, **options) == ("transformers" if error or not gpu else "vllm")
-    with pytest.raises(error, match=word) if error else nullcontext():
-        chosen(ref, "vllm", **options)
+    if error:
+        with pytest.raises(error, match=word):
+            chosen(ref, "vllm", **options)
 
 
 def test_rollouts_follow_each_adapter_and_report_log_probabilities(folder, tmp_path, vllm):

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from countdown_rl.inference import cpu_decoder, generate
 from countdown_rl.inference.engine import Completion, batches
@@ -37,9 +38,7 @@ def test_the_decoder_and_transformers_give_the_same_greedy_tokens(llama, monkeyp
     fast = Generator(llama, Decoding(24)).complete(prompts(llama))
     monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
     assert Generator(llama, Decoding(24)).complete(prompts(llama)) == fast
-    assert (
-        len({completion.text for completion in fast}) == 3
-    )  # two of the four prompts are the same
+    assert len({completion.text for completion in fast}) == 3  # two prompts are the same
     assert len(set(fast[1].text)) > 5
 
 
@@ -49,9 +48,8 @@ def test_sampling_is_reproducible_by_seed_and_batch_number(llama, fast, request)
         request.getfixturevalue("by_transformers")
 
     def sampled(seed, number):
-        return Generator(llama, Decoding(12, temperature=1.0, top_p=0.9, seed=seed)).complete(
-            prompts(llama), number
-        )
+        decoding = Decoding(12, temperature=1.0, top_p=0.9, seed=seed)
+        return Generator(llama, decoding).complete(prompts(llama), number)
 
     torch.manual_seed(7)
     first = sampled(1, 0)
@@ -62,90 +60,59 @@ def test_sampling_is_reproducible_by_seed_and_batch_number(llama, fast, request)
     assert sampled(10**18, 3) == sampled(10**18, 3)
 
 
-def scripted(loaded, *texts):
-    """*loaded*, patched to generate each of *texts* and then one token for ever."""
-    scripts = [loaded.tokenizer.encode(text, add_special_tokens=False) for text in texts]
-    forward = loaded.model.forward
-    steps: list[int] = []
-
-    def forward_script(
-        input_ids=None, attention_mask=None, **kwargs
-    ):  # by these names generate knows what to pass
-        out = forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        step = len(steps)
-        steps.append(step)
-        for row, script in enumerate(scripts):
-            token = script[step] if step < len(script) else 40
-            out.logits[row, -1] = torch.nn.functional.one_hot(torch.tensor(token), 320) * 100.0
-        return out
-
-    loaded.model.forward = forward_script
-    return loaded
-
-
 def test_generation_stops_after_an_answer_of_several_tokens(llama, by_transformers):
     answers = (
         "1 + 2</think>\n<answer>3 * 4</answer>",
         "<answer>5</answer>\nand",
         "no answer at all, for long",
     )
-    loaded = scripted(llama, *answers)
-    limit = max(len(loaded.tokenizer.encode(text)) for text in answers) + 4
-    prompt = loaded.tokenizer.encode("</answer>")  # whose end is not that of a completion
-    written = Generator(loaded, Decoding(limit)).complete([prompt, [9, 9, 9, 9], [9]])
-    assert written[0].text == answers[0]
-    assert written[1].text.startswith("<answer>5</answer>")
-    assert len(written[1].text) <= len("<answer>5</answer>\n")
-    assert [completion.ended for completion in written] == [True, True, False]
-    assert [completion.tokens for completion in written][2] == limit
-    assert written[0].tokens == len(loaded.tokenizer.encode(answers[0]))
+    scripts = [llama.tokenizer.encode(text) for text in answers]
+    limit = max(map(len, scripts)) + 4
+    forward = llama.model.forward
+    steps = []
+
+    # By these names generate knows what to pass.
+    def scripted(input_ids=None, attention_mask=None, **options):
+        out = forward(input_ids=input_ids, attention_mask=attention_mask, **options)
+        for row, script in enumerate(scripts):
+            token = [*script, *[40] * limit][len(steps)]
+            out.logits[row, -1] = torch.nn.functional.one_hot(torch.tensor(token), 320) * 100.0
+        steps.append(input_ids)
+        return out
+
+    llama.model.forward = scripted
+    prompt = llama.tokenizer.encode("</answer>")  # whose end is not that of a completion
+    first, second, third = Generator(llama, Decoding(limit)).complete([prompt, [9] * 4, [9]])
+    assert first == Completion(answers[0], len(scripts[0]), True)
+    assert second.text in ("<answer>5</answer>", "<answer>5</answer>\n")
+    assert second.ended
+    assert (third.tokens, third.ended) == (limit, False)
 
 
-def test_batches_hold_every_row_once_with_rows_of_similar_length():
-    lengths = [5, 1, 9, 1, 7, 3, 3]
-    result = list(batches(lengths, lambda length: 3))
-    assert result == [[1, 3, 5], [6, 0, 4], [2]]
-    # A batch ends before the row whose length would not let so many in.
-    assert list(batches(lengths, lambda length: max(1, 12 // length))) == [
-        [1, 3, 5, 6],
-        [0],
-        [4],
-        [2],
-    ]
-    assert list(batches([], lambda length: 3)) == []
+@given(st.lists(st.integers(1, 20)), st.integers(1, 60))
+def test_batches_hold_every_row_once_with_rows_of_similar_length(lengths, memory):
+    def capacity(length):
+        return max(1, memory // length)
+
+    result = list(batches(lengths, capacity))
+    rows = [row for batch in result for row in batch]
+    assert rows == sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
+    assert all(len(batch) <= capacity(lengths[batch[-1]]) for batch in result)
 
 
-def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
-    rows = [Generator(llama, Decoding(1)).max_rows(length) for length in (16, 4_096, 65_536, 10**9)]
-    assert rows[0] == generate.MAX_ROWS
-    assert rows == sorted(rows, reverse=True)
-    assert rows[-1] == 1
-
-
-def test_a_gpu_takes_rows_by_their_cache(monkeypatch):
-    sizes = {
-        "hidden_size": 2_048,
-        "intermediate_size": 11_008,
-        "num_hidden_layers": 36,
-        "vocab_size": 151_936,
-    }
-    config = transformers.Qwen2Config(
-        **sizes, num_attention_heads=16, num_key_value_heads=2
-    )  # Qwen2.5-3B
-    weights = torch.empty(3_085_938_688, dtype=torch.bfloat16, device="meta")
-    engine = Limited(1)
-    engine._loaded.model = SimpleNamespace(
-        config=config,
-        dtype=torch.bfloat16,
-        device=torch.device("cuda:0"),
-        parameters=lambda: [weights],
-    )
+def test_longer_rows_give_smaller_batches_of_at_least_one_and_a_gpu_takes_more(llama, monkeypatch):
+    engine = Generator(llama, Decoding(1))
+    lengths = (16, 4_096, 65_536, 10**9)
+    on_cpu = [engine.max_rows(length) for length in lengths]
     card = SimpleNamespace(total_memory=80 << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    rows = engine.max_rows(150 + 4_096)
-    cache = 2 * 2 * 36 * 2 * 128 * (150 + 4_096)
-    assert rows >= 200
-    assert rows * cache < (80 << 30) - 2 * weights.numel()
+    monkeypatch.setattr(type(llama.model), "device", torch.device("cuda:0"))
+    on_gpu = [engine.max_rows(length) for length in lengths]
+    assert (on_cpu[0], on_gpu[0]) == (generate.MAX_ROWS, generate.MAX_GPU_ROWS)
+    for rows in (on_cpu, on_gpu):
+        assert rows == sorted(rows, reverse=True)
+        assert rows[-1] == 1
+    assert on_gpu[2] > on_cpu[2]
 
 
 class Limited(Generator):
@@ -153,7 +120,6 @@ class Limited(Generator):
 
     def __init__(self, most, error=MemoryError):
         self.most, self.error, self.calls = most, error, []
-        self._loaded = SimpleNamespace(model=SimpleNamespace(dtype=None))
 
     def _complete(self, prompts, number):
         self.calls.append((len(prompts), number))
@@ -166,9 +132,8 @@ class Limited(Generator):
 
 @pytest.fixture
 def _quick(monkeypatch):
-    monkeypatch.setattr(
-        "accelerate.utils.memory.clear_device_cache", lambda **_: None
-    )  # which takes a second
+    # It takes a second.
+    monkeypatch.setattr("accelerate.utils.memory.clear_device_cache", lambda **_: None)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +148,13 @@ def test_a_batch_that_does_not_fit_in_memory_is_halved_with_random_numbers_for_e
     assert len({number for size, number in engine.calls if size == 1}) == 5
 
 
-@pytest.mark.parametrize(("error", "raised", "word"), [(MemoryError, "ModelError", "--max-new-tokens"),
-                                                       (RuntimeError("shapes"), "RuntimeError", "shapes")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "raised", "word"),
+    [
+        (MemoryError, "ModelError", "--max-new-tokens"),
+        (RuntimeError("shapes"), "RuntimeError", "shapes"),
+    ],
+)
 @pytest.mark.usefixtures("_quick")
 def test_one_row_that_does_not_fit_is_reported_and_other_errors_are_raised(error, raised, word):
     with pytest.raises(Exception, match=word) as caught:
