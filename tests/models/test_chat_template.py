@@ -60,14 +60,8 @@ def test_a_prefill_ends_the_prompt_exactly_as_written(template):
 
 @pytest.mark.parametrize(
     "template",
-    [
-        *(CHATML, TRIMS, THINKS, NO_SYSTEM, DROPS_SYSTEM, None),
-        *(
-            CHATML + MARK,
-            MARK + CHATML + MARK,
-            MARK.join(("", CHATML, "", "")),
-        ),  # that hold the mark already
-    ],
+    # The last two hold the mark already.
+    [CHATML, TRIMS, THINKS, NO_SYSTEM, DROPS_SYSTEM, None, CHATML + MARK, MARK + CHATML + MARK],
 )
 def test_a_completed_template_gives_the_prompt_of_training_for_a_user_turn_alone(template):
     tokenizer = tiny_llama.tokenizer(template)
@@ -91,9 +85,7 @@ def test_a_system_turn_of_the_users_own_replaces_that_of_training():
 @pytest.mark.parametrize(
     "shown",
     [
-        "{{ m.content | upper }}",
-        "{{ m.content | e }}",
-        "{{ m.content | trim }}",
+        "{{ m.content | e | upper }}",
         "{{ m.content }}{{ m.content }}",
         "{% generation %}{{ m.content }}{% endgeneration %}",
     ],
@@ -109,10 +101,8 @@ def test_a_template_that_shows_the_prompt_in_its_own_way_is_used(shown):
     "shown",
     [
         "{% if m.role == 'system' %}{{ m.content }}{% endif %}",
-        "{{ m.content.split()[0] }}",
         "{{ m.content | truncate(12, leeway=0) }}",
         "{{ m.content | replace(':', '') }}",
-        "Solve the puzzle.",
     ],
 )
 def test_a_template_that_leaves_the_puzzle_out_is_refused(shown):
@@ -123,10 +113,8 @@ def test_a_template_that_leaves_the_puzzle_out_is_refused(shown):
 EMPTY = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}")
 
 
-@pytest.mark.parametrize(
-    "prefill", ["Well.\n<think>", "<think>\n", "<think>\nI need ", "<think>\n\n</think>\n"]
-)
-@pytest.mark.parametrize("template", [CHATML, OPENS, OPENS.replace("<think>\n", "<think>"), EMPTY])
+@pytest.mark.parametrize("prefill", ["Well.\n<think>", "<think>\n", "<think>\n\n</think>\n"])
+@pytest.mark.parametrize("template", [CHATML, OPENS, EMPTY])
 def test_thinking_is_opened_once(template, prefill):
     text = render(
         tiny_llama.tokenizer(template), [*CHAT, {"role": "assistant", "content": prefill}]
@@ -138,25 +126,13 @@ def test_thinking_is_opened_once(template, prefill):
     ("template", "prefill", "style", "written", "completion"),
     [
         (OPENS, "", "model_opens", "a</think>", "<think>\na</think>"),
-        (
-            OPENS,
-            "",
-            "model_opens",
-            "<think>\na</think>",
-            "<think>\na</think>",
-        ),  # the model repeats it
+        (OPENS, "", "model_opens", "<think>\na</think>", "<think>\na</think>"),  # repeated
         (OPENS, "", "direct", "3 + 4", "3 + 4"),
         (OPENS, "Well.\n<think>", "prefilled", "a</think>", "a</think>"),
         (CHATML, "", "model_opens", "a</think>", "a</think>"),
         (CHATML, "<think>\nI need ", "model_opens", "a</think>", "<think>\nI need a</think>"),
         (EMPTY, "", "model_opens", "a</think>", "a</think>"),
-        (
-            OPENS.replace("think>", "thinking>"),
-            "",
-            "lines",
-            "a\n</thinking>",
-            "<thinking>\na\n</thinking>",
-        ),
+        (OPENS.replace("think", "thinking"), "", "lines", "a", "<thinking>\na"),
     ],
 )
 def test_a_completion_has_the_opening_tag_where_its_style_asks_the_model_for_it(
@@ -170,12 +146,14 @@ def test_a_completion_has_the_opening_tag_where_its_style_asks_the_model_for_it(
 @pytest.mark.parametrize(
     ("prompt", "completion", "continuation"),
     [
-        *((Rendered("a<think>"), f"<think>{text}", text) for text in ("b", "\nb")),
-        *((Rendered("a<think>\n"), text, "b") for text in ("<think>\nb", "<think>b", "b")),
+        (Rendered("a<think>"), "<think>\nb", "\nb"),
+        (Rendered("a<think>\n"), "<think>\nb", "b"),
+        (Rendered("a<think>\n"), "<think>b", "b"),
+        (Rendered("a<think>\n"), "b", "b"),
         (Rendered("a<think>\n"), "\n<think>\n\nb", "\nb"),
         (Rendered("aWell.\n<think>", "Well.\n<think>"), "Well.\n<think>\nb", "\nb"),
         (Rendered("a<thinking>\n"), "<thinking>\nb", "b"),
-        *((Rendered(f"a{end}"), "<think>b", "<think>b") for end in ("", "<think>\n\n</think>\n\n")),
+        (Rendered("a<think>\n\n</think>\n\n"), "<think>b", "<think>b"),
         (Rendered("aWell:", "Well:"), "Well: b", "Well: b"),
     ],
 )
@@ -198,12 +176,9 @@ def test_text_that_the_tokenizer_has_no_tokens_for_is_refused():
 @pytest.mark.parametrize(
     ("template", "end"),
     [
-        (CHATML, "<|im_start|>assistant\n"),
         (OPENS, "<think>\n"),
-        (
-            NO_SYSTEM,
-            f"<turn>user\n{SYSTEM}\n\n{USER}<end>\n<turn>model\n",
-        ),  # the system turn opens the user turn
+        # The system turn opens the user turn.
+        (NO_SYSTEM, f"<turn>user\n{SYSTEM}\n\n{USER}<end>\n<turn>model\n"),
         (TRIMS, "assistant\n\n"),
         (CHATML + "{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"),
     ],

@@ -3,26 +3,19 @@
 import json
 
 import pytest
-from transformers import GenerationConfig
 
 from countdown_rl.models import ends
 from tests.support import tiny_llama
 
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}END{% endfor %}"
-#: Ends of a turn as templates write them, the tokens added for them, and the token that ends a turn.
+#: Ends of a turn as templates write them, the tokens added for them, and the one that ends a turn.
 TEMPLATES = {
     "chatml": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>"),
     "llama-3": ("<|eot_id|>", ["<|eom_id|>", "<|eot_id|>"], "<|eot_id|>"),
     "gemma": ("<end_of_turn>\n", ["<end_of_turn>", "<end_of"], "<end_of_turn>"),
     "phi-3": ("<|stop|>\n{% if loop.last %}{{ eos_token }}{% endif %}", ["<|stop|>"], "<|stop|>"),
-    "harmony": (
-        "{{ '<|return|>' if loop.last else '<|x|>' }}",
-        ["<|return|>", "<|x|>"],
-        "<|return|>",
-    ),
     "text": ("</turn>\n", [], None),
     "nothing": ("\n\n", [], "<|end|>"),
-    "eos": ("{{ eos_token }}", [], "<|end|>"),
     "one turn": ("{{ raise_exception('one') if messages | length > 1 }}", [], "<|end|>"),
     "title": ("<|im_end|>", ["<|im_end|>"], "<|im_end|>"),
 }
@@ -51,7 +44,7 @@ def test_a_demonstration_ends_with_the_end_of_text_after_a_turn_that_ends_in_pla
 
 @pytest.mark.parametrize(
     ("named", "expected"),
-    [(None, [1]), (7, [1, 7]), ([7, 1, 3], [1, 3, 7]), ([7, 9999, -1], [1, 7]), ([], [1])],
+    [(None, [1]), (7, [1, 7]), ([7, 1, 3], [1, 3, 7]), ([7, 9999, -1], [1, 7])],
 )
 def test_all_end_tokens_within_the_vocabulary_count(named, expected):
     assert ends.token_ids(tokenizer("nothing"), named, 320) == expected
@@ -79,9 +72,8 @@ def test_ends_are_read_as_transformers_reads_them(tmp_path, files, expected):
     assert ends.of_checkpoint(tokenizer("nothing"), tmp_path) == expected
 
 
-@pytest.mark.parametrize("ids", [[3], [3, 4]])
-def test_ends_and_padding_are_all_that_is_written(tmp_path, ids):
+@pytest.mark.parametrize(("ids", "written"), [([3], 3), ([3, 4], [3, 4])])
+def test_ends_and_padding_are_all_that_is_written(tmp_path, ids, written):
     ends.write(tmp_path, ids, 0)
-    written = json.loads((tmp_path / "generation_config.json").read_text())
-    assert written == {"eos_token_id": ids[0] if len(ids) == 1 else ids, "pad_token_id": 0}
-    assert GenerationConfig.from_pretrained(tmp_path).eos_token_id == written["eos_token_id"]
+    values = json.loads((tmp_path / "generation_config.json").read_text())
+    assert values == {"eos_token_id": written, "pad_token_id": 0}
