@@ -137,7 +137,7 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    return not launched() or os.environ["RANK"] == "0"
+    return os.environ.get("RANK", "0") == "0" or not launched()
 
 
 def uses_fsdp() -> bool:

@@ -8,6 +8,7 @@ if it asks for names of :data:`BATCH` and for none of :data:`SINGLE`.
 import inspect
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
@@ -56,6 +57,8 @@ _PLAIN: dict[str, Reward] = {
 }
 #: Graders of the task that can be cheated.
 PROXY = "proxy:"
+#: Matches the name of a function of the user's.
+_OWN = re.compile(rf"(?!{PROXY}|length:)[^:]+:").match
 NAMES = (*_BOOLEAN, *_PLAIN, "length")
 
 #: Parameters of a function that is called for a batch, and their names for one completion.
@@ -173,7 +176,7 @@ def check_rewards(
     pairs = [f"{name} {right} and {wrong}" for name, (right, wrong) in rewards.items()]
     note(f"Rewards of a correct and of an incorrect completion: {', '.join(pairs)}.")
     for name, (right, wrong) in rewards.items():
-        if _is_own(name) and right == wrong:
+        if _OWN(name) and right == wrong:
             warning(f"{name} gives a correct and an incorrect completion the same reward.")
     return rewards
 
@@ -211,7 +214,7 @@ def values(
     Raises:
         UsageError: the function fails, or does not return finite numbers.
     """
-    if not _is_own(name):
+    if not _OWN(name):
         return [function(sample.grade, sample.row, sample.tokens) for sample in samples]
     singles = _arguments(samples, columns["prompts"], columns["completion_ids"])
     shared = {key: value for key, value in columns.items() if key not in BATCH}
@@ -265,11 +268,6 @@ def _arguments(
         }
         arguments.append(known)
     return arguments
-
-
-def _is_own(name: str) -> bool:
-    """Return True if the reward *name* is a function of the user's."""
-    return ":" in name and not name.startswith((PROXY, "length:"))
 
 
 def _wanted(
