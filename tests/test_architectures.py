@@ -12,7 +12,7 @@ from countdown_rl.inference.generate import Decoding, Generator
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import find_model
-from countdown_rl.tasks import jsonl, records
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Grade
@@ -26,8 +26,9 @@ from tests.support import architectures
 from tests.support.runs import SPLITS, write_data
 
 ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n in range(4)]
-ANSWER = "<think>\n</think>\n<answer>{0} + 3 + 5</answer>"
-
+ANSWER = "<think>\n</think>\n<answer>{} + 3 + 5</answer>"
+DEMONSTRATIONS = [row | {"completion": ANSWER.format(row["nums"][0])} for row in ROWS]
+SHORT = {"max_steps": 2, "learning_rate": 1e-2, "lora_r": 4, "precision": "fp32"}
 
 #: PEFT does not adapt them.
 REFUSED = ("falcon_h1", "mamba", "mamba2")
@@ -40,17 +41,8 @@ def model(request, here) -> str:
 
 
 def fine_tuned(model: str) -> Result:
-    answered = [row | {"completion": ANSWER.format(row["nums"][0])} for row in ROWS]
-    jsonl.write_rows(Path("demos.jsonl"), answered)
-    options = SftOptions(
-        max_steps=2,
-        batch_size=4,
-        micro_batch=2,
-        learning_rate=1e-2,
-        trl=("warmup_steps=0",),
-        precision="fp32",
-        lora_r=4,
-    )
+    jsonl.write_rows(Path("demos.jsonl"), DEMONSTRATIONS)
+    options = SftOptions(batch_size=4, micro_batch=2, trl=("warmup_steps=0",), **SHORT)
     run = SftArguments(model=model, files=(Path("demos.jsonl"),), out=Path("tuned"))
     return train(supervised.prepare(run, options))
 
@@ -58,10 +50,7 @@ def fine_tuned(model: str) -> Result:
 def loss_by_hand(model: str) -> float:
     """The mean negative log-likelihood of the tokens of all completions, one at a time."""
     loaded = load_model(find_model(model), precision="fp32")
-    rows = [*jsonl.read_objects(Path("demos.jsonl"))]
-    known = demonstrations.Demonstrations(
-        [each for fields in rows for each in demonstrations.parse(records.Reader(), fields, "")]
-    )
+    known, _ = demonstrations.read(SftOptions(), [Path("demos.jsonl")], None)
     total, count = 0.0, 0
     for example in tokens.tokenize(known.filtered, loaded.tokenizer):
         ids, labels = torch.tensor(example["input_ids"]), torch.tensor(example["labels"])
@@ -76,15 +65,12 @@ def loss_by_hand(model: str) -> float:
 def plainly(loaded, prompt: list[int], tokens: int) -> list[int]:
     """The most likely continuation, by forward passes without a cache."""
     stop = Generator(loaded, Decoding(1)).stop
-    completion = []
-    with torch.inference_mode():
-        for _ in range(tokens):
-            ids = torch.tensor([prompt + completion])
-            scores = loaded.model(input_ids=ids, use_cache=False).logits[0, -1]
-            completion.append(int(scores.argmax()))
-            if stop(completion):
-                break
-    return completion
+    ids: list[int] = []
+    while len(ids) < tokens and not (ids and stop(ids)):
+        with torch.inference_mode():
+            logits = loaded.model(torch.tensor([prompt + ids]), use_cache=False).logits
+        ids.append(int(logits[0, -1].argmax()))
+    return ids
 
 
 @pytest.mark.slow
@@ -120,16 +106,8 @@ def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
         rewards, "reward", lambda name: lambda grade: sum(map(ord, grade.answer)) % 7 / 7
     )
     write_data(Path("data"), dict.fromkeys(SPLITS, ROWS))
-    options = TrainOptions(
-        max_steps=2,
-        prompts=1,
-        num_generations=4,
-        micro_batch=4,
-        max_completion_length=6,
-        learning_rate=1e-2,
-        lora_r=4,
-        precision="fp32",
-    )
+    group = {"prompts": 1, "num_generations": 4, "micro_batch": 4}
+    options = TrainOptions(**group, **SHORT, max_completion_length=6)
     run = RunArguments(model=model, data=Path("data"), out=Path("adapter"))
     result = train(grpo.prepare(run, options))
     assert len(result.rows) == 2
