@@ -327,17 +327,25 @@ def _sample(
     kernel_numba.draw(source, sampled, goal, *tables)
 
     texts = sampled.texts.tobytes().decode("ascii")
+    facts = zip(
+        sampled.attempts.tolist(),
+        sampled.nums.tolist(),
+        sampled.sizes.tolist(),
+        sampled.targets.tolist(),
+        sampled.counts.tolist(),
+        sampled.plain.tolist(),
+        sampled.lengths.tolist(),
+        strict=True,
+    )
     rows = list[Sampled]()
-    for i in range(count):
-        size = int(sampled.sizes[i])
+    for i, (attempt, nums, size, target, solutions, plain, length) in enumerate(facts):
         row = None
-        if sampled.attempts[i] >= 0:
-            numbers = tuple(sampled.nums[i, :size].tolist())
-            puzzle = Puzzle(numbers, int(sampled.targets[i]), rule, operators)
+        if attempt >= 0:
+            puzzle = Puzzle(tuple(nums[:size]), target, rule, operators)
             begin = i * kernel.TEXT
-            text = texts[begin : begin + sampled.lengths[i]]
-            row = _row(puzzle, solver.facts(int(sampled.counts[i]), sampled.plain[i], text))
-        rows.append((int(sampled.attempts[i]), size, row))
+            text = texts[begin : begin + length]
+            row = _row(puzzle, solver.facts(solutions, plain, text))
+        rows.append((attempt, size, row))
     return rows
 
 

@@ -44,23 +44,22 @@ def publish(hub, folder, splits, card=""):
     return hub.add_model("me/rows", folder, repo_type="dataset")
 
 
-def configs(*names, default=None):
-    lines = ["---", "configs:"]
-    for name in names:
-        is_default = str(name == default).lower()
-        files = f"data_files: {name}/*.jsonl"
-        lines.append(f"- {{config_name: {name}, default: {is_default}, {files}}}")
-    return "\n".join([*lines, "---", ""])
-
-
 def read(name="me/rows"):
     return [record for _, record in external.from_hub(name, None)[1]]
+
+
+CONFIGURATIONS = """---
+configs:
+- {config_name: a, data_files: a/*.jsonl}
+- {config_name: b, data_files: b/*.jsonl, default: true}
+---
+"""
 
 
 @pytest.mark.parametrize(("name", "rows"), [("me/rows", 2), ("me/rows:a", 1)])
 def test_the_configuration_is_the_default_one_or_the_one_asked_for(hub, tmp_path, name, rows):
     files = {"a/train.jsonl": PUZZLES[:1], "b/train.jsonl": PUZZLES[:2]}
-    publish(hub, tmp_path / "published", files, configs("a", "b", default="b"))
+    publish(hub, tmp_path / "published", files, CONFIGURATIONS)
     assert len(read(name)) == rows
 
 
@@ -93,14 +92,6 @@ def test_a_card_that_names_files_outside_of_the_data_set_is_refused(hub, here, f
     publish(hub, here / "published", {"a.jsonl": PUZZLES}, card)
     with pytest.raises(InputError, match="no file of the data set"):
         read()
-
-
-@pytest.mark.parametrize("name", ["me/rows", "me/rows:d"])
-def test_where_no_configuration_is_the_default_they_are_named(hub, tmp_path, name):
-    files = {"a/1.jsonl": PUZZLES, "b/1.jsonl": PUZZLES}
-    publish(hub, tmp_path / "published", files, configs("a", "b"))
-    with pytest.raises(InputError, match=r"a.*b"):
-        read(name)
 
 
 def ids(folder):

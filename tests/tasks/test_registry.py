@@ -21,14 +21,6 @@ def test_a_task_describes_its_rows(task):
     assert row.kept.items() >= task.example.items()
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_probe_rows_are_of_the_task_and_begin_with_the_same_ones(task):
-    rows = probe.rows(task, 8)
-    assert rows[:3] == probe.rows(task, 3)
-    assert len({row.headline for row in rows}) == 8
-    assert all(type(row) is task.row for row in rows)
-
-
 def test_probe_prompts_are_of_the_task_that_a_model_was_trained_on():
     def adapter(data, **facts):
         return Manifest.of("adapter", {}, {"data": data, "model": hub}, facts=facts).as_input()
