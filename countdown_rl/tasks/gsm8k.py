@@ -40,11 +40,12 @@ class Gsm8kRow(Row):
 
     def __init__(self, fields: Record) -> None:
         super().__init__(fields)
-        if not isinstance(fields.get("question"), str) or not isinstance(fields.get("gold"), str):
+        question, gold = fields.get("question"), fields.get("gold")
+        if not isinstance(question, str) or not isinstance(gold, str):
             raise InputError("a gsm8k row needs `question` and `gold`, both text")
-        check_text(fields["question"], "`question`")
+        check_text(question, "`question`")
         try:
-            self.gold = Fraction(fields["gold"] if _GOLD(fields["gold"]) else "")
+            self.gold = Fraction(gold if _GOLD(gold) else "")
         except (ValueError, ZeroDivisionError):
             raise InputError("`gold` should be an exact number such as -7 or 5/2") from None
 
