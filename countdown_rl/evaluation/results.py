@@ -44,6 +44,11 @@ class Result:
 
 def read(path: Path) -> Result:
     """Read the evaluation at *path*. Raises ArtifactError if it is missing or damaged."""
+    if path.is_file():
+        raise ArtifactError(
+            f"{path} is a file, not an eval artifact; grade its completions by "
+            f"`countdown-rl eval --completions {path} --out DIR` and give DIR."
+        )
     manifest = artifacts.read(path, "eval")
     metrics = read_metrics(path)
     try:
