@@ -248,23 +248,6 @@ def code_cells(notebook: str) -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-@pytest.mark.parametrize("notebook", ["grade.ipynb", "free-gpu.ipynb"])
-def test_a_notebook_installs_the_wheel_beside_it_else_its_clone_else_the_index(notebook, tmp_path):
-    *code, pip = code_cells(notebook)[0].splitlines()
-    assert pip.startswith('!pip install --quiet "{source}')
-    (tmp_path / "docs").mkdir()
-    for file, source in (
-        ("LICENSE", "countdown-rl"),
-        ("pyproject.toml", ".."),
-        ("docs/countdown_rl-1.whl", "countdown_rl-1.whl"),
-    ):
-        (tmp_path / file).touch()
-        variables = {}
-        with chdir(tmp_path / "docs"):
-            exec("\n".join(code), variables)
-        assert str(variables["source"]) == source
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "models", "last"),

@@ -1,4 +1,4 @@
-"""DVC as its users use it: experiments, metrics, plots and a remote, on the first stages of the real dvc.yaml.
+"""DVC as its users use it: stages, metrics, plots and the lock, on the first stages of the real dvc.yaml.
 
 A script takes the place of ``countdown-rl``: it writes the files of each stage, and as accuracy the learning rate.
 """
@@ -63,8 +63,7 @@ def root(tmp_path_factory):
     (root / "bin" / "countdown-rl").write_text(STAND_IN)
     (root / "bin" / "countdown-rl").chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
-        # The queue's worker starts `dvc` by its name.
-        patch.setenv("PATH", f"{root / 'bin'}:{Path(sys.executable).parent}", prepend=":")
+        patch.setenv("PATH", str(root / "bin"), prepend=":")
         patch.setenv("DVC_GLOBAL_CONFIG_DIR", str(root / "config"))
         patch.setenv("DVC_SITE_CACHE_DIR", str(root / "site"))
         for role in ("AUTHOR", "COMMITTER"):
@@ -108,21 +107,6 @@ def project(pipeline, tmp_path, monkeypatch):
     shutil.copytree(pipeline, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
     return tmp_path / "project"
-
-
-def test_a_queued_experiment_runs_with_its_option_and_is_compared(project):
-    rate = f"stages/train.yaml:train.learning-rate={OTHER}"
-    dvc(f"exp run --set-param {rate} --queue --name slower")
-    dvc("exp run --run-all")
-    table = dvc("exp show --only-changed --drop artifacts --md")
-    heads, _, *rows = [line.split("|")[5:-1] for line in table.strip().splitlines()]
-    assert [head.strip() for head in heads] == ["accuracy", "train.learning-rate"]
-    rates = [list(map(float, row)) for row in rows]
-    assert rates == [[RATE] * 2, [RATE] * 2, [OTHER] * 2]
-    dvc("exp apply slower")
-    old = (ROOT / "stages/train.yaml").read_text()
-    changed = old.replace(f"learning-rate: {RATE}", f"learning-rate: {OTHER}")
-    assert Path("stages/train.yaml").read_text() == changed
 
 
 def test_metrics_and_plots_of_two_runs_are_compared(project):

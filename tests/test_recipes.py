@@ -120,23 +120,6 @@ def test_options_of_a_recipe_may_stand_anywhere(world, tmp_path):
     assert (tmp_path / "out" / "model.gguf").is_file()
 
 
-@pytest.mark.parametrize("name", FIELD)
-def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch, capsys):
-    commands = printed(name, world, tmp_path / "out", "--check")
-    assert [command[0] for command in commands] == ["gen-data", "train"]
-    assert "--check" in commands[1]
-    commands[0] += ["--n", "4000"]
-    commands[1] += ["--json"]
-    monkeypatch.chdir(tmp_path / "out")
-    for words in commands:
-        capsys.readouterr()
-        assert status(monkeypatch, *words) == 0
-    checked = json.loads(capsys.readouterr().out)
-    assert checked["architecture"].lower().startswith(FIELD[name][0][:5])
-    assert checked["longest_prompt"] > 50
-    assert not (tmp_path / "out" / "adapter").exists()
-
-
 def test_the_recipe_of_areals_example_exports_to_areal(world, tmp_path, monkeypatch):
     commands = printed("qwen2.5-3b-areal", world, tmp_path / "out", "--quick", ENGINE="areal")
     run(commands, tmp_path / "out", monkeypatch)
