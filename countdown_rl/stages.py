@@ -245,12 +245,11 @@ def quantize(
 def publish(
     out: Source, *, on_warning: Callable[[str], None] = _warn, **options: object
 ) -> "Manifest":
-    """Build the release folder of a model or data set at *out*; with ``repo_id`` upload it to the
-    Hub.
+    """Build the release folder of a model at *out*; with ``repo_id`` upload it to the Hub.
 
     Args:
-        options: fields of ``PublishOptions``, such as ``model`` or ``data``, and of
-            ``UploadOptions``, ``repo_id`` and ``public``, in :mod:`countdown_rl.release.config`.
+        options: fields of ``PublishOptions``, such as ``model``, and of ``UploadOptions``,
+            ``repo_id`` and ``public``, in :mod:`countdown_rl.release.config`.
     """
     from countdown_rl.release import folder
     from countdown_rl.release.config import PublishOptions, UploadOptions

@@ -26,7 +26,7 @@ COMMANDS = {
         "eval": "Evaluate a model on held-out puzzles.",
         "merge": "Merge a LoRA adapter into its base, as ordinary safetensors.",
         "quantize": "Write a model's weights in fewer bits.",
-        "publish": "Build the release folder of a model or data set, and upload it with --push.",
+        "publish": "Build the release folder of a model, and upload it with --push.",
     },
     "Other commands": {
         "sft": "Fine-tune a model on demonstrations.",

@@ -12,37 +12,29 @@ from countdown_rl.release.config import PublishOptions, UploadOptions
 def publish(
     *,
     options: PublishOptions,
-    out: Annotated[
-        Path | None, option("Directory to write.", show_default="artifacts/release, data-release")
-    ] = None,
+    out: Annotated[Path, option("Directory to write.")] = Path("artifacts/release"),
     upload: UploadOptions,
 ) -> None:
-    """Build the release folder of a model or data set, and upload it with --push.
+    """Build the release folder of a model, and upload it with --push.
 
-    The folder of a model holds weights, tokenizer, a model card with results and training curves,
-    the evaluation, and the provenance from the data to the weights. The folder of a data set
-    (--data) holds its splits, and a card from which `load_dataset` reads them. The same artifacts
-    and options give the same bytes.
+    The folder holds weights, tokenizer, a model card with results and training curves, the
+    evaluation, and the provenance from the data to the weights. The same artifacts and options give
+    the same bytes.
 
     With --push NAME/MODEL the folder goes to the Hub as one commit, private unless --public. Other
     files in the repository are removed. The token comes from `hf auth login` or HF_TOKEN.
 
     Examples:
         countdown-rl publish --push me/countdown-tiny-nf4
-        countdown-rl publish --data artifacts/data --license cc0-1.0
     """
     from countdown_rl.release import folder
 
-    out = out or Path("artifacts/release" if options.data is None else "artifacts/data-release")
     manifest, result = folder.publish(options, out, upload, console.warn)
     facts, count = manifest.facts, len(manifest.files) + 1
     size = sum(entry["size"] for entry in manifest.files.values())
-    if options.data is not None:
-        summary = plural(sum(facts["rows"].values()), "row")
-    elif "accuracy" in facts:
+    summary = "not evaluated"
+    if "accuracy" in facts:
         summary = f"accuracy {percent(facts['accuracy'])} ({interval(facts['interval'])}, n {facts['n']:,})"
-    else:
-        summary = "not evaluated"
     values: JsonObject = {
         "out": str(out),
         "digest": manifest.digest,

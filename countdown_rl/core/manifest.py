@@ -32,7 +32,6 @@ MADE_BY = {
     "merged": "countdown-rl merge",
     "quantized": "countdown-rl quantize",
     "release": "countdown-rl publish",
-    "data-release": "countdown-rl publish --data",
     "task": "countdown-rl export-task",
 }
 #: The recipe of the shipped model, which has no base model; its manifest names no command.

@@ -1,6 +1,6 @@
 """Options of ``publish``: what a release is made from, and its upload."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated
 
 from countdown_rl.core.errors import UsageError
@@ -8,8 +8,6 @@ from countdown_rl.core.options import Options, option
 from countdown_rl.models.reference import HUB_ID
 
 HUB = "Upload"
-#: Options that apply to the release of a data set.
-DATA_OPTIONS = ("data", "license")
 
 
 @dataclass(frozen=True)
@@ -19,9 +17,6 @@ class PublishOptions(Options):
     model: Annotated[str, option("Weights of quantize, merge, train or sft.")] = (
         "artifacts/quantized"
     )
-    data: Annotated[
-        str | None, option("Data set of gen-data to publish instead of a model.", metavar="DIR")
-    ] = None
     evaluation: Annotated[
         str | None,
         option("Evaluation of these weights.", name="--eval", show_default="eval/NAME beside them"),
@@ -40,13 +35,6 @@ class PublishOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_hub_id("base_model", self.base_model)
-        if self.data is None:
-            return
-        for field in fields(self):
-            if field.name not in DATA_OPTIONS and getattr(self, field.name) != field.default:
-                raise UsageError(
-                    "is for the release of a model; leave it out with --data.", option=field.name
-                )
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,32 @@
-"""Release folder of a model or a data set; the same inputs and options give the same bytes."""
+"""Release folder of a model; the same inputs and options give the same bytes."""
 
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from countdown_rl.core import artifacts, hub
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
-from countdown_rl.core.formatting import flag, plural
+from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import (
-    MADE_BY,
     MANIFEST,
     Manifest,
     ProvenanceEntry,
     file_input,
     provenance_chain,
 )
-from countdown_rl.core.types import JsonObject, Record
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation import results, training_log
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models import model_files
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.release import model_card, upload
-from countdown_rl.release.config import DATA_OPTIONS, PublishOptions, UploadOptions
+from countdown_rl.release.config import PublishOptions, UploadOptions
 from countdown_rl.release.model_card import ADAPTER_CONFIG, FILES, Release, Weights
 from countdown_rl.release.report import charts
 from countdown_rl.release.upload import Upload
 from countdown_rl.tasks.probe import initial_model
-from countdown_rl.tasks.registry import task_of
-
-#: The Hub's name of each split.
-_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
 def publish(
@@ -40,7 +34,7 @@ def publish(
 ) -> tuple[Manifest, Upload | None]:
     """Build the release at *out*, and upload it if *target* names a repository."""
     manifest = build(options, out)
-    if options.data is None and "accuracy" not in manifest.facts:
+    if "accuracy" not in manifest.facts:
         on_warning(
             "these weights have not been evaluated, and the card says so; "
             "run `countdown-rl eval` on them."
@@ -51,30 +45,23 @@ def publish(
 
 
 def build(options: PublishOptions, out: Path) -> Manifest:
-    """Write the release at *out*: of a model, or of the data set that *options* name.
+    """Write the release that *options* name at *out*.
 
     Raises:
         ArtifactError: an input is missing, damaged or about other weights, or contains a token.
     """
-    kind = "release" if options.data is None else "data-release"
-    artifacts.check_writable(out, kind)
-    settings = asdict(options)
-    if options.data is None:
-        del settings["data"]
-        release = read_inputs(options)
-        inputs = release.inputs
-        write = partial(_write_model, release)
-    else:
-        settings = {name: settings[name] for name in DATA_OPTIONS}
-        data = artifacts.read(Path(options.data), "data")
-        inputs = {"data": data.as_input() | {"source": options.data}}
-        write = partial(_write_data, Path(options.data), data, options.license)
+    artifacts.check_writable(out, "release")
+    release = read_inputs(options)
     with artifacts.writing(
-        out, kind, options=settings, inputs=inputs, libraries=("huggingface_hub",)
+        out,
+        "release",
+        options=asdict(options),
+        inputs=release.inputs,
+        libraries=("huggingface_hub",),
     ) as draft:
-        write(draft)
-        upload.check_no_token(draft.path, manifest=json.dumps(inputs, default=vars))
-    return artifacts.read(out, kind, verify=False)
+        _write(release, draft)
+        upload.check_no_token(draft.path, manifest=json.dumps(release.inputs, default=vars))
+    return artifacts.read(out, "release", verify=False)
 
 
 def read_inputs(options: PublishOptions) -> Release:
@@ -175,7 +162,7 @@ def base_license(base_model: str, revision: str | None) -> dict[str, str]:
     return {key: card[key] for key in ("license", "license_name", "license_link") if card.get(key)}
 
 
-def _write_model(release: Release, draft: artifacts.ArtifactWriter) -> None:
+def _write(release: Release, draft: artifacts.ArtifactWriter) -> None:
     _copy_weights(release, draft)
     evaluation = release.evaluation
     if evaluation:
@@ -212,52 +199,3 @@ def _copy_weights(release: Release, draft: artifacts.ArtifactWriter) -> None:
         config["base_model_name_or_path"] = release.base_model
         text = json.dumps(config, indent=2, sort_keys=True)
         (draft.path / ADAPTER_CONFIG).write_text(f"{text}\n")
-
-
-def _typed(options: Record) -> str:
-    """Return *options* as they are typed after a command."""
-    words = []
-    for key, option in options.items():
-        if isinstance(option, bool):
-            words.append(flag(key if option else f"no-{key}"))
-        elif option is not None:
-            items = option if isinstance(option, list) else [option]
-            words += [f"{flag(key)} {item}" for item in items]
-    return " ".join(words)
-
-
-def _write_data(
-    data: Path, manifest: Manifest, license: str | None, draft: artifacts.ArtifactWriter
-) -> None:
-    """Write the splits of *data*, and a card from which ``load_dataset`` reads them."""
-    for name in manifest.files:
-        _copy(data / name, draft.path / name)
-    task = task_of(manifest.options)
-    splits = manifest.facts["splits"]
-    rows = {split: splits[split]["rows"] for split in _SPLITS if splits.get(split, {}).get("rows")}
-    if not rows:
-        raise ArtifactError(f"{data} holds no rows; make it again with `{MADE_BY['data']}`.")
-    with (data / f"{next(iter(rows))}.jsonl").open(encoding="utf-8") as stream:
-        fields = list(json.loads(stream.readline()))
-
-    columns = set()  # the main groups of rows that the table of splits counts
-    for split in rows:
-        for group, counts in splits[split].get("groups", {}).items():
-            if task.group(group).main:
-                columns |= {(group, value) for value in counts}
-    source = manifest.inputs.get("from", {})
-    draft.facts |= {"name": f"{task.name}-{task.noun}s", "license": license, "rows": rows}
-    card = model_card.fill(
-        "dataset_card.md.jinja",
-        **draft.facts,
-        task=task,
-        splits=splits,
-        columns=sorted(columns),
-        fields=fields,
-        command=f"{MADE_BY['data']} {_typed(manifest.options)}",
-        source=source.get("hub") or source.get("file"),
-        revision=source.get("revision"),
-        own_test="test" in manifest.inputs,
-        split_names=_SPLITS,
-    )
-    (draft.path / model_card.CARD).write_text(card, "utf-8")

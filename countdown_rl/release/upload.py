@@ -11,7 +11,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from countdown_rl.core import artifacts, hub
 from countdown_rl.core.errors import ArtifactError, HubError
@@ -22,8 +22,6 @@ from countdown_rl.release.config import UploadOptions
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-#: Type of the repository for each kind of artifact that can be uploaded.
-REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
 #: The Hub writes this file into each repository.
 _OF_THE_HUB = ".gitattributes"
 #: Bytes searched of a file of weights: its metadata come first.
@@ -97,9 +95,8 @@ def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
 
 def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
     repo_id = str(options.repo_id)
-    repo_type = REPO_TYPES[manifest.kind]
-    api.create_repo(repo_id, repo_type=repo_type, private=True, exist_ok=True)
-    info = api.repo_info(repo_id, repo_type=repo_type)
+    api.create_repo(repo_id, private=True, exist_ok=True)
+    info = api.repo_info(repo_id)
     if not info.private and not options.public:
         raise HubError(f"{repo_id} is public; give --public to publish there, or another --push.")
 
@@ -107,7 +104,7 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     present = {file.rfilename for file in files} - {_OF_THE_HUB}
     published = None
     if MANIFEST in present:
-        file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
+        file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha)
         published = artifacts.peek(Path(file).parent)
     if present and published != manifest.kind:
         raise HubError(
@@ -117,27 +114,25 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     commit = api.upload_folder(
         folder_path=folder,
         repo_id=repo_id,
-        repo_type=repo_type,
         allow_patterns=[*manifest.files, MANIFEST],
         delete_patterns="*",
         commit_message=f"Release {manifest.digest[:12]}",
         parent_commit=info.sha,
     ).oid
-    tag = _tag(api, repo_id, repo_type, commit)
+    tag = _tag(api, repo_id, commit)
     if options.public and info.private:
-        api.update_repo_settings(repo_id, repo_type=repo_type, visibility="public")
-    path = f"datasets/{repo_id}" if repo_type == "dataset" else repo_id
-    return Upload(f"{api.endpoint}/{path}", commit, tag, private=not options.public)
+        api.update_repo_settings(repo_id, visibility="public")
+    return Upload(f"{api.endpoint}/{repo_id}", commit, tag, private=not options.public)
 
 
-def _tag(api: "HfApi", repo_id: str, repo_type: str, commit: str) -> str:
+def _tag(api: "HfApi", repo_id: str, commit: str) -> str:
     """Return the newest tag if it is of *commit*, else create the next one: v1, v2, ..."""
-    refs = api.list_repo_refs(repo_id, repo_type=repo_type).tags
+    refs = api.list_repo_refs(repo_id).tags
     commits = {ref.name: ref.target_commit for ref in refs}
     numbers = [int(name[1:]) for name in commits if re.fullmatch(r"v\d+", name)]
     newest = max(numbers, default=0)
     if commits.get(f"v{newest}") == commit:
         return f"v{newest}"
     tag = f"v{newest + 1}"
-    api.create_tag(repo_id, tag=tag, revision=commit, repo_type=repo_type)
+    api.create_tag(repo_id, tag=tag, revision=commit)
     return tag

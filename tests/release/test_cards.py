@@ -1,26 +1,20 @@
-"""Cards: metadata that the Hub reads, results, examples that run, and splits that ``load_dataset`` reads."""
+"""Cards: metadata that the Hub reads, results, and examples that run."""
 
-import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
-from huggingface_hub import DatasetCard, ModelCard
+from huggingface_hub import ModelCard
 
 from countdown_rl.core import artifacts
-from countdown_rl.data import build
-from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation.tables import cell
 from countdown_rl.models import chat_template
 from countdown_rl.release import folder
 from countdown_rl.release.config import PublishOptions
-from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.training.options import TrainOptions
 from tests.support import release_chain, tiny_llama
-from tests.support.command import python
-from tests.support.hub import push
 
 OUT = Path("release")
 ROW = CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
@@ -122,42 +116,3 @@ def test_the_example_of_gsm8k_is_a_word_problem(root):
     shutil.rmtree("eval")
     release_chain.evaluate(Path(), "merged", accuracy=0.5, task="gsm8k")
     assert "A shelf holds 3 rows" in card().text
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "data"
-    build.make(DataOptions(n=40, valid=5, test=5, seed=3), path)
-    return path
-
-
-@pytest.fixture
-def published(data, tmp_path) -> Path:
-    """The release of the data."""
-    folder.build(PublishOptions(data=str(data), license="cc0-1.0"), tmp_path / "release")
-    return tmp_path / "release"
-
-
-def test_a_release_of_data_is_the_splits_and_a_card(data, published):
-    manifest, source = artifacts.read(published, "data-release"), artifacts.read(data, "data")
-    assert manifest.files.keys() - source.files.keys() == {"README.md"}
-    assert source.files.items() <= manifest.files.items()
-    assert manifest.inputs["data"]["digest"] == source.digest
-    assert manifest.facts["rows"] == {"train": 30, "valid": 5, "test": 5}
-    page = DatasetCard.load(published / "README.md")
-    assert page.data.license == "cc0-1.0"
-    for key in jsonl.read_rows(published / "test.jsonl")[0]:
-        assert re.search(rf"^\| {key} \| \S", page.text, re.MULTILINE)
-    assert re.search(r"countdown-rl gen-data .*--n 40", page.text)
-
-
-def test_load_dataset_returns_the_rows(hub, published, tmp_path):
-    push(published, PUZZLES)
-    rows = "{k: list(v) for k, v in d.load_dataset('me/puzzles').items()}"
-    env = hub.env(tmp_path) | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    code = f"import json, datasets as d; print(json.dumps({rows}))"
-    splits = json.loads(python(code, env, tmp_path))
-    for ours, theirs in {"train": "train", "valid": "validation", "test": "test"}.items():
-        assert splits.pop(theirs) == jsonl.read_rows(published / f"{ours}.jsonl")
-    assert not splits
-    assert not hub.leaks

@@ -33,7 +33,7 @@ LFS = re.compile(r".*\.(safetensors|bin|gguf|pt|parquet|png|zip)$")
 
 def push(folder: Path, repo_id: str, **options: Any) -> Any:
     """Upload the release at *folder* after a check of its files, as the command does."""
-    manifest = artifacts.read(folder, [*upload.REPO_TYPES])
+    manifest = artifacts.read(folder, "release")
     return upload.push(folder, manifest, UploadOptions(repo_id=repo_id, **options))
 
 
