@@ -15,7 +15,6 @@ from unittest import mock
 import torch
 
 from benchmarks import bench
-from countdown_rl.cli.quiet import silence_libraries
 from countdown_rl.inference import cpu_decoder, generate
 from countdown_rl.inference.engine import STOP, batches
 from countdown_rl.inference.sampling import Stop
@@ -111,7 +110,6 @@ def main():
     parser.add_argument("--name", default="evaluation")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    silence_libraries()
 
     rows = jsonl.read_rows(args.data)[: args.n]
     loaded = load.load_model(reference.find_model(args.model), precision=args.precision)

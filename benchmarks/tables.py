@@ -40,6 +40,8 @@ ARMS = {
     "rft-1": "1 round",
     "rft-5": "5 rounds",
     "rft-25": "25 rounds",
+    "rft-5-x3": "5 rounds, update times 3",
+    "rft-5-x10": "5 rounds, update times 10",
     "positive-whole": "positives only, whole",
     "positive": "positives only, by line",
     "grpo-whole": "GRPO, whole",
@@ -180,7 +182,7 @@ def arms() -> str:
         if not runs:
             continue
         means = [fmean(run[key] for run in runs) for key in ARM_COLUMNS]
-        frontier = 1 - of_four + of_four * np.interp(means[1], *exact, right=math.nan)
+        frontier = 1 - of_four + of_four * np.interp(means[1], *exact, math.nan, math.nan)
         lines.append((text, ", ".join(by_arm[arm]), *map(percent, [*means, frontier])))
     return table(("", "seeds", *ARM_COLUMNS.values(), "exact rounds"), lines)
 
