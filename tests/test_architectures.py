@@ -50,7 +50,7 @@ def fine_tuned(model: str) -> Result:
 def loss_by_hand(model: str) -> float:
     """The mean negative log-likelihood of the tokens of all completions, one at a time."""
     loaded = load_model(find_model(model), precision="fp32")
-    known, _ = demonstrations.read(SftOptions(), [Path("demos.jsonl")], None)
+    known, _ = demonstrations.read(SftOptions(), [Path("demos.jsonl")], None, None)
     total, count = 0.0, 0
     for example in tokens.tokenize(known.filtered, loaded.tokenizer):
         ids, labels = torch.tensor(example["input_ids"]), torch.tensor(example["labels"])

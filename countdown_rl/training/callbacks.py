@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import PartialState
+from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback
 from transformers import TrainerControl as Control
@@ -29,6 +30,8 @@ from countdown_rl.training.grpo.warnings import common_fault
 from countdown_rl.training.prepared import Prepared
 from countdown_rl.training.state import Journal
 
+#: A run of any method.
+Run = Prepared[Any]
 #: The metrics of a step by their names in TRL.
 Logs = dict[str, Any]
 #: Metrics of a step that TRL, or the trainer, logs under another name.
@@ -51,18 +54,15 @@ _CAUSES = {
 
 
 class Validation(TrainerCallback):
-    """Completes the validation puzzles of *run*; with ``keep`` best the first best weights are saved."""
+    """Completes the validation puzzles of *run*, and saves the first best weights to keep."""
 
-    def __init__(
-        self, run: Prepared[Any], journal: Journal, trainer: Trainer, loaded: Loaded
-    ) -> None:
+    def __init__(self, run: Run, journal: Journal, trainer: Trainer, loaded: Loaded) -> None:
         self.run = run
         self.journal = journal
         self.trainer = trainer
         self.loaded = loaded
-        self._prompts = [
-            chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation
-        ]
+        turns = [row.messages() for row in run.validation]
+        self._prompts = [chat_template.render(loaded.tokenizer, messages) for messages in turns]
 
     def on_train_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         if state.global_step == 0:
@@ -82,15 +82,15 @@ class Validation(TrainerCallback):
         columns = zip(self.run.validation, self._prompts, completions, strict=True)
         for row, prompt, completion in columns:
             samples.append(Sample.of(row, completion.after(row, prompt)))
+        count = len(samples)
         metrics = {
-            "eval_correct": _mean([sample.grade.correct for sample in samples]),
-            "eval_format": _mean([sample.grade.format for sample in samples]),
-            "eval_truncated": _mean([bool(sample.truncated) for sample in samples]),
+            "eval_correct": rounded(sum(sample.grade.correct for sample in samples) / count),
+            "eval_format": rounded(sum(sample.grade.format for sample in samples) / count),
+            "eval_truncated": rounded(sum(bool(sample.truncated) for sample in samples) / count),
         }
         if scored := [sample for sample in samples if "kl" in sample.details]:
             total = sum(sample.details.pop("kl") for sample in scored)
-            metrics["eval_kl"] = total / sum(sample.tokens or 0 for sample in scored)
-        metrics = {name: rounded(value) for name, value in metrics.items()}
+            metrics["eval_kl"] = rounded(total / sum(sample.tokens or 0 for sample in scored))
         self._report(step, samples, metrics)
         best = self.journal.best()  # the row of this step follows
         if self.run.options.keep == "best" and (best is None or metrics["eval_correct"] > best[1]):
@@ -121,18 +121,14 @@ class Validation(TrainerCallback):
             when = f"Step {step}" if step else "Before training"
             correct = metrics["eval_correct"]
             reporter.note(f"{when}: {correct:.1%} of the validation {nouns} solved.")
-            shown = [replace(sample, step=step, validation=True) for sample in samples]
+            shown = (replace(sample, step=step, validation=True) for sample in samples)
             self.journal.add_samples([sample.to_json() for sample in shown])
-
-
-def _mean(flags: Sequence[bool]) -> float:
-    return sum(flags) / len(flags)
 
 
 class CheckpointCallback(TrainerCallback):
     """Seeds each step, logs its row, and saves checkpoints: every ``save_steps``, and at a signal."""
 
-    def __init__(self, run: Prepared[Any], journal: Journal) -> None:
+    def __init__(self, run: Run, journal: Journal) -> None:
         self.run = run
         self.options = run.options
         self.round_steps = run.options.round_steps
@@ -146,16 +142,15 @@ class CheckpointCallback(TrainerCallback):
         for column in fields(self.journal.kind):
             key = _TRL_NAMES.get(column.name, column.name)
             if key in logs:
-                value = logs[key]
-                metrics[column.name] = None if value is None else rounded(value)
+                metrics[column.name] = None if logs[key] is None else rounded(logs[key])
         if "tokens" in metrics:  # TRL counts those of this process
             metrics["tokens"] = self._tokens + logs["num_tokens"]
+        metrics |= {"step": step, "seconds": rounded(seconds)}
         parts = [name for name in logs if re.fullmatch(PART, name)]
         if len(parts) == 2:
             parts = []  # those of a single reward are those of the sum
         names = [name for name in logs if name.startswith(GROUP) or name in parts]
-        metrics["groups"] = {name: rounded(logs[name]) for name in names}
-        return self.journal.kind(**metrics | {"step": step, "seconds": rounded(seconds)})
+        return self.journal.kind(**metrics, groups={name: rounded(logs[name]) for name in names})
 
     def on_step_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         self._start = time.perf_counter()
@@ -176,12 +171,17 @@ class CheckpointCallback(TrainerCallback):
         return control
 
     def on_log(
-        self, args: Arguments, state: State, control: Control, logs: Logs, **rest: Any
+        self,
+        args: Arguments,
+        state: State,
+        control: Control,
+        logs: Logs,
+        optimizer: AcceleratedOptimizer,
+        **_: object,
     ) -> None:
         if "grad_norm" not in logs:  # the summary at the end of training
             return
-        optimizer: Any = rest.get("optimizer")
-        if getattr(optimizer, "step_was_skipped", False) and optimizer.scaler.get_scale() >= 1:
+        if optimizer.step_was_skipped and optimizer.scaler.get_scale() >= 1:
             # Gradients exceeded fp16, so nothing was changed and the scale is halved.
             logs["grad_norm"] = 0.0
         for name, cause in _CAUSES.items():
@@ -196,10 +196,9 @@ class CheckpointCallback(TrainerCallback):
         self.journal.add_row(row)
         if processes.is_main():
             self.run.reporter.step(row)
-            shares = [
-                each.eval_correct for each in self.journal.rows if each.eval_correct is not None
-            ]
-            validation = f", validation accuracy {shares[-1]:.1%}" if shares else ""
+            shares = [row.eval_correct for row in self.journal.rows]
+            evaluated = [share for share in shares if share is not None]
+            validation = f", validation accuracy {evaluated[-1]:.1%}" if evaluated else ""
             self.run.reporter.progress(row.step, self.journal.max_steps, row.summary + validation)
         self.journal.warn(self.warnings(), self.run.reporter.warning)
 

@@ -1,13 +1,12 @@
 """Memory of a run by arithmetic: weights, what is trained, and the cache of generation.
 
-What the loss keeps for its backward pass depends on the device and the architecture, and is not computed: a micro-batch
-that does not fit is halved by :func:`countdown_rl.training.run.train`.
+What the loss keeps for its backward pass depends on the device and the architecture, and is not
+computed: a micro-batch that does not fit is halved by :func:`countdown_rl.training.run.train`.
 """
 
 import os
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
 
 import torch
 
@@ -43,7 +42,9 @@ class Memory:
         return asdict(self) | {"total": self.total, "checkpoint": self.checkpoint}
 
 
-def of_run(loaded: load.Loaded, adapted: Any, *, sequences: int = 0, length: int = 0) -> Memory:
+def of_run(
+    loaded: load.Loaded, adapted: torch.nn.Module, *, sequences: int = 0, length: int = 0
+) -> Memory:
     """Return the memory of a run.
 
     Args:
@@ -60,8 +61,7 @@ def of_run(loaded: load.Loaded, adapted: Any, *, sequences: int = 0, length: int
     if loaded.precision == "nf4" and device.type == "cuda":
         in_4_bits = sum(prod(layer.weight.shape) for layer in nf4.linears(model).values())
         weights -= round(in_4_bits * (width - NF4_BYTES))
-    trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
-    trainable = sum(parameter.numel() for parameter in trained)
+    trainable = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
     shape = ModelShape.of(model.config)
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
     return Memory(

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -132,7 +132,10 @@ class TuningOptions(Options):
     ] = "lora"
     lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1, max=4096)] = 16
     lora_alpha: Annotated[int, option("LoRA scale: alpha / r.", MODEL, min=1)] = 32
-    precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "auto"
+    precision: Annotated[
+        Precision,
+        option("Precision of the base; nf4 (QLoRA) is the default of train from 0.5B on.", MODEL),
+    ] = "auto"
 
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
     save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
@@ -206,8 +209,7 @@ class TuningOptions(Options):
 
     def given(self, *names: str) -> str:
         """The first of the options *names* that has another value than its default, or ""."""
-        defaults = {field.name: field.default for field in fields(self)}
-        changed = (name for name in names if getattr(self, name) != defaults[name])
+        changed = (name for name in names if getattr(self, name) != getattr(type(self), name))
         return next(changed, "")
 
     def quantizes(self, parameters: int) -> bool:
@@ -298,10 +300,6 @@ class TrainOptions(TuningOptions):
     max_completion_length: Annotated[
         int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)
     ] = 256
-
-    precision: Annotated[
-        Precision, option("Precision of the base; auto: nf4 (QLoRA) from 0.5B on.", MODEL)
-    ] = "auto"
 
     @property
     def recorded(self) -> dict[str, object]:

@@ -13,6 +13,7 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.identity import Identity
 from countdown_rl.core.manifest import installed_versions
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation.training_log import LogRow
 from countdown_rl.inference.engine import Completion
 from countdown_rl.models import chat_template, load, model_files, reference, shape
@@ -61,7 +62,7 @@ class Start(Places, Generic[Settings]):
         processes.run_alone()
         places = Places.of(arguments, options)
         data = arguments.data
-        validation: list[Row] = []
+        validation = []
         if options.eval_every:
             if data is None or data.is_file():
                 raise UsageError(
@@ -107,7 +108,7 @@ class Start(Places, Generic[Settings]):
 
     def recognized(
         self, row_type: type[LogRow], inputs: Mapping[str, object], max_steps: int
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the fields of :class:`Prepared` that tell a run from others.
 
         Args:
@@ -125,7 +126,10 @@ class Start(Places, Generic[Settings]):
         return {"inputs": inputs, "identity": identity, "resume": resume}
 
     def trained_ids(self, rows: Iterable[Row | None]) -> list[str] | None:
-        """Return the sorted ids of *rows* and of what the model was trained on before; None if unknown."""
+        """Return the sorted ids of *rows* and of all that the model was trained on before.
+
+        None if a row is not known, or what it was trained on before.
+        """
         path = reference.local_path(self.loaded.ref) / model_files.TRAINED_IDS
         if self.ref.base is not None and not path.is_file():
             return None
@@ -137,7 +141,15 @@ class Start(Places, Generic[Settings]):
         return sorted(ids)
 
     def longest_prompt(self, rows: Sequence[Row], limit: int) -> int:
-        """Return the tokens of the longest prompt; ModelError if *limit* more do not fit."""
+        """Return the tokens of the longest prompt.
+
+        Args:
+            rows: which are prompted.
+            limit: tokens of a completion.
+
+        Raises:
+            ModelError: a prompt and a completion do not fit the context.
+        """
         prompts = chat_template.encode(self.loaded.tokenizer, (row.messages() for row in rows))
         shape.check_tokens(self.adapted, prompts, self.arguments.model)
         longest = max(map(len, prompts), default=0)
@@ -154,7 +166,7 @@ class Prepared(Start[Settings], ABC):
     row_type: ClassVar[type[LogRow]]
     summary: ClassVar[str]  # the outcome in words, a format of the facts
 
-    inputs: Mapping[str, Any]
+    inputs: JsonObject
     identity: Identity
     resume: Path | None
     max_steps: int
@@ -178,10 +190,15 @@ class Prepared(Start[Settings], ABC):
         """Return a greedy completion of each of *prompts*, in every process."""
 
     @abstractmethod
-    def facts(self, rows: Sequence[Any], last: Any) -> dict[str, object]:
-        """Return facts for the manifest; *last* is the mean of the last tenth of the *rows*."""
+    def facts(self, rows: Sequence[Any], last: Any) -> JsonObject:
+        """Return facts for the manifest.
 
-    def check_result(self) -> dict[str, Any]:
+        Args:
+            rows: of the log, all of :attr:`row_type`.
+            last: the mean of the last tenth of them.
+        """
+
+    def check_result(self) -> JsonObject:
         """Return the values that ``--check --json`` prints."""
         skeleton = self.loaded.model
         added = self.memory.trainable if self.options.tune == "lora" else 0

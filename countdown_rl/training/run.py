@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from peft import PeftModel
@@ -19,6 +19,7 @@ from countdown_rl.core.errors import ModelError, out_of_memory
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.identity import Identity, finished
 from countdown_rl.core.manifest import file_sha256
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import LogRow
 from countdown_rl.models import chat_template, load, model_files
@@ -42,7 +43,7 @@ class Result:
     log: Path
     #: One row per step; none if the artifact of the same run was already there.
     rows: Sequence[LogRow] = field(repr=False)
-    facts: Mapping[str, Any]
+    facts: JsonObject
     warnings: Mapping[str, str] = field(default_factory=dict)  # sentences by a short name
     resumed: int | None = None  # the step from which the run was resumed
     peak_memory: int | None = None  # bytes of a GPU
@@ -84,17 +85,12 @@ def execute(
 
 
 def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
-    """The result that is there already, see :func:`finished`."""
-    recorded = dict(run.recorded)
-    goes_on = run.resume is not None and step_of(run.resume) < run.max_steps
-    if goes_on and artifacts.peek(run.out) == run.options.kind:
-        before = artifacts.read(run.out, run.options.kind, verify=False)
-        recorded["max_steps"] = before.options.get("max_steps")  # it may be that of fewer steps
-    identity = Identity(recorded, run.inputs, {"code": run.identity.machine["code"]})
-    manifest = finished(run.out, run.options.kind, identity, overwrite=overwrite)
-    if manifest is None or goes_on:
+    """The result that is there already, see :func:`finished`; None if the run goes on."""
+    if run.resume and step_of(run.resume) < run.max_steps:
         return None
-    return Result(run.out, run.log, [], manifest.facts)
+    identity = Identity(run.recorded, run.inputs, {"code": run.identity.machine["code"]})
+    manifest = finished(run.out, run.options.kind, identity, overwrite=overwrite)
+    return Result(run.out, run.log, [], manifest.facts) if manifest else None
 
 
 def train(run: Prepared[Settings]) -> Result:
@@ -217,9 +213,17 @@ def _write(
     trainer: Trainer,
     loaded: load.Loaded,
     journal: Journal,
-    facts: dict[str, object],
+    facts: JsonObject,
 ) -> None:
-    """Write the artifact of *run* with its *facts*, to which the ids of its puzzles are added, and remove checkpoints."""
+    """Write the artifact of *run*, and remove its checkpoints.
+
+    Args:
+        run: that is finished.
+        trainer: with the weights of the last step.
+        loaded: the model.
+        journal: of the run.
+        facts: of the artifact, to which the ids of its puzzles are added.
+    """
     options = run.options
     best = journal.best() if options.keep == "best" else None
     state = None if best else weights.gathered(trainer)
@@ -247,8 +251,13 @@ def _write(
         run.checkpoints.clear()
 
 
-def outcome_warnings(facts: Mapping[str, Any], start: float | None) -> dict[str, str]:
-    """Return warnings about a finished run whose validation accuracy was *start* before."""
+def outcome_warnings(facts: JsonObject, start: float | None) -> dict[str, str]:
+    """Return warnings about a finished run.
+
+    Args:
+        facts: of the run.
+        start: the validation accuracy before the first step, if known.
+    """
     texts = {}
     if facts["steps"] > 1 and facts.get("loss_last_tenth", 0.0) >= facts.get("loss_first", 1.0):
         texts["loss"] = "the loss did not fall; more steps or another --learning-rate."
@@ -261,12 +270,12 @@ def outcome_warnings(facts: Mapping[str, Any], start: float | None) -> dict[str,
 
 def all_facts(
     run: Prepared[Settings], trainer: Trainer, loaded: load.Loaded, journal: Journal
-) -> dict[str, object]:
+) -> JsonObject:
     """Return the facts of the manifest."""
     # Counts packed and sharded weights too; it reads nothing but named_parameters.
     trainable, total = PeftModel.get_nb_trainable_parameters(trainer.model)
     rows = journal.rows
-    facts: dict[str, object] = {
+    facts: JsonObject = {
         "command": f"countdown-rl {run.options.command}",
         "method": run.options.method,
         "steps": rows[-1].step,

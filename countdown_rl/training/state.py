@@ -1,9 +1,8 @@
 """State of an unfinished run of ``sft`` or ``train``: its journal and its checkpoints.
 
-The journal is the log, samples and warnings. It is in each checkpoint too, so that a resumed run continues it.
-
-A checkpoint counts once its bytes, and then its ``complete`` mark, are on disk. Only then is the previous one removed.
-So a run that is killed at any moment has a checkpoint to resume from.
+The journal (log, samples, warnings) is in each checkpoint too, so that a resumed run continues it.
+A checkpoint counts once its bytes, and then its ``complete`` mark, are on disk. Only then is the
+previous one removed. So a run that is killed at any moment has a checkpoint to resume from.
 """
 
 import json
@@ -11,12 +10,14 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.identity import Identity
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation.training_log import (
     SAMPLES,
     LogRow,
@@ -42,32 +43,33 @@ _FILE, _FIELDS = "journal.json", ("start", "warnings", "samples", "outcomes", "t
 class Journal:
     """The state of a run beside its weights."""
 
-    log: Path | None  # the CSV to write, with the samples in a file beside it; None writes neither
+    #: The CSV to write, with the samples in a file beside it; None writes neither.
+    log: Path | None
     max_steps: int
     kind: type[LogRow] = StepRow
-    start: float | None = (
-        None  # share of the validation puzzles solved before the first step, if evaluated
-    )
-    rows: list[Any] = field(default_factory=list)  # one per step
-    warnings: dict[str, str] = field(
-        default_factory=dict
-    )  # sentences that were printed, by a short name
-    samples: list[dict[str, object]] = field(default_factory=list)  # completions, oldest first
-    outcomes: list[Any] = field(
-        default_factory=list
-    )  # of each round, where a sampler observes them
+    #: Share of the validation puzzles solved before the first step, if evaluated.
+    start: float | None = None
+    rows: list[Any] = field(default_factory=list)  # of *kind*, one per step
+    #: Sentences that were printed, by a short name.
+    warnings: dict[str, str] = field(default_factory=dict)
+    samples: list[JsonObject] = field(default_factory=list)  # completions, oldest first
+    #: Of each round, where a sampler observes them.
+    outcomes: list[Any] = field(default_factory=list)
     threads: int | None = None  # their number decides the rounding of sums
     #: Metrics of the last evaluation, which the row of its step gets.
     evaluation: dict[str, Any] = field(default_factory=dict)
 
     def best(self) -> tuple[int, float] | None:
-        """The first step with the highest ``eval_correct``, 0 for the initial policy, and that share; or None."""
-        shares = [(0, self.start), *((row.step, row.eval_correct) for row in self.rows)]
-        evaluated = ((step, share) for step, share in shares if share is not None)
+        """The first step with the highest ``eval_correct`` and that share; None if none is known.
+
+        Step 0 is the initial policy.
+        """
+        shares = {0: self.start} | {row.step: row.eval_correct for row in self.rows}
+        evaluated = [(step, share) for step, share in shares.items() if share is not None]
         return max(evaluated, key=lambda pair: pair[1], default=None)
 
     def warn(self, texts: Mapping[str, str], warning: Callable[[str], None]) -> None:
-        """Call *warning*, in the first process, with those of *texts* whose names are new to the run."""
+        """Call *warning*, in the first process, with the *texts* whose names are new to the run."""
         for name, text in texts.items():
             if name not in self.warnings and processes.is_main():
                 warning(text)
@@ -75,18 +77,18 @@ class Journal:
 
     def save(self, checkpoint: Path) -> None:
         """Write the journal into the directory *checkpoint*."""
-        values = {name: getattr(self, name) for name in _FIELDS} | {
-            "rows": list(map(asdict, self.rows))
-        }
+        values = {name: getattr(self, name) for name in _FIELDS}
+        values["rows"] = list(map(asdict, self.rows))
         (checkpoint / _FILE).write_text(json.dumps(values))
 
     def load(self, checkpoint: Path) -> None:
         """Restore what :meth:`save` wrote into *checkpoint*."""
-        for name, value in json.loads((checkpoint / _FILE).read_bytes()).items():
-            setattr(self, name, [self.kind(**row) for row in value] if name == "rows" else value)
+        values = json.loads((checkpoint / _FILE).read_bytes())
+        self.rows = [self.kind(**row) for row in values.pop("rows")]
+        vars(self).update(values)
 
     def write(self) -> None:
-        """Write log and samples anew, without what an interrupted run added after its last checkpoint."""
+        """Write log and samples anew, without those that follow the last checkpoint."""
         if self.log:
             write(self.log, self.rows)
             samples = beside(self.log, SAMPLES)
@@ -100,16 +102,16 @@ class Journal:
         if self.log:
             write(self.log, self.rows)
 
-    def add_samples(self, samples: list[dict[str, object]]) -> None:
+    def add_samples(self, samples: list[JsonObject]) -> None:
         """Add *samples*, also to their file."""
         self.samples += samples
         if self.log:
             jsonl.write_rows(beside(self.log, SAMPLES), samples, append=True)
 
 
-def check_log(log: Path | None, kind: type[LogRow]) -> None:
-    """Raise ArtifactError if a run of *kind* that writes *log* would replace anything but a log and its samples."""
-    for file in (log, beside(log, SAMPLES)) if log else ():
+def check_log(log: Path, kind: type[LogRow]) -> None:
+    """Raise ArtifactError if *log* or its samples are other files than a run of *kind* writes."""
+    for file in (log, beside(log, SAMPLES)):
         try:
             if file.exists() and (file.stat().st_size or not file.is_file()):
                 read(file, kind) if file == log else read_samples(file)
@@ -126,14 +128,12 @@ class Checkpoints:
     directory: Path
 
     def check_paths(self, out: Path, kind: str, log: Path) -> None:
-        """Check that a run can write an artifact of *kind* at *out*, the CSV *log* and checkpoints."""
+        """Check that a run can write checkpoints, an artifact of *kind* at *out* and the CSV *log*."""
         artifacts.check_writable(out, kind)  # before the locks, which could be files in *out*
         if log.resolve().is_relative_to(out.resolve()):
             raise UsageError(
                 f"--log {log} lies in --out {out}, which is replaced; give another path."
             )
-        if log.is_dir():
-            raise UsageError(f"{log} is a directory; give a file.", option="log")
         others = self._directories()
         if self.directory.is_file() or (others and not (self.directory / RUN).is_file()):
             raise ArtifactError(
@@ -147,12 +147,12 @@ class Checkpoints:
             ArtifactError: it does not belong to *run*.
         """
         newest = self.newest(max_steps)
-        if newest is None or not (differences := self._differences(run)):
-            return newest
-        raise ArtifactError(
-            f"{self.directory} holds a run that is not this one ({differences}); use its options "
-            f"to resume it, or remove {self.directory} to begin again."
-        )
+        if newest and (differences := self._differences(run)):
+            raise ArtifactError(
+                f"{self.directory} holds a run that is not this one ({differences}); use its "
+                f"options to resume it, or remove {self.directory} to begin again."
+            )
+        return newest
 
     def how_to_continue(self) -> str:
         """The sentence for a user who stopped a run: the step from which it resumes."""
@@ -171,12 +171,11 @@ class Checkpoints:
             unfinished = None
         return run.differences(unfinished)
 
-    def newest(self, max_steps: int | None = None) -> Path | None:
-        """Return the newest complete checkpoint, of at most *max_steps* if given."""
+    def newest(self, max_steps: float = inf) -> Path | None:
+        """Return the newest complete checkpoint of at most *max_steps*."""
         complete = [path for path in self._directories("checkpoint") if (path / MARK).is_file()]
-        if max_steps is not None:
-            complete = [path for path in complete if step_of(path) <= max_steps]
-        return max(complete, key=step_of, default=None)
+        early = (path for path in complete if step_of(path) <= max_steps)
+        return max(early, key=step_of, default=None)
 
     def start(self, run: Identity) -> None:
         """Clear the directory and write the identity of *run* into it."""
@@ -200,14 +199,12 @@ class Checkpoints:
         (checkpoint / MARK).touch()
         artifacts.fsync(checkpoint)
         newest = sorted(self._directories("checkpoint"), key=step_of)[-count:]
-        kept = {checkpoint, *newest, self.best(best or 0)}
-        _remove([other for other in self._directories() if other not in kept])
+        needed = {checkpoint, *newest, self.best(best or 0)}
+        _remove([other for other in self._directories() if other not in needed])
 
     def _directories(self, kind: str = "checkpoint|best") -> list[Path]:
-        paths = sorted(self.directory.glob("*-*"))
-        return [
-            path for path in paths if path.is_dir() and re.fullmatch(f"({kind})-[0-9]+", path.name)
-        ]
+        paths = sorted(filter(Path.is_dir, self.directory.glob("*-*")))
+        return [path for path in paths if re.fullmatch(f"({kind})-[0-9]+", path.name)]
 
     def clear(self) -> None:
         """Remove all checkpoints, and the directory if it is empty then."""

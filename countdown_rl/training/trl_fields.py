@@ -3,22 +3,20 @@
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from countdown_rl.core.errors import CountdownError, UsageError, first_line
 
 Config = TypeVar("Config")
 
-#: Errors of TRL, transformers and torch for a value that they cannot use.
-_FAULTS = (
-    *(ArithmeticError, AttributeError, ImportError, LookupError),
-    *(RuntimeError, TypeError, ValueError),
-)
-
 
 def split(items: Sequence[str]) -> dict[str, str]:
-    """Return the fields of *items* ("key=value") as text. Raises UsageError for another form or for a password."""
+    """Return the fields of *items* ("key=value") as text.
+
+    Raises:
+        UsageError: an item has another form, or a password.
+    """
     fields = {}
     for item in items:
         key, _, value = item.partition("=")
@@ -37,8 +35,8 @@ def split(items: Sequence[str]) -> dict[str, str]:
 def config(
     kind: type[Config],
     items: Sequence[str],
-    fields: Mapping[str, Any],
-    defaults: Mapping[str, Any] = {},
+    fields: Mapping[str, object],
+    defaults: Mapping[str, object] = {},
 ) -> Config:
     """Return a configuration of TRL.
 
@@ -66,8 +64,8 @@ def config(
             parsed = parser.parse_args([f"--{item}" for item in items])
         except argparse.ArgumentError as error:
             raise ValueError(error.message) from error
-        given = {key: getattr(parsed, key) for key in keys}
-        return kind(**fields, **{**defaults, **given})
+        requested = {key: getattr(parsed, key) for key in keys}
+        return kind(**fields, **{**defaults, **requested})
 
 
 @contextmanager
@@ -77,7 +75,7 @@ def rejected(items: Sequence[str]) -> Iterator[None]:
         yield
     except CountdownError:
         raise
-    except _FAULTS as error:
+    except Exception as error:
         if not items:
             raise
         raise UsageError(

@@ -1,9 +1,9 @@
 """Weights of a run: the trained adapter, loading, the trainer around them, and saving."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -12,29 +12,31 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArgu
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
-from countdown_rl.core.formatting import flag
-from countdown_rl.models import ends, load, lora, model_files, reference, torch_internals
+from countdown_rl.models import ends, load, lora, reference, torch_internals
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.training import trl_fields
 from countdown_rl.training.options import TuningOptions
 
 Config = TypeVar("Config", bound=TrainingArguments)
+AnyTrainer = TypeVar("AnyTrainer", bound=Trainer)
 
 
 def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
-    """Check that *ref* can be trained with *options*; *sharded*: each process holds a part of the weights."""
+    """Check that *ref* can be trained with *options*.
+
+    Args:
+        ref: the model.
+        options: of the run.
+        sharded: each process holds a part of the weights.
+
+    Raises:
+        UsageError: another option is needed.
+    """
     if options.tune == "all" and ref.base is not None:
         raise UsageError(
             f"all trains a whole model, and {ref.source} is an adapter; merge it first.",
             option="tune",
         )
-    trained = model_files.adapter_config(reference.local_path(ref)) if ref.base is not None else {}
-    for name, key in {"lora_r": "r", "lora_alpha": "lora_alpha"}.items():
-        value = getattr(options, name)
-        if options.given(name) and trained.get(key, value) != value:
-            raise UsageError(
-                f"the adapter {ref.source} has {flag(name)} {trained[key]}; leave {flag(name)} out."
-            )
     if sharded and load.trained_precision(ref, options.precision) == "nf4":
         raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16.")
 
@@ -50,7 +52,16 @@ def _new_adapter(options: TuningOptions) -> LoraConfig:
 
 
 def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) -> PreTrainedModel:
-    """A copy of the *skeleton* of *ref* with the adapter that a run of *options* trains; ModelError if that fails."""
+    """Return a copy of a skeleton with the adapter that a run trains, if it trains one.
+
+    Args:
+        ref: the model.
+        skeleton: of the base of *ref*.
+        options: of the run.
+
+    Raises:
+        ModelError: the model cannot have such an adapter.
+    """
     model = copy.deepcopy(skeleton)
     if options.tune == "all":
         return model
@@ -84,14 +95,17 @@ def load_model(ref: ModelRef, options: TuningOptions, threads: int) -> load.Load
 
 
 def computes_in_bf16(loaded: load.Loaded) -> bool:
-    """Return True if autocast computes in bf16: for models in bf16, on CUDA GPUs and CPUs with bf16 products."""
+    """Return True if autocast computes in bf16.
+
+    It does for models in bf16, on CUDA GPUs and CPUs with bf16 products.
+    """
     in_bf16 = loaded.model.dtype == torch.bfloat16 and loaded.device != "mps"
     return in_bf16 and torch_internals.has_bf16_products(loaded.device)
 
 
 def trainer_arguments(
     options: TuningOptions, loaded: load.Loaded, directory: Path, *names: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return fields of TRL's configurations of GRPO and SFT alike.
 
     Args:
@@ -118,40 +132,54 @@ def trainer_arguments(
 
 
 def config(
-    kind: type[Config], options: TuningOptions, fields: dict[str, Any], defaults: dict[str, Any]
+    kind: type[Config],
+    options: TuningOptions,
+    fields: Mapping[str, object],
+    defaults: Mapping[str, object],
 ) -> Config:
-    """Return TRL's configuration *kind* of *fields*, of *defaults* and of ``--trl``."""
-    defaults = {
-        "gradient_checkpointing": False,
-        "lr_scheduler_type": options.SCHEDULE,
-        "report_to": "none",
-        **defaults,
-    }
-    made = trl_fields.config(kind, options.trl, fields, defaults)
-    if made.n_gpu > 1:
+    """Return a configuration of TRL.
+
+    Args:
+        kind: its class.
+        options: of the run, whose ``trl`` holds fields of the user.
+        fields: fields that follow from other options.
+        defaults: fields that a user may replace.
+
+    Raises:
+        UsageError: TRL rejects a field, or would train on several GPUs.
+    """
+    common = {"gradient_checkpointing": False, "report_to": "none"}
+    common |= {"lr_scheduler_type": options.SCHEDULE, **defaults}
+    configuration = trl_fields.config(kind, options.trl, fields, common)
+    if configuration.n_gpu > 1:
         raise UsageError(
-            f"one process trains on one GPU, and {made.n_gpu} are visible; "
+            f"one process trains on one GPU, and {configuration.n_gpu} are visible; "
             "set CUDA_VISIBLE_DEVICES=0."
         )
-    return made
+    return configuration
 
 
 def make_trainer(
-    make: Callable[..., Any], loaded: load.Loaded, options: TuningOptions, **settings: object
-) -> Any:
-    """The trainer of *loaded* that *make* returns, without output on stdout and with the trained weights in fp32."""
+    make: Callable[..., AnyTrainer],
+    loaded: load.Loaded,
+    options: TuningOptions,
+    **settings: object,
+) -> AnyTrainer:
+    """Return a trainer with its trained weights in fp32, which prints nothing on stdout.
+
+    Args:
+        make: its class.
+        loaded: the model.
+        options: of the run.
+        settings: further arguments of *make*.
+    """
     # TRL casts those over 4-bit weights to bf16, in which small updates are lost.
-    exact = {
-        parameter: parameter.data
-        for parameter in loaded.model.parameters()
-        if parameter.requires_grad
-    }
+    exact = {weight: weight.data for weight in loaded.model.parameters() if weight.requires_grad}
+    adds_adapter = options.tune == "lora" and loaded.ref.base is None
     trainer = make(
         model=loaded.model,
         processing_class=loaded.tokenizer,
-        peft_config=_new_adapter(options)
-        if options.tune == "lora" and loaded.ref.base is None
-        else None,
+        peft_config=_new_adapter(options) if adds_adapter else None,
         **settings,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
@@ -161,18 +189,20 @@ def make_trainer(
     size = policy.config.get_text_config().vocab_size
     trainer.end_ids = ends.token_ids(loaded.tokenizer, named, size)
     if not trainer.is_deepspeed_enabled:  # which keeps fp32 copies of its own
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad and parameter.dtype != torch.float32:
-                parameter.data = exact.get(parameter, parameter.data).float()
+        for weight in trainer.model.parameters():
+            if weight.requires_grad and weight.dtype != torch.float32:
+                weight.data = exact.get(weight, weight.data).float()
     for adapter in getattr(trainer.model, "peft_config", {}).values():
-        adapter.base_model_name_or_path = (
-            ""  # else PEFT asks the Hub for its vocabulary at every checkpoint
-        )
+        # Else PEFT asks the Hub for its vocabulary at every checkpoint.
+        adapter.base_model_name_or_path = ""
     return trainer
 
 
 def gathered(trainer: Trainer) -> dict[str, torch.Tensor] | None:
-    """The weights of a sharded model by name, in the first process, else None. Call it in all processes."""
+    """The weights of a sharded model by name, in the first process, else None.
+
+    Call it in all processes.
+    """
     zero = getattr(trainer.accelerator.state.deepspeed_plugin, "zero_stage", 0)
     if not (trainer.is_fsdp_enabled or zero == 3):
         return None
@@ -186,26 +216,26 @@ def save(
     directory: Path,
     state: dict[str, torch.Tensor] | None,
 ) -> None:
-    """Write the trained weights of *ref* to *directory*: an adapter, or a checkpoint of the whole model in bf16.
-    *state* is from :func:`gathered`."""
+    """Write the trained weights: an adapter, or a checkpoint of the whole model in bf16.
+
+    Args:
+        trainer: of the run.
+        ref: the model that training began with.
+        options: of the run.
+        directory: is written to.
+        state: from :func:`gathered`.
+    """
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if options.tune == "lora":
         base = ref.base or ref
-        lora.save(
-            policy,
-            directory,
-            base=base.location,
-            revision=base.revision,
-            weights=state,
-        )
+        lora.save(policy, directory, base=base.location, revision=base.revision, weights=state)
     else:
         dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
         tied = policy.all_tied_weights_keys
-        tensors = {
-            name: value.to(dtype)
-            for name, value in (state or policy.state_dict()).items()
-            if name not in tied
-        }
+        tensors = {}
+        for name, value in (state or policy.state_dict()).items():
+            if name not in tied:
+                tensors[name] = value.to(dtype)
         policy.save_pretrained(directory, state_dict=tensors)
         config = copy.deepcopy(policy.config)
         config.dtype = dtype  # not that of the weights being trained

@@ -75,7 +75,8 @@ def test_no_training_run_sees_a_suite(tmp_path, rows):
     told = [{"prompt": row.prompt().user, "completion": "a"} for row in rows[:9]]
     own = other | {"completion": "<answer>50 - 7 + 3</answer>"}
     jsonl.write_rows(tmp_path / "demos.jsonl", [*told, own])
-    found, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], None)
+    file = tmp_path / "demos.jsonl"
+    found, _ = demonstrations.read(SftOptions(keep_wrong=True), [file], None, None)
     assert (found.left_out, len(found.filtered)) == ({"of a benchmark": 9}, 1)
 
 

@@ -1,23 +1,24 @@
 """Demonstrations: read from files or a baseline, and graded.
 
-A record has TRL's fields (``prompt`` and ``completion``, as text or messages, or ``messages``, of which the last is the
-completion), those of another project (:mod:`countdown_rl.tasks.records`), or those of a task's row and ``completion``;
-then the task writes the prompt.
+A record has TRL's fields (``prompt`` and ``completion``, as text or messages, or ``messages``, of
+which the last is the completion), those of another project (:mod:`countdown_rl.tasks.records`), or
+those of a task's row and ``completion``; then the task writes the prompt.
 """
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
 from countdown_rl.core.manifest import file_input
+from countdown_rl.core.types import JsonObject, Record
+from countdown_rl.models.protocols import Tokenizer
 from countdown_rl.tasks import files, jsonl, records, registry
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
@@ -27,6 +28,8 @@ from countdown_rl.training.options import SftOptions
 
 #: Characters shown of a wrong completion.
 EXAMPLE = 200
+#: Rendered text, or messages.
+Prompt = str | Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Demonstration:
     """A prompt, as rendered text or as messages, and the completion to learn."""
 
     place: str  # for error messages, such as ``demos.jsonl, row 3``
-    prompt: str | Sequence[Mapping[str, str]]
+    prompt: Prompt
     completion: str
     row: Row | None  # of the task, if the record has one
     note: str = ""  # a remark on how the record was read
@@ -62,22 +65,29 @@ class Demonstrations:
     @property
     def notes(self) -> list[str]:
         """Remarks on the demonstrations to train on, with their counts."""
-        counts = Counter(each.note for each in self.filtered if each.note)
-        return [f"{note} ({count:,} of {len(self.filtered):,})" for note, count in counts.items()]
+        counts = Counter(demonstration.note for demonstration in self.filtered)
+        of = f"of {len(self.filtered):,}"
+        return [f"{note} ({count:,} {of})" for note, count in counts.items() if note]
 
     @property
     def warning(self) -> str:
         """The number of demonstrations whose puzzle is not known; or ""."""
-        unknown = sum(each.row is None for each in self.filtered)
+        unknown = sum(demonstration.row is None for demonstration in self.filtered)
         if not unknown:
             return ""
         return (
-            f"{unknown:,} of {plural(len(self.filtered), 'demonstration')} have no known row, so they "
-            "are not graded, and compared with test rows by the whole prompt alone."
+            f"{unknown:,} of {plural(len(self.filtered), 'demonstration')} have no known row, so "
+            "they are not graded, and compared with test rows by the whole prompt alone."
         )
 
     def why_wrong(self) -> str:
-        return f"{', '.join(f'{count:,} {reason}' for reason, count in self.wrong.most_common(3))}; {self.example}"
+        """The most common faults of wrong demonstrations, and the first one."""
+        faults = [f"{count:,} {reason}" for reason, count in self.wrong.most_common(3)]
+        return f"{', '.join(faults)}; {self.example}"
+
+    def skipped(self) -> str:
+        """The numbers of those left out by the reason; or ""."""
+        return ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items())
 
     def facts(self) -> dict[str, int]:
         """The counts, for the manifest."""
@@ -89,13 +99,13 @@ class Demonstrations:
         }
 
     def add_wrong(self, demonstration: Demonstration, row: Row, reason: str) -> None:
+        """Count a *demonstration* of *row* that the grader rejects for *reason*."""
         self.left_out["wrong"] += 1
         self.wrong[task_of(row).reason(reason)] += 1
         text = _in_one_line(demonstration.completion)
-        shown = (
-            text if len(text) <= EXAMPLE else f"{text[: EXAMPLE // 2]} … {text[-EXAMPLE // 2 :]}"
-        )
-        self.example = self.example or f"such as {demonstration.place}, for {row.headline}: {shown}"
+        if len(text) > EXAMPLE:
+            text = f"{text[: EXAMPLE // 2]} … {text[-EXAMPLE // 2 :]}"
+        self.example = self.example or f"such as {demonstration.place}, for {row.headline}: {text}"
 
 
 class _HeldOut:
@@ -111,8 +121,9 @@ class _HeldOut:
         if row is not None and (row.task, row.identity) in self._known:
             return True
         text = demonstration.text
-        rendered = isinstance(demonstration.prompt, str)
-        return text in self._prompts or (rendered and any(each in text for each in self._prompts))
+        if isinstance(demonstration.prompt, str):
+            return any(prompt in text for prompt in self._prompts)
+        return text in self._prompts
 
 
 def _in_one_line(text: str) -> str:
@@ -123,20 +134,34 @@ def read(
     options: SftOptions,
     paths: Sequence[Path],
     data: Path | None,
+    tokenizer: Tokenizer,
     progress: Callable[..., None] = lambda *_: None,
-    tokenizer: Any = None,
-) -> tuple[Demonstrations, dict[str, Any]]:
-    """The demonstrations of all sources, and the entries of these inputs in a manifest.
+) -> tuple[Demonstrations, JsonObject]:
+    """Read and grade the demonstrations of all sources.
 
-    The *tokenizer* counts the tokens of a search of ``demonstrator``.
+    Wrong ones are skipped unless ``keep_wrong`` is set. Always skipped are those of puzzles in the
+    test split of *data*, in its validation split if that is evaluated, and those published in such
+    a split.
 
-    Wrong ones are skipped unless ``keep_wrong`` is set. Always skipped are those of puzzles in the test split of
-    *data*, and in its validation split if that is evaluated, and those published in such a split.
+    Args:
+        options: of the run.
+        paths: files of demonstrations.
+        data: directory of a ``data`` artifact.
+        tokenizer: counts the tokens of a search of ``demonstrator``.
+        progress: called with the numbers of those read.
+
+    Returns:
+        The demonstrations, and the entries of their sources in a manifest.
+
+    Raises:
+        InputError: none can be used.
     """
     if not (paths or options.demonstrator):
         raise UsageError("there is nothing to learn from; give --from FILE or --demonstrator NAME.")
-    result, inputs, held_out = Demonstrations(), dict[str, Any](), {}
-    layout: Mapping[str, str] = {}
+    result = Demonstrations()
+    inputs: JsonObject = {}
+    layout: dict[str, str] = {}
+    skipped: dict[str, _HeldOut] = {}
     if data is not None:
         inputs["data"] = artifacts.read(data, "data").as_input()
         splits = ({"validation": "valid"} if options.eval_every else {}) | {"test": "test"}
@@ -144,65 +169,58 @@ def read(
             path = data / f"{split}.jsonl"
             if path.is_file() and path.stat().st_size:
                 rows = jsonl.read_rows(path)
-                held_out[name] = _HeldOut(rows)
+                skipped[name] = _HeldOut(rows)
                 layout = layout or {"task": rows[0].task, **rows[0].layout}
-    parsed = _parsed(_published(options, paths, inputs), layout, result.left_out)
-    for demonstration in chain(parsed, _generated(options, data, tokenizer)):
+    from_files = _from_files(options, paths, inputs, layout, result.left_out)
+    for demonstration in chain(from_files, _generated(options, data, tokenizer)):
         result.read += 1
         progress(result.read, result.read, "demonstrations read")
+        split = next((name for name, rows in skipped.items() if rows.has(demonstration)), "")
         row = demonstration.row
-        if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), ""):
-            result.left_out[f"of {split} {held_out[split].noun}s"] += 1
-            continue
-        if row is not None and jsonl.in_suite(row):
+        if split:
+            result.left_out[f"of {split} {skipped[split].noun}s"] += 1
+        elif row is None:
+            result.filtered.append(demonstration)
+        elif jsonl.in_suite(row):
             result.left_out["of a benchmark"] += 1
-            continue
-        if row is not None:
+        else:
             result.graded += 1
             grade = row.grade(demonstration.completion)
-            if not grade.correct and not options.keep_wrong:
+            if grade.correct or options.keep_wrong:
+                result.filtered.append(demonstration)
+            else:
                 result.add_wrong(demonstration, row, grade.reason)
-                continue
-        result.filtered.append(demonstration)
     if not result.filtered:
-        reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
-        wrong = (
-            f" (--keep-wrong keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
-        )
-        raise InputError(
-            f"none of the demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}."
-        )
+        wrong = f" (--keep-wrong keeps them: {result.why_wrong()})" if result.wrong else ""
+        reasons = result.skipped() or "there are none"
+        raise InputError(f"none of the demonstrations can be used: {reasons}{wrong}.")
     return result, inputs
 
 
-def _published(
-    options: SftOptions, paths: Sequence[Path], inputs: dict[str, Any]
-) -> Iterator[tuple[records.Reader, files.PlacedRecord]]:
-    """The records of files, with their readers; adds their entries to *inputs*."""
-    for index, path in enumerate(paths):
-        reader = records.Reader(options.field)
-        for record in files.records(path, options.records or ""):
-            yield reader, record
-        inputs[f"from-{index}" if index else "from"] = file_input(path)
-
-
-def _parsed(
-    published: Iterable[tuple[records.Reader, files.PlacedRecord]],
+def _from_files(
+    options: SftOptions,
+    paths: Sequence[Path],
+    inputs: JsonObject,
     layout: Mapping[str, str],
     left_out: Counter[str],
 ) -> Iterator[Demonstration]:
-    """The demonstrations in *published* records; *left_out* counts those of held-out splits."""
-    for reader, (place, record) in published:
-        with files.at(place):
-            split = reader.split(record)
-            if held_out(split):
-                left_out[f"of the split {split}"] += 1
-                continue
-            parsed = list(parse(reader, record, place, layout))
-        yield from parsed
+    """The demonstrations in files; adds the files to *inputs*, and counts held-out splits."""
+    for index, path in enumerate(paths):
+        reader = records.Reader(options.field)
+        for place, record in files.records(path, options.records or ""):
+            with files.at(place):
+                split = reader.split(record)
+                if held_out(split):
+                    left_out[f"of the split {split}"] += 1
+                    continue
+                parsed = list(_parse(reader, record, place, layout))
+            yield from parsed
+        inputs[f"from-{index}" if index else "from"] = file_input(path)
 
 
-def _generated(options: SftOptions, data: Path | None, tokenizer: Any) -> Iterator[Demonstration]:
+def _generated(
+    options: SftOptions, data: Path | None, tokenizer: Tokenizer
+) -> Iterator[Demonstration]:
     """The demonstrations of ``demonstrator`` for the training rows of *data*."""
     name = options.demonstrator
     if not name:
@@ -219,63 +237,47 @@ def _generated(options: SftOptions, data: Path | None, tokenizer: Any) -> Iterat
             f"{name}: take one of {baselines}, or a function of yours as module:function.",
             option="demonstrator",
         )
-    demonstrate: Any = baseline.completion if baseline else user_code.imported(name)
+    own = partial(_search, options, tokenizer)
+    complete: Callable[[Row, random.Random], str] = baseline.completion if baseline else own
     for index, row in enumerate(rows):
-        rng = random.Random(f"{options.seed} {index}")
-        if baseline:
-            completion = demonstrate(row, rng)
-        else:
-            with user_code.running(f"demonstrator {name}"):
-                lines = demonstrate(row, rng)
-                completion = _within(lines, row, tokenizer, options.max_completion_length)
-        place = f"{data}, row {index + 1}"
-        yield Demonstration(place, row.messages(), completion, row)
+        completion = complete(row, random.Random(f"{options.seed} {index}"))
+        yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row)
 
 
-def _within(lines: Iterator[tuple[str, str]], row: Row, tokenizer: Any, budget: int) -> str:
-    """The completion of as many of the *lines* of a demonstrator as fit *budget* tokens, at least one."""
+def _search(options: SftOptions, tokenizer: Tokenizer, row: Row, rng: random.Random) -> str:
+    """The first lines of a demonstrator of the user's own that fit the budget, one at least."""
 
     @cache
     def tokens(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    line, answer = next(lines)
-    thinking, used = f"{line}\n", tokens(f"{line}\n")
-    for line, later in lines:
-        used += tokens(f"{line}\n")
-        if used + tokens(row.style.answer(later)) > budget:
-            break
-        thinking, answer = f"{thinking}{line}\n", later
+    name = options.demonstrator or ""
+    search = user_code.imported(name)
+    with user_code.running(f"demonstrator {name}"):
+        lines = search(row, rng)
+        line, answer = next(lines)
+        thinking = f"{line}\n"
+        used = tokens(thinking)
+        for line, later in lines:
+            used += tokens(f"{line}\n")
+            if used + tokens(row.style.answer(later)) > options.max_completion_length:
+                break
+            thinking += f"{line}\n"
+            answer = later
     return row.style.answer(answer, thinking)
 
 
-def parse(
-    reader: records.Reader,
-    record: Mapping[str, Any],
-    place: str,
-    layout: Mapping[str, str] = {},
+def _parse(
+    reader: records.Reader, record: Record, place: str, layout: Mapping[str, str]
 ) -> Iterator[Demonstration]:
-    """The demonstrations in a *record*; *layout* has the default style and template for its task."""
+    """The demonstrations in *record*; *layout* has the style and template of rows without one."""
     completions = reader.completions(record)
     asked = reader.prompt(record)
     row = _row(reader, record, asked)
-    if (
-        row is not None
-        and row.task == layout.get("task")
-        and not row.keys() & {"style", "template"}
-    ):
+    plain = row is not None and not row.keys() & {"style", "template"}
+    if row is not None and plain and row.task == layout.get("task"):
         row = parse_row({**row, **layout})
-    if isinstance(asked, list):
-        if any(turn.reasoning for turn in asked):
-            raise InputError("the reasoning of an earlier turn is not used; leave it out")
-        prompt: Any = [{"role": turn.role, "content": turn.content} for turn in asked]
-        roles = [turn["role"] for turn in prompt]
-        if "user" not in roles or "system" in roles[1:]:
-            raise InputError("the prompt has no turn of the user, or a later turn of the system")
-    else:
-        prompt = asked or (row and row.messages())
-    if not prompt:
-        raise InputError("a demonstration has a prompt, or a task's row; give --field prompt=EXPR")
+    prompt = _prompt(asked, row)
     shown = prompt if isinstance(prompt, str) else "".join(turn["content"] for turn in prompt)
     style = row.style if row else STYLES["model_opens"]
     for index, turn in enumerate(completions, 1):
@@ -289,9 +291,28 @@ def parse(
         yield Demonstration(numbered, prompt, completion, row, reader.note)
 
 
-def _row(reader: records.Reader, record: Mapping[str, Any], prompt: Any) -> Row | None:
+def _prompt(asked: str | Sequence[records.Turn] | None, row: Row | None) -> Prompt:
+    """The prompt of a record, or that of its *row*."""
+    if not asked:
+        if row is None:
+            sentence = "a demonstration has a prompt, or a task's row; give --field prompt=EXPR"
+            raise InputError(sentence)
+        return row.messages()
+    if isinstance(asked, str):
+        return asked
+    if any(turn.reasoning for turn in asked):
+        raise InputError("the reasoning of an earlier turn is not used; leave it out")
+    roles = [turn.role for turn in asked]
+    if "user" not in roles or "system" in roles[1:]:
+        raise InputError("the prompt has no turn of the user, or a later turn of the system")
+    return [{"role": turn.role, "content": turn.content} for turn in asked]
+
+
+def _row(
+    reader: records.Reader, record: Record, prompt: str | Sequence[records.Turn] | None
+) -> Row | None:
     """The row of *record*, by its fields or its *prompt*. Raises InputError if these are of two."""
-    asked = records.asked(prompt)[0]
+    asked, _ = records.asked(prompt)
     try:
         row = reader.row(record)
     except records.NoRowError:

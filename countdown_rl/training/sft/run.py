@@ -1,13 +1,12 @@
 """Supervised fine-tuning by TRL's ``SFTTrainer``: what ``sft`` adds to a run.
 
-The loss and its gradient are TRL's: the mean negative log-likelihood of the completions' tokens. Unlike TRL, trained
-weights are held in fp32.
+The loss and its gradient are TRL's: the mean negative log-likelihood of the completions' tokens.
+Unlike TRL, trained weights are held in fp32.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log
-from typing import Any
 
 import datasets
 from transformers import Trainer
@@ -16,6 +15,7 @@ from trl import SFTConfig, SFTTrainer
 from countdown_rl.core import processes
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import plural
+from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation.training_log import SftRow
 from countdown_rl.inference.engine import Completion, batches
 from countdown_rl.inference.generate import Generator
@@ -52,24 +52,19 @@ class SftRun(Prepared[SftOptions]):
 
     row_type = SftRow
     summary = (
-        "loss {loss_first:.3f} → {loss_last_tenth:.3f} nats per token (first step → last 10%), mean token accuracy "
-        "{token_accuracy_last_tenth:.1%}."
+        "loss {loss_first:.3f} → {loss_last_tenth:.3f} nats per token (first step → last 10%), "
+        "mean token accuracy {token_accuracy_last_tenth:.1%}."
     )
 
     demonstrations: Demonstrations
-    examples: Any
+    examples: datasets.Dataset
 
     def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Trainer:
         fields = weights.trainer_arguments(self.options, loaded, self.checkpoints.directory)
-        fields |= {
-            "max_steps": self.max_steps,
-            "max_length": None,  # nothing is cut
-        }
+        fields |= {"max_steps": self.max_steps, "max_length": None}  # nothing is cut
         multiple = 32 if loaded.device.startswith("cuda") else None
-        defaults = {
-            "warmup_steps": min(10, self.max_steps // 10),
-            "pad_to_multiple_of": multiple,
-        }
+        warmup = min(10, self.max_steps // 10)
+        defaults = {"warmup_steps": warmup, "pad_to_multiple_of": multiple}
         return weights.make_trainer(
             SFTTrainer,
             loaded,
@@ -95,10 +90,10 @@ class SftRun(Prepared[SftOptions]):
         policy.train()
         return [completions[index] for index in range(len(prompts))]
 
-    def facts(self, rows: Sequence[SftRow], last: SftRow) -> dict[str, object]:
-        known = [each.row for each in self.demonstrations.filtered if each.row is not None]
-        asked: dict[str, object] = {}
-        for row in known[:1]:
+    def facts(self, rows: Sequence[SftRow], last: SftRow) -> JsonObject:
+        asked: JsonObject = {}
+        rows_of = [demonstration.row for demonstration in self.demonstrations.filtered]
+        if row := next(filter(None, rows_of), None):
             learned = probe.prompt(row) | {"first": self.first}
             asked = {"task": row.task, "layout": row.layout, "prompt": learned}
         return {
@@ -113,7 +108,7 @@ class SftRun(Prepared[SftOptions]):
 
 
 def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = SILENT) -> SftRun:
-    """Check everything that a run of ``sft`` needs before its weights are loaded; nothing is written."""
+    """Check all that a run of ``sft`` needs before its weights are loaded; nothing is written."""
     start = Start.begin(arguments, options, reporter)
     options, tokenizer = start.options, start.loaded.tokenizer
     if options.eval_every and processes.shards_weights():
@@ -121,7 +116,7 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
             "needs all weights in each process, which FSDP and ZeRO-3 split.", option="eval_every"
         )
     known, inputs = demonstrations.read(
-        options, arguments.files, arguments.data, reporter.progress, tokenizer
+        options, arguments.files, arguments.data, tokenizer, reporter.progress
     )
     for text in known.notes:
         reporter.note(f"Of the demonstrations: {text}.")
@@ -145,29 +140,29 @@ def prepare(arguments: SftArguments, options: SftOptions, reporter: Reporter = S
         options.num_train_epochs * ceil(len(dataset) / options.batch_size)
     )
     recognized = start.recognized(SftRow, inputs, max_steps)
-    skipped = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
     reporter.note(
-        f"{plural(known.read, 'demonstration')}, {known.graded:,} graded; skipped: {skipped or 'none'}. "
-        f"{plural(max_steps, 'step')} at a peak rate of {options.learning_rate:g}."
+        f"{plural(known.read, 'demonstration')}, {known.graded:,} graded; skipped: "
+        f"{known.skipped() or 'none'}. {plural(max_steps, 'step')} at a peak rate of "
+        f"{options.learning_rate:g}."
     )
     if known.wrong:
         reporter.note(f"Wrong: {known.why_wrong()}.")
 
-    messages = (
-        each.prompt
-        for each in known.filtered
-        if each.row is not None and not isinstance(each.prompt, str)
-    )
+    example = None
+    for demonstration in known.filtered:
+        if demonstration.row and not isinstance(demonstration.prompt, str):
+            example = demonstration.prompt
+            break
     return SftRun(
         **vars(start) | recognized,
         demonstrations=known,
         examples=dataset,
         max_steps=max_steps,
-        ids=start.trained_ids(each.row for each in known.filtered),
+        ids=start.trained_ids(demonstration.row for demonstration in known.filtered),
         longest=longest,
         first=tokenizer.decode(ids[:count]),
         learned=tokenizer.decode(ids[count:]),
-        example=next(messages, None),
+        example=example,
         details={"max_steps": max_steps, "longest": longest, "demonstrations": known.facts()},
         memory=memory.of_run(start.loaded, start.adapted),
     )

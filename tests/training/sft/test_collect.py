@@ -108,7 +108,7 @@ def test_sft_learns_the_tokens_that_were_sampled(tmp_path, monkeypatch):
     places = {"data": tmp_path / "train.jsonl", "out": tmp_path / "eval"}
     evaluate.evaluate(options, model="countdown-tiny", **places)
     rows = collect(tmp_path / "out", tmp_path / "eval")
-    known, _ = demonstrations.read(SftOptions(), [tmp_path / "out" / selection.FILE], None)
+    known, _ = demonstrations.read(SftOptions(), [tmp_path / "out" / selection.FILE], None, None)
     tokenizer = load.load_tokenizer(reference.find_model("countdown-tiny"))
     examples = tokens.tokenize(known.filtered, tokenizer)
     assert len(examples) > 4

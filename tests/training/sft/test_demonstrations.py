@@ -32,7 +32,7 @@ def tokenizer():
 def read(tmp_path, rows, data=None, **options):
     file = tmp_path / "demos.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return demonstrations.read(SftOptions(**options), [file], data)[0]
+    return demonstrations.read(SftOptions(**options), [file], data, None)[0]
 
 
 def tokenized(tmp_path, fields, tokenizer):
@@ -154,7 +154,7 @@ def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name, budget):
     write_data(tmp_path / "data", {"train": rows, "test": [RIGHT]})
     demonstrator = f"stages.recipes.search:{name}"
     options = SftOptions(demonstrator=demonstrator, keep_wrong=True, max_completion_length=budget)
-    known, _ = demonstrations.read(options, [], tmp_path / "data", tokenizer=tokenizer)
+    known, _ = demonstrations.read(options, [], tmp_path / "data", tokenizer)
     assert len(known.filtered) == 20
     assert all(len(tokenizer(each.completion)["input_ids"]) <= budget for each in known.filtered)
     wrong = [each for each in known.filtered if not each.row.grade(each.completion).correct]
@@ -169,7 +169,7 @@ def test_a_search_gives_up_at_its_budget(tmp_path, tokenizer, name, budget):
 def test_there_must_be_a_source_and_a_demonstrator_of_the_task(data, demonstrator, has_data, word):
     options = SftOptions(demonstrator=demonstrator)
     with pytest.raises(UsageError, match=word):
-        demonstrations.read(options, [], data if has_data else None)
+        demonstrations.read(options, [], data if has_data else None, None)
 
 
 OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>\n{% endif %}")
