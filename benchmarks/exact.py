@@ -31,7 +31,7 @@ from stages.recipes.tiny import traces
 #: Tokens of a completion, and training puzzles of one size.
 LIMIT = 256
 TRAINING = 4_000
-REPORTED = (0, 1, 2, 5, 12, 25, 50, 100)
+REPORTED = (0, 1, 2, 5, 12, 25, 50, 100, 200)
 KS = (1, 2, 4, 16)
 #: ``line`` discounts the reward of a choice by this for each line that follows, as
 #: ``train --discount`` does.
@@ -40,7 +40,7 @@ DISCOUNT = 0.9
 GROUP = 8
 #: The settings of ``--sheet``: weights, power, rounds.
 SHEET = (
-    ("all", 1, 100),
+    ("all", 1, 200),
     ("line", 1, 25),
     ("shortest", 1, 25),
     ("puzzle", 1, 25),
