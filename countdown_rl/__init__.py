@@ -90,7 +90,7 @@ def solve(
     """Count the distinct solutions of a puzzle by exhaustive search, and return a short one.
 
     Raises:
-        InputError: more than six numbers, a number that is not positive, an unknown rule or
+        InputError: more than six numbers, a negative number, a target below 1, an unknown rule or
             operator.
     """
     from countdown_rl.tasks.countdown import rules, solver

@@ -102,9 +102,11 @@ def grade(row, completion):
 @pytest.mark.slow
 def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
     monkeypatch.setattr(CountdownRow, "grade", grade)
-    monkeypatch.setattr(
-        rewards, "reward", lambda name: lambda grade: sum(map(ord, grade.answer)) % 7 / 7
-    )
+
+    def reward(grade, row, tokens):
+        return sum(map(ord, grade.answer)) % 7 / 7
+
+    monkeypatch.setattr(rewards, "reward", lambda name: reward)
     write_data(Path("data"), dict.fromkeys(SPLITS, ROWS))
     group = {"prompts": 1, "num_generations": 4, "micro_batch": 4}
     options = TrainOptions(**group, **SHORT, max_completion_length=6)

@@ -18,7 +18,6 @@ from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import one_line
 from countdown_rl.core.types import JsonObject, Record, as_list
 
-Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp16", "fp32"]
 
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no number here is

@@ -50,7 +50,9 @@ def check_no_token(folder: Path, *, manifest: str = "", token: str | None = None
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         is_weights = file.suffix in (".safetensors", ".gguf")
         with file.open("rb") as stream:
-            texts[file.name] = stream.read(_METADATA if is_weights else -1).decode("latin-1")
+            texts[str(file.relative_to(folder))] = stream.read(
+                _METADATA if is_weights else -1
+            ).decode("latin-1")
     for name, text in texts.items():
         if hub.TOKEN.search(text) or (token and token in text):
             raise ArtifactError(

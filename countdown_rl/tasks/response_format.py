@@ -32,8 +32,8 @@ class Step(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a text: an equation with its operators, which is ``right`` or ``wrong``, a ``tag``,
-    or neither.
+    """A part of a text: a ``correct`` or ``incorrect`` equation with its operators, a ``tag``, or
+    neither.
     """
 
     text: str
@@ -102,7 +102,7 @@ class Style:
         """
         if self.direct and self.opened(prefill):
             raise InputError(
-                f"the assistant block opens <{self.tag}>, which the style direct does not have"
+                f"the assistant block opens <{self.tag}>, which this style does not have"
             )
         if not self.model_opens and not self.opened(prefill):
             raise InputError(f"in the style prefilled the assistant block should open <{self.tag}>")

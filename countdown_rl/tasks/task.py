@@ -39,7 +39,7 @@ class Grade:
     @property
     def legal(self) -> bool:
         """The answer obeys the rules of the task, correct or not."""
-        return self.correct or self.reason in ("wrong-value", "answers-disagree")
+        return self.correct or self.reason == "wrong-value"
 
     @property
     def well_formed(self) -> bool:

@@ -86,11 +86,16 @@ def execute(
 
 def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
     """The result that is there already, see :func:`finished`; None if the run goes on."""
-    if run.resume and step_of(run.resume) < run.max_steps:
-        return None
-    identity = Identity(run.recorded, run.inputs, {"code": run.identity.machine["code"]})
+    recorded = dict(run.recorded)
+    goes_on = run.resume is not None and step_of(run.resume) < run.max_steps
+    if goes_on and artifacts.peek(run.out) == run.options.kind:
+        before = artifacts.read(run.out, run.options.kind, verify=False)
+        recorded["max_steps"] = before.options.get("max_steps")  # it may be that of fewer steps
+    identity = Identity(recorded, run.inputs, {"code": run.identity.machine["code"]})
     manifest = finished(run.out, run.options.kind, identity, overwrite=overwrite)
-    return Result(run.out, run.log, [], manifest.facts) if manifest else None
+    if manifest is None or goes_on:
+        return None
+    return Result(run.out, run.log, [], manifest.facts)
 
 
 def train(run: Prepared[Settings]) -> Result:
@@ -285,6 +290,9 @@ def all_facts(
         "total_parameters": total,
         "processes": trainer.accelerator.num_processes,
     }
+    micro_batch = trainer.args.per_device_train_batch_size
+    if micro_batch != run.options.per_device_batch:  # halved, as its first step did not fit
+        facts["micro_batch"] = micro_batch
     if code := run.identity.machine["code"]:
         facts["code"] = code
     if loaded.device == "cpu":  # the rounding, and so the bytes of the weights, depend on these

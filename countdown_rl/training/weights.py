@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArgu
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
-from countdown_rl.models import ends, load, lora, reference, torch_internals
+from countdown_rl.models import ends, load, lora, model_files, reference, torch_internals
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.training import trl_fields
 from countdown_rl.training.options import TuningOptions
@@ -37,6 +37,13 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
             f"all trains a whole model, and {ref.source} is an adapter; merge it first.",
             option="tune",
         )
+    trained = model_files.adapter_config(reference.local_path(ref)) if ref.base is not None else {}
+    for name, key in {"lora_r": "r", "lora_alpha": "lora_alpha"}.items():
+        value = getattr(options, name)
+        if options.given(name) and trained.get(key, value) != value:
+            raise UsageError(
+                f"is {trained[key]} in the adapter {ref.source}; leave it out.", option=name
+            )
     if sharded and load.trained_precision(ref, options.precision) == "nf4":
         raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16.")
 

@@ -123,7 +123,9 @@ def test_a_damaged_release_or_one_with_a_token_is_not_uploaded(hub, folder):
     (folder / "chat_template.jinja").write_text("")
     with pytest.raises(ArtifactError, match="damaged"):
         push(folder, NAME)
-    reseal(folder, "chat_template.jinja", f"{{# {WRITE} #}}".encode())
+    original = (folder / "eval" / "manifest.json").read_bytes()
+    reseal(folder, "chat_template.jinja", b"")
+    reseal(folder, "eval/manifest.json", original + f" {WRITE}".encode())
     with pytest.raises(ArtifactError, match="token"):
         push(folder, NAME)
     assert not hub.log

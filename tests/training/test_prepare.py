@@ -128,3 +128,5 @@ def test_rows_of_held_out_splits_are_not_trained_on(check, tmp_path):
     _, out, err = check("--json")
     assert json.loads(out)["rows"] == len(ROWS)
     assert "left out 3 rows" in " ".join(err.split())
+    status, _, err = check("--model", tmp_path / "trained", "--lora-r", 8)
+    assert (status, "--lora-r is 4 in the adapter" in err) == (2, True)

@@ -31,7 +31,7 @@ class GrpoCallback(CheckpointCallback):
             self.journal.outcomes.append(sampled.outcomes)
         count = self.round_steps
         # One of the steps 1, 1 + SAMPLE_EVERY, ... lies within the round, or the last step.
-        due = (step - 1) // SAMPLE_EVERY != (step - 1 - count) // SAMPLE_EVERY
+        due = (step + count - 2) // SAMPLE_EVERY != (step - 2) // SAMPLE_EVERY
         if not due and step + count <= self.journal.max_steps:
             return
         samples = []

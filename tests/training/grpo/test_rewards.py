@@ -70,6 +70,7 @@ def test_a_budget_limits_tokens_and_closeness_rewards_legal_expressions_by_dista
     assert closeness("55 + 36 - 7 - 19") == 1
     assert closeness("55 - 36 + 7 + 19") == pytest.approx(1 / 21)
     assert closeness("55 + 36 - 7") == 0  # not legal: a number is left out
+    assert closeness("55 + 36 - 7 - 19 = 64") == 0  # a false equation
     assert closeness("71", GSM8K | {"style": "prefilled"}) == 0.5
 
 

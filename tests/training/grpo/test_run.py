@@ -215,6 +215,20 @@ def test_another_unfinished_run_is_not_overwritten(fit, tmp_path):
     assert fit(replace(SMALL, seed=1)).resumed is None
 
 
+def test_a_resumed_run_does_not_replace_the_artifact_of_another(fit, place, tmp_path):
+    killed(fit, 4)
+    other = fit(replace(SMALL, seed=1, max_steps=1), log=tmp_path / "other" / "log.csv")
+    arguments = RunArguments(
+        model=str(place / "model"),
+        data=place / "data",
+        out=other.out,
+        log=tmp_path / "log.csv",
+    )
+    with pytest.raises(ArtifactError, match="--seed was 1, is 42"):
+        training.execute(prepare, arguments, SMALL)
+    assert artifacts.read(other.out, "adapter").options["seed"] == 1
+
+
 def test_training_sends_no_telemetry():
     code = (
         "from countdown_rl.cli.quiet import silence_libraries\n"
@@ -511,6 +525,7 @@ def test_a_micro_batch_is_halved_until_its_first_step_fits(fit, monkeypatch):
     monkeypatch.setattr(trainer.Trainer, "most", 2, raising=False)
     result = fit(reporter=Reporter(warning=warned.append))
     assert "--micro-batch 2" in warned[-1]
+    assert result.facts["micro_batch"] == 2
     assert len(result.rows) == 6
     monkeypatch.setattr(trainer.Trainer, "most", 0)
     with pytest.raises(ModelError, match="--micro-batch"):
