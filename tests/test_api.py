@@ -101,7 +101,7 @@ TINY = "countdown-tiny"
 @pytest.mark.parametrize(
     ("call", "options", "error", "words"),
     [
-        (("merge", "adapter", "z"), {"base": "foo"}, UsageError, "base foo is not one"),
+        (("merge", "adapter", "z"), {"base": "foo"}, UsageError, "base foo should be"),
         (("train", "no-such-model", ROWS, "z"), {}, ModelError, "no-such-model"),
         (("train", TINY, ROWS, "z"), {"keep": "best"}, UsageError, "eval-every"),
         (("train", TINY, [{"nums": [1]}], "z"), {}, InputError, "^data, line 1"),

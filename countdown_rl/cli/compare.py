@@ -8,6 +8,7 @@ from rich.table import Table
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import Out, option
 from countdown_rl.core.formatting import percent, plural
+from countdown_rl.core.manifest import file_sha256
 from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation.config import EvalOptions
 
@@ -70,6 +71,7 @@ def _evaluation(path: Path) -> Path:
     from countdown_rl.evaluation import evaluate
 
     out = evaluate.default_out(path.with_suffix(""))
+    out = out.with_name(f"{out.name}-{file_sha256(path)[:8]}")  # files may have one name
     options = EvalOptions()
     evaluate.evaluate(options, completions=path, out=out, overwrite=False, on_note=console.note)
     return out

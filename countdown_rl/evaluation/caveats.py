@@ -149,7 +149,7 @@ def no_answers(tried: Sequence[tuple[Row, str]], count: int, n: int) -> str:
         count: their number.
         n: the number of all completions.
     """
-    text = f"in {count:,} of {plural(n, 'completion')} no answer can be read in its style"
+    text = f"in {count:,} of {plural(n, 'completion')} no answer can be read in their style"
     answers: Counter[str] = Counter()
     if 2 * count > n:
         for row, completion in tried:

@@ -72,7 +72,7 @@ def records(path: Path, expression: str = "", on_error: OnError = stop) -> Itera
         )
     if not path.exists():
         raise InputError(
-            f"{path} does not exist; check the path (`countdown-rl gen-data` makes data)."
+            f"{path} does not exist; check the path (`countdown-rl gen-data` makes puzzles)."
         )
     is_empty = True
     for record in _of_path(path, expression, on_error):

@@ -210,6 +210,18 @@ def test_grade_writes_its_file_whole_or_not_at_all(command, here):
     assert json.loads((here / "out.jsonl").read_text())["correct"]
 
 
+def test_files_of_completions_with_one_name_are_compared(run_command, here):
+    files = {}
+    for name, answer in {"one": "50 - 7 + 3", "two": "50 - 7"}.items():
+        files[name] = here / name / "out.jsonl"
+        files[name].parent.mkdir()
+        row = {"nums": [3, 7, 50], "target": 46, "completion": f"</think><answer>{answer}</answer>"}
+        jsonl.write_rows(files[name], [row])
+    words = [f"{name}={file}" for name, file in files.items()]
+    results = json.loads(run_command("compare", *words, "--json").out)["results"]
+    assert [(row["name"], row["accuracy"]) for row in results] == [("one", 1.0), ("two", 0.0)]
+
+
 def test_the_kernel_compiles_without_a_cache_directory():
     code = (
         "import numba.core.caching as c; c.CacheImpl._locator_classes = [];"

@@ -54,7 +54,7 @@ def test_nothing_is_added_to_a_template_and_the_style_is_the_one_that_fits_it(pr
     ("style", "prefill"), [("prefilled", ""), ("prefilled", "Sure."), ("direct", "Well, <think>")]
 )
 def test_a_style_that_does_not_fit_the_template_is_refused(style, prefill):
-    with pytest.raises(UsageError, match=f"--prompt.*{style}"):
+    with pytest.raises(UsageError, match=r"--prompt.*style"):
         build.make(DataOptions(n=12, style=style, template=with_prefill(prefill)), Path("unused"))
 
 

@@ -41,7 +41,7 @@ class SftCallback(CheckpointCallback):
             return {}
         text = (
             f"the first loss is {first:.2f}, above {uniform:.2f} of a uniform guess; the model is "
-            "not trained, or has another tokenizer."
+            "not trained, or never writes such completions (`countdown-rl ask` shows what it does)."
         )
         return {"start": text}
 
