@@ -56,6 +56,21 @@ def test_kinds_solved_sometimes_are_sampled_more_and_others_still():
     assert all(40 < last[name] < 90 for name in KINDS[1:])  # half of their share of the rows
 
 
+def test_groups_count_by_the_variance_of_their_rewards_and_recent_ones_most():
+    generator = prompts.curriculum(ROWS, 400, 7)
+    indices = next(generator)
+    for varied in [KINDS[0]] * 30 + [KINDS[1]] * 30:
+        observed = []
+        for row in indices:  # those whose rewards vary have no correct completion, the others have
+            varies = kind(ROWS[row]) == varied
+            rewards = (0.1 if varies else 1.0, 1.0)
+            observed.append(Outcome(row, rewards, (not varies, not varies), (False, False)))
+        indices = generator.send(observed)
+    last = Counter(kind(ROWS[index]) for index in indices)
+    assert last[KINDS[1]] > 180
+    assert last[KINDS[1]] > 1.7 * last[KINDS[0]]
+
+
 def test_a_resumed_order_is_that_of_an_unbroken_one_and_knows_a_sampler_that_changed():
     sampled, known = rounds(8, KINDS[:2]), []
 
