@@ -9,9 +9,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError
+from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import DTYPES, merge_adapter
-from countdown_rl.models import nf4
+from countdown_rl.models import load, nf4
 from countdown_rl.models.load import load_model, load_tokenizer
 from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama
@@ -67,20 +68,37 @@ def test_a_merge_into_the_dequantized_base_is_the_policy_as_trained():
     policy = load_model(find_model(str(adapter)), precision="nf4").model.float().merge_and_unload()
     for name, value in policy.state_dict().items():
         assert torch.equal(ours[name], value.bfloat16().float()), name
-    agreement = manifest.facts["agreement"]
-    assert agreement["with_policy_as_trained"] == agreement["with_definition"]
-    assert agreement["with_policy_as_trained"]["kl"] < 1e-2
+    agreed = manifest.facts["agreement"]
+    assert agreed["with_policy_as_trained"] == agreed["with_definition"]
+    assert agreed["with_policy_as_trained"]["kl"] < 1e-2
+
+
+def test_a_base_that_computes_in_bf16_is_merged_in_fp32(monkeypatch):
+    adapter = trained(tiny_llama.checkpoint(Path("base")))
+    monkeypatch.setattr(load, "MAX_FP32_PARAMETERS", 0)
+    monkeypatch.setattr("countdown_rl.models.torch_internals.has_bf16_products", lambda *_: True)
+    merged(adapter, base="dequantized", dtype="fp32")
+    weights = load_file("merged/model.safetensors")
+    weight = weights["model.layers.0.self_attn.q_proj.weight"]
+    assert not torch.equal(weight, weight.bfloat16().float())
+
+
+def test_the_divergence_is_from_the_reference():
+    p, q = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 3.0]])
+    first, second = (torch.distributions.Categorical(logits=logits) for logits in (p, q))
+    expected = torch.distributions.kl_divergence(first, second).item()
+    assert agreement.compare([p], [q])["kl"] == pytest.approx(expected, rel=1e-2)
 
 
 def test_the_manifest_records_the_agreement():
     manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))))
     facts = manifest.facts
     assert (facts["base"], facts["trained_over"]) == ("original", "nf4")
-    agreement = facts["agreement"]
-    same, policy = agreement["with_definition"], agreement["with_policy_as_trained"]
+    agreed = facts["agreement"]
+    same, policy = agreed["with_definition"], agreed["with_policy_as_trained"]
     assert (same["positions"], facts["adapted_modules"]) == (8 * 32, 14)
     assert same["greedy"] >= 0.8
-    assert same["kl"] < policy["kl"] < agreement["kl_without_adapter"]
+    assert same["kl"] < policy["kl"] < agreed["kl_without_adapter"]
     assert "/tmp" not in manifest.to_bytes().decode()
 
 
