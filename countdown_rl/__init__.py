@@ -24,7 +24,6 @@ from countdown_rl.core.errors import (
     UsageError,
 )
 from countdown_rl.core.options import plain
-from countdown_rl.core.types import Record
 
 if TYPE_CHECKING:
     from countdown_rl.models.load import Loaded
@@ -58,7 +57,6 @@ __all__ = [
     "load_model",
     "read_rows",
     "solve",
-    "Record",
 ]
 
 

@@ -45,7 +45,7 @@ MAX_WIDTH = 100_000
 
 Array = NDArray[np.int64]
 #: The next attempt, the count of numbers, and the row; None if it was not found.
-Sampled = tuple[int, int, JsonObject | None]
+Attempt = tuple[int, int, JsonObject | None]
 #: Working memory of the kernel.
 Tables = tuple[kernel.Classes, kernel.Matches, Array]
 
@@ -272,7 +272,7 @@ def _row(puzzle: Puzzle, solved: solver.Solved) -> JsonObject:
     return row
 
 
-def _sample_one(plan: SplitPlan, index: int, attempt: int, tables: Tables) -> Sampled:
+def _sample_one(plan: SplitPlan, index: int, attempt: int, tables: Tables) -> Attempt:
     """The row at *index*, sampled in parts that are short enough for signals to be handled."""
     limits = plan.limits // 32
     limit = int(limits[plan.sizes[index]])
@@ -285,7 +285,7 @@ def _sample_one(plan: SplitPlan, index: int, attempt: int, tables: Tables) -> Sa
 
 def _sample(
     plan: SplitPlan, indices: Array, start: int, tables: Tables, stop: Array, limits: Array
-) -> list[Sampled]:
+) -> list[Attempt]:
     """Sample rows.
 
     Args:
@@ -337,7 +337,7 @@ def _sample(
         sampled.lengths.tolist(),
         strict=True,
     )
-    rows = list[Sampled]()
+    rows = list[Attempt]()
     for i, (attempt, nums, size, target, solutions, plain, length) in enumerate(facts):
         row = None
         if attempt >= 0:
@@ -349,13 +349,13 @@ def _sample(
     return rows
 
 
-def _chunks(plan: SplitPlan, workers: int) -> Iterator[list[Sampled]]:
+def _chunks(plan: SplitPlan, workers: int) -> Iterator[list[Attempt]]:
     """The rows in chunks, sampled ahead by threads, as the kernel releases the GIL."""
     stop = zeros(1)
     count = len(plan.sizes)
     size = CHUNK.get(max(plan.distribution.sizes), 1_024)
 
-    def sample(first: int) -> list[Sampled]:
+    def sample(first: int) -> list[Attempt]:
         indices = np.arange(first, min(first + size, count))
         return _sample(plan, indices, 0, plan.tables(), stop, plan.limits)
 

@@ -27,7 +27,7 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _ROWS = 1024
 
 
-class Sampled(NamedTuple):
+class Continuation(NamedTuple):
     """Tokens of a completion, and the log-probability of each."""
 
     ids: list[int]
@@ -155,7 +155,7 @@ class Vllm(Engine):
         adapter: Path | None = None,
         *,
         logps: bool = False,
-    ) -> list[Sampled]:
+    ) -> list[Continuation]:
         """Complete each of *prompts* (token ids).
 
         Args:
@@ -184,11 +184,11 @@ class Vllm(Engine):
             self._llm.sleep(level=1)
         return [self._sampled(result.outputs[0]) for result in results]
 
-    def _sampled(self, output: "CompletionOutput") -> Sampled:
+    def _sampled(self, output: "CompletionOutput") -> Continuation:
         ids = self.stop.cut(list(output.token_ids))
         steps = output.logprobs or ()
         logps = [step[token].logprob for token, step in zip(ids, steps, strict=False)]
-        return Sampled(ids, logps)
+        return Continuation(ids, logps)
 
 
 def unsupported_weights(ref: ModelRef) -> str:

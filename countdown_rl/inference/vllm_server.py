@@ -13,7 +13,7 @@ from typing import Any
 from countdown_rl.core.errors import ModelError, first_line
 from countdown_rl.inference.engine import row_seed
 from countdown_rl.inference.sampling import Decoding, Stop
-from countdown_rl.inference.vllm import Sampled, adapter_name, sampling
+from countdown_rl.inference.vllm import Continuation, adapter_name, sampling
 
 #: Settings of ``SamplingParams`` that OpenAI's own server does not have.
 _FURTHER = ("top_k", "min_p", "stop_token_ids", "include_stop_str_in_output")
@@ -60,13 +60,13 @@ class VllmServer:
         adapter: Path | None = None,
         *,
         logps: bool = False,
-    ) -> list[Sampled]:
+    ) -> list[Continuation]:
         """As :meth:`Vllm.sample`."""
         settings = sampling(self.stop, decoding, logps=logps)
         further = {name: settings.pop(name) for name in _FURTHER} | {"return_token_ids": True}
         model = self._load(adapter) if adapter else self._base
 
-        def complete(index: int) -> Sampled:
+        def complete(index: int) -> Continuation:
             seed = row_seed(decoding.seed, number, index)
             prompt = list(prompts[index])
             response = self._client.completions.create(
@@ -77,7 +77,7 @@ class VllmServer:
         with ThreadPoolExecutor(64) as pool:
             return list(pool.map(complete, range(len(prompts))))
 
-    def _sampled(self, choice: Any) -> Sampled:
+    def _sampled(self, choice: Any) -> Continuation:
         ids = self.stop.cut(list(choice.token_ids))
         logps = choice.logprobs.token_logprobs[: len(ids)] if choice.logprobs else []
-        return Sampled(ids, logps)
+        return Continuation(ids, logps)
