@@ -58,6 +58,7 @@ def compute_score(
         ``score``, which verl trains on, and ``acc`` and ``format``, which it logs.
     """
     fields = json.loads(ground_truth) if isinstance(ground_truth, str) else ground_truth
+    # Fields of a table may be arrays of NumPy, or missing.
     (row,) = rows_of({name: [value] for name, value in fields.items()}, 1)
     grade = row.grade(solution_str)
     value = format_score if grade.format else 0.0

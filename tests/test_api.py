@@ -17,6 +17,7 @@ from countdown_rl import (
     generate,
     grade,
     read_rows,
+    solve,
 )
 from countdown_rl.rewards import compute_score, correct, format_reward, length
 from tests.support.command import python
@@ -50,6 +51,12 @@ def test_a_completion_is_graded_by_the_fields_of_its_row():
     assert not grade(WRONG, **PUZZLE).correct
     assert grade(WRONG, **PUZZLE | {"rule": "at-most-once", "target": 43}).correct
     assert grade("<answer>18</answer>", task="gsm8k", question="6 * 3?", gold="18").correct
+
+
+@pytest.mark.parametrize("operators", ["+, -", ["-", "+"], ("+", "-")])
+def test_operators_are_text_or_a_sequence(operators):
+    solved = solve([3, 7, 50], 46, operators=operators)
+    assert solved == solve([3, 7, 50], 46, operators="+-")
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])

@@ -77,7 +77,9 @@ def stream(text: str) -> None:
 
 def done(text: str, following: str = "") -> None:
     """Print the last line of a command: what it did, and the command that usually follows."""
-    note(" Next: ".join(filter(None, (text, following))))
+    if following:
+        text += f" Next: {following}"
+    note(text)
 
 
 def note(text: str) -> None:

@@ -56,7 +56,9 @@ def input_as_usage(option: str = "") -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        sentence = f"{option}: {error}".strip(": .")
+        sentence = str(error).rstrip(".")
+        if option:
+            sentence = f"{option}: {sentence}"
         raise UsageError(f"{sentence}.") from error
 
 

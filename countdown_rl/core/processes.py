@@ -137,7 +137,7 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    return os.environ.get("RANK", "0") == "0" or not launched()
+    return rank() == 0
 
 
 def uses_fsdp() -> bool:

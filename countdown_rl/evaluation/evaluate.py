@@ -135,10 +135,9 @@ def evaluate(
 
     graded = source.complete(inputs, unfinished[processes.rank()])
     samples = graded.samples
-    description: JsonObject = {
-        "of": asked if suite and not completions and len(rows) < asked else None
-    }
-    description |= graded.description
+    description = dict(graded.description)
+    if suite and not completions and len(rows) < asked:
+        description["of"] = asked
     if source.trained is not None:
         description["overlap"] = overlap(samples, source.trained)
     evaluated: JsonObject = {name: source.entry.get(name) for name in ("source", "kind", "digest")}
@@ -170,8 +169,8 @@ def _check_options(options: EvalOptions, completions: Path | None) -> None:
     if completions is not None:
         unfit = options.of_models
         remedy = "is for a model that completes rows; leave it out with --completions."
-    for name in unfit:
-        raise UsageError(remedy, option=name)
+    if unfit:
+        raise UsageError(remedy, option=unfit[0])
     if completions is not None and not completions.exists():
         raise InputError(f"{completions} does not exist.")
 

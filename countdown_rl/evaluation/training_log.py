@@ -185,7 +185,7 @@ def _row(kind: type[AnyRow], line: Mapping[str, str], groups: Sequence[str]) -> 
     for name, text in line.items():
         values[name] = None if text == "" else float(text)
     shares = {name: values.pop(name) for name in groups}
-    return kind(**values | {"step": int(values["step"]), "groups": shares})
+    return kind(**values | {"step": int(line["step"]), "groups": shares})
 
 
 def beside(log: Path, name: str) -> Path:

@@ -33,7 +33,7 @@ _CHUNK_VALUES = 1 << 21
 
 def supports(model: nn.Module) -> bool:
     """Return True for a Llama on a CPU: plain, or under an ordinary LoRA adapter of its blocks."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = _base_of(model)
     if base.config.model_type != "llama" or base.device.type != "cpu":
         return False
     if base.config.hidden_act != "silu" or any(map(lora.is_special, base.modules())):
@@ -46,6 +46,15 @@ def supports(model: nn.Module) -> bool:
         modules = (*block.self_attn.children(), *block.mlp.children())
         layers += [getattr(module, "base_layer", module) for module in modules]
     return all(type(layer) is nn.Linear for layer in layers if hasattr(layer, "weight"))
+
+
+def _base_of(model: nn.Module) -> nn.Module:
+    """Return the model under an adapter, or *model* itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _normed(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(hidden, hidden.shape[-1:], weight, eps)
 
 
 class Linear:
@@ -108,7 +117,7 @@ class Layer:
     def queries_keys_values(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
         """Queries, keys and values (..., heads, D) of *hidden* (..., H), rotated."""
         shape = self.shape
-        normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm_in, self.eps)
+        normed = _normed(hidden, self.norm_in, self.eps)
         out = self.qkv(normed).unflatten(-1, (-1, shape.head_dim))
         qk, v = out.split((shape.num_heads + shape.num_kv_heads, shape.num_kv_heads), -2)
         # Each half of a head is rotated by adding the other one times its sine.
@@ -118,7 +127,7 @@ class Layer:
     def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """The layer after its attention: output projection and MLP."""
         hidden = hidden + self.out(attended)
-        normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm_mlp, self.eps)
+        normed = _normed(hidden, self.norm_mlp, self.eps)
         gate, up = self.gate_up(normed).chunk(2, -1)
         return hidden + self.down(F.silu(gate) * up)
 
@@ -151,7 +160,7 @@ class Decoder:
 
     @torch.no_grad()
     def __init__(self, model: nn.Module, dtype: torch.dtype = torch.float32) -> None:
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        base = _base_of(model)
         packed = dtype == torch.bfloat16 and torch_internals.has_bf16_products()
         self.cache_dtype = dtype if packed else torch.float32
         self.shape = ModelShape.of(base.config)
@@ -188,7 +197,7 @@ class Decoder:
         active = list(range(len(rows)))
         hidden, batch = self._prefill(prompts, decoding.max_new_tokens)
         for step in range(decoding.max_new_tokens):
-            last = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
+            last = _normed(hidden, self.norm, self.eps)
             logits = F.linear(last.to(self.head.dtype), self.head).float()  # (B, V)
             tokens = sample(logits, decoding, generator)  # (B,)
             ids = tokens.tolist()

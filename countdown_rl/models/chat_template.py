@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.models.protocols import Tokenizer
+from countdown_rl.tasks.response_format import STYLES
 
 #: The turns of a chat, each with a role and its content.
 Conversation = Sequence[Mapping[str, str]]
@@ -40,9 +41,7 @@ _SYSTEM = (
 )
 _PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{% endif %}"
 
-#: Tags of thinking, as in the response styles.
-_TAGS = ("think", "thinking")
-_OPENS = re.compile(rf"<({'|'.join(_TAGS)})>")
+_OPENS = re.compile(rf"<({'|'.join({style.tag for style in STYLES.values()})})>")
 #: The thinking that a generation prompt opens, or leaves empty.
 _OPENED = re.compile(rf"{_OPENS.pattern}\s*(?:</\1>\s*)?\Z")
 
@@ -62,11 +61,11 @@ class Rendered(NamedTuple):
     def continuation(self, completion: str) -> str:
         """Return *completion* without the beginning of the answer, which this prompt may hold."""
         text = completion.lstrip()
-        for tag in _TAGS:
-            start = self.answer.rfind(f"<{tag}>")
-            if start <= self.answer.rfind(f"</{tag}>"):
-                continue  # it is not open
-            for beginning in (self.answer, self.answer[start:], f"<{tag}>"):
+        for style in STYLES.values():
+            opened = style.opened(self.answer)
+            if not opened:
+                continue
+            for beginning in (self.answer, opened, f"<{style.tag}>"):
                 if text.startswith(beginning.strip()):
                     rest = text.removeprefix(beginning.strip())
                     return rest.removeprefix(beginning[len(beginning.rstrip()) :])

@@ -439,8 +439,8 @@ class Reader:
         """
         layout = self.layout(record)
         tokens = self.get(record, layout.tokens) if count == 1 else None
-        if not isinstance(tokens, int):
-            tokens = None
+        if tokens is not None and (type(tokens) is not int or tokens < 0):
+            raise InputError("its count of tokens should be a whole number from 0 on")
         reasons = self.get(record, layout.end)
         if not isinstance(reasons, list):
             reasons = [reasons]
@@ -573,7 +573,7 @@ def _turn(turn: object) -> Turn:
     fields = _filled(turn) if isinstance(turn, Mapping) else {}
     role = _ROLES.get(str(fields.get("role", fields.get("from"))))
     content = fields.get("content", fields.get("value", ""))
-    reasoning = next((fields[name] for name in _REASONING if name in fields), "")
+    reasoning = next((fields[name] for name in _REASONING if fields.get(name)), "")
     if isinstance(content, list):
         texts = {"text": "", "reasoning": ""}
         for piece in content:

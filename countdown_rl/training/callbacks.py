@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -82,15 +83,15 @@ class Validation(TrainerCallback):
         columns = zip(self.run.validation, self._prompts, completions, strict=True)
         for row, prompt, completion in columns:
             samples.append(Sample.of(row, completion.after(row, prompt)))
-        count = len(samples)
         metrics = {
-            "eval_correct": rounded(sum(sample.grade.correct for sample in samples) / count),
-            "eval_format": rounded(sum(sample.grade.format for sample in samples) / count),
-            "eval_truncated": rounded(sum(bool(sample.truncated) for sample in samples) / count),
+            "eval_correct": fmean(sample.grade.correct for sample in samples),
+            "eval_format": fmean(sample.grade.format for sample in samples),
+            "eval_truncated": fmean(bool(sample.truncated) for sample in samples),
         }
         if scored := [sample for sample in samples if "kl" in sample.details]:
             total = sum(sample.details.pop("kl") for sample in scored)
-            metrics["eval_kl"] = rounded(total / sum(sample.tokens or 0 for sample in scored))
+            metrics["eval_kl"] = total / sum(sample.tokens or 0 for sample in scored)
+        metrics = {name: rounded(metric) for name, metric in metrics.items()}
         self._report(step, samples, metrics)
         best = self.journal.best()  # the row of this step follows
         if self.run.options.keep == "best" and (best is None or metrics["eval_correct"] > best[1]):

@@ -191,10 +191,6 @@ def make_trainer(
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
     trainer.create_model_card = lambda *_, **__: None
-    policy = trainer.accelerator.unwrap_model(trainer.model)
-    named = policy.generation_config.eos_token_id
-    size = policy.config.get_text_config().vocab_size
-    trainer.end_ids = ends.token_ids(loaded.tokenizer, named, size)
     if not trainer.is_deepspeed_enabled:  # which keeps fp32 copies of its own
         for weight in trainer.model.parameters():
             if weight.requires_grad and weight.dtype != torch.float32:
@@ -248,4 +244,7 @@ def save(
         config.dtype = dtype  # not that of the weights being trained
         config.tie_word_embeddings = bool(tied)  # its file may say so beside a head of its own
         config.save_pretrained(directory)
-    ends.write(directory, trainer.end_ids, trainer.processing_class.pad_token_id)
+    tokenizer = trainer.processing_class
+    named = policy.generation_config.eos_token_id
+    size = policy.config.get_text_config().vocab_size
+    ends.write(directory, ends.token_ids(tokenizer, named, size), tokenizer.pad_token_id)

@@ -278,6 +278,9 @@ def test_lengths_and_ends_are_read(tmp_path):
     record = {"custom_id": "a", "response": response}
     [(_, completion)], _ = answered(tmp_path, [record], rows=[{"id": "a", **PUZZLE}])
     assert (completion.tokens, completion.ended) == (9, False)
+    response["body"]["usage"]["completion_tokens"] = "9"
+    _, faults = answered(tmp_path, [record], rows=[{"id": "a", **PUZZLE}])
+    assert "a whole number from 0" in faults
 
 
 def test_reasoning_beside_the_content_is_the_thinking(tmp_path):

@@ -132,13 +132,14 @@ def view(evaluations: Runs, training: Runs) -> Content:
     compared = _compared(scored) if scored else {name: {} for name in _COMPARED}
     links = compared["chain"]
 
-    runs = {name: list(map(_log, logs)) for name, logs in training.items()}
-    logs = list(chain.from_iterable(training.values()))
+    read = {path: _log(path) for path in chain.from_iterable(training.values())}
+    runs = {name: [read[path] for path in paths] for name, paths in training.items()}
+    logs = list(read)
     own = [path for path in logs if training_log.is_log_of(path, links)]
     log: charts.Log = []
     samples: list[Sample] = []
     for path in (own or logs)[:1]:
-        log = _log(path)
+        log = read[path]
         samples = training_log.samples_of(path)
     seconds = 0.0
     before = 0

@@ -71,7 +71,7 @@ def operators(chosen: Iterable[str]) -> str:
     ``-`` without ``+`` is an InputError, as is ``/`` without ``*``: the count of solutions moves
     signs freely.
     """
-    names = set(map(str, chosen)) - {" ", ","} if isinstance(chosen, str | list) else set()
+    names = set(map(str, chosen)) - {" ", ","} if isinstance(chosen, str | list | tuple) else set()
     if not names or names - set(OPERATORS):
         raise InputError(f"Operators are some of {' '.join(OPERATORS)}.")
     if ("-" in names and "+" not in names) or ("/" in names and "*" not in names):

@@ -14,11 +14,12 @@ from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.user_code import imported, running
 from countdown_rl.tasks.task import Row
-from countdown_rl.training.grpo.advantages import ROUNDING
+from countdown_rl.training.grpo import advantages
 from countdown_rl.training.options import TrainOptions
 
 #: Share of a round of the curriculum that is sampled from all rows alike.
@@ -38,8 +39,8 @@ class Outcome(NamedTuple):
     @property
     def varies(self) -> bool:
         """The rewards have non-zero variance."""
-        known = [reward for reward in self.rewards if reward is not None]
-        return bool(known) and max(known) - min(known) > ROUNDING
+        totals = [torch.nan if reward is None else reward for reward in self.rewards]
+        return advantages.varies(torch.tensor([totals]))[0]
 
 
 Rounds = Generator[Sequence[int], list[Outcome], None]

@@ -43,7 +43,7 @@ def chosen(options: TrainOptions, loaded: load.Loaded, adapted: torch.nn.Module)
 
 
 class AdapterEngine:
-    """vLLM over the base of the policy; the adapter is saved for each round and given by its path.
+    """vLLM over the base of the policy; the adapter is saved once a step and given by its path.
 
     Args:
         loaded: the policy.
@@ -59,6 +59,7 @@ class AdapterEngine:
         fields = trl_fields.split(options.trl)
         directory.mkdir(parents=True, exist_ok=True)
         self.adapter = TemporaryDirectory(dir=directory, prefix="adapter-")
+        self.step = -1  # of the saved adapter
         self.engine: Vllm | VllmServer
         if url := fields.get("vllm_server_base_url"):
             self.engine = VllmServer(url, stop)
@@ -80,7 +81,9 @@ class AdapterEngine:
         self, trainer: GRPOTrainer, prompt_ids: list[list[int]], temperature: float
     ) -> Completions:
         adapter = Path(self.adapter.name)
-        lora.save(trainer.accelerator.unwrap_model(trainer.model), adapter, base="")
+        if self.step != trainer.state.global_step:
+            lora.save(trainer.accelerator.unwrap_model(trainer.model), adapter, base="")
+            self.step = trainer.state.global_step
         seed = int(torch.randint(2**31, ()))  # of the step, by the callback
         decoding = decoding_of(trainer.args, temperature, seed)
         sampled = self.engine.sample(prompt_ids, decoding, adapter=adapter, logps=True)

@@ -237,23 +237,31 @@ def _generated(
             f"{name}: take one of {baselines}, or a function of yours as module:function.",
             option="demonstrator",
         )
-    own = partial(_search, options, tokenizer)
-    complete: Callable[[Row, random.Random], str] = baseline.completion if baseline else own
+    complete: Callable[[Row, random.Random], str]
+    if baseline is None:
+        search = user_code.imported(name)
+        complete = partial(_search, options, tokenizer, search)
+    else:
+        complete = baseline.completion
     for index, row in enumerate(rows):
         completion = complete(row, random.Random(f"{options.seed} {index}"))
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row)
 
 
-def _search(options: SftOptions, tokenizer: Tokenizer, row: Row, rng: random.Random) -> str:
-    """The first lines of a demonstrator of the user's own that fit the budget, one at least."""
+def _search(
+    options: SftOptions,
+    tokenizer: Tokenizer,
+    search: user_code.Function,
+    row: Row,
+    rng: random.Random,
+) -> str:
+    """The first lines of *search*, the user's demonstrator, that fit the budget, one at least."""
 
     @cache
     def tokens(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    name = options.demonstrator or ""
-    search = user_code.imported(name)
-    with user_code.running(f"demonstrator {name}"):
+    with user_code.running(f"demonstrator {options.demonstrator}"):
         lines = search(row, rng)
         line, answer = next(lines)
         thinking = f"{line}\n"
