@@ -1,6 +1,6 @@
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -25,9 +25,6 @@ def compare(
     against: Annotated[
         str | None, option("Compare all others with this result.", metavar="NAME")
     ] = None,
-    table: Annotated[
-        Literal["latex", "markdown"] | None, option("Print the table as LaTeX or Markdown.")
-    ] = None,
 ) -> None:
     """Compare evaluations on the same puzzles.
 
@@ -40,18 +37,14 @@ def compare(
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter
-        countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --table latex
+        countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3
     """
     from countdown_rl.evaluation import compare as comparison
-    from countdown_rl.evaluation import tables
 
     settings = comparison.by_setting(list(map(_directory, results)))
     evaluations = {name: [*map(_evaluation, paths)] for name, paths in settings.items()}
     values = comparison.compare(evaluations, out, against, console.warn)
-    view: str | Table = _view(values)
-    if table:
-        view = tables.FORMATS[table](values).rstrip()
-    console.result({"out": str(out)} | values, view)
+    console.result({"out": str(out)} | values, _view(values))
     console.done(f"Wrote {out / comparison.TABLE}.", "countdown-rl report")
 
 

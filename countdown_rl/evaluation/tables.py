@@ -1,7 +1,6 @@
-"""Tables of a comparison, as Markdown and LaTeX."""
+"""The table of a comparison, as Markdown, and its parts."""
 
 import re
-from collections.abc import Callable
 
 from countdown_rl.core.formatting import interval, one_line, percent, plural
 from countdown_rl.core.types import Record
@@ -17,24 +16,7 @@ def markdown(comparison: Record) -> str:
     heads, *rows = _cells(comparison)
     lines = ["| " + " | ".join(map(cell, row)) + " |" for row in (heads, *rows)]
     lines.insert(1, "|---" + "|---:" * (len(heads) - 1) + "|")
-    return "\n".join([*lines, "", conditions(comparison, cell)]) + "\n"
-
-
-def latex(comparison: Record) -> str:
-    """The same table as a ``tabular``, with the conditions as a comment."""
-    heads, *rows = _cells(comparison)
-    lines = []
-    for row in (heads, *rows):
-        line = " & ".join(one_line(text).translate(_TEX) for text in row)
-        lines.append(
-            re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", line) + r" \\"
-        )  # signs in math mode
-    begin = r"\begin{tabular}{l" + "r" * (len(heads) - 1) + "}"
-    lines = [begin, r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
-    return "\n".join([*lines, f"% {conditions(comparison)}"]) + "\n"
-
-
-FORMATS = {"latex": latex, "markdown": markdown}
+    return "\n".join([*lines, "", conditions(comparison)]) + "\n"
 
 
 def _cells(comparison: Record) -> list[list[str]]:
@@ -95,24 +77,6 @@ def counted(row: Record, noun: str = "") -> str:
     return measured + (plural(count, noun) if noun else f"{count:,}")
 
 
-#: Characters that LaTeX interprets or its default font lacks, by what prints each.
-_TEX = str.maketrans(
-    {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    | {
-        "\\": r"\textbackslash{}",
-        "^": r"\textasciicircum{}",
-        "~": r"\textasciitilde{}",
-        "[": "{[}",
-        "*": "{*}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': r"\textquotedbl{}",
-        "±": r"$\pm$",
-    }
-)
-
-
 def largest_k(comparison: Record) -> str | None:
     """The largest k for which a result has pass@k; None if none has several completions."""
     ks: set[str] = set()
@@ -127,16 +91,16 @@ def subject(comparison: Record) -> str:
     return counted(comparison["results"][0], noun)
 
 
-def conditions(comparison: Record, escape: Callable[[str], str] = one_line) -> str:
-    """One sentence on puzzles, decoding and intervals, with names escaped by *escape*."""
+def conditions(comparison: Record) -> str:
+    """One sentence in Markdown on puzzles, decoding and intervals."""
     results = comparison["results"]
     others: dict[str, list[str]] = {}
     for row in results:
         if "decoding" in row:
-            others.setdefault(decoding_text(row["decoding"]), []).append(escape(row["name"]))
+            others.setdefault(decoding_text(row["decoding"]), []).append(cell(row["name"]))
     decodings = [decoding_text(comparison["decoding"])]
     decodings += [f"{', '.join(names)}: {words}" for words, names in others.items()]
-    rules = escape(", ".join(comparison["rules"]) or comparison["task"])
+    rules = cell(", ".join(comparison["rules"]) or comparison["task"])
 
     intervals = "Wilson; Newcombe for paired differences"
     if any("pass_at" in row or "runs" in row for row in results):
@@ -147,7 +111,7 @@ def conditions(comparison: Record, escape: Callable[[str], str] = one_line) -> s
     text = (
         f"{subject(comparison)} ({rules}), {'; '.join(decodings)}; intervals are 95% ({intervals})"
     )
-    runs = [f"{escape(row['name'])}: {len(row['runs'])}" for row in results if "runs" in row]
+    runs = [f"{cell(row['name'])}: {len(row['runs'])}" for row in results if "runs" in row]
     if runs:
         text += f"; means over runs ({', '.join(runs)}), ± their standard deviation"
     return f"{text}."

@@ -257,15 +257,13 @@ def test_pass_at_k_of_runs_is_the_mean_of_theirs():
         compared("base", "mixed=r0,adapter")
 
 
-def test_tables_are_written_for_a_paper_and_for_programs(runs, run_command):
-    words = ("compare", *runs[:2], "adapter", "--out", "out")
-    lines = run_command(*words, "--table", "latex").out.splitlines()
-    assert lines[:2] == [r"\begin{tabular}{lrrrrrrrrrr}", r"\hline"]
-    assert lines[5].startswith(r"SFT\_1 & 58.3\% $\pm$ 8.3 & ")
-    assert r" & $+$16.7 $\pm$ 8.3 ($" in lines[5]
-    assert "means over runs (SFT_1: 3)" in lines[-1]
-    markdown = run_command(*words, "--table", "markdown").out
-    assert markdown == (OUT / compare.TABLE).read_text()
+def test_the_table_of_runs_has_their_standard_deviation(runs):
+    compared(*runs[:2], "adapter")
+    table = (OUT / compare.TABLE).read_text()
+    row = next(line for line in table.splitlines() if line.startswith("| SFT_1 |"))
+    assert row.startswith("| SFT_1 | 58.3% ± 8.3 | ")
+    assert "| +16.7 ± 8.3 (" in row
+    assert "means over runs (SFT_1: 3)" in table
 
 
 @pytest.mark.parametrize("words", ["base,base", "base,copy"])
@@ -297,12 +295,9 @@ def test_puzzles_are_called_by_their_counted_overlap_with_training(split, traine
     assert tables.subject(compared("a", "b")) == words
 
 
-@pytest.mark.parametrize("name", ["a\r\\input{x}", "[2cm]", "50%", "a|b", "<script>`code`", "\x1b"])
-def test_a_name_is_text_in_every_table(name):
-    comparison = compare.compare({"base": [Path("base")], name: [Path("adapter")]}, OUT)
-    latex = [line for line in tables.latex(comparison).splitlines() if not line.startswith("%")]
-    assert len(latex) == 8
-    assert not re.search(r"(?<!\\)[%#]|\\input|^\[", "\n".join(latex), re.MULTILINE)
+@pytest.mark.parametrize("name", ["[2cm]", "a|b", "<script>`code`", "\x1b"])
+def test_a_name_is_text_in_the_table(name):
+    compare.compare({"base": [Path("base")], name: [Path("adapter")]}, OUT)
     text = (OUT / compare.TABLE).read_text()
     assert not re.search(r"<script|(?<!\\)`|(?<!\\)\[|\x1b", text)
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()[:4]} == {12}
