@@ -3,31 +3,28 @@
     python -m benchmarks.figures
 
 ``docs/images/learning.svg``: validation accuracy in the pipeline's training, three seeds.
-``controls.svg``: arms of ``controls.sh`` and exact rounds. ``reward-hacking.svg``: the hacking lab.
+``frontier.svg``: arms of ``controls.sh`` and exact rounds. ``reward-hacking.svg``: the hacking lab.
 A test checks that nothing would change.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from tempfile import TemporaryDirectory
 
+from benchmarks.controls import Runs, difference
 from benchmarks.tables import committed, result
 from countdown_rl.evaluation import training_log
-from countdown_rl.release.report.charts import Curve, Line, curves, draw, picture
+from countdown_rl.release.report.charts import Curve, Line, Series, curves, draw, picture
 from countdown_rl.tasks.registry import task
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 RESULTS = ROOT / "benchmarks" / "results"
-#: Real rounds of rejection sampling: the arm by the number of rounds.
-ROUNDS = {0: "start", 1: "rft-1", 5: "rft-5", 25: "rft-25"}
-#: On-policy arms, which have no rounds: the name and style of their line.
-ON_POLICY = {
-    "grpo": ("GRPO, credit by line", 0),
-    "positive": ("positives only, credit by line", 3),
-    "grpo-whole": ("GRPO, one reward per completion", 2),
+#: Arms of ``controls.sh`` that one line joins, by its name.
+FAMILIES = {
+    "GRPO, whole to by line": ("grpo-whole", "grpo"),
+    "5 to 25 real rounds": ("rft-5", "rft-25"),
+    "positives only, whole to by line": ("positive-whole", "positive"),
 }
 
 
@@ -57,33 +54,40 @@ def _curve(title: str, logs: Mapping[str, Sequence[Path]]) -> str:
     return picture([next(chart for chart in charts if chart.title == title)])
 
 
-def controls() -> str:
-    """Return the accuracy of the arms: puzzles of 4 numbers, which decide, as those of 3 are solved
-    before.
+def frontier() -> str:
+    """Return the change of pass@4 by the gain at one sample, both in points over the start."""
+    stored = result("arms")
+    lines = [Line("exact rounds", 4, _exact_gains(stored["4 numbers"] / stored["n"]), [])]
+    for style, (name, arms) in enumerate(FAMILIES.items()):
+        gains = [_gain(stored["arms"], arm) for arm in arms]
+        lines.append(Line(name, style, gains, []))
+    subtitle = "pass@4 less that of the start, in points; mean of five seeds"
+    panel = Curve("What a gain at one sample costs at four", subtitle, "{:+.1f}".format, {})
+    return picture([draw(panel, lines, "points gained at one sample")])
+
+
+def _exact_gains(share: float) -> Series:
+    """Return the gains of exact rounds, if puzzles of 4 numbers are a *share* of all and the others
+    are solved.
     """
-    arms = result("arms")["arms"]
-    solved = {arm: [run["4 numbers"] for run in runs.values()] for arm, runs in arms.items()}
-    rounds = result("exact")["settings"][0]["rounds"]
-    exact = [(int(done), of["pass@1"]) for done, of in rounds.items() if int(done) <= max(ROUNDS)]
-    lines = [Line("exact rounds", 4, exact, [])]
-    lines.append(_line("real rounds", 1, {done: solved[arm] for done, arm in ROUNDS.items()}))
-    for arm, (name, style) in ON_POLICY.items():
-        lines.append(_line(name, style, dict.fromkeys(ROUNDS, solved[arm])))
-    subtitle = "puzzles of 4 numbers solved, 6,400 completions a run"
-    panel = Curve("On-policy steps and rounds of rejection sampling", subtitle, "{:.1%}".format, {})
-    svg = picture([draw(panel, lines, "rounds of rejection sampling")])
-    return re.sub(r"([\d.]+%) → \1", r"\1", svg)  # of a constant line
+    start, *rounds = result("exact")["settings"][0]["rounds"].values()
+    gains = [(0.0, 0.0)]
+    for measures in rounds:
+        gain, change = (100 * share * (measures[k] - start[k]) for k in ("pass@1", "pass@4"))
+        gains.append((round(gain, 1), change))
+    return gains
 
 
-def _line(name: str, style: int, by_round: dict[int, list[float]]) -> Line:
-    """The mean over seeds by round, and their range."""
-    mean = [(done, fmean(seeds)) for done, seeds in by_round.items()]
-    low = [(done, min(seeds)) for done, seeds in by_round.items()]
-    high = [(done, max(seeds)) for done, seeds in by_round.items()]
-    return Line(name, style, mean, low + high[::-1])
+def _gain(arms: Mapping[str, Runs], arm: str) -> tuple[float, float]:
+    """Return the mean gains of *arm*, over its seeds."""
+    gain, change = (
+        100 * difference(arms[arm], arms["start"], measure)["mean"]
+        for measure in ("accuracy", "pass@4")
+    )
+    return round(gain, 1), change
 
 
-FIGURES = {"learning": learning, "reward-hacking": reward_hacking, "controls": controls}
+FIGURES = {"learning": learning, "reward-hacking": reward_hacking, "frontier": frontier}
 
 
 if __name__ == "__main__":
