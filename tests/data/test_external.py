@@ -63,37 +63,6 @@ def test_the_configuration_is_the_default_one_or_the_one_asked_for(hub, tmp_path
     assert len(read(name)) == rows
 
 
-#: Ways in which a card names its files, and paths that leave the data set; {} is a path, or the absolute directory.
-FORMS = (
-    "data_files: {}",
-    "data_files: [a.jsonl, {}]",
-    "data_files: {{train: [{}]}}",
-    "data_dir: {}",
-    "data_files: [{{split: train, path: [{}]}}]",
-)
-LEAVING = (
-    "{}/secret.jsonl",
-    "../../secret.jsonl",
-    "a/../../s",
-    "'~/s'",
-    "'http://127.0.0.1:1/s'",
-    "'..\\s'",
-    "'C:/s'",
-    "'zip://s::a.zip'",
-)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("path", LEAVING)
-def test_a_card_that_names_files_outside_of_the_data_set_is_refused(hub, here, form, path):
-    jsonl.write_rows(here / "secret.jsonl", PUZZLES)
-    item = form.format(path.format(here))
-    card = f"---\nconfigs:\n- {{config_name: default, {item}}}\n---\n"
-    publish(hub, here / "published", {"a.jsonl": PUZZLES}, card)
-    with pytest.raises(InputError, match="no file of the data set"):
-        read()
-
-
 def ids(folder):
     """The ids of the rows of each split of a data artifact."""
     files = folder.glob("*.jsonl")
