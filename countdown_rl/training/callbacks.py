@@ -100,7 +100,7 @@ class Validation(TrainerCallback):
 
     def _save(self, step: int) -> None:
         state = weights.gathered(self.trainer)
-        if processes.is_main():
+        if self.trainer.is_world_process_zero():
             directory = self.run.checkpoints.best(step)
             directory.mkdir(parents=True, exist_ok=True)
             weights.save(self.trainer, self.loaded.ref, self.run.options, directory, state)
@@ -118,12 +118,11 @@ class Validation(TrainerCallback):
             )
             name = "validation" if step < self.journal.max_steps else "result"
             self.journal.warn({name: text}, reporter.warning)
-        if processes.is_main():
-            when = f"Step {step}" if step else "Before training"
-            correct = metrics["eval_correct"]
-            reporter.note(f"{when}: {correct:.1%} of the validation {nouns} solved.")
-            shown = (replace(sample, step=step, validation=True) for sample in samples)
-            self.journal.add_samples([sample.to_json() for sample in shown])
+        when = f"Step {step}" if step else "Before training"
+        correct = metrics["eval_correct"]
+        reporter.note(f"{when}: {correct:.1%} of the validation {nouns} solved.")
+        shown = (replace(sample, step=step, validation=True) for sample in samples)
+        self.journal.add_samples([sample.to_json() for sample in shown])
 
 
 class CheckpointCallback(TrainerCallback):
@@ -195,12 +194,11 @@ class CheckpointCallback(TrainerCallback):
         row = replace(row, **self.journal.evaluation)
         self.journal.evaluation = {}
         self.journal.add_row(row)
-        if processes.is_main():
-            self.run.reporter.step(row)
-            shares = [row.eval_correct for row in self.journal.rows]
-            evaluated = [share for share in shares if share is not None]
-            validation = f", validation accuracy {evaluated[-1]:.1%}" if evaluated else ""
-            self.run.reporter.progress(row.step, self.journal.max_steps, row.summary + validation)
+        self.run.reporter.step(row)
+        shares = [row.eval_correct for row in self.journal.rows]
+        evaluated = [share for share in shares if share is not None]
+        validation = f", validation accuracy {evaluated[-1]:.1%}" if evaluated else ""
+        self.run.reporter.progress(row.step, self.journal.max_steps, row.summary + validation)
         self.journal.warn(self.warnings(), self.run.reporter.warning)
 
     def warnings(self) -> dict[str, str]:

@@ -67,9 +67,11 @@ def execute(
         prepare: of ``train`` or ``sft``.
         arguments: inputs and outputs.
         options: how to train.
-        reporter: callbacks.
+        reporter: callbacks; those of rank 0 are called.
         overwrite: make a finished artifact again.
     """
+    if not processes.is_main():
+        reporter = SILENT
     places = Places.of(arguments, options)
     written = [places.out, places.checkpoints.directory, places.log]
     with artifacts.locked(*written if processes.is_main() else ()):
@@ -232,7 +234,7 @@ def _write(
     options = run.options
     best = journal.best() if options.keep == "best" else None
     state = None if best else weights.gathered(trainer)
-    if not processes.is_main():
+    if not trainer.is_world_process_zero():
         return
     with artifacts.writing(
         run.out, options.kind, options=run.recorded, inputs=run.inputs, libraries=LIBRARIES

@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import artifacts, processes
+from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.core.identity import Identity
 from countdown_rl.core.types import JsonObject
@@ -69,11 +69,11 @@ class Journal:
         return max(evaluated, key=lambda pair: pair[1], default=None)
 
     def warn(self, texts: Mapping[str, str], warning: Callable[[str], None]) -> None:
-        """Call *warning*, in the first process, with the *texts* whose names are new to the run."""
+        """Call *warning* with the *texts* whose names are new to the run."""
         for name, text in texts.items():
-            if name not in self.warnings and processes.is_main():
+            if name not in self.warnings:
                 warning(text)
-            self.warnings.setdefault(name, text)
+                self.warnings[name] = text
 
     def save(self, checkpoint: Path) -> None:
         """Write the journal into the directory *checkpoint*."""

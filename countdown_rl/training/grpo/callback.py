@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from accelerate.utils import gather_object
 
-from countdown_rl.core import processes
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import LogRow, rounded
 from countdown_rl.training.callbacks import CheckpointCallback, Logs
@@ -41,10 +40,9 @@ class GrpoCallback(CheckpointCallback):
                 replace(graded.sample, step=step, rewards=graded.rewards, advantage=advantage)
             )
         samples = gather_object(samples)
-        if processes.is_main():
-            size = self.options.num_generations
-            groups = [replace(sample, group=n // size) for n, sample in enumerate(samples)]
-            self.journal.add_samples([sample.to_json() for sample in groups])
+        size = self.options.num_generations
+        groups = [replace(sample, group=n // size) for n, sample in enumerate(samples)]
+        self.journal.add_samples([sample.to_json() for sample in groups])
 
     def warnings(self) -> dict[str, str]:
         return warnings.warnings(self.journal.rows, self._round)
