@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.manifest import ProvenanceEntry
 from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.registry import task
 from countdown_rl.tasks.task import Row
 
 #: Completions sampled during training, beside the ``log.csv`` of the run.
@@ -65,13 +65,10 @@ class StepRow:
     #: deviation of each of several rewards (``rewards/NAME/mean``); None in a step without such a row.
     groups: Mapping[str, float | None] = field(default_factory=dict)
 
-    @property
-    def summary(self) -> str:
-        """The metrics that progress shows."""
-        return (
-            f"reward {self.reward:.3f}, training accuracy {self.correct:.0%}, "
-            f"mean length {self.mean_length:.0f}"
-        )
+    #: The metrics that progress shows, a format of the fields.
+    summary: ClassVar[str] = (
+        "reward {reward:.3f}, training accuracy {correct:.0%}, mean length {mean_length:.0f}"
+    )
 
 
 @dataclass(frozen=True)
@@ -91,10 +88,7 @@ class SftRow:
     eval_truncated: float | None = None
     groups: Mapping[str, float | None] = field(default_factory=dict)
 
-    @property
-    def summary(self) -> str:
-        """The metrics that progress shows."""
-        return f"loss {self.loss:.3f}, token accuracy {self.token_accuracy:.1%}"
+    summary: ClassVar[str] = "loss {loss:.3f}, token accuracy {token_accuracy:.1%}"
 
 
 LogRow = StepRow | SftRow
@@ -103,10 +97,9 @@ AnyRow = TypeVar("AnyRow", bound=LogRow)
 
 def group_columns(row: Row) -> tuple[str, ...]:
     """The columns of the main breakdowns of *row*, such as ``correct_numbers_4``."""
-    task = task_of({"task": row.task})
     columns = []
     for name, value in row.groups.items():
-        if task.group(name).main:
+        if task(row.task).group(name).main:
             columns.append(f"{GROUP}{name}_{re.sub(rf'[^{_IN_NAME}]+', '-', value)}")
     return tuple(columns)
 

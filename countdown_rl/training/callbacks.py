@@ -197,8 +197,10 @@ class CheckpointCallback(TrainerCallback):
         self.run.reporter.step(row)
         shares = [row.eval_correct for row in self.journal.rows]
         evaluated = [share for share in shares if share is not None]
-        validation = f", validation accuracy {evaluated[-1]:.1%}" if evaluated else ""
-        self.run.reporter.progress(row.step, self.journal.max_steps, row.summary + validation)
+        detail = row.summary.format_map(vars(row))
+        if evaluated:
+            detail += f", validation accuracy {evaluated[-1]:.1%}"
+        self.run.reporter.progress(row.step, self.journal.max_steps, detail)
         self.journal.warn(self.warnings(), self.run.reporter.warning)
 
     def warnings(self) -> dict[str, str]:
