@@ -20,9 +20,9 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from countdown_rl.inference.cpu_attention import attend
 from countdown_rl.inference.sampling import Decoding, Stop, sample
 from countdown_rl.models import lora, torch_internals
-from countdown_rl.models.shape import ModelShape
 
 if TYPE_CHECKING:
+    from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 #: Finished rows are removed once they are this share of the batch; removing them copies the cache.
@@ -51,10 +51,6 @@ def supports(model: nn.Module) -> bool:
 def _base_of(model: nn.Module) -> nn.Module:
     """Return the model under an adapter, or *model* itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _normed(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(hidden, hidden.shape[-1:], weight, eps)
 
 
 class Linear:
@@ -102,9 +98,11 @@ class Layer:
     """A layer of a model, written out from a *block* of transformers; hidden states are in fp32."""
 
     def __init__(
-        self, block: "LlamaDecoderLayer", shape: ModelShape, dtype: torch.dtype, packed: bool
+        self, block: "LlamaDecoderLayer", config: "LlamaConfig", dtype: torch.dtype, packed: bool
     ) -> None:
-        self.shape = shape
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
         self.eps = block.input_layernorm.variance_epsilon
         self.norm_in = block.input_layernorm.weight.float()
         self.norm_mlp = block.post_attention_layernorm.weight.float()
@@ -116,18 +114,17 @@ class Layer:
 
     def queries_keys_values(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
         """Queries, keys and values (..., heads, D) of *hidden* (..., H), rotated."""
-        shape = self.shape
-        normed = _normed(hidden, self.norm_in, self.eps)
-        out = self.qkv(normed).unflatten(-1, (-1, shape.head_dim))
-        qk, v = out.split((shape.num_heads + shape.num_kv_heads, shape.num_kv_heads), -2)
+        normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm_in, self.eps)
+        out = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
+        qk, v = out.split((self.heads + self.kv_heads, self.kv_heads), -2)
         # Each half of a head is rotated by adding the other one times its sine.
-        rotated = qk * cos + qk.roll(shape.head_dim // 2, -1) * sin
-        return *rotated.split((shape.num_heads, shape.num_kv_heads), -2), v
+        rotated = qk * cos + qk.roll(self.head_dim // 2, -1) * sin
+        return *rotated.split((self.heads, self.kv_heads), -2), v
 
     def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """The layer after its attention: output projection and MLP."""
         hidden = hidden + self.out(attended)
-        normed = _normed(hidden, self.norm_mlp, self.eps)
+        normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm_mlp, self.eps)
         gate, up = self.gate_up(normed).chunk(2, -1)
         return hidden + self.down(F.silu(gate) * up)
 
@@ -163,13 +160,13 @@ class Decoder:
         base = _base_of(model)
         packed = dtype == torch.bfloat16 and torch_internals.has_bf16_products()
         self.cache_dtype = dtype if packed else torch.float32
-        self.shape = ModelShape.of(base.config)
+        self.inner_size = base.config.intermediate_size
         self.eps = base.config.rms_norm_eps
         self.rotary = base.model.rotary_emb
         self.embedding = base.get_input_embeddings().weight.to(dtype)  # (V, H)
         self.head = base.get_output_embeddings().weight.to(dtype)  # (V, H)
         self.norm = base.model.norm.weight.float()
-        self.layers = [Layer(block, self.shape, dtype, packed) for block in base.model.layers]
+        self.layers = [Layer(block, base.config, dtype, packed) for block in base.model.layers]
 
     @torch.inference_mode()
     def decode(
@@ -197,7 +194,7 @@ class Decoder:
         active = list(range(len(rows)))
         hidden, batch = self._prefill(prompts, decoding.max_new_tokens)
         for step in range(decoding.max_new_tokens):
-            last = _normed(hidden, self.norm, self.eps)
+            last = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
             logits = F.linear(last.to(self.head.dtype), self.head).float()  # (B, V)
             tokens = sample(logits, decoding, generator)  # (B,)
             ids = tokens.tolist()
@@ -226,7 +223,7 @@ class Decoder:
         padding = torch.arange(longest) < (longest - lengths)[:, None]  # (U, P)
         ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in unique])
 
-        size = max(1, _CHUNK_VALUES // (self.shape.intermediate_size * longest))
+        size = max(1, _CHUNK_VALUES // (self.inner_size * longest))
         chunks = zip(ids.split(size), padding.split(size), strict=True)
         results = [self._read(*chunk) for chunk in chunks]
         by_chunk, last = zip(*results, strict=True)
