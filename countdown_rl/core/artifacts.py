@@ -5,10 +5,9 @@
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from countdown_rl.core.errors import ArtifactError, CountdownError
 from countdown_rl.core.manifest import (
@@ -22,9 +21,6 @@ from countdown_rl.core.manifest import (
 )
 from countdown_rl.core.packages import version
 from countdown_rl.core.types import JsonObject, Record, as_list
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 #: DVC keeps this file beside cached outputs, and leaves it when it removes them.
 IGNORED = ".gitignore"
@@ -121,14 +117,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(*paths: Path | None) -> Iterator[None]:
+def locked(*paths: Path) -> Iterator[None]:
     """Hold the locks of *paths* that are about to be written; ArtifactError if another process
     holds one.
     """
     from filelock import FileLock, Timeout
 
-    with ExitStack() as stack:
-        for path in filter(None, paths):
+    locks = []
+    try:
+        for path in paths:
             real = path.resolve()
             file = real.with_name(f".{real.name}.lock")
             # One lock a process for each path: its holder can take it again.
@@ -145,14 +142,14 @@ def locked(*paths: Path | None) -> Iterator[None]:
                 raise ArtifactError(
                     f"{path} cannot be written ({error.strerror}); give another path."
                 ) from error
-            stack.callback(_release, lock)
+            locks.append(lock)
         yield
-
-
-def _release(lock: "BaseFileLock") -> None:
-    if lock.lock_counter == 1:  # removed before the release, so that no other process holds it
-        Path(lock.lock_file).unlink(missing_ok=True)
-    lock.release()
+    finally:
+        for lock in reversed(locks):
+            # The file is removed before the release, so that no other process holds it.
+            if lock.lock_counter == 1:
+                Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
 
 
 def check_no_pointer(path: Path, error: type[CountdownError]) -> None:
