@@ -22,9 +22,9 @@ Check = Annotated[
 
 def check_paths(arguments: RunArguments, options: TuningOptions) -> None:
     """Check the paths of a run, and say whether its artifact is there, before torch is imported."""
-    out = Places.of(arguments, options).out
-    if artifacts.peek(out) == options.kind:
-        console.note(f"{out} is finished; comparing it with this command.")
+    places = Places.of(arguments, options)
+    if artifacts.peek(places.out) == places.kind:
+        console.note(f"{places.out} is finished; comparing it with this command.")
 
 
 def reporter(update: Callable[..., None]) -> "Reporter":

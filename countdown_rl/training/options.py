@@ -151,11 +151,6 @@ class TuningOptions(Options):
     ] = "last"
 
     @property
-    def kind(self) -> str:
-        """The kind of the artifact that is written."""
-        return "adapter" if self.tune == "lora" else "model"
-
-    @property
     def round_steps(self) -> int:
         """Optimizer steps after which a run can be resumed."""
         return 1

@@ -90,11 +90,11 @@ def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
     """The result that is there already, see :func:`finished`; None if the run goes on."""
     recorded = dict(run.recorded)
     goes_on = run.resume is not None and step_of(run.resume) < run.max_steps
-    if goes_on and artifacts.peek(run.out) == run.options.kind:
-        before = artifacts.read(run.out, run.options.kind, verify=False)
+    if goes_on and artifacts.peek(run.out) == run.kind:
+        before = artifacts.read(run.out, run.kind, verify=False)
         recorded["max_steps"] = before.options.get("max_steps")  # it may be that of fewer steps
     identity = Identity(recorded, run.inputs, {"code": run.identity.machine["code"]})
-    manifest = finished(run.out, run.options.kind, identity, overwrite=overwrite)
+    manifest = finished(run.out, run.kind, identity, overwrite=overwrite)
     if manifest is None or goes_on:
         return None
     return Result(run.out, run.log, [], manifest.facts)
@@ -237,7 +237,7 @@ def _write(
     if not trainer.is_world_process_zero():
         return
     with artifacts.writing(
-        run.out, options.kind, options=run.recorded, inputs=run.inputs, libraries=LIBRARIES
+        run.out, run.kind, options=run.recorded, inputs=run.inputs, libraries=LIBRARIES
     ) as writer:
         if best:
             shutil.copytree(run.checkpoints.best(best[0]), writer.path, dirs_exist_ok=True)
@@ -293,7 +293,7 @@ def all_facts(
         "processes": trainer.accelerator.num_processes,
     }
     micro_batch = trainer.args.per_device_train_batch_size
-    if micro_batch != run.options.per_device_batch:  # halved, as its first step did not fit
+    if micro_batch != run.recorded["micro_batch"]:  # halved, as its first step did not fit
         facts["micro_batch"] = micro_batch
     if code := run.identity.machine["code"]:
         facts["code"] = code

@@ -228,8 +228,9 @@ def step_of(checkpoint: Path) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """The paths that a run writes."""
+    """The paths that a run writes, and the kind of artifact at *out*."""
 
+    kind: str
     out: Path
     log: Path
     checkpoints: Checkpoints
@@ -237,17 +238,18 @@ class Places:
     @classmethod
     def of(cls, arguments: RunArguments, options: TuningOptions) -> "Places":
         """Return the paths in *arguments*, or their defaults; an error if one cannot be used."""
+        kind = "adapter" if options.tune == "lora" else "model"
         grpo = options.method == "grpo"
-        out = arguments.out or Path("artifacts", options.kind if grpo else "sft")
+        out = arguments.out or Path("artifacts", kind if grpo else "sft")
         has_default = grpo and not arguments.out
         directory = out.with_name("train") if has_default else Path(f"{out}-run")
         log = arguments.log or directory / "log.csv"
         checkpoints = Checkpoints(log.with_name(CHECKPOINTS + log.stem.removeprefix("log")))
-        checkpoints.check_paths(out, options.kind, log)
+        checkpoints.check_paths(out, kind, log)
         for file in [arguments.data, *getattr(arguments, "files", ())]:
             jsonl.check_training(file)
             if file == arguments.data and file and not file.is_file():
                 artifacts.read(file, "data", verify=False)
             elif file:
                 next(files.records(file))
-        return cls(out=out, log=log, checkpoints=checkpoints)
+        return cls(kind=kind, out=out, log=log, checkpoints=checkpoints)
