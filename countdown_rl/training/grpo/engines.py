@@ -1,31 +1,29 @@
 """Engines that complete prompts with the present policy of a trainer."""
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.generate import generate
-from countdown_rl.inference.sampling import Decoding, Stop
+from countdown_rl.inference.sampling import Stop
 
 #: Completions, and the log-probabilities with which an engine other than the policy sampled them.
 Completions = tuple[list[list[int]], list[list[float]] | None]
 
 
 class Engine(Protocol):
-    """Completes prompts up to their ends with the policy of *trainer*; temperature 0 is greedy."""
+    """Completes prompts up to their ends with the policy of *trainer*; temperature 0 is greedy.
+
+    The other sampling parameters are those of the trainer's ``decoding``.
+    """
 
     def __call__(
         self, trainer: GRPOTrainer, prompt_ids: list[list[int]], temperature: float
     ) -> Completions:
         """Return the completions of *prompt_ids*."""
-
-
-def decoding_of(config: GRPOConfig, temperature: float, seed: int = 0) -> Decoding:
-    """Return the sampling parameters in *config*, at *temperature*."""
-    samplers = (temperature, config.top_p, config.top_k or 0, config.min_p or 0.0)
-    return Decoding(config.max_completion_length, *samplers, seed=seed)
 
 
 class PolicyEngine:
@@ -43,7 +41,7 @@ class PolicyEngine:
         if settings or config.repetition_penalty != 1.0 or not supports(model):
             return self._generate(trainer, prompt_ids, temperature), None
         dtype = torch.bfloat16 if config.bf16 else torch.float32
-        decoding = decoding_of(config, temperature)
+        decoding = replace(trainer.decoding, temperature=temperature)
         return Decoder(model, dtype).decode(prompt_ids, decoding, self.stop), None
 
     def _generate(

@@ -17,7 +17,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
 from countdown_rl.inference.engine import Completion, batches, to_completion
-from countdown_rl.inference.sampling import Stop
+from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import chat_template
 from countdown_rl.training.grpo.engines import Engine
 from countdown_rl.training.grpo.round import Round
@@ -50,12 +50,17 @@ class PolicyTrainer(GRPOTrainer):
         self.aggregation = options.aggregation
         super().__init__(**settings)
 
+        args = self.args
+        self.decoding = Decoding(
+            args.max_completion_length,
+            top_p=args.top_p,
+            top_k=args.top_k or 0,
+            min_p=args.min_p or 0.0,
+        )
         self.metrics: dict[str, list[float]] = defaultdict(list)  # of a step, for the log
         self.starts_at_base = settings.get("peft_config") is not None
         # The gradient of a step is a sum over its rows, however they are cut into micro-batches.
-        per_micro_batch = (
-            self.args.entropy_coef or self.args.use_adaptive_entropy or self.aux_loss_enabled
-        )
+        per_micro_batch = args.entropy_coef or args.use_adaptive_entropy or self.aux_loss_enabled
         self.sums_over_rows = bool(self.aggregation.sum_over and not per_micro_batch)
         self.skips_rows = self.sums_over_rows and self.beta == 0.0 and not options.own_loss
 

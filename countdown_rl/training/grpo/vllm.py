@@ -1,5 +1,6 @@
 """Rollouts by vLLM: the engine of ``eval`` with the present adapter, or TRL's for all weights."""
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ from countdown_rl.inference.vllm import Vllm, unsupported_weights
 from countdown_rl.inference.vllm_server import VllmServer
 from countdown_rl.models import load, lora, reference
 from countdown_rl.training import trl_fields
-from countdown_rl.training.grpo.engines import Completions, decoding_of
+from countdown_rl.training.grpo.engines import Completions
 from countdown_rl.training.options import TrainOptions
 
 #: Share of a GPU that vLLM gets, as in TRL; the rest is for the loss.
@@ -85,7 +86,7 @@ class AdapterEngine:
             lora.save(trainer.accelerator.unwrap_model(trainer.model), adapter, base="")
             self.step = trainer.state.global_step
         seed = int(torch.randint(2**31, ()))  # of the step, by the callback
-        decoding = decoding_of(trainer.args, temperature, seed)
+        decoding = replace(trainer.decoding, temperature=temperature, seed=seed)
         sampled = self.engine.sample(prompt_ids, decoding, adapter=adapter, logps=True)
         return [row.ids for row in sampled], [row.logps for row in sampled]
 
