@@ -106,23 +106,22 @@ def train(run: Prepared[Settings]) -> Result:
     A micro-batch whose first step does not fit in memory is halved. A signal finishes the round and
     saves a checkpoint of it before ``Terminated`` is raised.
     """
-    smaller = run
     while True:
         try:
-            return _train(run, smaller)
+            return _train(run)
         except _TooLargeError as error:
-            size = smaller.options.per_device_batch // 2
+            size = run.options.per_device_batch // 2
             run.reporter.warning(
                 f"the first step does not fit in memory; going on with --micro-batch {size}."
             )
             del error
             gc.collect()
             torch.cuda.empty_cache()
-            smaller = replace(run, options=replace(run.options, micro_batch=size))
+            run = replace(run, options=replace(run.options, micro_batch=size))
 
 
-def _train(run: Prepared[Settings], smaller: Prepared[Settings]) -> Result:
-    """Train *run* in the micro-batches of *smaller*."""
+def _train(run: Prepared[Settings]) -> Result:
+    """Train *run*; _TooLargeError if its first step does not fit in memory."""
     note = run.reporter.note
     run.reporter.progress(0, run.max_steps, "")
     journal = Journal(run.log if processes.is_main() else None, run.max_steps, run.row_type)
@@ -138,10 +137,10 @@ def _train(run: Prepared[Settings], smaller: Prepared[Settings]) -> Result:
     tracked = "report_to" in trl_fields.split(run.options.trl)
     with redirect_stdout(sys.stderr if tracked else sys.stdout):  # stdout is for data
         with trl_fields.rejected(run.options.trl):
-            trainer = smaller.make_trainer(loaded, journal)
+            trainer = run.make_trainer(loaded, journal)
         if run.validation:
             trainer.add_callback(Validation(run, journal, trainer, loaded))
-        _optimize(smaller, trainer, journal)
+        _optimize(run, trainer, journal)
     return _finish(run, trainer, loaded, journal)
 
 
