@@ -1,5 +1,6 @@
 """Weights of a run: the trained adapter, loading, the trainer around them, and saving."""
 
+import argparse
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,7 +9,13 @@ from typing import TypeVar
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainingArguments
+from transformers import (
+    HfArgumentParser,
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+)
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
@@ -153,11 +160,26 @@ def config(
         defaults: fields that a user may replace.
 
     Raises:
-        UsageError: TRL rejects a field, or would train on several GPUs.
+        UsageError: a field of the user is one of *fields* or no field of *kind*, TRL rejects its
+            value, or TRL would train on several GPUs.
     """
+    keys = trl_fields.split(options.trl)
+    for key in keys:
+        if key in fields or key not in kind.__dataclass_fields__:
+            raise UsageError(
+                f"{key}: {kind.__name__} has no such field, or it follows from another option.",
+                option="trl",
+            )
     common = {"gradient_checkpointing": False, "report_to": "none"}
     common |= {"lr_scheduler_type": options.SCHEDULE, **defaults}
-    configuration = trl_fields.config(kind, options.trl, fields, common)
+    with trl_fields.rejected(options.trl):
+        try:
+            parser = HfArgumentParser(kind, exit_on_error=False)
+            parsed = parser.parse_args([f"--{item}" for item in options.trl])
+        except argparse.ArgumentError as error:
+            raise ValueError(error.message) from error
+        requested = {key: getattr(parsed, key) for key in keys}
+        configuration = kind(**fields, **{**common, **requested})
     if configuration.n_gpu > 1:
         raise UsageError(
             f"one process trains on one GPU, and {configuration.n_gpu} are visible; "
