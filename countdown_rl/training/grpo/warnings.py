@@ -38,7 +38,11 @@ def warnings(rows: Sequence[StepRow], samples: Sequence[Sample]) -> dict[str, st
         rows: steps of the run, newest last.
         samples: completions of the last round.
     """
-    texts = _collapse(rows) | {"start": _start(rows), "ratio": _ratio(rows)}
+    texts: dict[str, str] = {}
+    if len(rows) >= WINDOW + RECENT:
+        texts |= _collapse(rows)
+    if len(rows) >= START:
+        texts |= {"start": _start(rows), "ratio": _ratio(rows)}
     if len(rows) >= WINDOW:
         last = mean(rows[-WINDOW:])
         if last.entropy is not None and last.entropy < NO_ENTROPY:
@@ -89,8 +93,6 @@ def no_signal(form: float, correct: float, truncated: float) -> str:
 
 def _start(rows: Sequence[StepRow]) -> str:
     """Return what to do, if the first steps have no advantages or no answers."""
-    if len(rows) < START:
-        return ""
     first = mean(rows[:START])
     if first.frac_reward_zero_std < 1:
         limit = "--max-completion-length"
@@ -105,7 +107,7 @@ def _start(rows: Sequence[StepRow]) -> str:
 def _ratio(rows: Sequence[StepRow]) -> str:
     """Return what to do, if the policy's probabilities are not those that vLLM reports."""
     ratio = mean(rows[-START:]).importance_sampling_ratio
-    if len(rows) < START or ratio is None or MIN_RATIO <= ratio <= MAX_RATIO:
+    if ratio is None or MIN_RATIO <= ratio <= MAX_RATIO:
         return ""
     return (
         f"the policy gives tokens {ratio:.2g} times the probability that vLLM reports "
@@ -131,8 +133,6 @@ def _collapse(rows: Sequence[StepRow]) -> dict[str, str]:
 def _fall(shares: Sequence[float]) -> str:
     """The fall of *shares*, newest last, in words if it is a collapse."""
     before = shares[:-RECENT]
-    if len(before) < WINDOW:
-        return ""
     now = fmean(shares[-RECENT:])
     sums = list(accumulate(before, initial=0.0))
     best = max(end - start for start, end in zip(sums, sums[WINDOW:], strict=False)) / WINDOW
