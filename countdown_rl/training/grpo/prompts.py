@@ -6,7 +6,7 @@ round before the last; data loaders prefetch. A resumed run runs the sampler aga
 in its checkpoint: a sampler depends on its arguments and these alone.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import count
@@ -68,44 +68,37 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
     number of rows and to the share of its recent groups with non-zero reward variance, because only
     those have a gradient.
     """
-    kinds = list(map(kind, rows))
-    members: dict[str, list[int]] = {name: [] for name in sorted(set(kinds))}
-    for number, name in enumerate(kinds):
-        members[name].append(number)
+    names = list(map(kind, rows))
+    _, kinds, totals = np.unique(names, return_inverse=True, return_counts=True)
+    members = [np.flatnonzero(kinds == index) for index in range(len(totals))]
     # By kind, discounted: groups, and groups with reward variance.
-    counts = dict.fromkeys(members, (0.0, 0.0))
+    seen, varied = np.zeros((2, len(totals)))
     for number in count():
         rng = np.random.default_rng((seed, number))
-        sizes = rng.multinomial(size, list(probabilities(members, counts).values()))
+        sizes = rng.multinomial(size, probabilities(totals, seen, varied))
         sampled: list[int] = []
-        for indices, share in zip(members.values(), sizes, strict=True):
+        for indices, share in zip(members, sizes, strict=True):
             sampled += rng.choice(indices, share, replace=bool(share > len(indices))).tolist()
         outcomes = yield rng.permutation(sampled).tolist()
         if outcomes:
-            for name, (seen, varied) in counts.items():
-                counts[name] = _DECAY * seen, _DECAY * varied
+            seen *= _DECAY
+            varied *= _DECAY
         for outcome in outcomes:
-            seen, varied = counts[kinds[outcome.row]]
-            counts[kinds[outcome.row]] = seen + 1, varied + outcome.varies
+            seen[kinds[outcome.row]] += 1
+            varied[kinds[outcome.row]] += outcome.varies
 
 
-def probabilities(
-    members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]
-) -> dict[str, float]:
+def probabilities(totals: np.ndarray, seen: np.ndarray, varied: np.ndarray) -> np.ndarray:
     """Return the probability of each kind of the curriculum; an unseen one counts as varied.
 
     Args:
-        members: rows of each kind.
-        counts: groups of each kind, and those with reward variance, discounted.
+        totals: rows of each kind.
+        seen: groups of each kind, discounted.
+        varied: those with reward variance.
     """
-    weights = {name: (varied + 1) / (seen + 1) for name, (seen, varied) in counts.items()}
-    rows = sum(map(len, members.values()))
-    mean = sum(weights[name] * len(indices) for name, indices in members.items()) / rows
-    shares = {}
-    for name, indices in members.items():
-        weight = _UNIFORM + (1 - _UNIFORM) * weights[name] / mean
-        shares[name] = len(indices) / rows * weight
-    return shares
+    weights = (varied + 1) / (seen + 1)
+    mean = np.average(weights, weights=totals)
+    return totals / totals.sum() * (_UNIFORM + (1 - _UNIFORM) * weights / mean)
 
 
 def chosen(
