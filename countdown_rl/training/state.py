@@ -147,7 +147,13 @@ class Checkpoints:
             ArtifactError: it does not belong to *run*.
         """
         newest = self.newest(max_steps)
-        if newest and (differences := self._differences(run)):
+        if newest is None:
+            return None
+        try:
+            unfinished = json.loads((self.directory / RUN).read_bytes())["run"]
+        except (OSError, ValueError, KeyError, TypeError):
+            unfinished = None
+        if differences := run.differences(unfinished):
             raise ArtifactError(
                 f"{self.directory} holds a run that is not this one ({differences}); use its "
                 f"options to resume it, or remove {self.directory} to begin again."
@@ -162,14 +168,6 @@ class Checkpoints:
                 f"remove {self.directory} to begin again."
             )
         return "Stopped before the first checkpoint. The same command starts from step 0."
-
-    def _differences(self, run: Identity) -> str:
-        """Differences of *run* from the one in the directory; "" if there are none."""
-        try:
-            unfinished = json.loads((self.directory / RUN).read_bytes())["run"]
-        except (OSError, ValueError, KeyError, TypeError):
-            unfinished = None
-        return run.differences(unfinished)
 
     def newest(self, max_steps: float = inf) -> Path | None:
         """Return the newest complete checkpoint of at most *max_steps*."""
