@@ -121,8 +121,9 @@ class Validation(TrainerCallback):
         when = f"Step {step}" if step else "Before training"
         correct = metrics["eval_correct"]
         reporter.note(f"{when}: {correct:.1%} of the validation {nouns} solved.")
-        shown = (replace(sample, step=step, validation=True) for sample in samples)
-        self.journal.add_samples([sample.to_json() for sample in shown])
+        self.journal.add_samples(
+            [replace(sample, step=step, validation=True).to_json() for sample in samples]
+        )
 
 
 class CheckpointCallback(TrainerCallback):
@@ -195,8 +196,8 @@ class CheckpointCallback(TrainerCallback):
         self.journal.evaluation = {}
         self.journal.add_row(row)
         self.run.reporter.step(row)
-        shares = [row.eval_correct for row in self.journal.rows]
-        evaluated = [share for share in shares if share is not None]
+        rows = self.journal.rows
+        evaluated = [row.eval_correct for row in rows if row.eval_correct is not None]
         detail = row.summary.format_map(vars(row))
         if evaluated:
             detail += f", validation accuracy {evaluated[-1]:.1%}"

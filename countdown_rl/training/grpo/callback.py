@@ -41,8 +41,9 @@ class GrpoCallback(CheckpointCallback):
             )
         samples = gather_object(samples)
         size = self.options.num_generations
-        groups = [replace(sample, group=n // size) for n, sample in enumerate(samples)]
-        self.journal.add_samples([sample.to_json() for sample in groups])
+        self.journal.add_samples(
+            [replace(sample, group=n // size).to_json() for n, sample in enumerate(samples)]
+        )
 
     def warnings(self) -> dict[str, str]:
         return warnings.warnings(self.journal.rows, self._round)
