@@ -1,7 +1,6 @@
 """A run of ``train`` or ``sft``: train, and write its artifact."""
 
 import atexit
-import gc
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from accelerate.utils.memory import clear_device_cache
 from peft import PeftModel
 from transformers import Trainer
 
@@ -115,8 +115,7 @@ def train(run: Prepared[Settings]) -> Result:
                 f"the first step does not fit in memory; going on with --micro-batch {size}."
             )
             del error
-            gc.collect()
-            torch.cuda.empty_cache()
+            clear_device_cache(garbage_collection=True)
             run = replace(run, options=replace(run.options, micro_batch=size))
 
 
