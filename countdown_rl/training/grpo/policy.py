@@ -119,9 +119,9 @@ class PolicyTrainer(GRPOTrainer):
         if self.beta:
             batch["ref_per_token_logps"] = self.initial_log_probabilities(batch)
         if self.args.mask_truncated_completions:
-            truncated = [bool(graded.sample.truncated) for graded in sampled.graded]
-            ended = ~torch.tensor(truncated, device=self.model.device)
-            batch["completion_mask"] = batch["completion_mask"] * ended[:, None]
+            ended = [not graded.sample.truncated for graded in sampled.graded]
+            mask = torch.tensor(ended, device=self.model.device)
+            batch["completion_mask"] = batch["completion_mask"] * mask[:, None]
         count = batch["completion_mask"].sum()
         batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
         return batch

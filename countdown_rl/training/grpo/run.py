@@ -78,7 +78,7 @@ class GrpoRun(Prepared[TrainOptions]):
         if self.rollouts == "transformers":
             return PolicyEngine(stop)
         if self.options.tune == "all":
-            return vllm.TrlEngine(stop)
+            return vllm.TrlEngine()
         length = self.longest + self.options.max_completion_length
         try:
             return vllm.AdapterEngine(loaded, stop, self.options, length, self.log.parent)

@@ -94,9 +94,8 @@ class AdapterEngine:
 class TrlEngine:
     """TRL's own vLLM (``use_vllm``), which gets all weights."""
 
-    def __init__(self, stop: Stop) -> None:
-        self.stop = stop
-        self.step = -1
+    def __init__(self) -> None:
+        self.step = -1  # of the weights
 
     def __call__(
         self, trainer: GRPOTrainer, prompt_ids: list[list[int]], temperature: float
@@ -114,7 +113,7 @@ class TrlEngine:
         completions = []
         log_probabilities = []
         for ids, row in zip(sampled, logps, strict=True):
-            completion = self.stop.cut(ids)
+            completion = trainer.stop.cut(ids)
             completions.append(completion)
             # Of each token only the log-probability of the sampled one is asked for.
             log_probabilities.append([token[0] for token in row[: len(completion)]])
