@@ -89,7 +89,7 @@ def execute(
 def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
     """The result that is there already, see :func:`finished`; None if the run goes on."""
     recorded = dict(run.recorded)
-    goes_on = run.resume is not None and step_of(run.resume) < run.max_steps
+    goes_on = 0 < step_of(run.resume) < run.max_steps
     if goes_on and artifacts.peek(run.out) == run.kind:
         before = artifacts.read(run.out, run.kind, verify=False)
         recorded["max_steps"] = before.options.get("max_steps")  # it may be that of fewer steps
@@ -165,7 +165,7 @@ def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> No
         run.checkpoints.start(run.identity)
     trainer.accelerator.wait_for_everyone()
     journal.write()
-    first_step = step_of(run.resume) if run.resume else 0
+    first_step = step_of(run.resume)
     with processes.deferred_signals():
         try:
             trainer.train(resume_from_checkpoint=str(run.resume) if run.resume else None)
@@ -209,7 +209,7 @@ def _finish(
         after = f"{facts['eval_correct']:.1%} after; the weights are those of {step}."
         note(f"Validation accuracy: {journal.start:.1%} before training, {after}")
     journal.warn(outcome_warnings(facts, journal.start), run.reporter.warning)
-    resumed = step_of(run.resume) if run.resume else None
+    resumed = step_of(run.resume) or None
     return Result(run.out, run.log, journal.rows, facts, journal.warnings, resumed, peak)
 
 

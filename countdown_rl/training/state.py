@@ -219,9 +219,9 @@ def _remove(directories: Sequence[Path]) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def step_of(checkpoint: Path) -> int:
-    """The optimizer step after which *checkpoint* was written."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))
+def step_of(checkpoint: Path | None) -> int:
+    """The optimizer step after which *checkpoint* was written; 0 if there is none."""
+    return int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else 0
 
 
 @dataclass(frozen=True, kw_only=True)

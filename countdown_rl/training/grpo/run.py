@@ -58,7 +58,7 @@ class GrpoRun(Prepared[TrainOptions]):
         options = self.options
         callback = GrpoCallback(self, journal)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        first_round = step_of(self.resume) // options.round_steps if self.resume else 0
+        first_round = step_of(self.resume) // options.round_steps
         order = prompts.chosen(options, self.rows, first_round, journal.outcomes)
         engine = self._engine(loaded, stop)
         trainer = weights.make_trainer(
