@@ -9,11 +9,10 @@ from itertools import chain, count
 from pathlib import Path
 from pkgutil import resolve_name
 
-from countdown_rl.core import artifacts
-from countdown_rl.core.errors import UsageError, input_as_usage
+from countdown_rl.core import artifacts, hub
+from countdown_rl.core.errors import InputError, ModelError, UsageError, input_as_usage
 from countdown_rl.core.manifest import file_input
 from countdown_rl.core.types import JsonObject, Record
-from countdown_rl.data import external
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.source import OnRow, RowSource, ignore
 from countdown_rl.tasks import files, jsonl, registry
@@ -114,12 +113,16 @@ def _published(
     """
     if options.from_hub:
         name, _, revision = options.from_hub.partition("@")
-        commit, published = external.from_hub(name, revision or None)
         repository, _, config = name.partition(":")
-        entry = {"hub": repository, "revision": commit}
+        try:  # to the Hub's cache, where it is found offline too
+            directory = hub.download(repository, revision or None, repo_type="dataset")
+        except ModelError as error:
+            text = str(error).rstrip(".")
+            raise InputError(f"{text}; or give a downloaded file with --from.") from error
+        entry = {"hub": repository, "revision": directory.name}
         if config:
             entry["config"] = config
-        return published, entry
+        return files.data_set(directory, name, config or None), entry
     file = Path(options.from_ or "")
     jsonl.check_training(file)
 
