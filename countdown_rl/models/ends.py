@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.types import JsonObject
 from countdown_rl.models import chat_template, model_files
 from countdown_rl.models.protocols import Tokenizer
 
@@ -55,18 +56,14 @@ def of_checkpoint(tokenizer: Tokenizer, directory: Path) -> list[int]:
     return token_ids(tokenizer, named, text.get("vocab_size") or len(tokenizer))
 
 
-def write(directory: Path, ids: int | list[int] | None, pad: int | None) -> None:
+def write(directory: Path, ids: list[int], pad: int) -> None:
     """Write the ``generation_config.json`` of *directory*: end tokens *ids*, and padding.
 
     Sampling settings of the base model are left out: no evaluation applies them.
     """
-    if isinstance(ids, list) and len(ids) == 1:
-        ids = ids[0]
-    values = {}
-    if ids not in (None, []):
-        values["eos_token_id"] = ids
-    if pad is not None:
-        values["pad_token_id"] = pad
+    values: JsonObject = {"pad_token_id": pad}
+    if ids:
+        values["eos_token_id"] = ids[0] if len(ids) == 1 else ids
     text = json.dumps(values, indent=2, sort_keys=True)
     (directory / model_files.GENERATION).write_text(text + "\n")
 
