@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -86,19 +86,14 @@ def check_rules(data: Path | None, **settings: object) -> None:
             raise UsageError(f"{data} states its own rules; leave {flag(name)} out.")
 
 
-def read_rows(
-    path: Path,
-    on_note: Callable[[str], None] = lambda _: None,
-    fields: Sequence[str] = (),
-) -> list[Row]:
+def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:
     """The rows of the file or directory at *path*, all of one task.
 
     Args:
         path: a file of any layout.
         on_note: called with the layout, if it is that of another tool.
-        fields: where a record has what, as ``NAME=EXPR``.
     """
-    reader = records.Reader(fields)
+    reader = records.Reader()
     rows: list[Row] = []
     for place, record in files.records(Path(path)):
         with files.at(place):
