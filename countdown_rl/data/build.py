@@ -17,7 +17,6 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.data.source import OnRow, RowSource, ignore
 from countdown_rl.tasks import files, jsonl, registry
 from countdown_rl.tasks.splits import held_out
-from countdown_rl.tasks.task import Task
 
 #: Options that the manifest leaves out: they name files, which are among the inputs.
 _FILES = {"from_", "test_from", "exclude"}
@@ -41,8 +40,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> JsonObject:
         UsageError: options contradict each other, or ask for more puzzles than there are.
         InputError: a file has no rows, or too few.
     """
-    task = _task(options)
-    source: RowSource = resolve_name(task.source)(task, options)
+    source = _source(options)
     artifacts.check_writable(out, "data")
 
     inputs: JsonObject = {}
@@ -66,7 +64,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = ignore) -> JsonObject:
         own = {"test": source.splits["test"]} if options.test_from else {}
         splits = {**source.rows(split_sizes(sizes)), **own}
 
-    omitted = _FILES | (_PUZZLES - task.data_options)
+    omitted = _FILES | (_PUZZLES - source.task.data_options)
     recorded = {
         name: value
         for name, value in asdict(options).items()
@@ -97,8 +95,7 @@ def generate(options: DataOptions, split: str) -> Iterator[JsonObject]:
     """The rows of one *split* that :func:`make` generates for *options*; none if there is no such
     split.
     """
-    task = _task(options)
-    source: RowSource = resolve_name(task.source)(task, options)
+    source = _source(options)
     sizes = {name: size for name, size in split_sizes(options).items() if name == split}
     for rows in source.rows(sizes).values():
         for row in rows:
@@ -142,8 +139,8 @@ def _layout(options: DataOptions) -> dict[str, str]:
     return {name: text for name, text in fields.items() if text is not None}
 
 
-def _task(options: DataOptions) -> Task:
-    """The task of *options*; a UsageError if another option does not apply to it."""
+def _source(options: DataOptions) -> RowSource:
+    """The source of the rows of *options*; a UsageError if one does not apply to their task."""
     by_task = f"--task {options.task}"
     with input_as_usage(by_task):
         task = registry.task(options.task)
@@ -159,7 +156,8 @@ def _task(options: DataOptions) -> Task:
         raise UsageError("Give --from or --from-hub, not both.")
     if options.test_from and options.test is not None:
         raise UsageError("has all test puzzles; leave out --test.", option="test_from")
-    return task
+    source: RowSource = resolve_name(task.source)(task, options)
+    return source
 
 
 def split_sizes(options: DataOptions) -> dict[str, int]:
