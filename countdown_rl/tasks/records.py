@@ -18,7 +18,7 @@ from jmespath import functions
 from jmespath.exceptions import JMESPathError
 
 from countdown_rl.core.errors import InputError, UsageError, first_line
-from countdown_rl.core.types import JsonObject, Record
+from countdown_rl.core.types import JsonObject, Record, as_list
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.response_format import Style
 from countdown_rl.tasks.splits import held_out
@@ -441,9 +441,7 @@ class Reader:
         tokens = self.get(record, layout.tokens) if count == 1 else None
         if tokens is not None and (type(tokens) is not int or tokens < 0):
             raise InputError("its count of tokens should be a whole number from 0 on")
-        reasons = self.get(record, layout.end)
-        if not isinstance(reasons, list):
-            reasons = [reasons]
+        reasons = as_list(self.get(record, layout.end))
         if len(reasons) != count:
             reasons = [None] * count
         return [(tokens, None if reason is None else reason not in _LENGTH) for reason in reasons]
@@ -530,7 +528,7 @@ def _answers(value: object) -> list[Turn]:
             return [Turn("assistant", value)]
         value = items
     answers = list[Turn]()
-    for item in value if isinstance(value, list | tuple) else [value]:
+    for item in as_list(value):
         turns = [Turn("assistant", item)] if isinstance(item, str) else _turns(item)
         if isinstance(turns, str) or len(turns) != 1 or turns[0].role != "assistant":
             raise InputError("a completion should be a text, or one turn of the assistant")
@@ -551,10 +549,9 @@ def _with_system(prompt: str | list[Turn], record: Record) -> str | list[Turn]:
 
 
 def _is_conversation(value: object) -> bool:
-    turns = [value] if isinstance(value, Mapping) else value
-    if not isinstance(turns, list | tuple) or not turns:
-        return False
-    return all(isinstance(turn, Mapping) and turn.keys() & {"role", "from"} for turn in turns)
+    turns = as_list(value)
+    are_turns = all(isinstance(turn, Mapping) and turn.keys() & {"role", "from"} for turn in turns)
+    return are_turns and bool(turns)
 
 
 def _turns(value: object) -> str | list[Turn]:
