@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +130,9 @@ def _json(
     on_error: OnError,
 ) -> Iterator[PlacedRecord]:
     """The records of JSON: an object a line, or one document."""
-    head = [first]
-    second = next(lines, None)
-    if second:
-        head.append(second)
+    head = [first, *islice(lines, 1)]
     is_document = bool(expression) or first[1].strip() in (b"{", b"[")
-    if is_document or second is None or not _is_object(first[1]):
+    if is_document or len(head) == 1 or not _is_object(first[1]):
         head += lines
         try:
             document = _loads(b"".join(line for _, line in head))
