@@ -19,10 +19,9 @@ class WeightFormat:
     libraries: tuple[str, ...] = ()
     #: The end of the name of a release.
     suffix: str = ""
-    #: What the Hub calls the library of such a model, the example of use in the card
-    #: ("transformers", "peft" or "llama.cpp"), the packages that it needs, and tags of the card.
+    #: What the Hub calls the library of such a model, which decides on the example of use in the
+    #: card, the packages that the example needs, and tags of the card.
     library_name: str = "transformers"
-    snippet: str = "transformers"
     packages: str = "transformers"
     tags: tuple[str, ...] = ()
     #: The command of the card that serves a copy in vLLM; "" if vLLM does not run the format.
@@ -34,7 +33,6 @@ ADAPTER = WeightFormat(
     title="LoRA adapter",
     suffix="-lora",
     library_name="peft",
-    snippet="peft",
     packages="transformers peft",
     vllm="vllm serve {base} --enable-lora --lora-modules {task}=.",
 )
@@ -59,7 +57,6 @@ GGUF = WeightFormat(
     ),
     suffix="-gguf",
     library_name="gguf",
-    snippet="llama.cpp",
     tags=("gguf", "llama.cpp"),
 )
 FORMATS = {kind.name: kind for kind in (ADAPTER, FULL, NF4, GGUF)}
