@@ -327,16 +327,16 @@ def _sample(
     kernel_numba.draw(source, sampled, goal, *tables)
 
     texts = sampled.texts.tobytes().decode("ascii")
-    facts = zip(
-        sampled.attempts.tolist(),
-        sampled.nums.tolist(),
-        sampled.sizes.tolist(),
-        sampled.targets.tolist(),
-        sampled.counts.tolist(),
-        sampled.plain.tolist(),
-        sampled.lengths.tolist(),
-        strict=True,
+    columns = (
+        sampled.attempts,
+        sampled.nums,
+        sampled.sizes,
+        sampled.targets,
+        sampled.counts,
+        sampled.plain,
+        sampled.lengths,
     )
+    facts = zip(*(column.tolist() for column in columns), strict=True)
     rows = list[Attempt]()
     for i, (attempt, nums, size, target, solutions, plain, length) in enumerate(facts):
         row = None
