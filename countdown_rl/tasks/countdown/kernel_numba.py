@@ -4,6 +4,7 @@ Importing this costs about a second; the machine code is kept on disk.
 """
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -13,6 +14,8 @@ from countdown_rl.tasks.countdown import kernel
 
 #: Functions that make arrays; counting references to arrays would slow down the others.
 _ALLOCATING = ("draw", "reset", "draw_numbers")
+#: Functions that Python calls.
+_ENTRIES = (kernel.search, kernel.write, kernel.draw)
 
 for _name, _function in list(vars(kernel).items()):
     if (
@@ -25,12 +28,11 @@ for _name, _function in list(vars(kernel).items()):
 # Numba names its files after the function, and fails where such a file is of another version and
 # names a class that has gone. So each version of the kernel has names of its own.
 _VERSION = hashlib.sha256(Path(kernel.__file__).read_bytes()).hexdigest()[:12]
-for _function in (kernel.search, kernel.write, kernel.draw):
+for _function in _ENTRIES:
     _function.__qualname__ = f"{_function.__name__}_{_VERSION}"
 
+_compiler = partial(numba.njit, nogil=True, error_model="numpy")
 try:
-    _compile = numba.njit(cache=True, nogil=True, error_model="numpy")
-    search, write, draw = map(_compile, (kernel.search, kernel.write, kernel.draw))
+    search, write, draw = map(_compiler(cache=True), _ENTRIES)
 except RuntimeError:  # neither the package's nor the user's cache directory can be written to
-    _compile = numba.njit(nogil=True, error_model="numpy")
-    search, write, draw = map(_compile, (kernel.search, kernel.write, kernel.draw))
+    search, write, draw = map(_compiler(), _ENTRIES)
