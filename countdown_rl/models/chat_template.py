@@ -116,8 +116,10 @@ def note(tokenizer: Tokenizer) -> str:
     """Return a sentence about a *tokenizer* without a chat template; "" if it has one."""
     if tokenizer.chat_template:
         return ""
-    prompts = "its prompts are plain text, with an empty line after each turn"
-    return f"{_model(tokenizer)} has no chat template: {prompts}."
+    return (
+        f"{_model(tokenizer)} has no chat template: its prompts are plain text, with an empty line "
+        "after each turn."
+    )
 
 
 def encode(tokenizer: Tokenizer, conversations: Iterable[Conversation]) -> list[list[int]]:

@@ -80,5 +80,7 @@ def format_of(path: Path) -> WeightFormat:
     if stored.get("load_in_4bit"):
         return NF4
     method = stored.get("quant_method", "an unknown method")
-    advice = "give NF4 or unquantized weights, or --engine vllm, which may run it"
-    raise ModelError(f"{path} is quantized with {method}; {advice}.")
+    raise ModelError(
+        f"{path} is quantized with {method}; give NF4 or unquantized weights, or --engine vllm, "
+        "which may run it."
+    )

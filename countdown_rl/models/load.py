@@ -170,9 +170,10 @@ def unused_gpu() -> str:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1")
     if not files or hidden or torch.cuda.is_available():
         return ""
-    advice = "install a build of torch for its driver (docs/gpu.md)"
-    version = torch.__version__
-    return f"torch {version} does not see the NVIDIA GPU {files[0]}: the CPU computes; {advice}."
+    return (
+        f"torch {torch.__version__} does not see the NVIDIA GPU {files[0]}: the CPU computes; "
+        "install a build of torch for its driver (docs/gpu.md)."
+    )
 
 
 def stored_format(ref: ModelRef) -> str:
@@ -226,8 +227,9 @@ def _load_base(
     from countdown_rl.models import nf4
 
     if precision == "nf4" and device.type == "mps":
-        advice = "give --precision bf16, or --device cpu"
-        raise ModelError(f"an Apple GPU has no 4-bit weights; {advice}.")
+        raise ModelError(
+            "an Apple GPU has no 4-bit weights; give --precision bf16, or --device cpu."
+        )
     native = device.type == "cuda" and precision == "nf4"  # 4-bit layers of bitsandbytes
     if native and plain is None:
         plain = 2 * skeleton(ref).num_parameters() < torch.cuda.mem_get_info(device)[1] / 2
@@ -276,8 +278,9 @@ def _load_options(
 
     if stored == "gguf":
         if native:
-            advice = "give --precision bf16, or safetensors"
-            raise ModelError(f"{path} is too large for NF4 on this GPU; {advice}.")
+            raise ModelError(
+                f"{path} is too large for NF4 on this GPU; give --precision bf16, or safetensors."
+            )
         config = shape.read_config(path)
         return {"quantization_config": GgufConfig(dequantize=True), "config": config}
     options: dict[str, object] = {}

@@ -87,8 +87,10 @@ def check_files(directory: Path) -> None:
     """Check that transformers would load safetensors beside the configuration in *directory*."""
     shards(directory)
     if "transformers_weights" in config(directory):
-        field = "names a file of weights (transformers_weights)"
-        raise ModelError(f"{directory}/config.json {field}; remove that field.")
+        raise ModelError(
+            f"{directory}/config.json names a file of weights (transformers_weights); remove that "
+            "field."
+        )
 
 
 @contextmanager
@@ -136,5 +138,7 @@ def from_pretrained(
         except ValueError as error:
             if "trust_remote_code" not in str(error):
                 raise
-            advice = "read it, then give --trust-remote-code where a command has it"
-            raise ModelError(f"{directory} needs code of its own; {advice}.") from error
+            raise ModelError(
+                f"{directory} needs code of its own; read it, then give --trust-remote-code where "
+                "a command has it."
+            ) from error

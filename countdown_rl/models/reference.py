@@ -150,8 +150,9 @@ def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef
         with path.open("rb") as stream:
             is_gguf = stream.read(4) == b"GGUF"
         if not is_gguf:
-            advice = "give a directory, a .gguf file or a Hub id"
-            raise ModelError(f"{path} is not a GGUF file; {advice}.")
+            raise ModelError(
+                f"{path} is not a GGUF file; give a directory, a .gguf file or a Hub id."
+            )
         return ModelRef(source, "gguf", path)
     if path.is_dir():
         return _directory(source, path, base_model)
@@ -206,8 +207,10 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
         gguf_files = list(path.glob("*.gguf"))
         if len(gguf_files) == 1:
             return replace(find_model(str(gguf_files[0])), source=source, manifest=manifest)
-        advice = "give the --out of a finished run, or a checkpoint"
-        raise ModelError(f"{source} has no config.json, so it is not a model; {advice}.")
+        raise ModelError(
+            f"{source} has no config.json, so it is not a model; give the --out of a finished run, "
+            "or a checkpoint."
+        )
     if not any(path.glob("*.safetensors")):
         contents = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
         raise ModelError(f"{source} holds {contents}; save it as safetensors first.")
@@ -223,8 +226,10 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
         trained_over = _trained_over(ref.manifest)
     name = base_model or config.get("base_model_name_or_path")
     if not name or not isinstance(name, str):
-        advice = "name its base by --base-model, or finish its run"
-        raise ModelError(f"{source} has no base_model_name_or_path; {advice}.")
+        raise ModelError(
+            f"{source} has no base_model_name_or_path; name its base by --base-model, or finish its "
+            "run."
+        )
     recorded = trained_over.revision if trained_over else None
     place = base_model or name
     revision = None
@@ -233,8 +238,9 @@ def _adapter(ref: ModelRef, path: Path, base_model: str | None) -> ModelRef:
     try:
         base = find_model(place, revision=revision)
     except ModelError as error:
-        fault = f"{source} adapts {name} (base_model_name_or_path): {error}"
-        raise ModelError(f"{fault} Name it by --base-model.") from error
+        raise ModelError(
+            f"{source} adapts {name} (base_model_name_or_path): {error} Name it by --base-model."
+        ) from error
 
     # The manifest has the commit of a base on the Hub, which no digest of files equals.
     comparable = not base_model or (base.revision is None) == (recorded is None)
