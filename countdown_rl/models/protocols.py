@@ -23,7 +23,6 @@ class Tokenizer(Protocol):
     pad_token_id: int
     unk_token: str
     unk_token_id: int | None
-    bos_token_id: int | None
     added_tokens_decoder: Mapping[int, "AddedToken"]
     backend_tokenizer: "Backend"
 
