@@ -38,7 +38,7 @@ class Identity:
 
     def to_json(self) -> JsonObject:
         sections = {"options": self.options, "inputs": self.inputs, **self.machine}
-        return dict(json.loads(json.dumps(portable(sections), default=str)))
+        return json.loads(json.dumps(portable(sections), default=str))
 
     def differences(self, before: Record | None) -> str:
         """Return the first differences from the JSON of a run, such as ``--seed was 42, is 1; other

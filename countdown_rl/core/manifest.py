@@ -79,7 +79,7 @@ class ProvenanceEntry:
         made_by = MADE_BY.get(self.kind, "")
         if self.kind == "model" and "model" not in self.inputs:
             made_by = PRETRAINED_BY
-        return str(self.facts.get("command") or made_by)
+        return self.facts.get("command") or made_by
 
     @property
     def is_trained(self) -> bool:
@@ -205,7 +205,7 @@ def provenance_chain(*entries: Record) -> list[ProvenanceEntry]:
         if "digest" not in entry:
             continue
         kind = entry.get("kind", "file")
-        name = str(portable(entry.get("source") or entry.get("file") or kind))
+        name = portable(entry.get("source") or entry.get("file") or kind)
         root = ProvenanceEntry(kind, name, entry["digest"], revision=entry.get("revision"))
         *above, own = entry.get("lineage") or [root]
 

@@ -64,7 +64,7 @@ def dump(value: object) -> JsonObject:
     default are left out.
     """
     kind: Any = type(value)
-    return dict(_adapter(kind).dump_python(value, mode="json", exclude_defaults=True))
+    return _adapter(kind).dump_python(value, mode="json", exclude_defaults=True)
 
 
 def _damaged(source: Path | str, fault: str) -> ArtifactError:

@@ -156,8 +156,7 @@ def _source(options: DataOptions) -> RowSource:
         raise UsageError("Give --from or --from-hub, not both.")
     if options.test_from and options.test is not None:
         raise UsageError("has all test puzzles; leave out --test.", option="test_from")
-    source: RowSource = resolve_name(task.source)(task, options)
-    return source
+    return resolve_name(task.source)(task, options)
 
 
 def split_sizes(options: DataOptions) -> dict[str, int]:

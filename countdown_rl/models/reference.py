@@ -67,7 +67,7 @@ class ModelRef:
     @property
     def portable_source(self) -> str:
         """The source for manifests and cards: of a path outside the working directory its name."""
-        return str(portable(self.location))
+        return portable(self.location)
 
     @cached_property
     def digest(self) -> str:

@@ -51,7 +51,7 @@ class Gsm8kRow(Row):
 
     @property
     def reference(self) -> str:
-        return str(self["gold"])
+        return self["gold"]
 
     @property
     def headline(self) -> str:

@@ -33,8 +33,7 @@ def test_file(data: Path) -> Path:
             suites.update(task.suites)
         if name not in suites:
             raise InputError(f"there is no suite {name}; take {' or '.join(suites)}.")
-        path: Path = resolve_name(suites[name])(name, tier)
-        return path
+        return resolve_name(suites[name])(name, tier)
     if not (data / MANIFEST).is_file():
         return data
     artifacts.read(data, "data")

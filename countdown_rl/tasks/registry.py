@@ -28,8 +28,7 @@ def task(name: str) -> Task:
     imported.
     """
     if name in _OWN:
-        own: Task = resolve_name(_OWN[name])
-        return own
+        return resolve_name(_OWN[name])
     entry = _others().get(name)
     if entry is None:
         raise InputError(

@@ -200,7 +200,7 @@ class Row(Mapping[str, Any]):
     @property
     def split(self) -> str:
         """The held-out split in the field ``split``, else :attr:`own_split`."""
-        return str(self["split"]) if self.get("split") in ("valid", "test") else self.own_split
+        return self["split"] if self.get("split") in ("valid", "test") else self.own_split
 
     @property
     def own_split(self) -> str:
