@@ -175,7 +175,10 @@ def _items(
     items = document
     place = f"{source}, row"
     if expression:
-        items = _search(expression, document)
+        try:
+            items = jmespath.search(expression, document)
+        except JMESPathError as error:
+            raise UsageError(f"{expression}: {first_line(error)}.", option="records") from error
         if not isinstance(items, list) or not items:
             raise UsageError(
                 f"{expression} gives no list of records of {source}.", option="records"
@@ -194,13 +197,6 @@ def _items(
             yield f"{place} {number}", item
         else:
             on_error(InputError(f"{place} {number}: not a JSON object."))
-
-
-def _search(expression: str, document: object) -> object:
-    try:
-        return jmespath.search(expression, document)
-    except JMESPathError as error:
-        raise UsageError(f"{expression}: {first_line(error)}.", option="records") from error
 
 
 def _csv(first: _Line, stream: Any, source: str, on_error: OnError) -> Iterator[PlacedRecord]:
