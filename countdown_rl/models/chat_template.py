@@ -193,7 +193,7 @@ def _apply(tokenizer: Tokenizer, turns: Conversation, arguments: Mapping[str, ob
         system, first, *rest = turns
         merged = {**first, "content": f"{system['content']}\n\n{first['content']}"}
         conversations.append([merged, *rest])
-    asked = [turn["content"] for turn in turns if turn["role"] != "assistant"]
+    asked = _words(" ".join(turn["content"] for turn in turns if turn["role"] != "assistant"))
     failure = None
     for conversation in conversations:
         try:
@@ -201,17 +201,13 @@ def _apply(tokenizer: Tokenizer, turns: Conversation, arguments: Mapping[str, ob
         except InputError as error:  # such as one of templates without a system role
             failure = error
             continue
-        if _shows(text, asked):
+        if asked <= _words(text):
             return text
     raise failure or InputError(f"{_place(tokenizer)} does not show the whole prompt; replace it.")
 
 
-def _shows(text: str, contents: Iterable[str]) -> bool:
-    """Return True if *text* has all words and signs of *contents*, in any case and spacing."""
-    return _words(" ".join(contents)) <= _words(text)
-
-
 def _words(text: str) -> Counter[str]:
+    """Return the words and signs of *text*, whatever their case and spacing."""
     return Counter(re.findall(r"\w+|[^\w\s]", unescape(text).casefold()))
 
 
