@@ -76,7 +76,7 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> Manifest:
         draft.facts |= {
             "base": options.base,
             "trained_over": trained_over,
-            "adapted_modules": len(lora.adapted_modules(directory)),
+            "adapted_modules": lora.adapted_modules(directory),
             "parameters": sum(spec.numel() for spec in specs),
             "bytes": sum(spec.nbytes for spec in specs),
         }

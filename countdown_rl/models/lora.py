@@ -149,11 +149,10 @@ def is_special(module: "torch.nn.Module") -> bool:
     return bool(getattr(module, "lora_variant", None)) or any(biases.values())
 
 
-def adapted_modules(directory: Path) -> set[str]:
-    """Return the names of the modules that have LoRA in the adapter in *directory*."""
+def adapted_modules(directory: Path) -> int:
+    """Return the number of modules that have LoRA in the adapter in *directory*."""
     names = Checkpoint(directory / WEIGHTS).specs
-    modules = {name.partition(".lora_")[0] for name in names if ".lora_" in name}
-    return {module.removeprefix("base_model.model.") for module in modules}
+    return len({name.partition(".lora_")[0] for name in names if ".lora_" in name})
 
 
 def changes_nothing(directory: Path) -> bool:
