@@ -4,6 +4,7 @@ import pytest
 
 import countdown_rl
 from countdown_rl.tasks import jsonl
+from tests.support.graded import rows
 
 
 @pytest.mark.parametrize("library", ["datasets", "ray"])
@@ -11,28 +12,9 @@ def test_two_workers_give_the_figure_of_one_process(library, tmp_path, monkeypat
     pytest.importorskip(library)
     example = pytest.importorskip(f"examples.grade_{library}")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
-    answers = ["50 - 7 + 3", "50 - 7 - 3", "3 + 50 - 7", "impossible", "46"]
-    records = [
-        {"nums": [3, 7, 50], "target": 46, "completion": f"</think><answer>{text}</answer>"}
-        for text in answers
-    ]
-    rules = [
-        {"rule": "television"},
-        {"operators": "+"},
-        {"rule": "at-most-once", "id": "a", "note": "x"},
-    ]  # 53 - 7
-    records += [
-        {**records[0], **fields, "completion": "<answer>53</answer>", "target": 53}
-        for fields in rules
-    ]
-    records += [
-        {**records[0], **fields, "completion": "<answer>3 + 50</answer>", "target": 53}
-        for fields in rules
-    ]
-    jsonl.write_rows(tmp_path / "completions.jsonl", records * 20)
+    records = rows("countdown")  # of several rules and styles
+    file = tmp_path / "completions.jsonl"
+    jsonl.write_rows(file, records)
     share = sum(countdown_rl.grade(**record).correct for record in records) / len(records)
-    assert (
-        example.accuracy(str(tmp_path / "completions.jsonl"), 2)
-        == pytest.approx(share)
-        == pytest.approx(4 / 11)
-    )
+    assert 0.2 < share < 0.8
+    assert example.accuracy(str(file), 2) == pytest.approx(share)
