@@ -31,17 +31,6 @@ def command(capsys, monkeypatch):
     return run
 
 
-def test_gen_data_writes_an_artifact_with_exact_splits(run_command, here):
-    words = ("--n", 300, "--valid", 20, "--test", 30, "--out", "data", "--json")
-    splits = json.loads(run_command("gen-data", *words).out)["splits"]
-    assert splits == artifacts.read(here / "data", "data").facts["splits"]
-    for split, count in {"train": 250, "valid": 20, "test": 30}.items():
-        rows = jsonl.read_rows(here / "data" / f"{split}.jsonl")
-        assert len(rows) == splits[split]["rows"] == count
-    fields = ["id", "nums", "target", "solutions", "solution", "needs", "size"]
-    assert list(json.loads((here / "data" / "train.jsonl").open().readline())) == fields
-
-
 @pytest.mark.parametrize(
     ("words", "code", "word"),
     [
