@@ -24,7 +24,6 @@ from tests.support.command import status
 
 ROOT = Path(__file__).parents[2]
 ASK = "ask 3 4 --target 7 --model"
-EVAL = "eval --data rows.jsonl --out out --limit 1 --max-new-tokens 4 --model"
 TRAIN = "train --model model --data rows.jsonl --out out --log log.csv --max-completion-length 16"
 QUANTIZE = "quantize --model model --out out"
 MERGE = "merge --adapter adapter --out out"
@@ -102,29 +101,11 @@ CASES = {
     ),
     "too many prompts": Case(f"{TRAIN} --prompts 1000000000000", 2, "--prompts"),
     "the largest numbers": Case(f"solve {' '.join(['999999999999999'] * 5)} 7 --target 7 --all", 0, "distinct"),
-    **{
-        words: Case(words, 2, word)
-        for words, word in (
-            (f"{TRAIN} --learning-rate inf", "learning"),
-            (f"{TRAIN} --reward correct=nan", "finite"),
-            ("gen-data --out out --seed 4294967296", "seed"),
-            (f"{EVAL} m --engine openai --base-url http://a@b/v1", "--base-url should be like"),
-        )
-    },
-    # The user's own code
-    **{
-        f"a reward: {code}": Case(f"{TRAIN} --reward {name}:reward", 2, word, {f"{name}.py": code})
-        for name, code, word in (
-            ("text", "def reward(grade, row, tokens): return 'much'", "finite number"),
-            ("exits", "import sys\ndef reward(grade, row, tokens): sys.exit()", "failed"),
-        )
-    },
-    **{
-        f"a template: {template}": Case(
-            f"{ASK} model", 1, "template of model fails", {"model/chat_template.jinja": template}
-        )
-        for template in ("{% for", "{{ 1 / 0 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")
-    },
+    "a seed of 33 bits": Case("gen-data --out out --seed 4294967296", 2, "seed"),
+    "a template that calls itself": Case(
+        f"{ASK} model", 1, "template of model fails",
+        {"model/chat_template.jinja": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"},
+    ),
     # Files of another shape
     **{
         f"{file}: {content!r:.40}": Case(command, 1, word, {file: content})
@@ -140,7 +121,6 @@ CASES = {
         )
     },
     # Surroundings
-    "an unknown kind of terminal": Case("samples eval", 0, "3 4", environment={"TERM": "dumb"}),
     "a home that cannot be written": Case("samples eval", 0, "3 4", environment={"HOME": "/proc/none"}),
     "a file as a directory": Case("gen-data --n 20 --out rows.jsonl/out", 1, "cannot be written"),
 }  # fmt: skip
