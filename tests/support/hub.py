@@ -87,14 +87,13 @@ class Repo:
 class Fault:
     """What goes wrong the next *times* that "METHOD /path" matches: an answer, or a cut connection.
 
-    ``cut`` is "before" (half the request is read, nothing is done), "after" (it is done, and the answer is
-    lost) or "body" (half of the answer's body is sent).
+    ``cut`` is "before" (half the request is read, nothing is done) or "after" (it is done, and the answer is
+    lost).
     """
 
     match: str
     status: int = 500
     times: int = 1
-    headers: dict[str, str] = field(default_factory=dict)
     cut: str | None = None
 
 
@@ -206,13 +205,13 @@ class _Handler(BaseHTTPRequestHandler):
         chunked = "Transfer-Encoding" in self.headers
         self.body = self.chunks() if chunked else self.rfile.read(length)
         if faults and not cut:
-            return self.send(faults[0].status, {"error": "a fault was put in"}, faults[0].headers)
+            return self.send(faults[0].status, {"error": "a fault was put in"}, {})
         try:
             with hub.lock:
                 answer = self.answer(path)
         except RefusalError as refusal:
             answer = refusal.status, refusal.content, refusal.headers
-        return self.hang_up() if cut == "after" else self.send(*answer, cut=cut == "body")
+        return self.hang_up() if cut == "after" else self.send(*answer)
 
     do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815
 
@@ -237,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.connection.shutdown(2)
 
-    def send(self, status: int, content: Any, headers: dict[str, str], cut: bool = False) -> None:
+    def send(self, status: int, content: Any, headers: dict[str, str]) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
         self.send_response(status)
@@ -246,9 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(*header)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data[: len(data) // 2] if cut else data)
-            if cut:
-                self.hang_up()
+            self.wfile.write(data)
 
     def user(self) -> tuple[str, str] | None:
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
