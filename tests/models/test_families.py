@@ -1,6 +1,5 @@
 """Model families: prompts of those that the recipes train, and layers of linear attention (Qwen3-Next, Qwen3.5)."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,7 @@ from countdown_rl.models import chat_template, load, nf4, reference
 from countdown_rl.tasks.registry import parse_row
 from tests.support import architectures, standins
 
-SMOLLM2 = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
-    "{% endif %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-OPENED = dict.fromkeys(("qwen3", "qwen2.5", "smollm2"), "<|im_start|>assistant\n") | {
+OPENED = dict.fromkeys(("qwen3", "qwen2.5"), "<|im_start|>assistant\n") | {
     "llama-3.1": "<|start_header_id|>assistant<|end_header_id|>\n\n"
 }
 ROW = {"nums": [3, 7, 50], "target": 46}
@@ -31,19 +24,8 @@ BEGUN = "Let me work through this step by step.\n<think>"
 @pytest.fixture(scope="module", params=OPENED)
 def family(request, tmp_path_factory):
     """The name and the tokenizer, as a run loads it, of one family."""
-    name = request.param
-    path = tmp_path_factory.mktemp(name)
-    if name == "smollm2":
-        # Qwen's special tokens, the same end and pad token, a template of its own.
-        standins.checkpoint(path, "qwen2.5")
-        other_tokenizer = standins.tokenizer(
-            replace(standins.FAMILIES["qwen2.5"], pad="<|im_end|>")
-        )
-        other_tokenizer.chat_template = SMOLLM2
-        other_tokenizer.save_pretrained(path)
-    else:
-        standins.checkpoint(path, name)
-    return name, load.load_tokenizer(reference.find_model(str(path)))
+    path = standins.checkpoint(tmp_path_factory.mktemp("family"), request.param)
+    return request.param, load.load_tokenizer(reference.find_model(str(path)))
 
 
 def ids(tokenizer, text):
