@@ -202,8 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         if cut == "before":
             self.rfile.read(length // 2)
             return self.hang_up()
-        chunked = "Transfer-Encoding" in self.headers
-        self.body = self.chunks() if chunked else self.rfile.read(length)
+        self.body = self.rfile.read(length)
         if faults and not cut:
             return self.send(faults[0].status, {"error": "a fault was put in"}, {})
         try:
@@ -223,13 +222,6 @@ class _Handler(BaseHTTPRequestHandler):
                 content, headers = content if isinstance(content, tuple) else (content, {})
                 return 302 if "Location" in headers else 200, content, headers
         raise RefusalError(404, f"{self.command} {path} is nothing that this Hub knows")
-
-    def chunks(self) -> bytes:
-        data = b""
-        while size := int(self.rfile.readline(), 16):
-            data += self.rfile.read(size + 2)[:-2]
-        self.rfile.readline()
-        return data
 
     def hang_up(self) -> None:
         self.close_connection = True
