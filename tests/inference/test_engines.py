@@ -1,6 +1,5 @@
 """Engines: the choice among them, and what goes into and out of vLLM."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,6 +15,7 @@ from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.inference.vllm import Vllm
 from countdown_rl.models import load
 from countdown_rl.models.reference import find_model
+from countdown_rl.tasks import jsonl
 from tests.support import tiny_llama, vllm_stub
 
 ROWS = [{"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(11)]
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
         path / "model", max_position_embeddings=vllm_stub.CONTEXT, tie_word_embeddings=False
     )
     tiny_llama.adapter(path / "adapter", path / "model", r=12)
-    (path / "puzzles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    jsonl.write_rows(path / "puzzles.jsonl", ROWS)
     return path
 
 

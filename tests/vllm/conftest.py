@@ -1,11 +1,9 @@
 """Models and data of the tests with a real vLLM engine."""
 
-import json
-
 import pytest
 
-from countdown_rl.core import artifacts
 from tests.support import tiny_llama
+from tests.support.runs import SPLITS, write_data
 
 ROWS = [{"id": f"r{n}", "nums": [n, 3, 5], "target": n + 2} for n in range(10, 18)]
 #: vLLM has kernels for some head sizes only; 64 is one.
@@ -24,8 +22,5 @@ def place(tmp_path_factory):
     tiny_llama.checkpoint(
         path / "start", initializer_range=0.05, **HEADS
     )  # bf16 rounds large logits by more
-    lines = "".join(json.dumps(row) + "\n" for row in ROWS)
-    with artifacts.writing(path / "data", "data", options={}) as draft:
-        for split in ("train", "valid", "test"):
-            (draft.path / f"{split}.jsonl").write_text(lines)
+    write_data(path / "data", dict.fromkeys(SPLITS, ROWS))
     return path

@@ -18,33 +18,14 @@ pytestmark = MARKS
 VARIED = "benchmarks.gpu:varied=1"
 #: Of the shipped model; temperature and reward give a group unequal completions and rewards.
 TRAIN = (
-    *("--model", "countdown-tiny", "--data", "data", "--rollouts", "vllm", "--reward", VARIED),
-    *(
-        "--prompts",
-        2,
-        "--num-generations",
-        4,
-        "--micro-batch",
-        4,
-        "--max-completion-length",
-        16,
-        "--temperature",
-        2,
-    ),
-)
+    f"--model countdown-tiny --data data --rollouts vllm --reward {VARIED} --prompts 2 "
+    "--num-generations 4 --micro-batch 4 --max-completion-length 16 --temperature 2"
+).split()
 
 
 def train(place, name, *options):
-    return start(
-        place,
-        "train",
-        *TRAIN,
-        "--out",
-        f"{name}/adapter",
-        "--json",
-        *options,
-        stdout=subprocess.PIPE,
-    )
+    words = ("train", *TRAIN, "--out", f"{name}/adapter", "--json", *options)
+    return start(place, *words, stdout=subprocess.PIPE)
 
 
 def facts(process):
@@ -82,18 +63,9 @@ def session_of(leader):
     ("moment", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGINT)]
 )
 def test_an_evaluation_that_is_ended_leaves_no_process(place, moment, number):
-    words = (
-        "eval",
-        "--model",
-        "countdown-tiny",
-        "--data",
-        "data",
-        "--out",
-        moment,
-        "--engine",
-        "vllm",
-    )
-    process = start(place, *words, "--temperature", 1, "--samples", 64, stderr=subprocess.PIPE)
+    words = f"eval --model countdown-tiny --data data --out {moment} --engine vllm"
+    words += " --temperature 1 --samples 64"
+    process = start(place, *words.split(), stderr=subprocess.PIPE)
     runs = place / f".{moment}.progress.jsonl"
     while process.poll() is None and not (
         runs.exists() if moment == "runs" else has_loaded_vllm(process)

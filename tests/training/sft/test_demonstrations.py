@@ -1,13 +1,12 @@
 """Demonstrations in every format, and those that are left out or refused."""
 
-import json
-
 import pytest
 
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.models import chat_template
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import PREFILL
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training.options import SftOptions
@@ -31,7 +30,7 @@ def tokenizer():
 
 def read(tmp_path, rows, data=None, **options):
     file = tmp_path / "demos.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl.write_rows(file, rows)
     return demonstrations.read(SftOptions(**options), [file], data, None)[0]
 
 
