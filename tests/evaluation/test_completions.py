@@ -47,30 +47,11 @@ def batch(row, texts):
     return {"id": "y", "custom_id": row["id"], "response": response, "error": None}
 
 
-def trl(row, text):
-    about = {"step": 1, "correct": 1.0, "advantage": 0.0}
-    return about | {"prompt": prompt(row), "completion": chat(text)}
-
-
-def verl(row, text):
-    asked = f"<|im_start|>user\n{prompt(row)[-1]['content']}<|im_end|>"
-    return {"input": asked, "output": text, "gts": json.dumps(row), "score": 1}
-
-
-def lm_eval(row, texts):
-    doc = {"row": json.dumps(row), "reference": "x", "system": "s", "user": "u", "prefill": ""}
-    about = {"doc_id": 0, "target": "x", "arguments": {"gen_args_0": {"arg_0": "u"}}}
-    return about | {"doc": doc, "resps": [texts], "filtered_resps": texts[:1]}
-
-
-#: By tool, the records of a file: lines of one completion each, or of all.
+#: By form, the records of a file: lines of one completion each, or of all.
 LINES = {
     "plain": lambda row, texts: [{**row, "completion": text} for text in texts],
     "lists": lambda row, texts: [{**row, "responses": texts}],
     "by-id": lambda row, texts: [{"id": row["id"], "response": text} for text in texts],
-    "trl": lambda row, texts: [trl(row, text) for text in texts],
-    "verl": lambda row, texts: [verl(row, text) for text in texts],
-    "lm-eval": lambda row, texts: [lm_eval(row, texts)],
     "openai-batch": lambda row, texts: [batch(row, texts)],
 }
 
@@ -247,14 +228,14 @@ def test_a_suite_counts_missing_rows_as_wrong_and_lists_its_tiers_in_order():
 
 
 def test_the_command_writes_an_evaluation_that_the_others_read(rows, run_command):
-    for tool in ("plain", "trl"):
+    for tool in ("plain", "lists"):
         words = ("eval", "--completions", of_tool(tool), "--data", rows, "--out", tool)
         run_command(*words)
     assert "up to date" in run_command(*words).err
     for option in (("--style", "direct"), ("--rule", "television")):
         assert "did not make" in run_command(*words, *option, code=1).err
-    run_command("samples", "trl", "--errors")
-    run_command("collect", "trl", "--out", "kept")
-    run_command("report", "--result", "trl", "--out", "page.html")
-    assert compare(["plain", "trl"], out="c")["results"][1]["against"]["difference"] == 0
+    run_command("samples", "lists", "--errors")
+    run_command("collect", "lists", "--out", "kept")
+    run_command("report", "--result", "lists", "--out", "page.html")
+    assert compare(["plain", "lists"], out="c")["results"][1]["against"]["difference"] == 0
     assert "not stated" in Path("c/comparison.md").read_text()

@@ -88,6 +88,7 @@ READ = [
         (),
         [True],
     ),
+    ({"input": "?", "output": RIGHT, "gts": json.dumps(PUZZLE), "score": 1}, (), [True]),
     (
         {
             "input": BASE,
