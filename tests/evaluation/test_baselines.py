@@ -1,7 +1,6 @@
 """Baselines: legal under every rule, reproducible, and listed beside the models."""
 
 import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -93,9 +92,3 @@ def test_models_are_compared_with_models_and_a_single_one_with_its_baselines(her
     assert of_solver["against"]["reference"] == "random"
     with pytest.raises(InputError, match="give an evaluation of a model"):
         compare.scores({"random": floor, "solver": ceiling})
-
-
-def test_a_baseline_is_evaluated_without_torch(here, run_command, monkeypatch):
-    jsonl.write_rows(Path("test.jsonl"), ROWS)
-    monkeypatch.setitem(sys.modules, "torch", None)  # so that importing it fails
-    assert "100.0%" in run_command("eval", "--model", "solver", "--data", "test.jsonl").out

@@ -187,19 +187,10 @@ def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
     assert not Progress(path, replace(identity, options={"seed": 43})).batches
 
 
-def test_a_result_is_replaced_only_by_a_complete_one(place, here, run_command):
-    write(Path("good.jsonl"), ROWS)
-    Path("broken.jsonl").write_text(json.dumps(ROWS[0]) + "\n{oops\n")
-    words = ("eval", "--model", str(place / "model"), "--out", "out", "--max-new-tokens", "4")
-    run_command(*words, "--data", "good.jsonl")
-    before = files(Path())
-    said = run_command(*words, "--data", "broken.jsonl", code=1)
-    assert "broken.jsonl, line 2: not JSON" in said.err
-    assert files(Path()) == before
-    words = (*words, "--data", "good.jsonl", "--limit", "3", "--overwrite", "--json")
-    told = json.loads(run_command(*words).out)
-    assert told["n"] == 3
-    assert told == {"out": "out"} | json.loads(Path("out/details.json").read_text())
+def test_the_command_prints_all_metrics_as_one_object(place, here, run_command):
+    words = ("eval", "--model", "solver", "--data", place / "puzzles.jsonl", "--out", "out")
+    printed = json.loads(run_command(*words, "--json").out)
+    assert printed == {"out": "out"} | json.loads(Path("out/details.json").read_text())
 
 
 OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
