@@ -74,13 +74,6 @@ class Layout:
     failed: str = ""  # the error of a request that has no completion
     split: str = "split"
     repeats: str = ""
-    alone: bool = False  # a record has no other fields
-
-    def fits(self, names: Collection[str]) -> bool:
-        """True if a record with fields of these *names* has this layout."""
-        return all(name in names for name in self.fields) and not (
-            self.alone and len(names) > len(self.fields)
-        )
 
 
 _TRACE = "length(traces) == `1` && traces[0]"
@@ -157,9 +150,6 @@ LAYOUTS = (
         "completions[].full_model_response",
         "question",
     ),
-    Layout("game of 24", ("Puzzles",), "{nums: Puzzles, target: `24`}"),
-    Layout("game of 24", ("input", "target"), "{nums: input, target: target}", alone=True),
-    Layout("game of 24", ("input",), "{nums: input, target: `24`}", alone=True),
     Layout(
         "instructions of Alpaca or Dolly",
         ("instruction",),
@@ -460,7 +450,7 @@ class Reader:
 @lru_cache(maxsize=256)
 def _recognized(names: tuple[str, ...]) -> Layout:
     """The layout of records with fields of these *names*. Raises InputError if it may be two."""
-    fitting = [layout for layout in LAYOUTS if layout.fits(names)]
+    fitting = [layout for layout in LAYOUTS if {*layout.fields} <= {*names}]
     wider = [set(layout.fields) for layout in fitting]
     best = [layout for layout in fitting if not any(set(layout.fields) < other for other in wider)]
     if len(best) > 1:
