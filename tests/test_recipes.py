@@ -152,7 +152,7 @@ def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path
     run(commands, out, monkeypatch)
     options = artifacts.read(Path("grpo-42"), "adapter").options
     completions = math.prod(options[name] for name in ("max_steps", "prompts", "num_generations"))
-    for name, rounds in {"rft-1": 1, "rft-2": 2, "rft-2-capped": 2}.items():
+    for name, rounds in {"rft-1": 1, "rft-2": 2, "rft-2-capped": 2, "rft-2-curriculum": 2}.items():
         files = [Path(f"{name}-42/{round_}/own/samples.jsonl") for round_ in range(1, rounds + 1)]
         assert sum(len(file.read_text().splitlines()) for file in files) == completions
     plain, scaled = (
@@ -164,7 +164,7 @@ def test_grpo_is_compared_with_its_controls_at_equal_completions(world, tmp_path
     assert placebo.facts["demonstrations"]["kept"] == completions
     first, second = (artifacts.read(Path(f"rft-2-42/{n}/adapter"), "adapter") for n in (1, 2))
     assert second.inputs["model"]["digest"] == first.digest
-    rejection = "rft-1 rft-2 rft-2-x3 rft-2-capped"
+    rejection = "rft-1 rft-2 rft-2-x3 rft-2-capped rft-2-curriculum"
     on_policy = "positive-whole positive grpo-whole grpo"
     assert compared(Path()) == f"start placebo {rejection} {on_policy}".split()
 

@@ -12,6 +12,7 @@
 #   rft-1, rft-5, rft-25: rejection sampling with fine-tuning in as many rounds (expert iteration), each from the weights
 #     of the previous one. rft-5-capped keeps at most 4 correct completions of a puzzle, so that easy ones do not
 #     outweigh hard ones (ReST-EM, arXiv:2312.06585, takes 10)
+#   rft-25-curriculum: the puzzles of each round are chosen by GRPO's curriculum, and the rate of fine-tuning is constant
 #   rft-5-x3, rft-1-x10 and so on: the adapter of rft-5 with its update of the weights multiplied by 3
 #   placebo: fine-tuning on all completions of rft-1, right and wrong, which only sharpens what the model does
 #
@@ -27,7 +28,7 @@ export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 data=$(realpath "$2")
 model=$1
 seeds=${SEEDS:-42 43 44}
-arms=${ARMS:-start placebo rft-1 rft-5 rft-25 rft-5-x3 rft-5-capped positive-whole positive grpo-whole grpo}
+arms=${ARMS:-start placebo rft-1 rft-5 rft-25 rft-5-x3 rft-5-capped rft-25-curriculum positive-whole positive grpo-whole grpo}
 
 steps=50 prompts=16 generations=8 # 6,400 completions
 lora=(--precision nf4 --lora-r 32 --lora-alpha 64 --max-completion-length 256)
@@ -42,7 +43,7 @@ sampled=(--precision nf4 --temperature 1 --max-new-tokens 256)
 test=(--samples 4)
 if [ "$quick" ]; then
   steps=2 prompts=2 generations=3
-  arms=${ARMS:-start placebo rft-1 rft-2 rft-2-x3 rft-2-capped positive-whole positive grpo-whole grpo}
+  arms=${ARMS:-start placebo rft-1 rft-2 rft-2-x3 rft-2-capped rft-2-curriculum positive-whole positive grpo-whole grpo}
   policy+=(--micro-batch 3)
   epochs=(--max-steps 2)
   sampled+=(--max-new-tokens 96)
@@ -55,29 +56,42 @@ train=(--model "$model" --data "$data" "${lora[@]}" "${policy[@]}" --max-steps "
   --num-generations "$generations")
 if [ "$check" ]; then exec countdown-rl train "${train[@]}" "${grpo[@]}" "${credit[@]}" --check; fi
 
-# draw FROM ROUND ROUNDS OUT: a model's completions of the training puzzles of a round.
+# in_turn ROUND ROUNDS OUT: the training puzzles of a round, each once.
+in_turn() {
+  local share=$((puzzles / $2)) first
+  first=$((seed % 10 * puzzles + ($1 - 1) * share + 1))
+  mkdir -p "$3"
+  sed -n "$first,$((first + share - 1))p" "$data/train.jsonl" > "$3/puzzles.jsonl"
+}
+
+# draw FROM OUT: a model's completions of the puzzles in OUT.
 draw() {
-  local share=$((puzzles / $3)) first
-  first=$((seed % 10 * puzzles + ($2 - 1) * share + 1))
-  mkdir -p "$4"
-  sed -n "$first,$((first + share - 1))p" "$data/train.jsonl" > "$4/puzzles.jsonl"
-  countdown-rl eval --model "$1" --data "$4/puzzles.jsonl" --out "$4/own" "${sampled[@]}" --samples "$generations" \
+  countdown-rl eval --model "$1" --data "$2/puzzles.jsonl" --out "$2/own" "${sampled[@]}" --samples "$generations" \
     --seed "$seed"
 }
 
-# rft NAME ROUNDS [CAP]: each round samples its share of the puzzles and fine-tunes on what is correct.
+# rft NAME ROUNDS [capped | curriculum]: each round samples its share of the puzzles and fine-tunes on what is correct.
 rft() {
-  local name=$1 of=$2 from=$model round
+  local name=$1 of=$2 how=${3:-} from=$model round before=() schedule=()
   for ((round = 1; round <= of; round++)); do
-    local here=$name-$seed/$round
-    draw "$from" "$round" "$of" "$here"
-    local demonstrations=$here/own/samples.jsonl
-    if [ "${3:-}" ]; then
-      countdown-rl collect "$here/own" --out "$here/correct" --per-puzzle "$3"
-      demonstrations=$here/correct/train.jsonl
+    local out=$name-$seed/$round
+    local demonstrations=$out/own/samples.jsonl
+    if [ "$how" = curriculum ]; then
+      mkdir -p "$out"
+      python3 "$here/curriculum_puzzles.py" "$data/train.jsonl" $((puzzles / of)) "$seed" "$out/puzzles.jsonl" \
+        ${before[@]+"${before[@]}"}
+      before+=("$out/own")
+      schedule=(--trl lr_scheduler_type=constant)
+    else
+      in_turn "$round" "$of" "$out"
     fi
-    tune "$from" "$here/adapter" --from "$demonstrations"
-    from=$here/adapter
+    draw "$from" "$out"
+    if [ "$how" = capped ]; then
+      countdown-rl collect "$out/own" --out "$out/correct" --per-puzzle 4
+      demonstrations=$out/correct/train.jsonl
+    fi
+    tune "$from" "$out/adapter" --from "$demonstrations" ${schedule[@]+"${schedule[@]}"}
+    from=$out/adapter
   done
   score "$name" "$from"
 }
@@ -111,9 +125,9 @@ for seed in $seeds; do
         countdown-rl train "${train[@]}" --advantage "positive_advantages:by_$credit_of" --seed "$seed" --out "$arm-$seed"
         score "$arm" "$arm-$seed"
         ;;
-      rft-*-capped)
+      rft-*-capped | rft-*-curriculum)
         of=${arm#rft-}
-        rft "$arm" "${of%-capped}" 4
+        rft "$arm" "${of%-*}" "${arm##*-}"
         ;;
       rft-*-x*)
         of=${arm#rft-}
@@ -124,7 +138,8 @@ for seed in $seeds; do
         ;;
       rft-*) rft "$arm" "${arm#rft-}" ;;
       placebo)
-        draw "$model" 1 1 "rft-1-$seed/1"
+        in_turn 1 1 "rft-1-$seed/1"
+        draw "$model" "rft-1-$seed/1"
         tune "$model" "placebo-$seed" --from "rft-1-$seed/1/own/samples.jsonl" --keep-wrong
         score placebo "placebo-$seed"
         ;;
