@@ -1,5 +1,6 @@
 """Trainer callbacks: seed each step, log rows and samples, evaluate, and save checkpoints."""
 
+import json
 import math
 import re
 import time
@@ -23,7 +24,7 @@ from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import CountdownError
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.training_log import GROUP, PART, LogRow, rounded
-from countdown_rl.models import chat_template
+from countdown_rl.models import chat_template, lora, model_files
 from countdown_rl.models.load import Loaded
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.training import weights
@@ -52,6 +53,10 @@ _CAUSES = {
     ),
     "reward": "Correct the reward function that returned it, and run the command again to resume.",
 }
+
+
+class AlreadyTrainedError(Exception):
+    """The checkpoint that a run resumes from is of its last step."""
 
 
 class Validation(TrainerCallback):
@@ -153,16 +158,20 @@ class CheckpointCallback(TrainerCallback):
         names = [name for name in logs if name.startswith(GROUP) or name in parts]
         return self.journal.kind(**metrics, groups={name: rounded(logs[name]) for name in names})
 
+    def on_train_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
+        if state.global_step >= self.journal.max_steps:  # transformers would train another step
+            raise AlreadyTrainedError
+
     def on_step_begin(self, args: Arguments, state: State, control: Control, **_: object) -> None:
         self._start = time.perf_counter()
         torch.manual_seed(step_seed(self.options.seed, state.global_step, args.process_index))
 
     def on_step_end(self, args: Arguments, state: State, control: Control, **_: object) -> Control:
         step = state.global_step
-        last = self.journal.max_steps
-        if step == last:
-            control.should_save = self.options.keep_checkpoints > 0
-        elif step % self.round_steps == 0:  # a run is resumed after whole rounds
+        whole_rounds = step % self.round_steps == 0  # after which a run can be resumed
+        if step == self.journal.max_steps:
+            control.should_save = whole_rounds and self.options.keep_checkpoints > 0
+        elif whole_rounds:
             stopped = processes.received_signal() is not None
             (stopped,) = broadcast_object_list([stopped])  # that of rank 0
             rounds = -(-self.options.save_steps // self.round_steps)
@@ -212,6 +221,11 @@ class CheckpointCallback(TrainerCallback):
         PartialState().wait_for_everyone()  # each process writes a part of the checkpoint
         if args.should_save:
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            config = checkpoint / lora.CONFIG
+            if config.is_file():  # PEFT was not told the base, see `make_trainer`
+                base = self.run.ref.base or self.run.ref
+                named = {"base_model_name_or_path": base.location, "revision": base.revision}
+                config.write_text(json.dumps(model_files.adapter_config(checkpoint) | named))
             self.journal.save(checkpoint)
             best = self.journal.best() if self.options.keep == "best" else None
             count = max(1, self.options.keep_checkpoints)

@@ -24,7 +24,7 @@ from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import LogRow
 from countdown_rl.models import chat_template, load, model_files
 from countdown_rl.training import trl_fields, weights
-from countdown_rl.training.callbacks import Validation
+from countdown_rl.training.callbacks import AlreadyTrainedError, Validation
 from countdown_rl.training.options import RunArguments
 from countdown_rl.training.prepared import LIBRARIES, SILENT, Prepared, Reporter, Settings
 from countdown_rl.training.state import Journal, Places, step_of
@@ -169,6 +169,8 @@ def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> No
     with processes.deferred_signals():
         try:
             trainer.train(resume_from_checkpoint=str(run.resume) if run.resume else None)
+        except AlreadyTrainedError:
+            pass  # the weights are loaded
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise

@@ -543,6 +543,26 @@ def test_a_finished_run_goes_on_with_more_steps(fit, tmp_path):
     assert files(again.out)[WEIGHTS] == files(whole.out)[WEIGHTS]
 
 
+def test_a_kept_checkpoint_names_its_base_and_becomes_the_artifact_without_a_further_step(fit):
+    options = replace(SMALL, keep_checkpoints=1)
+    finished = fit(options)
+    before = files(finished.out), finished.log.read_bytes()
+    (kept,) = finished.log.parent.glob("checkpoints/*-*")
+    base = reference.find_model(str(kept)).base
+    assert base.digest == artifacts.read(finished.out, "adapter").inputs["model"]["digest"]
+    assert fit(options).resumed == SMALL.max_steps
+    assert (files(finished.out), finished.log.read_bytes()) == before
+
+
+def test_a_run_is_resumed_after_whole_rounds_alone(fit, tmp_path):
+    options = replace(SMALL, trl=("num_iterations=2",), keep_checkpoints=1, save_steps=1)
+    whole = fit(options, "whole")
+    fit(replace(options, max_steps=5), "short")
+    again = fit(options, "short")
+    assert again.resumed == 4
+    assert files(again.out)[WEIGHTS] == files(whole.out)[WEIGHTS]
+
+
 def test_an_evaluation_is_that_of_generate(fit, monkeypatch):
     completions, validate = [], trainer.Trainer.validate
 
