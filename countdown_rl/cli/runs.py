@@ -88,7 +88,7 @@ def _show_check(run: "Prepared[Settings]") -> None:
     if memory.total > memory.device_memory:
         console.warn(
             f"the run needs {_size(memory.total)} before the loss, and this machine has "
-            f"{_size(memory.device_memory)}; lower --micro-batch, or take a smaller model."
+            f"{_size(memory.device_memory)}; shorten --max-completion-length, or take a smaller model."
         )
     parts = {
         "weights": memory.weights,

@@ -306,7 +306,10 @@ class TrainOptions(TuningOptions):
 
     @property
     def round_steps(self) -> int:
-        return int(trl_fields.split(self.trl).get("num_iterations", 1))
+        count = trl_fields.split(self.trl).get("num_iterations", "1")
+        if not (count.isdecimal() and int(count)):
+            raise UsageError(f"num_iterations={count} should be 1 or more.", option="trl")
+        return int(count)
 
     @property
     def step_size(self) -> int:

@@ -81,6 +81,7 @@ class Start(Places, Generic[Settings]):
             precision = "nf4"
             options = replace(options, precision="nf4")
         settings = options.recorded
+        del settings["micro_batch"]  # so that a run which outgrew the memory goes on
         schedule = trl_fields.split(options.trl).get("lr_scheduler_type", options.SCHEDULE)
         if schedule == "constant":
             settings.pop("max_steps")  # so a finished run goes on with more
@@ -176,6 +177,7 @@ class Prepared(Start[Settings], ABC):
     learned: str = ""  # the completion after it, of ``sft``
     #: A prompt for :func:`chat_template.complete_user_turn`.
     example: Sequence[Mapping[str, str]] | None
+    rollouts: str = "transformers"  # the engine, or "vllm"
     details: Mapping[str, object]  # what ``--check --json`` prints beside the values of every run
     memory: Memory
 

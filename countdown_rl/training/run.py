@@ -22,7 +22,7 @@ from countdown_rl.core.manifest import file_sha256
 from countdown_rl.core.types import JsonObject
 from countdown_rl.evaluation import training_log
 from countdown_rl.evaluation.training_log import LogRow
-from countdown_rl.models import chat_template, load, model_files
+from countdown_rl.models import chat_template, load, model_files, torch_internals
 from countdown_rl.training import trl_fields, weights
 from countdown_rl.training.callbacks import AlreadyTrainedError, Validation
 from countdown_rl.training.options import RunArguments
@@ -109,14 +109,13 @@ def train(run: Prepared[Settings]) -> Result:
     while True:
         try:
             return _train(run)
-        except _TooLargeError as error:
+        except _TooLargeError:
             size = run.options.per_device_batch // 2
             run.reporter.warning(
                 f"the first step does not fit in memory; going on with --micro-batch {size}."
             )
-            del error
-            clear_device_cache(garbage_collection=True)
             run = replace(run, options=replace(run.options, micro_batch=size))
+        clear_device_cache(garbage_collection=True)  # after the error, which refers to the model
 
 
 def _train(run: Prepared[Settings]) -> Result:
@@ -127,6 +126,8 @@ def _train(run: Prepared[Settings]) -> Result:
     if run.resume:
         journal.load(run.resume)
     journal.threads = journal.threads or processes.cpu_threads()
+    if torch.cuda.is_available() and run.rollouts != "vllm":
+        torch_internals.expand_segments()
     loaded = weights.load_model(run.ref, run.options, journal.threads)
     note(_computation(loaded, journal.threads))
     if remark := chat_template.note(loaded.tokenizer):
@@ -180,8 +181,8 @@ def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> No
             # A CountdownError is printed by rank 0 alone, and another process may be the one.
             kind = ModelError if processes.is_main() else MemoryError
             raise kind(
-                "the run does not fit in memory; lower --micro-batch or --max-completion-length, "
-                "or add --trl gradient_checkpointing=true."
+                "the run does not fit in memory; go on with a lower --micro-batch, or begin again "
+                "with a lower --max-completion-length or --trl gradient_checkpointing=true."
             ) from error
         number = processes.received_signal()
         if number and trainer.state.global_step < run.max_steps:

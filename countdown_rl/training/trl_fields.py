@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
-from countdown_rl.core.errors import CountdownError, UsageError, first_line
+from countdown_rl.core.errors import CountdownError, UsageError, first_line, out_of_memory
 
 
 def split(items: Sequence[str]) -> dict[str, str]:
@@ -18,10 +17,10 @@ def split(items: Sequence[str]) -> dict[str, str]:
         key, _, value = item.partition("=")
         if not key.isidentifier() or "=" not in item:
             raise UsageError(f"{item} is not of the form key=value.", option="trl")
-        if "@" in value and urlsplit(value).password:
+        if "@" in value or key == "hub_token":
             raise UsageError(
-                f"{key} has an address with a password, which the manifest would publish; "
-                "give it without.",
+                f"{key} may hold a password or token, which the manifest would publish; give an "
+                "address without, or set HF_TOKEN.",
                 option="trl",
             )
         fields[key] = value
@@ -36,7 +35,7 @@ def rejected(items: Sequence[str]) -> Iterator[None]:
     except CountdownError:
         raise
     except Exception as error:
-        if not items:
+        if not items or out_of_memory(error):
             raise
         raise UsageError(
             f"{' '.join(items)}: TRL rejects this: {first_line(error):.300}.", option="trl"

@@ -98,8 +98,6 @@ def adapted(ref: ModelRef, skeleton: PreTrainedModel, options: TuningOptions) ->
 def load_model(ref: ModelRef, options: TuningOptions, threads: int) -> load.Loaded:
     """Load the model *ref* for training in *threads*; the training of an adapter continues."""
     torch.set_num_threads(threads)
-    if torch.cuda.is_available() and getattr(options, "rollouts", "") != "vllm":
-        torch_internals.expand_segments()
     return load.load_model(
         ref,
         precision=options.precision,

@@ -3,8 +3,10 @@
 import pytest
 
 from countdown_rl.core.errors import UsageError
+from countdown_rl.training import trl_fields
 from countdown_rl.training.options import SftOptions, TrainOptions
 
+ADDRESSES = ("http://me:secret@host:80", "http://secret@host", "me:secret@host:80")
 ALL = {"tune": "all", "precision": "auto"}
 EVERY = [
     ({"tune": "all", "precision": "nf4"}, "--precision nf4"),
@@ -13,12 +15,14 @@ EVERY = [
     ({"keep": "best"}, "--eval-every"),
     ({"micro_batch": 7}, "--micro-batch 7"),
     ({"trl": ("--delta=1",)}, "key=value"),
-    ({"trl": ("vllm_server_base_url=http://me:secret@host:80",)}, "password"),
+    *(({"trl": (f"vllm_server_base_url={url}",)}, "password") for url in ADDRESSES),
+    ({"trl": ("hub_token=secret",)}, "token"),
 ]
 GRPO = [
     ({"advantage": "max-rl", "scale_rewards": "group"}, "replaces --scale-rewards"),
     ({"advantage": "a:b", "discount": 0.9}, "replaces --discount"),
     ({"discount": 0.9, "scale_rewards": "batch"}, "--scale-rewards none"),
+    *(({"trl": (f"num_iterations={n}",)}, "1 or more") for n in ("0", "two", "-1", "1.5")),
     *(({name: "guess"}, "guess") for name in ("loss_type", "advantage", "sampler")),
 ]
 SFT = [
@@ -32,8 +36,13 @@ CASES += [(SftOptions, *case) for case in (*EVERY, *SFT)]
 @pytest.mark.parametrize(("options", "given", "message"), CASES)
 def test_options_that_do_not_go_together_are_refused(options, given, message):
     with pytest.raises(UsageError, match=message) as caught:
-        options(**given)
+        _ = options(**given).round_steps
     assert "secret" not in str(caught.value)
+
+
+def test_trl_is_not_blamed_for_exhausted_memory():
+    with pytest.raises(MemoryError), trl_fields.rejected(["gradient_checkpointing=true"]):
+        raise MemoryError
 
 
 def test_the_base_of_an_adapter_is_held_in_4_bits_from_half_a_billion_parameters_on():

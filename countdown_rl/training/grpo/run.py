@@ -52,7 +52,6 @@ class GrpoRun(Prepared[TrainOptions]):
     rows: list[Row]
     asked: Mapping[str, object]  # facts about the task and the prompts
     rewards: Mapping[str, float]  # weights by name
-    rollouts: str  # "transformers" or "vllm"
 
     def make_trainer(self, loaded: load.Loaded, journal: Journal) -> Trainer:
         options = self.options
@@ -115,7 +114,6 @@ def grpo_config(
         "shuffle_dataset": False,
         "ignore_data_skip": True,
         "use_vllm": rollouts == "vllm" and options.tune == "all",
-        "vllm_mode": "colocate",
         "multi_objective_aggregation": "sum_then_normalize",
         "vllm_importance_sampling_mode": "token_truncate",
     }
@@ -125,6 +123,7 @@ def grpo_config(
     defaults = {
         "epsilon_high": options.aggregation.epsilon_high,
         "vllm_importance_sampling_clip_max": 2.0,
+        "vllm_mode": "colocate",
     }
     return weights.config(GRPOConfig, options, fields, defaults)
 

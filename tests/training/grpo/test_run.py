@@ -541,6 +541,8 @@ def test_a_finished_run_goes_on_with_more_steps(fit, tmp_path):
     again = fit(options, "short")
     assert again.resumed == 4
     assert files(again.out)[WEIGHTS] == files(whole.out)[WEIGHTS]
+    further = fit(replace(options, max_steps=7, micro_batch=2), "short")
+    assert (further.resumed, further.rows[:6]) == (6, again.rows)
 
 
 def test_a_kept_checkpoint_names_its_base_and_becomes_the_artifact_without_a_further_step(fit):
