@@ -98,9 +98,6 @@ class Vllm(Engine):
         if load.trained_precision(ref, options.precision) == "nf4":
             advice = "leave --engine out, or merge an adapter over them first"
             return f"does not run NF4 weights; {advice}"
-        if ref.base and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
-            support = "LoRA of one rank and scale, without variants and biases"
-            return f"supports {support}; merge {ref.source} first"
         if processes.launched():
             return "evaluates in one process; start it without a launcher"
         return ""
@@ -192,13 +189,15 @@ class Vllm(Engine):
 
 
 def unsupported_weights(ref: ModelRef) -> str:
-    """The reason why vLLM cannot run the weights of *ref* without its adapter, or ""."""
+    """The reason why vLLM cannot run the weights of *ref*, or ""."""
     base = ref.base or ref
     if base.kind == "gguf":
         return f"does not run GGUF files, and {base.source} is one"
     config = model_files.quantization_config(local_path(without_weights(base)))
     if config.get("quant_method") == "bitsandbytes":
         return f"does not run NF4 weights, and {base.source} has them"
+    if ref.base and not lora.is_uniform(model_files.adapter_config(local_path(ref))):
+        return "supports LoRA of one rank and scale, without variants and biases"
     return ""
 
 

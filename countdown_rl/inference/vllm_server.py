@@ -39,17 +39,10 @@ class VllmServer:
 
     def _load(self, adapter: Path) -> str:
         """Load *adapter* unless the server has it, and return its name."""
-        import openai
-
         name = adapter_name(adapter)
-        if name in self._models():
-            return name
-        request = {"lora_name": name, "lora_path": str(adapter.absolute())}
-        try:
+        if name not in self._models():
+            request = {"lora_name": name, "lora_path": str(adapter.absolute())}
             self._client.post("/load_lora_adapter", body=request, cast_to=str)
-        except openai.APIStatusError as error:
-            reason = f"the vLLM server cannot load an adapter ({first_line(error)})"
-            raise ModelError(f"{reason}; start it as docs/gpu.md says.") from error
         return name
 
     def sample(
@@ -62,9 +55,10 @@ class VllmServer:
         logps: bool = False,
     ) -> list[Continuation]:
         """As :meth:`Vllm.sample`."""
+        import openai
+
         settings = sampling(self.stop, decoding, logps=logps)
         further = {name: settings.pop(name) for name in _FURTHER} | {"return_token_ids": True}
-        model = self._load(adapter) if adapter else self._base
 
         def complete(index: int) -> Continuation:
             seed = row_seed(decoding.seed, number, index)
@@ -74,8 +68,13 @@ class VllmServer:
             )
             return self._sampled(response.choices[0])
 
-        with ThreadPoolExecutor(64) as pool:
-            return list(pool.map(complete, range(len(prompts))))
+        try:
+            model = self._load(adapter) if adapter else self._base
+            with ThreadPoolExecutor(64) as pool:
+                return list(pool.map(complete, range(len(prompts))))
+        except openai.OpenAIError as error:
+            reason = f"the vLLM server failed ({first_line(error)})"
+            raise ModelError(f"{reason}; start it as docs/gpu.md says.") from error
 
     def _sampled(self, choice: Any) -> Continuation:
         ids = self.stop.cut(list(choice.token_ids))

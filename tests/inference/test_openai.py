@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from countdown_rl.export import llama_cpp
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference import engines, openai
+from countdown_rl.inference.sampling import Decoding
+from countdown_rl.inference.vllm_server import VllmServer
+from countdown_rl.models import lora
 from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.registry import task
@@ -99,6 +103,15 @@ def send(handler, value: Any, status: int = 200, missing: int = 0) -> None:
     handler.send_header("Retry-After", "0.1")
     handler.end_headers()
     handler.wfile.write(data)
+
+
+def test_a_vllm_server_that_fails_in_a_round_is_reported_in_a_sentence(stub, tmp_path):
+    server = VllmServer(stub.url.removesuffix("/v1"), SimpleNamespace(text="yes", ids={1}))
+    stub.reply = lambda number, body: lambda handler: send(handler, {"error": {"message": "gone"}}, 400)
+    (tmp_path / lora.WEIGHTS).write_bytes(b"")
+    for adapter in (None, tmp_path):
+        with pytest.raises(ModelError, match=r"server failed \(.*gone"):
+            server.sample([[1, 2]], Decoding(4), adapter=adapter)
 
 
 def run(stub, tmp_path, name="eval", rows=ROWS, **changes):

@@ -112,7 +112,9 @@ class PolicyTrainer(GRPOTrainer):
             batch["old_per_token_logps"] = self.log_probabilities(self.model, batch)
         if corrects:
             logps = [torch.tensor(completion.logps) for completion in completions]
-            difference = batch["old_per_token_logps"] - pad(logps, 0.0).to(self.model.device)
+            sampling = pad(logps, 0.0).to(self.model.device)
+            batch["sampling_per_token_logps"] = sampling  # for TRL's off_policy_mask_threshold
+            difference = batch["old_per_token_logps"] - sampling
             batch["importance_sampling_ratio"] = self.importance_ratio(
                 difference, batch["completion_mask"]
             )

@@ -142,7 +142,7 @@ def prepare(arguments: RunArguments, options: TrainOptions, reporter: Reporter =
     used = _used(options, rows)
     longest = start.longest_prompt([*used, *start.validation], options.max_completion_length)
     reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
-    engine = vllm.chosen(options, loaded, start.adapted)
+    engine = vllm.chosen(options, loaded)
     example = rows[0].messages()
     first = loaded.tokenizer.decode(chat_template.encode(loaded.tokenizer, [example])[0])
     asked = {"task": rows[0].task, "prompt": probe.prompt(rows[0]) | {"first": first}}

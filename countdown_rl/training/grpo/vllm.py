@@ -22,8 +22,8 @@ from countdown_rl.training.options import TrainOptions
 _SHARE = 0.3
 
 
-def chosen(options: TrainOptions, loaded: load.Loaded, adapted: torch.nn.Module) -> str:
-    """Return the engine of a run, "transformers" or "vllm"; *loaded* and *adapted* are skeletons.
+def chosen(options: TrainOptions, loaded: load.Loaded) -> str:
+    """Return the engine of a run of the skeleton *loaded*, "transformers" or "vllm".
 
     "auto" is vLLM where it is installed, there is a GPU, and it computes with the weights of
     training.
@@ -31,8 +31,6 @@ def chosen(options: TrainOptions, loaded: load.Loaded, adapted: torch.nn.Module)
     if options.rollouts == "transformers":
         return "transformers"
     reason = unsupported_weights(loaded.ref) or engines.missing_package("vllm")
-    if not reason and any(map(lora.is_special, adapted.modules())):
-        reason = "supports LoRA without variants and biases"
     if options.tune == "lora" and processes.world_size() > 1:
         reason = "gets the adapter from one process, and this run has several"
     if reason and options.rollouts == "vllm":

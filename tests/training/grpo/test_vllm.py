@@ -4,7 +4,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from countdown_rl.core.errors import ModelError
 from countdown_rl.inference import engines
@@ -49,9 +48,9 @@ def fit(tmp_path, monkeypatch):
     rows = [{"id": f"r{n}", "nums": [n, 3, 5], "target": n} for n in range(10, 20)]
     write_data(tmp_path / "data", dict.fromkeys(SPLITS, rows))
 
-    def fitted(name, **changes):
+    def fitted(name, model="model", **changes):
         paths = {"data": tmp_path / "data", "out": tmp_path / name}
-        arguments = RunArguments(model=str(tmp_path / "model"), **paths)
+        arguments = RunArguments(model=str(tmp_path / model), **paths)
         warned = []
         reporter = Reporter(warning=warned.append)
         result = train(prepare(arguments, replace(SMALL, **changes), reporter))
@@ -76,6 +75,28 @@ def test_the_seed_decides_what_the_engine_samples(fit):
     assert first == again != other
 
 
+def test_an_adapter_that_vllm_would_compute_otherwise_is_not_trained_with_it(fit, tmp_path):
+    model = tmp_path / "model"
+    adapter = tiny_llama.adapter(tmp_path / "start", model, alpha_pattern={"q_proj": 3})
+    with pytest.raises(ModelError, match="one rank and scale"):
+        fit("out", model=str(adapter))
+
+
+def test_trl_masks_wrong_completions_that_another_policy_sampled(fit, monkeypatch):
+    sampled = vllm_stub.LLM._complete
+
+    def surer(self, prompt, sampling):
+        request = sampled(self, prompt, sampling)
+        for token in request.outputs[0].logprobs:
+            for scored in token.values():
+                scored.logprob += 0.5
+        return request
+
+    monkeypatch.setattr(vllm_stub.LLM, "_complete", surer)
+    masked, whole = (fit(name, trl=(f"off_policy_mask_threshold={name}",)) for name in ("0.4", "9"))
+    assert masked.rows[0].grad_norm != whole.rows[0].grad_norm
+
+
 def test_transformers_completes_where_the_choice_was_automatic(fit, monkeypatch):
     monkeypatch.setattr(vllm, "chosen", lambda *_: "vllm")
     monkeypatch.setattr(vllm_stub, "CONTEXT", 2)
@@ -93,7 +114,7 @@ def chosen(monkeypatch):
 
     def engine(device="cuda", precision="bf16", **changes):
         loaded = SimpleNamespace(device=device, precision=precision, ref=None)
-        return vllm.chosen(replace(SMALL, **changes), loaded, torch.nn.Linear(1, 1))
+        return vllm.chosen(replace(SMALL, **changes), loaded)
 
     return engine
 
