@@ -1,4 +1,4 @@
-"""Private names of libraries in the modules ``*_internals.py``: few, still there and called (ruff finds all others)."""
+"""Private names of libraries, listed as PRIVATE: few, still there and called (ruff finds all others)."""
 
 import importlib
 import inspect

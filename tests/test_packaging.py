@@ -1,12 +1,14 @@
 """What pyproject.toml declares is what the code imports, and CI runs everywhere the same."""
 
 import ast
+import graphlib
 import re
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import grimp
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +45,12 @@ def test_every_package_that_is_imported_is_declared():
     for module in sorted(imported()):
         names = distributions.get(module) or [ELSEWHERE[module]]
         assert declared & set(map(normal, names)), f"{module} of {names}"
+
+
+def test_no_two_modules_import_each_other_lazily_or_for_types():
+    graph = grimp.build_graph("countdown_rl")
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert graphlib.TopologicalSorter(imports).prepare() is None  # CycleError names them
 
 
 def test_the_host_runs_the_parts_of_ci_run():

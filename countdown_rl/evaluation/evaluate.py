@@ -111,6 +111,7 @@ def evaluate(
         if baseline:
             source = _of_baseline(model, baseline, rows, options)
         elif options.engine == "openai":
+            engines.check_installed("openai")
             server = engines.engine_class("openai")(model, options)
             complete_rows = _completer(lambda: server, rows, options, on_batch)
             source = _Source(server.as_input(), options.recorded, complete_rows)

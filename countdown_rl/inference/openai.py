@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.core.types import JsonObject
-from countdown_rl.inference import engines
 from countdown_rl.inference.config import OPENAI
 from countdown_rl.inference.engine import STOP, Completion, Engine, row_seed
 from countdown_rl.inference.sampling import SAMPLERS, Decoding
@@ -56,7 +55,6 @@ class OpenAI(Engine):
             raise UsageError(
                 f"should be like http://127.0.0.1:8000/v1, {advice}.", option="base_url"
             )
-        engines.check_installed(self.name)
         self._url = options.base_url
         self._model = model
         self._concurrency = options.batch_size or CONCURRENCY

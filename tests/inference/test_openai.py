@@ -107,7 +107,9 @@ def send(handler, value: Any, status: int = 200, missing: int = 0) -> None:
 
 def test_a_vllm_server_that_fails_in_a_round_is_reported_in_a_sentence(stub, tmp_path):
     server = VllmServer(stub.url.removesuffix("/v1"), SimpleNamespace(text="yes", ids={1}))
-    stub.reply = lambda number, body: lambda handler: send(handler, {"error": {"message": "gone"}}, 400)
+    stub.reply = lambda number, body: (
+        lambda handler: send(handler, {"error": {"message": "gone"}}, 400)
+    )
     (tmp_path / lora.WEIGHTS).write_bytes(b"")
     for adapter in (None, tmp_path):
         with pytest.raises(ModelError, match=r"server failed \(.*gone"):

@@ -14,7 +14,7 @@ from countdown_rl.inference.sampling import Stop
 Completions = tuple[list[list[int]], list[list[float]] | None]
 
 
-class Engine(Protocol):
+class RolloutEngine(Protocol):
     """Completes prompts up to their ends with the policy of *trainer*; temperature 0 is greedy.
 
     The other sampling parameters are those of the trainer's ``decoding``.

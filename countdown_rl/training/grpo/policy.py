@@ -19,7 +19,7 @@ from trl.trainer.utils import pad, use_adapter
 from countdown_rl.inference.engine import Completion, batches, to_completion
 from countdown_rl.inference.sampling import Decoding, Stop
 from countdown_rl.models import chat_template
-from countdown_rl.training.grpo.engines import Engine
+from countdown_rl.training.grpo.engines import RolloutEngine
 from countdown_rl.training.grpo.round import Round
 from countdown_rl.training.options import TrainOptions
 
@@ -42,7 +42,7 @@ class PolicyTrainer(GRPOTrainer):
     """
 
     def __init__(
-        self, options: TrainOptions, stop: Stop, engine: Engine, **settings: object
+        self, options: TrainOptions, stop: Stop, engine: RolloutEngine, **settings: object
     ) -> None:
         self.options = options
         self.stop = stop

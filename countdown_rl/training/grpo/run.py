@@ -23,7 +23,7 @@ from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, weights
 from countdown_rl.training.grpo import advantages, prompts, rewards, vllm
 from countdown_rl.training.grpo.callback import GrpoCallback
-from countdown_rl.training.grpo.engines import Engine, PolicyEngine
+from countdown_rl.training.grpo.engines import PolicyEngine, RolloutEngine
 from countdown_rl.training.grpo.loss import OwnLoss
 from countdown_rl.training.grpo.trainer import Trainer
 from countdown_rl.training.options import RunArguments, TrainOptions
@@ -73,7 +73,7 @@ class GrpoRun(Prepared[TrainOptions]):
         trainer.eos_token_ids = sorted(stop.ids)
         return trainer
 
-    def _engine(self, loaded: load.Loaded, stop: Stop) -> Engine:
+    def _engine(self, loaded: load.Loaded, stop: Stop) -> RolloutEngine:
         if self.rollouts == "transformers":
             return PolicyEngine(stop)
         if self.options.tune == "all":

@@ -39,7 +39,7 @@ from countdown_rl.models import chat_template
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.grpo import advantages, rewards
-from countdown_rl.training.grpo.engines import Engine
+from countdown_rl.training.grpo.engines import RolloutEngine
 from countdown_rl.training.grpo.loss import OwnLoss
 from countdown_rl.training.grpo.policy import Batch, PolicyTrainer
 from countdown_rl.training.grpo.round import Graded, Round, Sampled
@@ -71,7 +71,7 @@ class Trainer(PolicyTrainer):
         rows: Sequence[Row],
         reward_weights: Mapping[str, float],
         stop: Stop,
-        engine: Engine,
+        engine: RolloutEngine,
         on_round: Callable[[int, Round], None],
         **settings: object,
     ) -> None:
