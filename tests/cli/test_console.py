@@ -1,7 +1,6 @@
 """The printer, with a stderr that is not a terminal."""
 
 import io
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -39,20 +38,6 @@ def test_a_terminal_shows_no_markup(monkeypatch):
     for part in ("rows [b]", "[red]reward[/red] 1.0"):
         assert part in out.getvalue()
     assert "[dim]rows" not in out.getvalue()
-
-
-def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):
-    now = iter(range(100, 200))
-    monkeypatch.setattr(console.people, "get_time", lambda: float(next(now)))
-    monkeypatch.setattr(console, "INTERVAL", 0.0)
-    monkeypatch.setattr(console, "FIRST", 0.0)
-    with console.progress("completions") as update:
-        update(100, 200)  # of an interrupted run
-        update(150, 200, "loss 0.500")
-    resumed, last = capsys.readouterr().err.splitlines()
-    assert resumed == "completions: 100 of 200"
-    left = re.fullmatch(r"completions: 150 of 200, loss 0.500, (\d+)s left", last)[1]
-    assert int(left) >= 1  # not as if it had done 150
 
 
 def test_progress_in_a_file_is_a_line_each_minute(monkeypatch, capsys):

@@ -283,12 +283,10 @@ def test_a_base_of_the_recorded_name_is_the_one_of_the_training_or_named(base, h
     with pytest.raises(ArtifactError, match=r"trained over another.*--base-model"):
         find_model(str(adapter))
     assert find_model(str(adapter), base_model="moved").base.digest == entry["digest"]
-    with pytest.raises(ArtifactError, match="trained over another"):
-        find_model(str(adapter), base_model="models/base")
 
 
 def test_a_base_that_is_not_found_can_be_named(base, here):
-    adapter = tiny_llama.adapter(here / "adapter", base, reference="lost")
+    tiny_llama.adapter(here / "adapter", base, reference="lost")
     with pytest.raises(ModelError, match=r"base_model_name_or_path.*--base-model"):
         find_model("adapter")
     ref = find_model("adapter", base_model=str(base))
@@ -297,9 +295,6 @@ def test_a_base_that_is_not_found_can_be_named(base, here):
     for option in ("revision", "base_model"):  # of another kind of model
         with pytest.raises(UsageError, match=option):
             find_model(str(base), **{option: str(base)})
-    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": null}')
-    with pytest.raises(ModelError, match="--base-model"):
-        find_model("adapter")
 
 
 def test_a_model_of_another_kind_is_refused():
