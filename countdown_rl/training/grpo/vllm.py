@@ -18,6 +18,8 @@ from countdown_rl.training import trl_fields
 from countdown_rl.training.grpo.engines import Completions
 from countdown_rl.training.options import TrainOptions
 
+#: The field of TRL with the address of a server.
+SERVER = "vllm_server_base_url"
 #: Share of a GPU that vLLM gets, as in TRL; the rest is for the loss.
 _SHARE = 0.3
 
@@ -25,18 +27,22 @@ _SHARE = 0.3
 def chosen(options: TrainOptions, loaded: load.Loaded) -> str:
     """Return the engine of a run of the skeleton *loaded*, "transformers" or "vllm".
 
-    "auto" is vLLM where it is installed, there is a GPU, and it computes with the weights of
-    training.
+    "auto" is vLLM where a server is given, or where it is installed, there is a GPU, and it
+    computes with the weights of training.
     """
     if options.rollouts == "transformers":
         return "transformers"
-    reason = unsupported_weights(loaded.ref) or engines.missing_package("vllm")
+    server = SERVER in trl_fields.split(options.trl)
+    reason = unsupported_weights(loaded.ref)
+    if not (reason or server):
+        reason = engines.missing_package("vllm")
     if options.tune == "lora" and processes.world_size() > 1:
         reason = "gets the adapter from one process, and this run has several"
-    if reason and options.rollouts == "vllm":
+    asked = server or options.rollouts == "vllm"
+    if reason and asked:
         raise ModelError(f"vllm {reason}; use --rollouts transformers.", option="rollouts")
     automatic = loaded.device == "cuda" and loaded.precision != "nf4" and options.tune == "lora"
-    if options.rollouts == "vllm" or (automatic and not reason):
+    if asked or (automatic and not reason):
         return "vllm"
     return "transformers"
 
@@ -60,7 +66,7 @@ class AdapterEngine:
         self.adapter = TemporaryDirectory(dir=directory, prefix="adapter-")
         self.step = -1  # of the saved adapter
         self.engine: Vllm | VllmServer
-        if url := fields.get("vllm_server_base_url"):
+        if url := fields.get(SERVER):
             self.engine = VllmServer(url, stop)
             return
         ranks = [max(layer.r.values()) for layer in loaded.model.modules() if hasattr(layer, "r")]

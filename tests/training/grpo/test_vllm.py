@@ -127,6 +127,7 @@ def chosen(monkeypatch):
         ({"tune": "all", "lora_r": TrainOptions.lora_r}, "transformers"),
         ({"device": "cpu"}, "transformers"),
         ({"device": "cpu", "rollouts": "vllm"}, "vllm"),
+        ({"device": "cpu", "trl": (f"{vllm.SERVER}=http://h",)}, "vllm"),
         ({"rollouts": "transformers"}, "transformers"),
     ],
 )
