@@ -40,6 +40,7 @@ ARMS = {
     "rft-1": "1 round",
     "rft-5": "5 rounds",
     "rft-25": "25 rounds",
+    "rft-25-curriculum": "25 rounds, curriculum",
     "rft-1-x3": "1 round, update times 3",
     "rft-1-x10": "1 round, update times 10",
     "rft-5-x3": "5 rounds, update times 3",
