@@ -39,13 +39,13 @@ class Config:
     model: str = "countdown-tiny"
     steps: int = 60
     prompts: int = 8  # puzzles of a step
-    samples: int = 8  # completions of a puzzle: a group
+    num_generations: int = 8  # completions of a puzzle: a group
     numbers: int = 4  # of each puzzle
-    max_new_tokens: int = 96  # few: a search that skips the wrong steps runs out of them
+    max_completion_length: int = 96  # few: a search that skips the wrong steps runs out of them
     temperature: float = 1.0
     learning_rate: float = 2e-4  # at first, falling linearly; for 3.5 million weights
-    clip: float = 0.2  # of the importance ratio
-    epochs: int = 1  # optimizer steps on one set of completions: mu in GRPO
+    epsilon: float = 0.2  # clips the importance ratio
+    num_iterations: int = 1  # optimizer steps on one set of completions: mu in GRPO
     max_grad_norm: float = 1.0
     format_weight: float = 0.0  # the shipped model knows the format
     eval_every: int = 20
@@ -56,7 +56,7 @@ class Config:
 
 @dataclass
 class Batch:
-    """Completions of one step: B = prompts x samples rows of T tokens, padded on the left."""
+    """Completions of one step: B = prompts x num_generations rows of T tokens, padded on the left."""
 
     ids: Tensor  # (B, T)
     attention: Tensor  # (B, T), 0 where padded
@@ -69,14 +69,14 @@ class Batch:
 
 
 @torch.no_grad()
-def sample(model, tokenizer, rows: list[Row], config: Config, *, samples: int) -> Batch:
-    """Complete the prompt of each row *samples* times, those of one row side by side."""
+def sample(model, tokenizer, rows: list[Row], config: Config, num_generations: int) -> Batch:
+    """Complete the prompt of each row *num_generations* times, those of one row side by side."""
     prompts = [
         tokenizer.apply_chat_template(
             row.to_trl()["prompt"], add_generation_prompt=True, tokenize=False
         )
         for row in rows
-        for _ in range(samples)
+        for _ in range(num_generations)
     ]
     encoded = tokenizer(
         prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt"
@@ -86,7 +86,7 @@ def sample(model, tokenizer, rows: list[Row], config: Config, *, samples: int) -
     model.eval()
     ids = model.generate(
         **{key: encoded[key] for key in ("input_ids", "attention_mask")},
-        max_new_tokens=config.max_new_tokens,
+        max_new_tokens=config.max_completion_length,
         pad_token_id=tokenizer.pad_token_id,
         do_sample=True,
         temperature=config.temperature,
@@ -110,8 +110,8 @@ def sample(model, tokenizer, rows: list[Row], config: Config, *, samples: int) -
 
 def grade(rows: list[Row], texts: list[str]) -> list[Grade]:
     """The grades of completions (B,), by exact arithmetic; those of one row lie side by side."""
-    samples = len(texts) // len(rows)
-    repeated = [row for row in rows for _ in range(samples)]
+    num_generations = len(texts) // len(rows)
+    repeated = [row for row in rows for _ in range(num_generations)]
     return [row.grade(text) for row, text in zip(repeated, texts, strict=True)]
 
 
@@ -120,9 +120,9 @@ def reward(grades: list[Grade], config: Config) -> Tensor:
     return torch.tensor([each.correct + config.format_weight * each.format for each in grades])
 
 
-def advantages(rewards: Tensor, samples: int) -> Tensor:
+def advantages(rewards: Tensor, num_generations: int) -> Tensor:
     """Rewards (B,) less the mean of their group; zero where all rewards of a group are equal."""
-    groups = rewards.view(-1, samples)
+    groups = rewards.view(-1, num_generations)
     return (groups - groups.mean(1, keepdim=True)).view(-1)
 
 
@@ -136,7 +136,9 @@ def log_probabilities(model, batch: Batch, temperature: float) -> Tensor:
     return logits.gather(2, batch.ids[:, 1:, None]).squeeze(2) - logits.logsumexp(2)
 
 
-def compute_loss(new: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, clip: float) -> Tensor:
+def compute_loss(
+    new: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, epsilon: float
+) -> Tensor:
     """The clipped surrogate of PPO, as a mean over all tokens of the step.
 
     Args:
@@ -145,7 +147,7 @@ def compute_loss(new: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, clip
         mask: (B, T), 1 for the tokens of completions.
     """
     ratio = (new - old).exp()
-    clipped = ratio.clamp(1 - clip, 1 + clip)
+    clipped = ratio.clamp(1 - epsilon, 1 + epsilon)
     gain = torch.minimum(ratio * advantage[:, None], clipped * advantage[:, None])
     return -(gain * mask).sum() / mask.sum()
 
@@ -159,10 +161,10 @@ def step(model, optimizer, batch: Batch, advantage: Tensor, config: Config) -> t
     share = mask[rows].sum() / mask.sum()
     old = None
     loss, norm = torch.zeros(()), torch.zeros(())
-    for _ in range(config.epochs if len(rows) else 0):
+    for _ in range(config.num_iterations if len(rows) else 0):
         new = log_probabilities(model, part, config.temperature)
         old = new.detach() if old is None else old
-        loss = share * compute_loss(new, old, advantage[rows], mask[rows], config.clip)
+        loss = share * compute_loss(new, old, advantage[rows], mask[rows], config.epsilon)
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
@@ -175,7 +177,7 @@ def validate(model, tokenizer, rows: list[Row], config: Config) -> float:
     grades = []
     for first in range(0, len(rows), 64):
         part = rows[first : first + 64]
-        grades += grade(part, sample(model, tokenizer, part, config, samples=1).texts)
+        grades += grade(part, sample(model, tokenizer, part, config, num_generations=1).texts)
     return sum(each.correct for each in grades) / len(grades)
 
 
@@ -196,11 +198,11 @@ def train(config: Config) -> list[dict[str, float]]:
         begin = time.perf_counter()
         optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - (number - 1) / config.steps)
         rows = [next(puzzles) for _ in range(config.prompts)]
-        batch = sample(model, tokenizer, rows, config, samples=config.samples)
+        batch = sample(model, tokenizer, rows, config, config.num_generations)
         grades = grade(rows, batch.texts)
         rewards = reward(grades, config)
-        advantage = advantages(rewards, config.samples)
-        mixed = (advantage.view(-1, config.samples).abs().amax(1) > 0).float().mean().item()
+        advantage = advantages(rewards, config.num_generations)
+        mixed = (advantage.view(-1, config.num_generations).abs().amax(1) > 0).float().mean().item()
         loss, norm = step(model, optimizer, batch, advantage.to(model.device), config)
         row = {
             "step": number,

@@ -51,7 +51,13 @@ def test_equal_rewards_have_no_advantage():
 def test_it_trains_and_writes_a_log(here):
     path = tiny_llama.checkpoint(here / "model", max_position_embeddings=1024)
     config = example.Config(
-        model=str(path), steps=2, prompts=2, samples=2, max_new_tokens=8, eval_size=3, epochs=2
+        model=str(path),
+        steps=2,
+        prompts=2,
+        num_generations=2,
+        max_completion_length=8,
+        eval_size=3,
+        num_iterations=2,
     )
     log = example.train(config)
     rows = list(csv.DictReader((here / config.log).open()))
