@@ -86,9 +86,10 @@ def _show_check(run: "Prepared[Settings]") -> None:
         f"{run.longest} tokens."
     )
     if memory.total > memory.device_memory:
+        completions = ", or fewer or shorter completions" if memory.cache else ""
         console.warn(
             f"the run needs {_size(memory.total)} before the loss, and this machine has "
-            f"{_size(memory.device_memory)}; shorten --max-completion-length, or take a smaller model."
+            f"{_size(memory.device_memory)}; take a smaller model{completions}."
         )
     parts = {
         "weights": memory.weights,

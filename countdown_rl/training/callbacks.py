@@ -56,7 +56,7 @@ _CAUSES = {
 
 
 class AlreadyTrainedError(Exception):
-    """The checkpoint that a run resumes from is of its last step."""
+    """The checkpoint from which a run resumes is that of its last step."""
 
 
 class Validation(TrainerCallback):

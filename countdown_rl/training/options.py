@@ -306,10 +306,7 @@ class TrainOptions(TuningOptions):
 
     @property
     def round_steps(self) -> int:
-        count = trl_fields.split(self.trl).get("num_iterations", "1")
-        if not (count.isdecimal() and int(count)):
-            raise UsageError(f"num_iterations={count} should be 1 or more.", option="trl")
-        return int(count)
+        return int(trl_fields.split(self.trl).get("num_iterations", 1))
 
     @property
     def step_size(self) -> int:
@@ -332,6 +329,9 @@ class TrainOptions(TuningOptions):
             if ":" not in value and value not in known:
                 yield f"{flag(name)} {value} is not one of: {', '.join(known)}, module:function."
         yield from super()._conflicts()
+        count = trl_fields.split(self.trl).get("num_iterations", "1")
+        if not (count.isdecimal() and int(count)):
+            yield f"--trl num_iterations={count}: give 1 or more."
         # A function of the user's may ask for tokens.
         replaced = self.advantage == "max-rl" or ":" in self.advantage
         if replaced and (name := self.given("discount", "scale_rewards")):
@@ -342,11 +342,11 @@ class TrainOptions(TuningOptions):
                 "per line are not divided by a deviation; add --scale-rewards none."
             )
         grouped = self.discount < 1 or self.sampler == "dynamic" or ":" in self.advantage
-        count = processes.world_size()
-        if grouped and self.prompts % count:
+        world = processes.world_size()
+        if grouped and self.prompts % world:
             yield (
                 "a process compares the completions of a puzzle with --discount, --sampler dynamic "
-                f"or an --advantage of your own, and {count} processes cannot share "
+                f"or an --advantage of your own, and {world} processes cannot share "
                 f"{plural(self.prompts, 'puzzle')} evenly; change --prompts."
             )
 

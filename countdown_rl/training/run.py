@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,10 +90,12 @@ def execute(
 def _finished(run: Prepared[Settings], overwrite: bool) -> Result | None:
     """The result that is there already, see :func:`finished`; None if the run goes on."""
     recorded = dict(run.recorded)
-    goes_on = 0 < step_of(run.resume) < run.max_steps
-    if goes_on and artifacts.peek(run.out) == run.kind:
+    goes_on = False
+    if run.resume and artifacts.peek(run.out) == run.kind:
         before = artifacts.read(run.out, run.kind, verify=False)
-        recorded["max_steps"] = before.options.get("max_steps")  # it may be that of fewer steps
+        goes_on = before.facts.get("steps", inf) < run.max_steps
+        if goes_on:
+            recorded |= {name: before.options[name] for name in ("max_steps", "micro_batch")}
     identity = Identity(recorded, run.inputs, {"code": run.identity.machine["code"]})
     manifest = finished(run.out, run.kind, identity, overwrite=overwrite)
     if manifest is None or goes_on:
@@ -170,8 +173,8 @@ def _optimize(run: Prepared[Settings], trainer: Trainer, journal: Journal) -> No
     with processes.deferred_signals():
         try:
             trainer.train(resume_from_checkpoint=str(run.resume) if run.resume else None)
-        except AlreadyTrainedError:
-            pass  # the weights are loaded
+        except AlreadyTrainedError:  # the weights are loaded
+            trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise

@@ -19,8 +19,8 @@ def split(items: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"{item} is not of the form key=value.", option="trl")
         if "@" in value or key == "hub_token":
             raise UsageError(
-                f"{key} may hold a password or token, which the manifest would publish; give an "
-                "address without, or set HF_TOKEN.",
+                f"{key}: the manifest would publish a password or token; give no @, and set HF_TOKEN "
+                "in the environment.",
                 option="trl",
             )
         fields[key] = value

@@ -23,8 +23,8 @@ if __name__ == "__main__":
         groups = results.read(Path(evaluation)).by_puzzle
         for index, samples in zip(indices, groups, strict=True):
             correct = [sample.grade.correct for sample in samples]
-            rewards = [float(one) for one in correct]
-            outcomes.append(Outcome(index, rewards, correct, [bool(s.truncated) for s in samples]))
+            truncated = [bool(sample.truncated) for sample in samples]
+            outcomes.append(Outcome(index, list(map(float, correct)), correct, truncated))
         indices = rounds.send(outcomes)
 
     jsonl.write_rows(Path(out), [rows[index].kept for index in indices])

@@ -110,11 +110,11 @@ class PolicyTrainer(GRPOTrainer):
         corrects = self.use_vllm and self.vllm_importance_sampling_correction
         if self.num_iterations > 1 or corrects:
             batch["old_per_token_logps"] = self.log_probabilities(self.model, batch)
-        if corrects:
+        if self.use_vllm:
             logps = [torch.tensor(completion.logps) for completion in completions]
-            sampling = pad(logps, 0.0).to(self.model.device)
-            batch["sampling_per_token_logps"] = sampling  # for TRL's off_policy_mask_threshold
-            difference = batch["old_per_token_logps"] - sampling
+            batch["sampling_per_token_logps"] = pad(logps, 0.0).to(self.model.device)
+        if corrects:
+            difference = batch["old_per_token_logps"] - batch["sampling_per_token_logps"]
             batch["importance_sampling_ratio"] = self.importance_ratio(
                 difference, batch["completion_mask"]
             )

@@ -20,7 +20,7 @@ from countdown_rl.inference.sampling import Stop
 from countdown_rl.models import chat_template, load
 from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import memory, weights
+from countdown_rl.training import memory, trl_fields, weights
 from countdown_rl.training.grpo import advantages, prompts, rewards, vllm
 from countdown_rl.training.grpo.callback import GrpoCallback
 from countdown_rl.training.grpo.engines import PolicyEngine, RolloutEngine
@@ -82,7 +82,7 @@ class GrpoRun(Prepared[TrainOptions]):
         try:
             return vllm.AdapterEngine(loaded, stop, self.options, length, self.log.parent)
         except ModelError as error:
-            if self.options.rollouts == "vllm":
+            if vllm.asked(self.options):
                 raise
             self.reporter.warning(f"{error} transformers completes the prompts, more slowly.")
             return PolicyEngine(stop)
@@ -123,7 +123,7 @@ def grpo_config(
     defaults = {
         "epsilon_high": options.aggregation.epsilon_high,
         "vllm_importance_sampling_clip_max": 2.0,
-        "vllm_mode": "colocate",
+        "vllm_mode": "server" if vllm.SERVER in trl_fields.split(options.trl) else "colocate",
     }
     return weights.config(GRPOConfig, options, fields, defaults)
 

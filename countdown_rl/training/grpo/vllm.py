@@ -24,6 +24,11 @@ SERVER = "vllm_server_base_url"
 _SHARE = 0.3
 
 
+def asked(options: TrainOptions) -> bool:
+    """Return True if vLLM is chosen by name or by the address of a server."""
+    return options.rollouts == "vllm" or SERVER in trl_fields.split(options.trl)
+
+
 def chosen(options: TrainOptions, loaded: load.Loaded) -> str:
     """Return the engine of a run of the skeleton *loaded*, "transformers" or "vllm".
 
@@ -32,17 +37,15 @@ def chosen(options: TrainOptions, loaded: load.Loaded) -> str:
     """
     if options.rollouts == "transformers":
         return "transformers"
-    server = SERVER in trl_fields.split(options.trl)
-    reason = unsupported_weights(loaded.ref)
-    if not (reason or server):
-        reason = engines.missing_package("vllm")
+    asks_server = SERVER in trl_fields.split(options.trl) and options.tune == "lora"
+    package = "openai" if asks_server else "vllm"
+    reason = unsupported_weights(loaded.ref) or engines.missing_package(package)
     if options.tune == "lora" and processes.world_size() > 1:
         reason = "gets the adapter from one process, and this run has several"
-    asked = server or options.rollouts == "vllm"
-    if reason and asked:
+    if reason and asked(options):
         raise ModelError(f"vllm {reason}; use --rollouts transformers.", option="rollouts")
     automatic = loaded.device == "cuda" and loaded.precision != "nf4" and options.tune == "lora"
-    if asked or (automatic and not reason):
+    if asked(options) or (automatic and not reason):
         return "vllm"
     return "transformers"
 

@@ -87,10 +87,10 @@ def few_validation_puzzles(monkeypatch):
     monkeypatch.setattr("countdown_rl.training.prepared.EVAL_SIZE", 5)
 
 
-def run(place, where, options=SMALL, reporter=SILENT, **changes):
+def run(place, where, options=SMALL, reporter=SILENT, overwrite=False, **changes):
     given = {"model": str(place / "model"), "data": place / "data", "log": where / "log.csv"}
     arguments = RunArguments(**given | {"out": where / "adapter"} | changes)
-    return training.train(prepare(arguments, options, reporter))
+    return training.execute(prepare, arguments, options, reporter, overwrite=overwrite)
 
 
 WEIGHTS = "adapter_model.safetensors"
@@ -543,6 +543,8 @@ def test_a_finished_run_goes_on_with_more_steps(fit, tmp_path):
     assert files(again.out)[WEIGHTS] == files(whole.out)[WEIGHTS]
     further = fit(replace(options, max_steps=7, micro_batch=2), "short")
     assert (further.resumed, further.rows[:6]) == (6, again.rows)
+    with pytest.raises(ArtifactError, match="max-steps"):
+        fit(replace(options, max_steps=6), "short")
 
 
 def test_a_kept_checkpoint_names_its_base_and_becomes_the_artifact_without_a_further_step(fit):
@@ -551,7 +553,7 @@ def test_a_kept_checkpoint_names_its_base_and_becomes_the_artifact_without_a_fur
     before = files(finished.out), finished.log.read_bytes()
     (kept,) = finished.log.parent.glob("checkpoints/*-*")
     assert reference.find_model(str(kept)).base.source.endswith("model")
-    assert fit(options).resumed == SMALL.max_steps
+    assert fit(options, overwrite=True).resumed == SMALL.max_steps
     assert (files(finished.out), finished.log.read_bytes()) == before
 
 
@@ -559,6 +561,7 @@ def test_a_run_is_resumed_after_whole_rounds_alone(fit, tmp_path):
     options = replace(SMALL, trl=("num_iterations=2",), keep_checkpoints=1, save_steps=1)
     whole = fit(options, "whole")
     fit(replace(options, max_steps=5), "short")
+    assert not fit(replace(options, max_steps=5), "short").rows
     again = fit(options, "short")
     assert again.resumed == 4
     assert files(again.out)[WEIGHTS] == files(whole.out)[WEIGHTS]

@@ -85,16 +85,18 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_not_trained_with_it(fit
 def test_trl_masks_wrong_completions_that_another_policy_sampled(fit, monkeypatch):
     sampled = vllm_stub.LLM._complete
 
-    def surer(self, prompt, sampling):
+    def sharper(self, prompt, sampling):
         request = sampled(self, prompt, sampling)
         for token in request.outputs[0].logprobs:
             for scored in token.values():
                 scored.logprob += 0.5
         return request
 
-    monkeypatch.setattr(vllm_stub.LLM, "_complete", surer)
-    masked, whole = (fit(name, trl=(f"off_policy_mask_threshold={name}",)) for name in ("0.4", "9"))
-    assert masked.rows[0].grad_norm != whole.rows[0].grad_norm
+    monkeypatch.setattr(vllm_stub.LLM, "_complete", sharper)
+    masked, unmasked = (
+        fit(name, trl=(f"off_policy_mask_threshold={name}",)) for name in ("0.4", "9")
+    )
+    assert masked.rows[0].grad_norm != unmasked.rows[0].grad_norm
 
 
 def test_transformers_completes_where_the_choice_was_automatic(fit, monkeypatch):
@@ -127,12 +129,22 @@ def chosen(monkeypatch):
         ({"tune": "all", "lora_r": TrainOptions.lora_r}, "transformers"),
         ({"device": "cpu"}, "transformers"),
         ({"device": "cpu", "rollouts": "vllm"}, "vllm"),
-        ({"device": "cpu", "trl": (f"{vllm.SERVER}=http://h",)}, "vllm"),
         ({"rollouts": "transformers"}, "transformers"),
     ],
 )
 def test_auto_is_vllm_on_a_gpu_for_an_adapter(chosen, changes, engine):
     assert chosen(**{"rollouts": "auto"} | changes) == engine
+
+
+def test_a_server_needs_its_client_alone_and_is_not_replaced(chosen, fit, monkeypatch):
+    asked = {"rollouts": "auto", "trl": (f"{vllm.SERVER}=http://127.0.0.1:9",)}
+    with pytest.raises(ModelError, match="no vLLM server answers"):
+        fit("out", **asked)
+    monkeypatch.setattr(engines, "find_spec", {"openai": 1}.get)
+    assert chosen(device="cpu", **asked) == "vllm"
+    monkeypatch.setattr(engines, "find_spec", {"vllm": 1}.get)
+    with pytest.raises(ModelError, match="openai"):
+        chosen(**asked)
 
 
 def test_weights_that_vllm_cannot_run_and_several_processes_are_refused(chosen, monkeypatch):
