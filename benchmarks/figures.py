@@ -23,7 +23,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 #: Arms of ``controls.sh`` that one line joins, by its name.
 FAMILIES = {
     "GRPO, whole to by line": ("grpo-whole", "grpo"),
-    "real rounds: 5, 25, 25 with a curriculum": ("rft-5", "rft-25", "rft-25-curriculum"),
+    "rounds: 5, 25, 25 with curriculum": ("rft-5", "rft-25", "rft-25-curriculum"),
     "positives only, whole to by line": ("positive-whole", "positive"),
 }
 
